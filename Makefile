@@ -1,0 +1,43 @@
+# `make help` lists what can be done. Everything runs in .venv, which `install` makes and the others depend on.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+install: $(STAMP) ## make .venv with archdsl (editable) and all that developing it needs
+
+# Requirements and pins go into one pip command, so that no range is ever resolved without its pin.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "archdsl needs Python 3.11 or newer: make PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: install ## the tour: check, estimate and compile specs of the zoo
+	@$(BIN)/python examples/demo.py
+
+test: install ## run the tests in JOBS processes (2)
+	@$(BIN)/python -m pytest -n $(JOBS)
+
+check: install ## lint, formatting, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+
+format: install ## rewrite the code as `check` wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install ## run every script of benchmarks/
+	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean: ## remove caches and built distributions (rm -rf .venv for the rest)
+	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -path ./.venv -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

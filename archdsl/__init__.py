@@ -1,0 +1,23 @@
+"""archdsl: a declarative language for sequence-model architectures, and its compiler.
+
+>>> import archdsl
+>>> archdsl.estimate("gpt2").params.total
+124439808
+"""
+
+from archdsl.api import check, estimate, list_zoo, load, to_torch, torch_source
+from archdsl.diagnostics import ArchError, Diagnostic
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArchError",
+    "Diagnostic",
+    "__version__",
+    "check",
+    "estimate",
+    "list_zoo",
+    "load",
+    "to_torch",
+    "torch_source",
+]

@@ -1,0 +1,392 @@
+"""Exact parameter counts, from the IR alone and memoized by block: a thousand layers cost what their distinct blocks cost.
+
+What counts as what:
+
+* **total**: every trained number once, shared and tied weights included once; buffers are not parameters.
+* **non_embedding**: the total without tables that are looked up (tokens, positions, segments), without raw weights that join the input
+  before the first layer (a learned class token), and without the matrix of an output projection that is not tied: the linear map onto
+  the vocabulary whose result the model gives back.
+* **active**: what one token meets. Of `E` routed experts that is `k`, the rest of the model counts whole.
+* **rule_of_thumb**: 12 · n_layer · d², n_layer being all layers of all stacks and d the model's width.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from pydantic import BaseModel
+
+from archdsl.analyses.weights import shape_of
+from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, Node, OpNode, ParamNode, Value, Weight, node_outputs, subgraphs
+from archdsl.ir.static import Instance
+
+# --- the report -------------------------------------------------------------------------------------------------------------
+
+
+class BlockParams(BaseModel):
+    """One distinct block: a declaration with its hyper-parameters and sizes."""
+
+    block: str
+    source: str
+    count: int
+    """How many sets of its weights the model has."""
+    each: int
+    """Parameters of one, those of the blocks inside it included."""
+    total: int
+
+
+class WeightParams(BaseModel):
+    """All weights that differ only in their indices: `blocks.*.attention.q.weight`."""
+
+    path: str
+    shape: tuple[int, ...]
+    count: int
+    total: int
+    kind: str
+    trained: bool
+
+
+class Params(BaseModel):
+    """Counts of one model. `ratio` is non_embedding / rule_of_thumb; both are None where a model has no stack of layers or no width."""
+
+    total: int
+    non_embedding: int
+    active: int
+    embedding: int
+    output_projection: int
+    """Numbers of an output projection that is not tied to the embedding."""
+    layers: int
+    width: int | None
+    rule_of_thumb: int | None
+    ratio: float | None
+    buffers: int
+    """Numbers in saved buffers."""
+    by_block: list[BlockParams]
+    by_weight: list[WeightParams]
+
+
+class ParamsReport(BaseModel):
+    """What `archdsl estimate` prints."""
+
+    model: str
+    source: str
+    config: dict[str, int | float]
+    params: Params
+
+
+def estimate(model: Model) -> ParamsReport:
+    """Count a model's parameters."""
+    counts = _Counts()
+    root = counts.block(model.block)
+    head = _output_projection(model)
+    inputs = _raw_inputs(model.block)
+    non_embedding = root.total - root.embedding - head - inputs
+    layers, width = layer_count(model.block), _width(model)
+    thumb = 12 * layers * width**2 if layers and width else None
+    return ParamsReport(
+        model=model.name,
+        source=model.source_name,
+        config={f.name: _number(f.value.value) for f in model.config},
+        params=Params(
+            total=root.total,
+            non_embedding=non_embedding,
+            active=root.active,
+            embedding=root.embedding + inputs,
+            output_projection=head,
+            layers=layers,
+            width=width,
+            rule_of_thumb=thumb,
+            ratio=round(non_embedding / thumb, 4) if thumb else None,
+            buffers=root.buffers,
+            by_block=_by_block(model.block, counts),
+            by_weight=[
+                WeightParams(path=path, shape=shape, count=n, total=n * _size(shape), kind=weight.kind, trained=weight.trained)
+                for (path, shape, _), (n, weight) in root.weights.items()
+            ],
+        ),
+    )
+
+
+def counted() -> _Counts:
+    """An empty memo: `.block(b)` counts a block once and remembers it."""
+    return _Counts()
+
+
+def total(model: Model) -> int:
+    """How many parameters the model has."""
+    return _Counts().block(model.block).total
+
+
+def _number(value: Any) -> int | float:
+    return value if isinstance(value, int) else float(value)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    count = 1
+    for dim in shape:
+        count *= dim
+    return count
+
+
+# --- counting ---------------------------------------------------------------------------------------------------------------
+
+Key = tuple[str, tuple[int, ...], bool]
+
+
+@dataclass
+class Count:
+    """What a piece of the model holds."""
+
+    total: int = 0
+    active: int = 0
+    embedding: int = 0
+    buffers: int = 0
+    weights: dict[Key, tuple[int, Weight]] = field(default_factory=dict)
+    """(path with `*` for indices, shape, trained) to how often."""
+
+    def weight(self, path: str, weight: Weight, times: int) -> None:
+        shape = shape_of(weight)
+        if not weight.trained:
+            if not weight.saved:
+                return
+            self.buffers += times * _size(shape)
+        else:
+            n = times * _size(shape)
+            self.total += n
+            self.active += n
+            self.embedding += n if weight.kind == "embedding" else 0
+        self._listed((path, shape, weight.trained), times, weight)
+
+    def add(self, other: Count, prefix: str, times: int) -> None:
+        """`times` sets of another's weights, under a step of the path."""
+        self.total += times * other.total
+        self.active += times * other.active
+        self.embedding += times * other.embedding
+        self.buffers += times * other.buffers
+        for (path, shape, trained), (n, weight) in other.weights.items():
+            self._listed((prefix + path, shape, trained), times * n, weight)
+
+    def _listed(self, key: Key, times: int, weight: Weight) -> None:
+        before, first = self.weights.get(key, (0, weight))
+        self.weights[key] = (before + times, first)
+
+
+class _Counts:
+    """Memo of counts by block."""
+
+    def __init__(self) -> None:
+        self.memo: dict[int, Count] = {}
+
+    def block(self, block: Block) -> Count:
+        found = self.memo.get(id(block))
+        if found is None:
+            found = Count()
+            for instance in block.instances:
+                self._instance(instance, found)
+            self._graph(block.graph, found, 1, "")
+            self.memo[id(block)] = found
+        return found
+
+    def _instance(self, instance: Instance, into: Count) -> None:
+        if instance.block is not None:
+            into.add(self.block(instance.block), f"{instance.path}.", 1)
+        elif instance.node is not None:
+            self._op(instance.node, into, f"{instance.path}.", 1)
+
+    def _op(self, node: OpNode, into: Count, prefix: str, times: int) -> None:
+        for weight in node.weights:
+            into.weight(prefix + weight.name, weight, times)
+        for call in node.blocks.values():
+            inner = self.block(call.block)
+            into.add(inner, prefix, times)
+            if node.copies is not None and node.active is not None:
+                used = Fraction(inner.active) * int(node.active) / int(node.copies)
+                into.active += times * (int(used) - inner.active)
+
+    def _graph(self, graph: Graph, into: Count, times: int, index: str) -> None:
+        for node in graph.nodes:
+            self._node(node, into, times, index)
+
+    def _node(self, node: Node, into: Count, times: int, index: str) -> None:
+        if isinstance(node, CallNode):
+            if node.instance is None:
+                into.add(self.block(node.block), f"{node.name}{index}.", times)
+        elif isinstance(node, OpNode):
+            if node.instance is None:
+                self._op(node, into, f"{node.name}{index}.", times)
+        elif isinstance(node, ParamNode):
+            into.weight(node.name + index, node.weight, times)
+        elif isinstance(node, LoopNode):
+            turns = Counter(node.turns)
+            for i, body in enumerate(node.bodies):
+                self._graph(body, into, times * turns[i], ".*")
+        else:
+            for inner in subgraphs(node):
+                self._graph(inner, into, times, index)
+
+
+def _by_block(root: Block, counts: _Counts) -> list[BlockParams]:
+    """Each distinct block in order of appearance, callers first."""
+    order: dict[int, Block] = {}
+    uses: Counter[int] = Counter()
+    aliases: dict[int, str] = {}
+
+    def visit(block: Block, times: int, alias: str) -> None:
+        order.setdefault(id(block), block)
+        aliases.setdefault(id(block), alias)
+        uses[id(block)] += times
+        for inner, n, name in calls(block):
+            visit_later.append((inner, n * times, name))
+
+    # Breadth first, block by block: a block is reached once for each distinct caller, not for each layer.
+    visit_later: list[tuple[Block, int, str]] = []
+    visit(root, 1, "")
+    while visit_later:
+        merged: dict[int, tuple[Block, int, str]] = {}
+        for block, times, alias in visit_later:
+            _, before, first = merged.get(id(block), (block, 0, alias))
+            merged[id(block)] = (block, before + times, first)
+        visit_later = []
+        for block, times, alias in merged.values():
+            visit(block, times, alias)
+    names = Counter(b.name for b in order.values())
+    rows = []
+    for key, block in order.items():
+        each = counts.block(block).total
+        if each == 0 and block is not root:
+            continue
+        alias = aliases[key]
+        label = block.name if names[block.name] == 1 or not alias or alias == block.name else f"{block.name} ({alias})"
+        rows.append(BlockParams(block=label, source=str(block.span), count=uses[key], each=each, total=uses[key] * each))
+    return rows
+
+
+def calls(block: Block) -> Iterator[tuple[Block, int, str]]:
+    """The blocks that have modules of their own within this one, how often, and what they are called by."""
+    for instance in block.instances:
+        if instance.block is not None:
+            yield instance.block, 1, instance.label
+        elif instance.node is not None:
+            yield from ((c.block, 1, c.alias) for c in instance.node.blocks.values())
+    yield from _calls(block.graph, 1)
+
+
+def _calls(graph: Graph, times: int) -> Iterator[tuple[Block, int, str]]:
+    for node in graph.nodes:
+        if isinstance(node, CallNode):
+            if node.instance is None:
+                yield node.block, times, node.alias
+        elif isinstance(node, OpNode):
+            if node.instance is None:
+                yield from ((c.block, times, c.alias) for c in node.blocks.values())
+        elif isinstance(node, LoopNode):
+            turns = Counter(node.turns)
+            for i, body in enumerate(node.bodies):
+                yield from _calls(body, times * turns[i])
+        else:
+            for inner in subgraphs(node):
+                yield from _calls(inner, times)
+
+
+# --- what is not a layer's --------------------------------------------------------------------------------------------------
+
+
+def layer_count(block: Block) -> int:
+    """How many layers the stacks of the model have: turns of its loops that apply something, nested loops multiplied."""
+    return sum(_layers(node) for node in block.graph.nodes)
+
+
+def _layers(node: Node) -> int:
+    if isinstance(node, LoopNode):
+        each = [_layers_of_turn(body) for body in node.bodies]
+        return sum(each[turn] for turn in node.turns)
+    if isinstance(node, CallNode):
+        return layer_count(node.block)
+    return sum(_layers(n) for graph in subgraphs(node) for n in graph.nodes)
+
+
+def _layers_of_turn(body: Graph) -> int:
+    inner = sum(_layers(n) for n in body.nodes if isinstance(n, LoopNode))
+    return inner or int(any(isinstance(n, CallNode) or (isinstance(n, OpNode) and n.weights) for n in body.nodes))
+
+
+def _width(model: Model) -> int | None:
+    """The model's width: its `width`, or the last axis of what its first stack carries."""
+    for config in model.config:
+        if config.name == "width" and isinstance(config.value.value, int):
+            return config.value.value
+    for loop in _loops(model.block):
+        for value in loop.starts:
+            if value.is_float and value.rank >= 2 and value.shape[-1].static:
+                return int(value.shape[-1])
+    return None
+
+
+def _loops(block: Block) -> Iterator[LoopNode]:
+    for node in block.graph.nodes:
+        if isinstance(node, LoopNode):
+            yield node
+        elif isinstance(node, CallNode):
+            yield from _loops(node.block)
+
+
+def _raw_inputs(block: Block) -> int:
+    """Raw weights that the model itself joins to its input, before the first stack of layers."""
+    found = 0
+    nodes = block.graph.nodes
+    if not any(isinstance(n, LoopNode) for n in nodes):
+        return 0
+    for node in nodes:
+        if isinstance(node, LoopNode):
+            break
+        if isinstance(node, ParamNode) and node.weight.trained and node.weight.kind != "embedding":
+            found += _size(shape_of(node.weight))
+    return found
+
+
+def _output_projection(model: Model) -> int:
+    """Numbers in the matrices that are the last to touch a vocabulary of logits which the model gives back."""
+    vocabularies = {f.value.value for f in model.config if f.name == "vocab"} | set(_tables(model.block))
+    seen: dict[tuple[int, int], int] = {}
+
+    def within(block: Block, index: int) -> int:
+        output = [v for v in block.graph.outputs if v is not None][index]
+        return 0 if (id(block), id(output)) in seen else back(block.graph, output, block)
+
+    def back(graph: Graph, value: Value, block: Block) -> int:
+        """Follow a value to where its last axis was made."""
+        if (id(block), id(value)) in seen or not value.shape or value.shape[-1].value not in vocabularies:
+            return 0
+        seen[id(block), id(value)] = 1
+        makers = {id(v): n for n in graph.nodes for v in node_outputs(n)}
+        maker = makers.get(id(value))
+        if isinstance(maker, CallNode):
+            found = 0 if maker.instance is not None else within(maker.block, [id(v) for v in maker.outputs].index(id(value)))
+            return found or sum(back(graph, v, block) for v in maker.inputs if v is not None)
+        if not isinstance(maker, OpNode):
+            return 0
+        matrices = [w for w in maker.weights if w.kind == "matrix" and w.trained and w.fan_out is not None and w.fan_out.value == value.shape[-1].value]
+        if matrices and maker.instance is None:
+            return sum(_size(shape_of(w)) for w in matrices)
+        return sum(back(graph, v, block) for v in maker.inputs if isinstance(v, Value))
+
+    return sum(within(model.block, i) for i, v in enumerate(v for v in model.block.graph.outputs if v is not None) if v.is_float)
+
+
+def vocabulary(model: Model) -> int | None:
+    """How many tokens there are: the fewest rows that any table has in which the model looks tokens up, or its `vocab`."""
+    rows = [int(n) for n in _tables(model.block)] or [int(f.value) for f in model.config if f.name == "vocab"]
+    return min(rows, default=None)
+
+
+def _tables(block: Block) -> Iterator[Any]:
+    """How many rows the tables have in which tokens are looked up."""
+    for node in block.graph.nodes:
+        if isinstance(node, OpNode) and any(isinstance(v, Value) and v.dtype == "token" for v in node.inputs):
+            yield from (w.shape[0].value for w in node.weights if w.kind == "embedding")
+        elif isinstance(node, CallNode):
+            yield from _tables(node.block)

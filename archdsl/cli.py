@@ -1,0 +1,418 @@
+"""The commands. Each reads its arguments, asks `archdsl.api`, and prints; what it prints for people is in `archdsl.views`.
+
+Exit status: 0 fine · 1 the spec is wrong · 2 the command line is · 70 an error in the compiler itself · 130 interrupted."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, ParamSpec
+
+import typer
+
+from archdsl.diagnostics import ArchError, Diagnostic
+
+if TYPE_CHECKING:
+    from archdsl.ir.graph import Model
+
+P = ParamSpec("P")
+
+FINE, WRONG_SPEC, WRONG_CALL, INTERNAL, INTERRUPTED, NO_READER = 0, 1, 2, 70, 130, 141
+
+app = typer.Typer(
+    help="Check, count, compile and run sequence-model architectures written in .arch files.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+# --- the frame around every command -------------------------------------------------------------------------------------------
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    try:
+        app(prog_name="archdsl")
+    except KeyboardInterrupt:
+        _say("interrupted")
+        raise SystemExit(INTERRUPTED) from None
+    except BrokenPipeError:
+        _silence()
+        raise SystemExit(NO_READER) from None
+    raise SystemExit(FINE)
+
+
+def command(name: str) -> Callable[[Callable[P, int | None]], Callable[P, None]]:
+    """Register a command. Whatever goes wrong in it ends in a diagnostic or in one line, and in an exit status."""
+
+    def register(function: Callable[P, int | None]) -> Callable[P, None]:
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+            raise typer.Exit(_status(lambda: function(*args, **kwargs)))
+
+        return app.command(name)(guarded)
+
+    return register
+
+
+def _status(work: Callable[[], int | None]) -> int:
+    try:
+        status = work() or FINE
+        sys.stdout.flush()
+        return status
+    except ArchError as problem:
+        _show(problem.diagnostics)
+        return _blame(problem.diagnostics)
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _silence()
+        return NO_READER
+    except typer.Exit as done:
+        return done.exit_code
+    except OSError as problem:
+        if _debug():
+            raise
+        about = f"{problem.filename}: " if problem.filename else ""
+        _say(f"error: {about}{problem.strerror or problem}")
+        _silence()
+        return WRONG_CALL
+    except Exception as problem:
+        if _debug() or isinstance(problem, _usage_errors()):
+            raise
+        _say(f"internal error: {type(problem).__name__}: {_one_line(problem)}")
+        _say("please report it with the spec; ARCHDSL_DEBUG=1 shows where it happened")
+        return INTERNAL
+
+
+def _usage_errors() -> tuple[type[BaseException], ...]:
+    """What typer itself reports, with exit status 2."""
+    return tuple(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+def _one_line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())[:300]
+
+
+def _say(line: str) -> None:
+    print(f"archdsl: {line}", file=sys.stderr)
+
+
+def _silence() -> None:
+    """Nobody reads standard output any more, or it cannot be written: what is left in its buffer must not be tried again."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _debug() -> bool:
+    return os.environ.get("ARCHDSL_DEBUG", "") not in ("", "0")
+
+
+def _color(stream: object) -> bool:
+    isatty = getattr(stream, "isatty", None)
+    return bool(isatty and isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _show(diagnostics: Iterable[Diagnostic]) -> None:
+    from archdsl.render import render_text
+
+    sys.stdout.flush()
+    sys.stderr.write(render_text(diagnostics, _color(sys.stderr)))
+
+
+def _blame(diagnostics: Iterable[Diagnostic]) -> int:
+    """Whether the spec is wrong or the command line: a file that is not there, a model that no file has, a `--set` that says nothing."""
+    for d in diagnostics:
+        if d.span is None and d.code in ("E0108", "E0210", "E0206", "E0501", "E0502", "E0503"):
+            return WRONG_CALL
+        if d.span is not None and d.span.source.name == "--set":
+            return WRONG_CALL
+    return WRONG_SPEC if any(d.is_error for d in diagnostics) else FINE
+
+
+# --- arguments ----------------------------------------------------------------------------------------------------------------
+
+
+def _complete(incomplete: str) -> list[str]:
+    """Names of the zoo, for the shell; paths are the shell's own."""
+    from archdsl.api import list_zoo
+
+    return [e.name for e in list_zoo() if e.name.startswith(incomplete)]
+
+
+def _settings(given: list[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for item in given or ():
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise typer.BadParameter(f"write it as name=value, not {item!r}", param_hint="'--set'")
+        found[key.strip()] = value.strip()
+    return found
+
+
+SpecArgument = Annotated[
+    str, typer.Argument(metavar="SPEC", help="A path, path:model, or the name of a model of the zoo.", autocompletion=_complete)
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Give a hyper-parameter another value (repeatable).")
+]
+NoncausalOption = Annotated[bool, typer.Option("--allow-noncausal", help="Accept a head that later tokens reach.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+def _load(spec: str, set: list[str] | None, allow_noncausal: bool) -> Model:
+    from archdsl.api import load
+
+    return load(spec, set=_settings(set), allow_noncausal=allow_noncausal)
+
+
+def _print_json(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an internal error happened.")] = False,
+) -> None:
+    if debug:
+        os.environ["ARCHDSL_DEBUG"] = "1"
+    if version:
+        from archdsl import __version__
+
+        print(f"archdsl {__version__}")
+        raise typer.Exit
+
+
+# --- the front half -----------------------------------------------------------------------------------------------------------
+
+
+@command("check")
+def check(
+    specs: Annotated[list[str], typer.Argument(metavar="SPEC…", help="Paths, path:model, or names of the zoo.", autocompletion=_complete)],
+    format: Annotated[Literal["text", "concise", "json", "github"], typer.Option("--format", help="How to print what was found.")] = "text",
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> int:
+    """Check specs: syntax, names, shapes, constraints, causality. Without a model's name, every model of a file."""
+    from archdsl import api, render
+
+    settings = _settings(set)
+    found: list[Diagnostic] = []
+    status = FINE
+    for name in specs:
+        said = api.check(name, set=settings, allow_noncausal=allow_noncausal)
+        found += said
+        status = max(status, _blame(said))
+        if format == "text" and not any(d.is_error for d in said):
+            print(f"{name}: no errors" + (f", {len(said)} lint{'s' * (len(said) > 1)}" if said else ""))
+    # A file that two specs import may say the same twice.
+    found = list({(d.code, d.message, d.span): d for d in found}.values())
+    if format == "json":
+        sys.stdout.write(render.render_json(found))
+    elif format == "text":
+        sys.stdout.write(render.render_text(found, _color(sys.stdout)))
+    else:
+        sys.stdout.write(render.render_concise(found) if format == "concise" else render.render_github(found))
+    return status
+
+
+@command("estimate")
+def estimate(spec: SpecArgument, json: JsonOption = False, set: SetOption = None, allow_noncausal: NoncausalOption = False) -> None:
+    """Count parameters exactly: total, without embeddings, active for each token, by block."""
+    from archdsl.analyses.params import estimate as count
+
+    report = count(_load(spec, set, allow_noncausal))
+    if json:
+        _print_json(report.model_dump_json(indent=2))
+        return
+    from archdsl.views import params_view
+    from archdsl.views import print_report
+
+    print_report(*params_view(report))
+
+
+@command("show")
+def show(
+    spec: SpecArgument,
+    ir: Annotated[bool, typer.Option("--ir", help="Print the IR, every block once.")] = False,
+    expand: Annotated[bool, typer.Option("--expand", help="Print declared bodies as the equations they stand for.")] = False,
+    block: Annotated[str | None, typer.Option("--block", metavar="NAME", help="With --expand: only this block or model.")] = None,
+    json: JsonOption = False,
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> None:
+    """Show a model: a tree with shapes and counts, the IR, or declared bodies as equations."""
+    if ir + expand + json > 1:
+        raise typer.BadParameter("choose one", param_hint="'--ir' / '--expand' / '--json'")
+    if block is not None and not expand:
+        raise typer.BadParameter("it goes with --expand", param_hint="'--block'")
+    if expand:
+        from archdsl.api import expand as expanded
+
+        sys.stdout.write(expanded(spec, set=_settings(set), block=block))
+        return
+    model = _load(spec, set, allow_noncausal)
+    if ir:
+        from archdsl.ir.text import print_model
+
+        sys.stdout.write(print_model(model))
+        return
+    from archdsl.analyses.tree import tree
+
+    if json:
+        _print_json(tree(model).model_dump_json(indent=2))
+        return
+    from archdsl.views import print_report
+    from archdsl.views import tree_view
+
+    print_report(tree_view(tree(model)))
+
+
+@command("fmt")
+def fmt(
+    files: Annotated[list[str], typer.Argument(metavar="FILE…", help="Files or folders; - reads standard input and writes to standard output.")],
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit with 1 where something would change.")] = False,
+) -> int:
+    """Bring specs into their canonical form."""
+    from archdsl.api import format_text
+    from archdsl.files import write_text
+    from archdsl.syntax.parse import read_source
+
+    status = FINE
+    for name in _spec_files(files):
+        try:
+            if name == "-":
+                from archdsl.source import Source
+
+                source = Source("<stdin>", sys.stdin.read())
+            else:
+                source = read_source(name, name)
+            text = format_text(source)
+        except ArchError as problem:
+            _show(problem.diagnostics)
+            status = max(status, _blame(problem.diagnostics))
+            continue
+        if name == "-" and not check:
+            sys.stdout.write(text)
+        elif text != source.text:
+            if check:
+                status = max(status, WRONG_SPEC)
+            else:
+                write_text(Path(name), text)
+            print(f"{'would format' if check else 'formatted'} {name}")
+    return status
+
+
+def _spec_files(names: Iterable[str]) -> Iterable[str]:
+    for name in names:
+        if name != "-" and Path(name).is_dir():
+            yield from (str(p) for p in sorted(Path(name).rglob("*.arch")))
+        else:
+            yield name
+
+
+@command("explain")
+def explain(topic: Annotated[str, typer.Argument(metavar="CODE|OP|BLOCK", help="E0301, sdpa, mha, …")]) -> None:
+    """Explain an error, a primitive or a block of the standard library."""
+    from archdsl.reference import explain as page
+
+    text = page(topic)
+    if not _color(sys.stdout):
+        sys.stdout.write(text)
+        return
+    from rich.markdown import Markdown
+
+    from archdsl.views import print_report
+
+    print_report(Markdown(text))
+
+
+@command("list")
+def list_(json: JsonOption = False) -> None:
+    """List the zoo: the models that ship with the compiler."""
+    from archdsl.api import list_zoo
+
+    if json:
+        import json as text
+
+        _print_json(text.dumps({"models": [e._asdict() for e in list_zoo()]}, indent=2, ensure_ascii=False))
+        return
+    from archdsl.views import print_report
+    from archdsl.views import zoo_view
+
+    print_report(zoo_view(list_zoo()))
+
+
+# --- the back ends ------------------------------------------------------------------------------------------------------------
+
+
+@command("compile")
+def compile_(
+    spec: SpecArgument,
+    to: Annotated[str, typer.Option("--to", metavar="torch", help="What to compile to.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; standard output by default.")] = None,
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> None:
+    """Compile a spec to one readable PyTorch file that imports only torch."""
+    from archdsl.api import source_for
+    from archdsl.files import write_text
+
+    text = source_for(spec, to, set=_settings(set), allow_noncausal=allow_noncausal)
+    if output is None or str(output) == "-":
+        sys.stdout.write(text)
+    else:
+        write_text(output, text)
+
+
+@command("init")
+def init(
+    spec: SpecArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.safetensors", help="Where to write the weights.")],
+    seed: Annotated[int, typer.Option("--seed", help="The same seed draws the same weights, on every machine.")] = 0,
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="How the weights are stored.")] = "float32",
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> None:
+    """Draw every weight as the spec says and write a safetensors file: without torch, one tensor at a time."""
+    from archdsl.api import draw_weights
+    from archdsl.views import drawing
+
+    model = _load(spec, set, allow_noncausal)
+    with drawing(model) as progress:
+        draw_weights(model, seed, dtype, output, progress)
+
+
+@command("run")
+def run(
+    spec: SpecArgument,
+    weights: Annotated[Path | None, typer.Option("--weights", metavar="FILE.safetensors", help="Weights to load, strictly.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Draws the weights and the inputs.")] = 0,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="How many sequences.")] = 1,
+    time: Annotated[int | None, typer.Option("--time", min=1, help="How long they are; 128 or the context by default.")] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, …")] = "cpu",
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="The type of weights and activations.")] = "float32",
+    json: JsonOption = False,
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> None:
+    """Compile a spec and run it once forwards and once backwards: times and shapes."""
+    from archdsl.trial import run as trial
+
+    model = _load(spec, set, allow_noncausal)
+    report = trial(model, weights=weights, seed=seed, batch=batch, time=time, device=device, dtype=dtype)
+    if json:
+        _print_json(report.model_dump_json(indent=2))
+        return
+    from archdsl.views import run_view
+    from archdsl.views import print_report
+
+    print_report(*run_view(report))

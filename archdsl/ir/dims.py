@@ -1,0 +1,578 @@
+"""Numbers that remember how they came about.
+
+A `Num` is a value, the expression that made it in the names of the enclosing block, and the place it was written at.
+The value is exact: an integer, a fraction, a float, or, where a size is known only when the model runs, a `Poly` over the
+symbols of the model's inputs.  The expression is what the emitted code prints (`4 * width`, not `3072`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+from archdsl.source import Span
+
+# --- symbolic values ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, order=True)
+class Symbol:
+    """A size that only the running model knows: `batch`, `time`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A function of symbols that is not a polynomial: `floor(time / 3)`, `sqrt(time)`."""
+
+    function: str
+    args: tuple[Poly | int | Fraction | float, ...]
+
+    def __str__(self) -> str:
+        if self.function == "floor" and len(self.args) == 2:
+            return f"({self.args[0]}) // {self.args[1]}"
+        return f"{self.function}({', '.join(map(str, self.args))})"
+
+
+Atom = Symbol | Opaque
+Monomial = tuple[tuple[Atom, int], ...]
+
+
+@dataclass(frozen=True)
+class Poly:
+    """A sum of products of atoms with exact coefficients; powers may be negative. Never constant: see `poly`."""
+
+    terms: tuple[tuple[Monomial, Fraction], ...]
+
+    def __str__(self) -> str:
+        return " + ".join(_term_text(m, c) for m, c in self.terms).replace("+ -", "- ")
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        """Every symbol that the value depends on."""
+        found: set[Symbol] = set()
+        for monomial, _ in self.terms:
+            for atom, _ in monomial:
+                if isinstance(atom, Symbol):
+                    found.add(atom)
+                else:
+                    for arg in atom.args:
+                        if isinstance(arg, Poly):
+                            found |= arg.symbols
+        return frozenset(found)
+
+    @property
+    def denominator(self) -> int:
+        """The smallest number that makes every coefficient whole: it must divide the size when the model runs."""
+        return math.lcm(*(c.denominator for _, c in self.terms))
+
+
+def _term_text(monomial: Monomial, coefficient: Fraction) -> str:
+    top = [str(a) if p == 1 else f"{a}**{p}" for a, p in monomial if p > 0]
+    bottom = [str(a) if p == -1 else f"{a}**{-p}" for a, p in monomial if p < 0]
+    if coefficient.denominator != 1:
+        bottom.insert(0, str(coefficient.denominator))
+    head = coefficient.numerator
+    text = " * ".join(top)
+    if not text:
+        text = str(head)
+    elif head == -1:
+        text = f"-{text}"
+    elif head != 1:
+        text = f"{head} * {text}"
+    return " / ".join([text, *bottom])
+
+
+Value = int | Fraction | float | Poly
+
+
+def _normal(terms: Mapping[Monomial, Fraction]) -> Value:
+    kept = {m: c for m, c in terms.items() if c != 0}
+    if not kept:
+        return 0
+    if list(kept) == [()]:
+        return whole(kept[()])
+    # The constant last, products by their text: the order is part of the printed form.
+    return Poly(tuple(sorted(kept.items(), key=lambda t: (not t[0], str(t[0])))))
+
+
+def whole(value: Value) -> Value:
+    """An integer where the fraction or float is one."""
+    if isinstance(value, Fraction) and value.denominator == 1:
+        return int(value)
+    return value
+
+
+def _terms(value: Value) -> dict[Monomial, Fraction]:
+    if isinstance(value, Poly):
+        return dict(value.terms)
+    return {(): Fraction(value)}
+
+
+def symbol(name: str) -> Poly:
+    """The value of a size called `name` that only the running model knows."""
+    return Poly(((((Symbol(name), 1),), Fraction(1)),))
+
+
+def opaque(function: str, *args: Value) -> Poly:
+    return Poly(((((Opaque(function, args), 1),), Fraction(1)),))
+
+
+def _times(a: Monomial, b: Monomial) -> Monomial:
+    powers = dict(a)
+    for atom, power in b:
+        powers[atom] = powers.get(atom, 0) + power
+    return tuple(sorted(((x, p) for x, p in powers.items() if p), key=lambda t: str(t[0])))
+
+
+def add(a: Value, b: Value) -> Value:
+    if not isinstance(a, Poly) and not isinstance(b, Poly):
+        return whole(a + b)
+    terms = _terms(a)
+    for m, c in _terms(b).items():
+        terms[m] = terms.get(m, Fraction(0)) + c
+    return _normal(terms)
+
+
+def mul(a: Value, b: Value) -> Value:
+    if not isinstance(a, Poly) and not isinstance(b, Poly):
+        return whole(a * b)
+    terms: dict[Monomial, Fraction] = {}
+    for m, c in _terms(a).items():
+        for n, d in _terms(b).items():
+            key = _times(m, n)
+            terms[key] = terms.get(key, Fraction(0)) + c * d
+    return _normal(terms)
+
+
+def neg(a: Value) -> Value:
+    return mul(a, -1)
+
+
+def sub(a: Value, b: Value) -> Value:
+    return add(a, neg(b))
+
+
+def div(a: Value, b: Value) -> Value:
+    """Exact division; raises ZeroDivisionError."""
+    if not isinstance(b, Poly):
+        if b == 0:
+            raise ZeroDivisionError
+        if isinstance(a, Poly):
+            return mul(a, 1 / Fraction(b))
+        if isinstance(a, float) or isinstance(b, float):
+            return a / b
+        return whole(Fraction(a) / Fraction(b))
+    if a == b:
+        return 1
+    if len(b.terms) == 1:
+        monomial, coefficient = b.terms[0]
+        inverse = tuple((atom, -p) for atom, p in monomial)
+        return mul(a, Poly(((inverse, 1 / coefficient),)))
+    return mul(a, Poly(((((Opaque("sum", (b,)), -1),), Fraction(1)),)))
+
+
+def floordiv(a: Value, b: Value) -> Value:
+    """Division rounded down; raises ZeroDivisionError."""
+    if isinstance(a, Poly) or isinstance(b, Poly):
+        quotient = div(a, b)
+        if not isinstance(quotient, Poly):
+            return floor(quotient)
+        if is_size_like(quotient):
+            return quotient
+        return _floor_of(a, b) if isinstance(a, Poly) and isinstance(b, int) else opaque("floor", a, b)
+    if b == 0:
+        raise ZeroDivisionError
+    return whole(a // b) if not isinstance(a, float) and not isinstance(b, float) else math.floor(a / b)
+
+
+def _floor_of(a: Poly, b: int) -> Value:
+    """a // b in one form: whole multiples of b outside, the constant within 0 … b - 1, a floor of a floor as one."""
+    inner = [(m, c) for m, c in a.terms if len(m) == 1 and m[0][1] == 1 and isinstance(m[0][0], Opaque)]
+    if len(inner) == 1 and inner[0][1] == 1:
+        atom = inner[0][0][0][0]
+        assert isinstance(atom, Opaque)
+        rest = sub(a, Poly(((inner[0][0], Fraction(1)),)))
+        if atom.function == "floor" and len(atom.args) == 2 and isinstance(atom.args[1], int) and isinstance(rest, int):
+            return floordiv(add(atom.args[0], rest * atom.args[1]), atom.args[1] * b)
+    outside: Value = 0
+    within: Value = 0
+    for m, c in a.terms:
+        q = c // b if c.denominator == 1 else Fraction(0)
+        term = mul(q, Poly(((m, Fraction(1)),))) if m else q
+        outside = add(outside, whole(term) if not isinstance(term, Poly) else term)
+        left = c - q * b
+        within = add(within, mul(left, Poly(((m, Fraction(1)),))) if m else whole(left))
+    return add(outside, opaque("floor", within, b) if isinstance(within, Poly) else floor(div(within, b)))
+
+
+def with_symbol(value: Value, name: str, replacement: Value) -> Value:
+    """The value with a symbol replaced by another value."""
+    if not isinstance(value, Poly):
+        return value
+    total: Value = 0
+    for monomial, coefficient in value.terms:
+        term: Value = whole(coefficient)
+        for atom, exponent in monomial:
+            if isinstance(atom, Symbol):
+                base = replacement if atom.name == name else Poly((((((atom, 1),)), Fraction(1)),))
+            else:
+                args = [with_symbol(a, name, replacement) for a in atom.args]
+                base = floordiv(*args) if atom.function == "floor" and len(args) == 2 else opaque(atom.function, *args)
+            for _ in range(abs(exponent)):
+                term = mul(term, base) if exponent > 0 else div(term, base)
+        total = add(total, term)
+    return total
+
+
+def equal_where_whole(a: Value, b: Value) -> bool:
+    """Whether two sizes are equal for every input for which b, such as `time / 4`, is whole."""
+    if a == b:
+        return True
+    if not isinstance(b, Poly) or b.denominator == 1 or len(b.symbols) != 1:
+        return False
+    name = next(iter(b.symbols)).name
+    multiple = mul(symbol(name), b.denominator)
+    return with_symbol(a, name, multiple) == with_symbol(b, name, multiple)
+
+
+def is_size_like(value: Poly) -> bool:
+    """Whether the value is a whole number whatever the symbols are."""
+    return value.denominator == 1 and all(
+        p > 0 and (isinstance(a, Symbol) or a.function in ("floor", "ceil", "max", "min")) for m, _ in value.terms for a, p in m
+    )
+
+
+def mod(a: Value, b: Value) -> Value:
+    if isinstance(a, Poly) or isinstance(b, Poly):
+        return sub(a, mul(b, floordiv(a, b)))
+    if b == 0:
+        raise ZeroDivisionError
+    return whole(a % b)
+
+
+def floor(a: Value) -> Value:
+    if isinstance(a, Poly):
+        return a if is_size_like(a) else floordiv(mul(a, a.denominator), a.denominator)
+    return math.floor(a)
+
+
+def ceil(a: Value) -> Value:
+    if isinstance(a, Poly):
+        return floordiv(add(mul(a, a.denominator), a.denominator - 1), a.denominator)
+    return neg(floor(neg(a)))
+
+
+def power(a: Value, b: Value) -> Value:
+    """a ** b; raises OverflowError where the result would be absurdly large, ValueError where it is not real."""
+    if isinstance(a, Poly):
+        if isinstance(b, int) and 0 <= b <= 16:
+            result: Value = 1
+            for _ in range(b):
+                result = mul(result, a)
+            return result
+        return opaque("pow", a, b)
+    if isinstance(b, Poly):
+        return opaque("pow", a, b)
+    if isinstance(b, int) and not isinstance(a, float):
+        if b >= 0 and abs(a) > 1 and b * math.log2(abs(float(a)) if abs(a) < 1e300 else 1e300) > 512:
+            raise OverflowError
+        if b < 0 and a == 0:
+            raise ZeroDivisionError
+        return whole(Fraction(a) ** b)
+    result_float = float(a) ** float(b)
+    if isinstance(result_float, complex):
+        raise ValueError
+    if not isinstance(a, float) and result_float == int(result_float) and abs(result_float) < 2**52:
+        # sqrt(768 * 768) and 256 ** 0.5 are whole, whatever the rounding of floats.
+        root = int(result_float)
+        if Fraction(root) ** (1 / Fraction(b)).limit_denominator(64) == a:
+            return root
+    return result_float
+
+
+def apply_function(function: str, *args: Value) -> Value:
+    """A function of numbers: sqrt exp log sin cos tanh abs sign floor ceil minimum maximum."""
+    if function == "floor":
+        return floor(args[0])
+    if function == "ceil":
+        return ceil(args[0])
+    if any(isinstance(a, Poly) for a in args):
+        return opaque({"minimum": "min", "maximum": "max"}.get(function, function), *args)
+    numbers: list[int | Fraction | float] = [a for a in args if not isinstance(a, Poly)]
+    if function == "minimum":
+        return min(numbers)
+    if function == "maximum":
+        return max(numbers)
+    if function == "abs":
+        return abs(numbers[0])
+    if function == "sign":
+        return (numbers[0] > 0) - (numbers[0] < 0)
+    if function == "sqrt":
+        return power(numbers[0], Fraction(1, 2))
+    result: float = getattr(math, function)(float(numbers[0]))
+    return result
+
+
+def evaluate(value: Value, sizes: Mapping[str, int]) -> int | Fraction | float:
+    """The number that a value is once every symbol has a size."""
+    if not isinstance(value, Poly):
+        return value
+    total: int | Fraction | float = 0
+    for monomial, coefficient in value.terms:
+        product: int | Fraction | float = coefficient
+        for atom, exponent in monomial:
+            if isinstance(atom, Symbol):
+                base: int | Fraction | float = sizes[atom.name]
+            else:
+                args = [evaluate(a, sizes) for a in atom.args]
+                if atom.function == "floor" and len(args) == 2:
+                    base = math.floor(Fraction(args[0]) / Fraction(args[1]))
+                elif atom.function == "sum":
+                    base = args[0]
+                elif atom.function == "pow":
+                    base = float(args[0]) ** float(args[1])
+                elif atom.function in ("min", "max"):
+                    base = min(args) if atom.function == "min" else max(args)
+                else:
+                    base = float(getattr(math, atom.function)(float(args[0])))
+            product = product * base**exponent if exponent >= 0 else product / Fraction(base) ** -exponent
+        total = total + product
+    return int(total) if isinstance(total, Fraction) and total.denominator == 1 else total
+
+
+# --- expressions in the names of a block ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lit:
+    """A number as it was written."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Var:
+    """A name of the enclosing block: a hyper-parameter, an axis, a `let`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Bin:
+    op: str
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True)
+class Fn:
+    name: str
+    args: tuple[Expr, ...]
+
+
+Expr = Lit | Var | Bin | Fn
+
+
+def literal(value: int | Fraction | float) -> Lit | Bin:
+    if isinstance(value, Fraction):
+        as_float = float(value)
+        if Fraction(repr(as_float)) == value:
+            return Lit(repr(as_float))
+        return Bin("/", Lit(str(value.numerator)), Lit(str(value.denominator)))
+    if isinstance(value, int) and abs(value) >= 10_000:
+        return Lit(f"{value:_}")
+    return Lit(repr(value))
+
+
+def substitute(expr: Expr, names: Mapping[str, Expr]) -> Expr:
+    """The expression with names replaced: from a callee's names to its caller's."""
+    if isinstance(expr, Var):
+        return names.get(expr.name, expr)
+    if isinstance(expr, Bin):
+        left, right = substitute(expr.left, names), substitute(expr.right, names)
+        return expr if left is expr.left and right is expr.right else Bin(expr.op, left, right)
+    if isinstance(expr, Fn):
+        return Fn(expr.name, tuple(substitute(a, names) for a in expr.args))
+    return expr
+
+
+def free_names(expr: Expr) -> tuple[str, ...]:
+    """Names in order of appearance, each once."""
+    if isinstance(expr, Var):
+        return (expr.name,)
+    if isinstance(expr, Bin):
+        return tuple(dict.fromkeys(free_names(expr.left) + free_names(expr.right)))
+    if isinstance(expr, Fn):
+        return tuple(dict.fromkeys(n for a in expr.args for n in free_names(a)))
+    return ()
+
+
+PRECEDENCE = {"+": 60, "-": 60, "*": 70, "/": 70, "//": 70, "%": 70, "**": 90}
+
+
+def expr_text(expr: Expr, above: int = 0, name: Callable[[str], str] = str) -> str:
+    """The expression as text; parentheses only where the surrounding precedence `above` asks for them."""
+    if isinstance(expr, Lit):
+        return expr.text
+    if isinstance(expr, Var):
+        return name(expr.name)
+    if isinstance(expr, Fn):
+        return f"{expr.name}({', '.join(expr_text(a, 0, name) for a in expr.args)})"
+    own = PRECEDENCE[expr.op]
+    right_assoc = expr.op == "**"
+    left = expr_text(expr.left, own + right_assoc, name)
+    right = expr_text(expr.right, own + (not right_assoc), name)
+    text = f"{left} {expr.op} {right}"
+    return f"({text})" if own < above else text
+
+
+@cache
+def expr_value(expr: Expr) -> Value:
+    """The expression as a value over its own names: two spellings of one number are equal."""
+    if isinstance(expr, Lit):
+        return whole(Fraction(expr.text.replace("_", "")))
+    if isinstance(expr, Var):
+        return symbol(expr.name)
+    if isinstance(expr, Fn):
+        return apply_function(expr.name, *(expr_value(a) for a in expr.args))
+    return OPERATORS[expr.op](expr_value(expr.left), expr_value(expr.right))
+
+
+OPERATORS: dict[str, Callable[[Value, Value], Value]] = {
+    "+": add,
+    "-": sub,
+    "*": mul,
+    "/": div,
+    "//": floordiv,
+    "%": mod,
+    "**": power,
+}
+
+
+def shortest(expr: Expr, local: Mapping[str, Expr]) -> Expr:
+    """`heads * head_dim` where `head_dim = width / heads` is simply `width`; anything longer stays as it was written."""
+    full = expr
+    for _ in range(len(local) + 1):
+        names = [n for n in free_names(full) if n in local]
+        if not names:
+            break
+        full = substitute(full, {n: local[n] for n in names})
+    try:
+        value = expr_value(full)
+    except (ArithmeticError, ValueError):
+        return expr
+    if not isinstance(value, Poly):
+        return literal(value)
+    if len(value.terms) == 1 and value.terms[0][1] == 1 and len(value.terms[0][0]) == 1:
+        atom, exponent = value.terms[0][0][0]
+        if isinstance(atom, Symbol) and exponent == 1:
+            return Var(atom.name)
+    return expr
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Num:
+    """A number of a spec. Compare `value`s; print `expr`s; blame `origin`s."""
+
+    value: Value
+    expr: Expr
+    origin: Span | None = None
+
+    @property
+    def static(self) -> bool:
+        """Whether the number is known before the model runs."""
+        return not isinstance(self.value, Poly)
+
+    def named(self, name: str) -> Num:
+        """The same number under a name of its own."""
+        return Num(self.value, Var(name), self.origin)
+
+    def at(self, origin: Span | None) -> Num:
+        return Num(self.value, self.expr, origin)
+
+    def outward(self, names: Mapping[str, Expr]) -> Num:
+        """The same number in the caller's names."""
+        expr = substitute(self.expr, names)
+        return self if expr is self.expr else Num(self.value, expr, self.origin)
+
+    def __int__(self) -> int:
+        assert isinstance(self.value, int), self.value
+        return self.value
+
+    def __float__(self) -> float:
+        assert not isinstance(self.value, Poly), self.value
+        return float(self.value)
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+def num(value: int | Fraction | float, origin: Span | None = None) -> Num:
+    """A number that was not written in the spec."""
+    return Num(whole(value), literal(whole_number(value)), origin)
+
+
+def whole_number(value: int | Fraction | float) -> int | Fraction | float:
+    result = whole(value)
+    assert not isinstance(result, Poly)
+    return result
+
+
+def binary(op: str, a: Num, b: Num, origin: Span | None = None) -> Num:
+    """Arithmetic of numbers; raises ZeroDivisionError, OverflowError, ValueError."""
+    value = OPERATORS[op](a.value, b.value)
+    expr = _tidy(op, a.expr, b.expr)
+    return Num(value, expr, origin or a.origin or b.origin)
+
+
+def _tidy(op: str, a: Expr, b: Expr) -> Expr:
+    one, zero = Lit("1"), Lit("0")
+    if op == "*" and one in (a, b):
+        return b if a == one else a
+    if op in ("/", "//", "**") and b == one:
+        return a
+    if op in ("+", "-") and b == zero:
+        return a
+    if op == "+" and a == zero:
+        return b
+    if isinstance(a, Lit) and isinstance(b, Lit) and op in ("+", "-", "*") and a.text.isdecimal() and b.text.isdecimal():
+        value = OPERATORS[op](int(a.text), int(b.text))
+        if isinstance(value, int) and value >= 0:
+            return literal(value)
+    return Bin(op, a, b)
+
+
+def function(name: str, args: Iterable[Num], origin: Span | None = None) -> Num:
+    """A function of numbers; raises ValueError, OverflowError."""
+    given = tuple(args)
+    return Num(apply_function(name, *(a.value for a in given)), Fn(name, tuple(a.expr for a in given)), origin)
+
+
+def product(nums: Iterable[Num]) -> Num:
+    result = num(1)
+    for n in nums:
+        result = binary("*", result, n)
+    return result
+
+
+Shape = tuple[Num, ...]
+
+
+def shape_text(shape: Iterable[Num]) -> str:
+    """`[batch, time, 768]`"""
+    return f"[{', '.join(str(d) for d in shape)}]"
+
+
+def same_shape(a: Shape, b: Shape) -> bool:
+    return len(a) == len(b) and all(x.value == y.value for x, y in zip(a, b, strict=True))

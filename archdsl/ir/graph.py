@@ -1,0 +1,400 @@
+"""The IR: a model is blocks, a block is a small dataflow graph of primitives and calls of blocks.
+
+Each distinct block (its body and its sizes) exists once, whatever the depth: a `LoopNode` repeats calls of it, and every
+analysis is memoized by block.  Names, spans and the spelling of sizes survive to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from archdsl.ir.dims import Expr, Num, Shape, Symbol
+from archdsl.source import Span
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from archdsl.ir.op import Primitive
+    from archdsl.ir.static import Instance, Pattern
+
+INTEGERS = ("int", "token", "documents")
+BOOLEANS = ("bool", "padding")
+FLOATS = ("float", "float32", "bfloat16")
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor. `dtype` is `float` (the model's own), `float32`, `bfloat16`, `int`, `bool`, or the kind of a model's
+    input: `token`, `padding`, `documents`. `name` is what the spec calls it, or ''."""
+
+    shape: Shape
+    dtype: str = "float"
+    name: str = ""
+    span: Span | None = None
+    user_named: bool = False
+    """Whether the user bound this name in a body (and not the library in an inline one)."""
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in FLOATS
+
+    @property
+    def is_int(self) -> bool:
+        return self.dtype in INTEGERS
+
+    @property
+    def is_bool(self) -> bool:
+        return self.dtype in BOOLEANS
+
+    def __str__(self) -> str:
+        return f"%{self.name or id(self)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Init:
+    """How a weight is drawn. `graph` is an expression over draws, `indices` and numbers whose one output has the weight's
+    shape; or a named scheme with numbers, of which the shape of the weight decides the rest."""
+
+    scheme: str = "default"
+    numbers: Mapping[str, Num] = field(default_factory=dict)
+    graph: Graph | None = None
+
+    @property
+    def key(self) -> Hashable:
+        return (
+            self.scheme,
+            tuple((k, n.value) for k, n in self.numbers.items()),
+            None if self.graph is None else id(self.graph),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A weight of a primitive: `path step.name` is its key. `kind` tells initialisation what it is: `matrix`, `embedding`,
+    `bias`, `gain` (of a norm) or `raw`. A buffer (`trained=False`) that is `saved` belongs to the state, not to the count."""
+
+    name: str
+    shape: Shape
+    kind: str = "matrix"
+    init: Init = field(default_factory=Init)
+    trained: bool = True
+    saved: bool = True
+    fan_in: Num | None = None
+    fan_out: Num | None = None
+    dtype: str = "float"
+    """`float`: the model's own; or `int64`."""
+    told: bool = False
+    """Whether the emitted module must be told how to draw it, because what torch's own module does is not what the spec says."""
+
+
+Input = Value | Num | None
+
+
+@dataclass(frozen=True, eq=False)
+class OpNode:
+    """One use of a primitive. `options` are static; `name` is its step in the path of names, if it has weights."""
+
+    op: Primitive
+    options: Mapping[str, Any]
+    inputs: tuple[Input, ...]
+    outputs: tuple[Value, ...]
+    weights: tuple[Weight, ...] = ()
+    blocks: Mapping[str, CallNode] = field(default_factory=dict)
+    """Blocks that the primitive applies itself (the expert of `experts`): calls for one row of their own, which stand in no graph. Their
+    weights lie under the node's own step in the path of names."""
+    copies: Num | None = None
+    """Of `blocks`: how many sets of weights there are; `active` of them are used for each token."""
+    active: Num | None = None
+    axes: Mapping[str, Num] = field(default_factory=dict)
+    name: str = ""
+    instance: Instance | None = None
+    """The shared primitive that this is a use of: its weights live with the instance's owner."""
+    handle: Handle | None = None
+    """What the block was handed where the instance's owner is another block."""
+    span: Span | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class CallNode:
+    """One use of a block. `bind` says what the block's own names are in the caller's; `inputs` are its tensors, then what
+    its contexts ask for. With an `instance` the weights live with the instance's owner."""
+
+    block: Block
+    inputs: tuple[Value | None, ...]
+    contexts: tuple[Value | Handle | None, ...]
+    outputs: tuple[Value, ...]
+    bind: Mapping[str, Expr]
+    name: str = ""
+    instance: Instance | None = None
+    handle: Handle | None = None
+    alias: str = ""
+    """The `let`, slot or hyper-parameter that the block was first called by: what tells two classes of one block apart."""
+    part: str = ""
+    """`prepare` or `step` where a scan has split the block: what no step changes is computed once."""
+    span: Span | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LoopNode:
+    """`for name in list`: turn t runs `bodies[turns[t]]`. `pattern` is the list as the spec writes it (`3 * dense + 58 * sparse`)
+    over indices of bodies. A body's inputs are the carried values (`starts` before the first turn); its outputs are theirs after
+    the turn, then what is emitted. `outputs` are the carried values at the end, then each emission of each turn."""
+
+    variable: str
+    bodies: tuple[Graph, ...]
+    turns: tuple[int, ...]
+    pattern: Pattern | None
+    starts: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    emitted: tuple[tuple[Value, ...], ...] = ()
+    span: Span | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ScanNode:
+    """A recurrence along axis 1 with one set of weights. The body's inputs are the carried values, then one slice of each
+    sequence; its outputs are the next carried values, then what is emitted."""
+
+    body: Graph
+    starts: tuple[Value | Num, ...]
+    sequences: tuple[Value, ...]
+    stacked: tuple[Value, ...]
+    finals: tuple[Value, ...]
+    length: Num
+    span: Span | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class CondNode:
+    """`if training`: two graphs of one set of weights."""
+
+    then: Graph
+    otherwise: Graph
+    outputs: tuple[Value, ...]
+    span: Span | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ParamNode:
+    """`param` or `buffer`: a raw weight."""
+
+    weight: Weight
+    output: Value
+    name: str
+    span: Span | None = None
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.output,)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightNode:
+    """A weight of a shared instance, read as a tensor: what `unembed(words)` multiplies with."""
+
+    instance: Instance
+    weight: str
+    output: Value
+    span: Span | None = None
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.output,)
+
+
+@dataclass(frozen=True, eq=False)
+class CheckNode:
+    """A condition on run-time sizes: `left op right`, or `left % right == 0` for what must divide."""
+
+    op: str
+    left: Num
+    right: Num
+    message: str
+    span: Span | None = None
+    outputs: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class CausalNode:
+    """`assert causal(value, ahead: n)`: proved by the causality analysis."""
+
+    value: Value
+    ahead: int
+    span: Span | None = None
+    outputs: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LossNode:
+    """`loss name = value`: a scalar for the objective; exists in the training graph."""
+
+    value: Value
+    name: str
+    span: Span | None = None
+    outputs: tuple[Value, ...] = ()
+
+
+Node = OpNode | CallNode | LoopNode | ScanNode | CondNode | ParamNode | WeightNode | CheckNode | CausalNode | LossNode
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A dataflow graph, in the order in which it was written (which is a topological order). Graphs inside a loop, scan or
+    condition may also read the values of the graphs around them."""
+
+    inputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value | None, ...]
+
+    def as_networkx(self) -> nx.DiGraph:
+        """Nodes are values and IR nodes; edges run with the data."""
+        import networkx as nx
+
+        view = nx.DiGraph()
+        view.add_nodes_from(self.inputs)
+        for node in self.nodes:
+            view.add_node(node)
+            view.add_edges_from((v, node) for v in reads(node))
+            view.add_edges_from((node, v) for v in node_outputs(node))
+        return view
+
+
+def node_outputs(node: Node) -> tuple[Value, ...]:
+    if isinstance(node, ScanNode):
+        return node.stacked + node.finals
+    if isinstance(node, LoopNode):
+        return node.outputs + tuple(v for turn in node.emitted for v in turn)
+    return node.outputs
+
+
+def subgraphs(node: Node) -> tuple[Graph, ...]:
+    """Graphs that a node runs in the names of the same block."""
+    if isinstance(node, LoopNode):
+        return node.bodies
+    if isinstance(node, ScanNode):
+        return (node.body,)
+    if isinstance(node, CondNode):
+        return (node.then, node.otherwise)
+    return ()
+
+
+def reads(node: Node) -> Iterator[Value]:
+    """Every value a node depends on, those read by its inner graphs included (each once)."""
+    seen: set[int] = set()
+    for value in _reads(node):
+        if id(value) not in seen:
+            seen.add(id(value))
+            yield value
+
+
+def _reads(node: Node) -> Iterator[Value]:
+    if isinstance(node, OpNode):
+        yield from (v for v in node.inputs if isinstance(v, Value))
+    elif isinstance(node, CallNode):
+        yield from (v for v in (*node.inputs, *node.contexts) if isinstance(v, Value))
+    elif isinstance(node, LoopNode):
+        yield from node.starts
+    elif isinstance(node, ScanNode):
+        yield from (v for v in (*node.starts, *node.sequences) if isinstance(v, Value))
+    elif isinstance(node, CausalNode | LossNode):
+        yield node.value
+    for graph in subgraphs(node):
+        yield from captured(graph)
+
+
+def captured(graph: Graph) -> Iterator[Value]:
+    """Values of the graphs around that a graph reads."""
+    own = {id(v) for v in graph.inputs}
+    for node in graph.nodes:
+        for value in _reads(node):
+            if id(value) not in own:
+                yield value
+        own |= {id(v) for v in node_outputs(node)}
+    for output in graph.outputs:
+        if output is not None and id(output) not in own:
+            yield output
+
+
+@dataclass(frozen=True, eq=False)
+class Handle:
+    """A module or weight that a block is handed by its owner: `instance` (a shared block), or one of its weights."""
+
+    instance: Instance
+    weight: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What a block needs of the model around it and cannot make from its own tensors alone (a rope table, a mask, the padding,
+    a shared block's weights): an implicit input. `key` is equal for equal demands; `make` asks the frame of the caller for it,
+    the demand being rewritten into the caller's names."""
+
+    key: Hashable
+    name: str
+    value: Value | Handle
+    recipe: Any = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One elaborated block: a declaration with all its hyper-parameters and the shapes of its tensors."""
+
+    name: str
+    """As declared: `mha`."""
+    key: Hashable
+    doc: str
+    span: Span
+    graph: Graph
+    tensor_names: tuple[str, ...]
+    result_names: tuple[str | None, ...]
+    contexts: tuple[Context, ...]
+    hypers: Mapping[str, Any]
+    """Every hyper-parameter's value, in the block's own names."""
+    local: Mapping[str, Expr]
+    """Names that the body computes from others: `head_dim = width / heads`."""
+    axes: Mapping[str, Num]
+    """Names of axes, bound from the tensors that arrived."""
+    asserts: tuple[tuple[Expr, str, Expr, str], ...] = ()
+    """Conditions on static sizes that hold and that the emitted code checks again: (left, operator, right, message)."""
+    instances: tuple[Instance, ...] = ()
+    """Shared blocks that live here, in order of first use."""
+    library: bool = False
+    copies: Num | None = None
+    """Of an expert: the leading axis that all its weights have."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConfigField:
+    """A number of the model that the emitted code's user may set."""
+
+    name: str
+    value: Num
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What is compiled: the root block and its inputs by name."""
+
+    name: str
+    block: Block
+    config: tuple[ConfigField, ...]
+    symbols: tuple[Symbol, ...]
+    context: Num | None
+    doc: str
+    source_name: str
+    source_text: str
+    diagnostics: tuple[Any, ...] = ()
+
+    @property
+    def inputs(self) -> Iterator[tuple[str, Value]]:
+        return zip(self.block.tensor_names, self.block.graph.inputs, strict=True)
+
+    @property
+    def outputs(self) -> Iterator[tuple[str | None, Value]]:
+        return ((n, v) for n, v in zip(self.block.result_names, self.block.graph.outputs, strict=True) if v is not None)

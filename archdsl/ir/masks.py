@@ -1,0 +1,156 @@
+"""Masks: sets of pairs (query place, key place), as an algebra.
+
+A mask is data: it is checked, counted, printed and lowered, but never run here.  Places are counted along the axis of
+queries and of keys, the last query standing at the last key.  `&`, `|` and `~` build new sets; `normal` drops what adds
+nothing (`full & m` is m).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from archdsl.ir.dims import Expr, Num, Poly
+
+if TYPE_CHECKING:
+    from archdsl.ir.graph import Value
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """A leaf is a `rule` with numbers (`window(128)`), or one that reads a tensor (`keys(real)`); `padding` and
+    `documents` without a tensor stand for the model's own inputs of that kind. An inner node has `parts`."""
+
+    rule: str
+    numbers: tuple[Num, ...] = ()
+    tensor: Value | None = None
+    parts: tuple[Mask, ...] = ()
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for equal masks, however their numbers were spelled."""
+        return (
+            self.rule,
+            tuple(n.value for n in self.numbers),
+            None if self.tensor is None else id(self.tensor),
+            tuple(p.key for p in self.parts),
+        )
+
+    def leaves(self) -> Iterator[Mask]:
+        if self.parts:
+            for part in self.parts:
+                yield from part.leaves()
+        else:
+            yield self
+
+    def outward(self, names: Mapping[str, Expr]) -> Mask:
+        """The same mask with its numbers in the caller's names."""
+        return Mask(
+            self.rule,
+            tuple(n.outward(names) for n in self.numbers),
+            self.tensor,
+            tuple(p.outward(names) for p in self.parts),
+        )
+
+    @property
+    def reads_tensors(self) -> bool:
+        return any(leaf.tensor is not None or leaf.rule in TENSOR_RULES for leaf in self.leaves())
+
+    @property
+    def reads_queries(self) -> bool:
+        """Whether two queries may see different keys: a mask of keys alone needs no axis for queries."""
+        return any(leaf.rule not in KEY_RULES for leaf in self.leaves())
+
+    def __str__(self) -> str:
+        if self.rule in ("&", "|"):
+            return f" {self.rule} ".join(f"({p})" if p.parts and p.rule not in ("~",) else str(p) for p in self.parts)
+        if self.rule == "~":
+            return f"~({self.parts[0]})" if self.parts[0].parts else f"~{self.parts[0]}"
+        inner = [str(n) for n in self.numbers]
+        if self.tensor is not None:
+            inner.append(self.tensor.name or "tensor")
+        return f"{self.rule}({', '.join(inner)})" if inner else self.rule
+
+
+# Rule -> the names of its numbers.
+RULES: dict[str, tuple[str, ...]] = {
+    "full": (),
+    "causal": (),
+    "window": ("width",),
+    "chunked": ("size",),
+    "prefix": ("length",),
+    "global": ("count",),
+    "strided": ("stride",),
+    "dilated": ("width", "dilation"),
+    "random": ("count", "seed"),
+}
+# Rules that read a tensor: `keys(bool)` `queries(bool)` `same(int)`, and the model's inputs `padding` and `documents`.
+TENSOR_RULES = ("keys", "queries", "same", "padding", "documents")
+KEY_RULES = ("full", "prefix", "keys", "padding")
+
+FULL = Mask("full")
+CAUSAL = Mask("causal")
+
+
+def both(a: Mask, b: Mask) -> Mask:
+    return normal(Mask("&", parts=(a, b)))
+
+
+def either(a: Mask, b: Mask) -> Mask:
+    return normal(Mask("|", parts=(a, b)))
+
+
+def complement(a: Mask) -> Mask:
+    return a.parts[0] if a.rule == "~" else Mask("~", parts=(a,))
+
+
+def normal(mask: Mask) -> Mask:
+    """Flatten nested `&` and `|`, drop repetitions and what adds nothing."""
+    if mask.rule not in ("&", "|"):
+        return mask
+    parts: dict[Hashable, Mask] = {}
+    for part in mask.parts:
+        part = normal(part)
+        for p in part.parts if part.rule == mask.rule else (part,):
+            parts.setdefault(p.key, p)
+    if mask.rule == "&":
+        parts.pop(FULL.key, None)
+    elif FULL.key in parts:
+        return FULL
+    kept = tuple(parts.values())
+    if not kept:
+        return FULL
+    return kept[0] if len(kept) == 1 else Mask(mask.rule, parts=kept)
+
+
+def ahead(mask: Mask) -> int | None:
+    """How many places past its own a query may see, at most; None where there is no bound."""
+    bounds: list[int | None]
+    if mask.rule == "causal":
+        return 0
+    if mask.rule == "window":
+        return _number(mask.numbers[0], -1)
+    if mask.rule == "chunked":
+        return _number(mask.numbers[0], -1)
+    if mask.rule == "dilated":
+        width, dilation = (n.value for n in mask.numbers)
+        return (width - 1) * dilation if isinstance(width, int) and isinstance(dilation, int) else None
+    if mask.rule == "&":
+        bounds = [b for b in map(ahead, mask.parts) if b is not None]
+        return min((b for b in bounds if b is not None), default=None)
+    if mask.rule == "|":
+        bounds = [reach(p) for p in mask.parts]
+        return None if None in bounds else max(b for b in bounds if b is not None)
+    return None
+
+
+def reach(mask: Mask) -> int | None:
+    """Like `ahead`, but a prefix, which every query sees, counts by its length."""
+    if mask.rule == "prefix":
+        return _number(mask.numbers[0], -1)
+    return ahead(mask)
+
+
+def _number(n: Num, offset: int) -> int | None:
+    return None if isinstance(n.value, Poly) else int(n.value) + offset

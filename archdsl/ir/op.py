@@ -1,0 +1,286 @@
+"""The contract of a primitive: one class in one file answers everything the compiler asks of it.
+
+A primitive's signature is a line of the language itself, `linear(features: size, bias: bool = true)(x: [..., inputs]) -> [..., features]`;
+it gives the options with kinds and defaults, the tensors, and, where names of axes suffice, the shape rule and what is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from archdsl.diagnostics import ArchError
+from archdsl.ir.dims import Num, Shape
+from archdsl.ir.graph import CallNode, Input, OpNode, Value, Weight
+from archdsl.source import Source, Span
+from archdsl.syntax import ast
+
+# --- Python text with its binding strength ------------------------------------------------------------------------------
+
+ATOM, POWER, UNARY, TIMES, PLUS, BIT_AND, BIT_OR, COMPARE, COND, NONE = 100, 90, 80, 70, 60, 50, 45, 40, 10, 0
+
+
+class Code(NamedTuple):
+    """A Python expression and how tightly it binds (ATOM: needs no parentheses anywhere)."""
+
+    text: str
+    strength: int = ATOM
+
+    def within(self, strength: int) -> str:
+        """The text, in parentheses where the surroundings bind tighter."""
+        return self.text if self.strength >= strength else f"({self.text})"
+
+
+class TorchScope(Protocol):
+    """What a primitive is handed to write itself as PyTorch. Texts are for `forward` unless said otherwise."""
+
+    def arg(self, i: int) -> str:
+        """Input i as an argument of a function: no parentheses."""
+
+    def at(self, i: int) -> str:
+        """Input i where `.method()` or `[…]` follows."""
+
+    def operand(self, i: int, strength: int) -> str:
+        """Input i as an operand of an operator of that strength."""
+
+    def has(self, i: int) -> bool:
+        """Whether input i was given."""
+
+    def mask(self, i: int) -> tuple[str, str]:
+        """Input i, a mask: ("", "") where there is none, ("causal", "") where it is just causal and needs no tensor, ("tensor", text), or
+        ("either", text) where the same class also stands where the text is None and the mask just causal."""
+
+    def number(self, n: Num, strength: int = NONE) -> str:
+        """A number in `forward`: a literal, `self.heads`, or an expression of run-time sizes such as `x.size(1)`."""
+
+    def init(self, n: Num, strength: int = NONE) -> str:
+        """A static number in `__init__`: a literal, `config.width`, `4 * config.width`."""
+
+    def size(self, i: int, axis: int) -> str:
+        """The size of an axis of input i, read off the tensor: `x.size(1)`."""
+
+    def module(self, constructor: str) -> str:
+        """Make a submodule in `__init__` under the node's step in the path of names; the text that reads it: `self.q`."""
+
+    def stateless(self, name: str, constructor: str) -> str:
+        """A submodule without weights (`nn.Dropout(0.1)`), one for all uses in the block: `self.dropout`."""
+
+    def helper(self, source: str) -> str:
+        """Put a function or class (source text, one top-level definition, with docstring) above the block's class; its name."""
+
+    def local(self, hint: str, code: Code | str) -> str:
+        """Bind an expression to a fresh local name in a statement of its own; the name."""
+
+    def device(self) -> str:
+        """`x.device` of some tensor at hand."""
+
+    def dtype(self) -> str:
+        """The model's own type: `x.dtype` of some tensor of that type at hand, else that of a weight."""
+
+    def child(self, name: str) -> str:
+        """The submodule of one of the node's own `blocks`: `self.experts`."""
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Which of the outputs are read at all: '' for the others."""
+
+
+# --- which places an op reads ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class At:
+    """The latest place read along one axis of an input: sum of `scale` x (place along an output axis), plus `offset`.
+
+    `axes` holds (output axis from 0, scale). Bounds from above are what causality needs. Places in `also` are read too: the latest of
+    them all is what counts."""
+
+    axes: tuple[tuple[int, Fraction], ...] = ()
+    offset: Fraction = Fraction(0)
+    also: tuple[At, ...] = ()
+
+
+def same(axis: int, offset: int = 0) -> At:
+    """The place of that output axis itself (or `offset` places later)."""
+    return At(((axis, Fraction(1)),), Fraction(offset))
+
+
+EVERYWHERE = None
+Reads = tuple["At | None", ...]
+"""For one input: for each of its axes the latest place read, or EVERYWHERE."""
+
+
+@dataclass(frozen=True)
+class Regrouping:
+    """What an op does that only cuts, moves and merges the axes of its first input. `cuts` are the sizes that each input axis is cut
+    into, the last running fastest; `axes` the (input axis, cut) that each output axis is made of, again the last running fastest."""
+
+    cuts: tuple[tuple[Num, ...], ...]
+    axes: tuple[tuple[tuple[int, int], ...], ...]
+
+
+# --- one application -------------------------------------------------------------------------------------------------------
+
+
+class Application(Protocol):
+    """One use of a primitive in a spec, checked against its signature: what `shapes`, `weights` and `build` may ask."""
+
+    options: Mapping[str, Any]
+    inputs: tuple[Input, ...]
+    axes: Mapping[str, Num]
+    span: Span
+
+    def shape(self, i: int) -> Shape:
+        """The shape of input i; () of a number."""
+
+    def tensor(self, i: int) -> Value:
+        """Input i, a tensor."""
+
+    def size(self, option: str) -> Num:
+        """An option that is a whole number."""
+
+    def error(self, code: str, message: str, *, option: str = "", input: int | None = None, help: str = "", notes: Sequence[str] = ()) -> ArchError:
+        """A diagnostic at the application (or at one of its options or inputs), ready to be raised."""
+
+    def condition(self, op: str, left: Num, right: Num, message: str) -> None:
+        """Demand `left op right` (`==`, `<=`, or `%` for "right divides left") of sizes: checked now if they are static, else when
+        the model runs. An error E0401 if it does not hold."""
+
+    def node(self, *, inputs: Sequence[Input] | None = None, blocks: Mapping[str, CallNode] | None = None, copies: Num | None = None, active: Num | None = None) -> tuple[Value, ...]:
+        """Put this application into the graph as one node (with other inputs than it was written with, if given); its outputs."""
+
+    def apply(self, name: str, *inputs: Input, **options: Any) -> Value:
+        """Apply another primitive (with one output) in the same graph."""
+
+    def once(self, name: str, hint: str, inputs: Sequence[Input], *, instance: Any = None, **options: Any) -> Value:
+        """The output of a primitive that depends only on sizes, options and the model's inputs: computed once by the model and handed
+        to every block that asks for the same."""
+
+    def apply_block(self, block: Any, inputs: Sequence[Input], label: str) -> tuple[Value, ...]:
+        """Apply a block value (a position with weights, an activation) at this place."""
+
+    def apply_position(self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], outputs: int = 1) -> Any:
+        """A position with weights of its own at this place, under the name `position`; the output, or a tuple of them."""
+
+    def expert(self, block: Any, copies: Num, width: Num) -> CallNode:
+        """A block elaborated for rows `[rows, width]`, every weight with a leading axis of `copies`: for `node(blocks=…)`."""
+
+    def model_input(self, kind: str, length: Num) -> Value:
+        """The model's input of kind `padding` or `documents` that belongs to the axis of that length (strides included)."""
+
+    def bring(self, value: Value) -> Value:
+        """A tensor of a block around (a mask's tensor that came through a hyper-parameter), made available here."""
+
+
+# --- primitives -------------------------------------------------------------------------------------------------------------
+
+NumpyFunction = Callable[..., Any]
+
+
+class Primitive:
+    """Base of all primitives. A subclass gives `signature`, its docstring (the first line is the reference's), `torch`, and whatever of
+    `check`, `shapes`, `dtypes`, `weights`, `reads`, `build` the signature cannot say."""
+
+    signature: ClassVar[str]
+    elementwise: ClassVar[bool] = False
+    """Output = broadcast shape of the inputs; numbers may stand for tensors; applied to numbers alone it is computed now."""
+    variadic: ClassVar[bool] = False
+    """The last tensor of the signature may be given any number of times."""
+    mixes: ClassVar[bool] = True
+    """Whether places other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
+    numpy: ClassVar[str | NumpyFunction | None] = None
+    """How to compute it with numpy in a weight's first value: a function's name in numpy, or a function; None where it cannot stand there."""
+    examples: ClassVar[tuple[Example, ...]] = ()
+
+    @cached_property
+    def _parsed(self) -> tuple[str, ast.Header]:
+        from archdsl.syntax.parse import parse_header
+
+        return parse_header(Source(f"{self.__class__.__name__.lower()} (primitive)", self.signature, library=True))
+
+    @cached_property
+    def name(self) -> str:
+        return self.signature[: self.signature.index("(")].strip()
+
+    @property
+    def header(self) -> ast.Header:
+        return self._parsed[1]
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring."""
+        return (self.__doc__ or "").strip().splitlines()[0]
+
+    def check(self, call: Application) -> None:
+        """Raise a diagnostic for options or shapes that the signature admits and the primitive does not."""
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        """Shapes of the outputs; by default those of the signature, or the broadcast shape if elementwise."""
+        from archdsl.ir.signature import broadcast, result_shapes
+
+        if self.elementwise:
+            return (broadcast(call, self.name),)
+        return result_shapes(self, call)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        """Types of the outputs; by default that of the inputs together (`float` where they are numbers)."""
+        from archdsl.ir.signature import promoted
+
+        count = 1 if self.elementwise or self.header.results is None else len(self.header.results)
+        return (promoted(call.inputs),) * count
+
+    def weights(self, call: Application) -> Sequence[Weight]:
+        """Weights, in the order of the emitted module's own."""
+        return ()
+
+    def build(self, call: Application) -> Sequence[Value]:
+        """What an application becomes in the graph; by default one node."""
+        return call.node()
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        """For each input (tensors and numbers alike; () for a number) the latest place read along each axis, as a function of the place in
+        the first output. By default: axes of one name stand at the same place, `...` and broadcast axes too, all others are read whole."""
+        from archdsl.ir.signature import named_reads
+
+        return named_reads(self, node)
+
+    def reads_of(self, node: OpNode, result: int) -> Sequence[Reads]:
+        """The same for the place in another result, for ops whose results read different places."""
+        return self.reads(node)
+
+    def regroups(self, node: OpNode) -> Regrouping | None:
+        """How axes are cut and merged, for ops that do nothing else: it says more than `reads` can, which knows one axis at a time."""
+        return None
+
+    def torch(self, node: OpNode, e: TorchScope) -> Code | str | Sequence[Code | str]:
+        """The PyTorch expression (or one for each output). A plain string is taken for one that needs no parentheses."""
+        raise TypeError(f"{type(self).__name__} says nothing of PyTorch")
+
+    def torch_grouped(self, node: OpNode, e: TorchScope, groups: str) -> Code | str | None:
+        """The same where every weight has a leading axis of experts and the rows of the input are sorted by expert. `groups` is a local of
+        type Groups (`ends`: where each expert's rows end; `expert`: the expert of each row). None: no weights, `torch` will do."""
+        if node.weights:
+            raise TypeError(f"{type(self).__name__} says nothing of experts")
+        return None
+
+    def has_grouped(self) -> bool:
+        return type(self).torch_grouped is not Primitive.torch_grouped
+
+
+@dataclass(frozen=True)
+class Example:
+    """A use of a primitive, for the contract test and the reference: an expression over tensors `name: shape`, all sizes fixed.
+
+    `inputs` is written as in a signature: `x: [2, 5, 8], ids: int[2, 5]`. Ints are drawn below `below`."""
+
+    expression: str
+    inputs: str = "x: [2, 5, 8]"
+    below: int = 5
+    statements: str = ""
+    """Lines before the `return`."""
+    gradients: bool = True
+
+

@@ -1,0 +1,198 @@
+"""Files and names: a spec, what it imports, and the library below them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from archdsl.diagnostics import ArchError, Diagnostic, Label, did_you_mean, error
+from archdsl.ir import masks
+from archdsl.limits import MAX_IMPORTS
+from archdsl.resources import library_index, library_source
+from archdsl.source import Source, Span
+from archdsl.syntax import ast
+
+# Words that stand for themselves; an option says which of them it takes.
+WORDS = frozenset(
+    "pre post branch sandwich serial parallel same float float32 bfloat16 int tokens "
+    "top2 backward forward yarn ntk llama3 longrope dynamic".split()
+)
+CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
+FUNCTIONS = ("shared", "accepts", "offer", "option")
+RESERVED = frozenset({*CONSTANTS, *FUNCTIONS, "training"})
+
+
+@dataclass(eq=False)
+class Module:
+    """One file's declarations. `imports` are (prefix or None, module)."""
+
+    source: Source
+    tree: ast.File
+    names: dict[str, ast.Let | ast.Block | ast.Model | ast.Variant] = field(default_factory=dict)
+    imports: list[tuple[str | None, Module]] = field(default_factory=list)
+    constants: dict[str, Any] = field(default_factory=dict)
+    """File-level lets that were evaluated."""
+
+    def find(self, name: str) -> tuple[Module, ast.Let | ast.Block | ast.Model | ast.Variant] | None:
+        """A declaration by the name it has in this file: its own, or an import's (`c.decoder`)."""
+        if name in self.names:
+            return self, self.names[name]
+        head, _, tail = name.partition(".")
+        for prefix, module in self.imports:
+            found = module.names.get(name if prefix is None else tail) if prefix is None or prefix == head else None
+            if found is not None:
+                return module, found
+        return None
+
+    def visible(self) -> Iterator[str]:
+        """Every name that can be said in this file, the library's left out."""
+        yield from self.names
+        for prefix, module in self.imports:
+            yield from (n if prefix is None else f"{prefix}.{n}" for n in module.names)
+
+
+def declare(source: Source, tree: ast.File) -> tuple[Module, list[Diagnostic]]:
+    """A module with its own names; reports names declared twice and reserved ones."""
+    module, problems = Module(source, tree), []
+    for declaration in tree.declarations:
+        if isinstance(declaration, ast.Import):
+            continue
+        span = declaration.span if isinstance(declaration, ast.Let) else declaration.name_span
+        if declaration.name in RESERVED:
+            problems.append(Diagnostic("E0104", f"`{declaration.name}` is a word of the language and cannot be declared", span))
+        elif declaration.name in module.names:
+            first = module.names[declaration.name]
+            where = first.span if isinstance(first, ast.Let) else first.name_span
+            problems.append(
+                Diagnostic(
+                    "E0202",
+                    f"`{declaration.name}` is declared twice in this file",
+                    span,
+                    labels=(Label(where, "first declared here"),),
+                    help="give one of them another name",
+                )
+            )
+        else:
+            module.names[declaration.name] = declaration
+    return module, problems
+
+
+class Loader:
+    """Reads a spec and its imports, each file once."""
+
+    def __init__(self, root: Path | None) -> None:
+        self.root = root
+        self.modules: dict[Path, Module] = {}
+        self.problems: list[Diagnostic] = []
+
+    def load(self, source: Source, path: Path | None) -> Module:
+        """The module of a source; `path` is where its imports are relative to. Raises ArchError with every problem found."""
+        from archdsl.syntax.parse import parse
+
+        module = self._load(source, path, parse(source), ())
+        if self.problems:
+            raise ArchError(self.problems)
+        return module
+
+    def _load(self, source: Source, path: Path | None, tree: ast.File, chain: tuple[Path, ...]) -> Module:
+        module, problems = declare(source, tree)
+        self.problems += problems
+        if path is not None:
+            self.modules[path] = module
+            chain = (*chain, path)
+        for declaration in tree.declarations:
+            if isinstance(declaration, ast.Import):
+                try:
+                    module.imports.append((declaration.name, self._import(declaration, path, chain)))
+                except ArchError as problem:
+                    self.problems += problem.diagnostics
+        return module
+
+    def _import(self, declaration: ast.Import, path: Path | None, chain: tuple[Path, ...]) -> Module:
+        from archdsl.syntax.parse import parse, read_source
+
+        if path is None or self.root is None:
+            raise error("E0208", "a spec that is not a file cannot import", declaration.span, help="save it as a file first")
+        relative = Path(declaration.path)
+        target = (path.parent / relative).resolve()
+        root = self.root.resolve()
+        if relative.is_absolute() or "\\" in declaration.path or not target.is_relative_to(root):
+            raise error(
+                "E0208",
+                f'import "{declaration.path}" leads out of the project',
+                declaration.span,
+                help="import files that lie in the folder of the spec or below it, by a relative path",
+            )
+        if target in chain:
+            names = " -> ".join(p.name for p in (*chain[chain.index(target) :], target))
+            raise error("E0209", f"these files import each other: {names}", declaration.span, help="move what both need into a third file")
+        if target in self.modules:
+            return self.modules[target]
+        if len(self.modules) >= MAX_IMPORTS:
+            raise error("E0208", f"more than {MAX_IMPORTS} imported files", declaration.span)
+        shown = str(target.relative_to(root))
+        try:
+            source = read_source(target, shown)
+        except ArchError as problem:
+            first = problem.diagnostics[0]
+            raise error("E0208", f'cannot import "{declaration.path}": {first.message}', declaration.span, help=first.help) from None
+        return self._load(source, target, parse(source), chain)
+
+
+@cache
+def library(stem: str) -> Module:
+    """A file of the standard library."""
+    from archdsl.syntax.kept import parse_cached
+
+    source = library_source(stem)
+    module, problems = declare(source, parse_cached(source))
+    assert not problems, problems
+    return module
+
+
+def find_in_library(name: str) -> tuple[Module, ast.Let | ast.Block | ast.Model | ast.Variant] | None:
+    stem = library_index().get(name)
+    if stem is None:
+        return None
+    module = library(stem)
+    return module, module.names[name]
+
+
+def every_name(module: Module) -> set[str]:
+    """Every name that can be said in a file: for did-you-mean."""
+    from archdsl.ir.schemes import SCHEMES
+    from archdsl.ops import registry
+
+    return {
+        *module.visible(),
+        *library_index(),
+        *registry.names(),
+        *WORDS,
+        *CONSTANTS,
+        *FUNCTIONS,
+        *masks.RULES,
+        *masks.TENSOR_RULES,
+        *SCHEMES,
+    }
+
+
+def models(module: Module) -> dict[str, ast.Model | ast.Variant]:
+    """What can be compiled in a file, in order."""
+    return {n: d for n, d in module.names.items() if isinstance(d, ast.Model | ast.Variant)}
+
+
+def pick_model(module: Module, name: str | None) -> ast.Model | ast.Variant:
+    """The model of that name; without a name the file's first. Raises E0210."""
+    found = models(module)
+    if not found:
+        raise error("E0210", f"{module.source.name} declares no model", Span(module.source, 0, 0), help="add `model name { … }`")
+    if name is None:
+        return next(iter(found.values()))
+    if name not in found:
+        listed = ", ".join(f"`{n}`" for n in found)
+        help_ = did_you_mean(name, found) or f"it has {listed}"
+        raise error("E0210", f"{module.source.name} has no model `{name}`", None, help=help_)
+    return found[name]

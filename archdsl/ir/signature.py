@@ -1,0 +1,153 @@
+"""Rules that follow from a signature alone: broadcasting, result shapes by names of axes, what is read along each axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from archdsl.diagnostics import Label
+from archdsl.ir.dims import Num, Shape, shape_text
+from archdsl.ir.graph import Input, OpNode, Value
+from archdsl.ir.op import EVERYWHERE, Application, At, Primitive, Reads, same
+from archdsl.syntax import ast
+
+ORDER = ("bool", "int", "bfloat16", "float", "float32")
+
+
+def promoted(inputs: Sequence[Input]) -> str:
+    """The type that inputs have together: a number takes on the type of its partners."""
+    found = "bool"
+    tensors = [v for v in inputs if isinstance(v, Value)]
+    if not tensors:
+        return "float"
+    for value in tensors:
+        dtype = "int" if value.is_int else "bool" if value.is_bool else value.dtype
+        found = max(found, dtype, key=ORDER.index)
+    if found in ("bool", "int") and any(isinstance(v, Num) and not isinstance(v.value, int) for v in inputs):
+        return "float"
+    return "int" if found == "bool" and any(isinstance(v, Num) for v in inputs) else found
+
+
+def broadcast(call: Application, name: str) -> Shape:
+    """The shape of an element-wise result: axes from the right are equal or 1 (NumPy's rule). Raises E0301."""
+    result: list[Num] = []
+    owner: list[int] = []
+    for i, value in enumerate(call.inputs):
+        if not isinstance(value, Value):
+            continue
+        shape = value.shape
+        while len(result) < len(shape):
+            result.insert(0, shape[len(shape) - len(result) - 1])
+            owner.insert(0, i)
+        for back in range(1, len(shape) + 1):
+            mine, other = shape[-back], result[-back]
+            if mine.value == other.value or mine.value == 1:
+                continue
+            if other.value == 1:
+                result[-back], owner[-back] = mine, i
+                continue
+            raise shape_mismatch(call, name, owner[-back], i, back)
+    return tuple(result)
+
+
+AXIS_WORDS = {1: "the last axis", 2: "the last axis but one", 3: "the last axis but two"}
+
+
+def shape_mismatch(call: Application, name: str, first: int, second: int, back: int) -> Any:
+    a, b = call.tensor(first), call.tensor(second)
+    symbols = {"plus": "+", "minus": "-", "times": "*", "divide": "/"}
+    shown = symbols.get(name, name)
+    where = AXIS_WORDS.get(back, f"axis -{back}")
+    err = call.error(
+        "E0301",
+        f"`{shown}` needs equal shapes, but its two sides differ in {where}: "
+        f"{shape_text(a.shape)} and {shape_text(b.shape)}",
+        input=second,
+        help="axes are compared from the right; an axis of size 1 fits any other",
+    )
+    diagnostic = err.diagnostics[0]
+    labels = [
+        Label(d.origin, f"{v.name and f'`{v.name}`' or 'a side'} gets this axis, {d}, here")
+        for v, d in ((a, a.shape[-back]), (b, b.shape[-back]))
+        if d.origin is not None and d.origin != diagnostic.span
+    ]
+    object.__setattr__(diagnostic, "labels", (*diagnostic.labels, *labels))
+    return err
+
+
+def result_shapes(op: Primitive, call: Application) -> Sequence[Shape]:
+    """Shapes as the signature writes them: names are axes of the tensors or options; `...` is that of the first tensor that has one."""
+    rest: Shape = ()
+    for param, value in zip(op.header.tensors or (), call.inputs, strict=False):
+        spot = next((i for i, d in enumerate(param.type.dims) if isinstance(d, ast.Ellipsis)), None)
+        if spot is not None and isinstance(value, Value):
+            after = len(param.type.dims) - spot - 1
+            rest = value.shape[spot : len(value.shape) - after]
+            break
+    if op.header.results is None:
+        return (call.shape(0),)
+    shapes = []
+    for result in op.header.results:
+        dims: list[Num] = []
+        for dim in result.type.dims:
+            if isinstance(dim, ast.Ellipsis):
+                dims.extend(rest)
+            elif isinstance(dim, ast.Name):
+                dims.append(call.axes[dim.id] if dim.id in call.axes else call.options[dim.id])
+            elif isinstance(dim, ast.Number):
+                from archdsl.ir.dims import num
+
+                dims.append(num(int(dim.text)))
+            else:
+                raise TypeError(f"{op.name}: a result's axis is a name, a number or `...`; else write `shapes`")
+        shapes.append(tuple(dims))
+    return shapes
+
+
+def elementwise_reads(node: OpNode) -> Sequence[Reads]:
+    """Each place reads its own; a broadcast axis of size 1 has only place 0."""
+    rank = node.outputs[0].rank
+    reads: list[Reads] = []
+    for value in node.inputs:
+        if not isinstance(value, Value):
+            reads.append(())
+            continue
+        offset = rank - value.rank
+        reads.append(
+            tuple(At() if d.value == 1 != node.outputs[0].shape[offset + i].value else same(offset + i) for i, d in enumerate(value.shape))
+        )
+    return reads
+
+
+def named_reads(op: Primitive, node: OpNode) -> Sequence[Reads]:
+    """What follows from names: an axis that input and result share stands at the same place; all others are read whole."""
+    if op.elementwise:
+        return elementwise_reads(node)
+    results = op.header.results
+    first = op.header.tensors[0].type.dims if results is None and op.header.tensors else results[0].type.dims if results else ()
+    out = spread(first, node.outputs[0].rank)
+    reads: list[Reads] = []
+    params = list(op.header.tensors or ())
+    for i, value in enumerate(node.inputs):
+        if not isinstance(value, Value):
+            reads.append(())
+            continue
+        names = spread(params[min(i, len(params) - 1)].type.dims, value.rank)
+        reads.append(tuple(same(out.index(n)) if n in out else EVERYWHERE for n in names))
+    return reads
+
+
+def spread(dims: Sequence[ast.Expr], rank: int) -> list[str]:
+    """Names of a tensor's axes, those under `...` numbered from the right."""
+    names: list[str] = []
+    for i, dim in enumerate(dims):
+        if isinstance(dim, ast.Ellipsis):
+            count = rank - len(dims) + 1
+            names.extend(f"...{count - j}" for j in range(count))
+        elif isinstance(dim, ast.Name):
+            names.append(dim.id)
+        else:
+            names.append(f"#{i}")
+    return names
+
+

@@ -1,0 +1,361 @@
+"""One application of a primitive in a spec: its arguments, checked against the signature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from archdsl.diagnostics import ArchError, Label, did_you_mean, error
+from archdsl.ir.dims import Num, Shape, num, shape_text
+from archdsl.ir.dims import Value as DimValue
+from archdsl.ir.frame import Foreign, Frame, ModelInput, Once, whole_axis
+from archdsl.ir.graph import CallNode, Handle, Init, Input, OpNode, Value, Weight
+from archdsl.ir.masks import Mask
+from archdsl.ir.op import Primitive
+from archdsl.ir.static import Instance, ListValue, Scheme, Template, Word, kind_of
+from archdsl.source import Span
+from archdsl.syntax import ast
+
+if TYPE_CHECKING:
+    from archdsl.ir.build import Elaborator, Scope
+
+TYPES = ("float", "float32", "bfloat16", "int", "bool")
+
+
+class Site:
+    """The Application that a primitive is handed: see `archdsl.ir.op.Application`."""
+
+    def __init__(self, op: Primitive, frame: Frame, scope: Scope, span: Span) -> None:
+        self.op = op
+        self.frame = frame
+        self.scope = scope
+        self.elaborator: Elaborator = frame.elaborator
+        self.span = span
+        self.options: dict[str, Any] = {}
+        self.spans: dict[str, Span] = {}
+        self.input_spans: list[Span | None] = []
+        self.inputs: tuple[Input, ...] = ()
+        self.axes: dict[str, Num] = {}
+        self.instance: Instance | None = None
+        self.handle: Handle | None = None
+        self.as_name = ""
+        self.label = ""
+        self.level: int | None = None
+
+    # --- what primitives ask ---
+
+    def shape(self, i: int) -> Shape:
+        value = self.inputs[i]
+        return value.shape if isinstance(value, Value) else ()
+
+    def tensor(self, i: int) -> Value:
+        value = self.inputs[i]
+        assert isinstance(value, Value), (self.op.name, i)
+        return value
+
+    def size(self, option: str) -> Num:
+        value = self.options[option]
+        assert isinstance(value, Num), (self.op.name, option)
+        return value
+
+    def error(
+        self, code: str, message: str, *, option: str = "", input: int | None = None, help: str = "", notes: Sequence[str] = ()
+    ) -> ArchError:
+        span = self.spans.get(option, self.span)
+        labels = []
+        if input is not None and isinstance(self.inputs[input], Value):
+            value = self.tensor(input)
+            here = self.input_spans[input] if input < len(self.input_spans) else None
+            text = f"{f'`{value.name}`' if value.name else 'this'} is {shape_text(value.shape)}"
+            if here is not None and here != span:
+                labels.append(Label(here, text))
+        return error(code, message, span, labels=labels, help=help, notes=notes)
+
+    def condition(self, op: str, left: Num, right: Num, message: str) -> None:
+        self.elaborator.condition(self.frame, op, left, right, message, self.span)
+
+    def node(
+        self,
+        *,
+        inputs: Sequence[Input] | None = None,
+        blocks: Mapping[str, CallNode] | None = None,
+        copies: Num | None = None,
+        active: Num | None = None,
+    ) -> tuple[Value, ...]:
+        if inputs is not None:
+            self.inputs = tuple(inputs)
+        frame, op = self.frame, self.op
+        shapes, dtypes = op.shapes(self), op.dtypes(self)
+        weights = tuple(self._weight(w) for w in op.weights(self))
+        outputs = tuple(Value(tuple(s), d, "", self.span) for s, d in zip(shapes, dtypes, strict=True))
+        instance = self.instance
+        node = OpNode(
+            op, self.options, self.inputs, outputs, weights, blocks or {}, copies, active, dict(self.axes), "", instance, self.handle, self.span
+        )  # fmt: skip
+        if instance is not None:
+            if instance.node is None:
+                instance.node = node
+            elif [tuple(d.value for d in w.shape) for w in instance.node.weights] != [tuple(d.value for d in w.shape) for w in weights]:
+                first = instance.node.weights[0].shape if instance.node.weights else ()
+                raise self.error(
+                    "E0305",
+                    f"the shared `{instance.name}` got its sizes at its first use: its weight is {shape_text(first)}, "
+                    f"but here it would be {shape_text(weights[0].shape)}",
+                    help="share a block only where the sizes are the same",
+                )
+        frame.put(node, self.level)
+        if (weights or blocks) and instance is None:
+            explicit = bool(self.as_name or self.label)
+            frame.name_later(self.as_name or self.label or op.name, explicit, op.name == "linear")
+        elif instance is not None and self.handle is None:
+            object.__setattr__(node, "name", instance.path)
+        return outputs
+
+    def apply(self, name: str, *inputs: Input, **options: Any) -> Value:
+        outputs = self.elaborator.primitive(self.frame, self.scope, name, inputs, options, self.span)
+        return outputs[0]
+
+    def once(self, name: str, hint: str, inputs: Sequence[Input], *, instance: Instance | None = None, **options: Any) -> Value:
+        frame = self.frame
+        demands: list[Any] = []
+        for value in inputs:
+            demand = frame.demand_for(value) if isinstance(value, Value) else value
+            if isinstance(value, Value) and demand is None:
+                # It reads a tensor of this block: as far out as that tensor is.
+                depth = max(frame.level_of[id(v)] for v in inputs if isinstance(v, Value))
+                key = ("here", name, tuple(i.value if isinstance(i, Num) else id(i) for i in inputs), repr(options))
+                if key not in frame.made:
+                    frame.made[key] = self.elaborator.primitive(frame, self.scope, name, inputs, options, self.span, depth, hint)[0]
+                return frame.made[key]
+            demands.append(demand)
+        found = frame.satisfy(Once(name, hint, tuple(demands), options, self.span, instance))
+        assert isinstance(found, Value)
+        return found
+
+    def apply_block(self, block: Any, inputs: Sequence[Input], label: str) -> tuple[Value, ...]:
+        if isinstance(block, Template):
+            block = block.labelled(label)
+        tensors = [v for v in inputs if not isinstance(v, Num)]
+        numbers = [v for v in inputs if isinstance(v, Num)]
+        result = self.elaborator.apply(block, self.scope, self.span, numbers=numbers, tensors=tensors)
+        return result if isinstance(result, tuple) else (result,)
+
+    def apply_position(self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], outputs: int = 1) -> Any:
+        instance = position if isinstance(position, Instance) else None
+        target = position.template.target if instance is not None else position.target
+        found = self.elaborator.primitive(
+            self.frame, self.scope, target, inputs, options, self.span, as_name="position", label="position", instance=instance
+        )
+        return found[0] if outputs == 1 else found
+
+    def expert(self, block: Any, copies: Num, width: Num) -> CallNode:
+        return self.elaborator.expert(self, block, copies, width)
+
+    def model_input(self, kind: str, length: Num) -> Value:
+        axis, step = whole_axis(length)
+        value = self.frame.satisfy(ModelInput(kind, axis, self.span))
+        assert isinstance(value, Value)
+        return value if step == 1 else self.once("every", value.name, [value], step=num(step), axis=num(1))
+
+    def bring(self, value: Value) -> Value:
+        found = self.frame.satisfy(Foreign(value))
+        assert isinstance(found, Value)
+        return found
+
+    # --- weights ---
+
+    def _weight(self, weight: Weight) -> Weight:
+        frame = self.frame
+        scheme = self.options.get("init")
+        if not isinstance(scheme, Scheme) and weight.kind in ("matrix", "embedding", "bias"):
+            scheme = frame.init
+        told = isinstance(scheme, Scheme) and weight.init.scheme == "default"
+        init = Init(scheme.name, scheme.numbers) if isinstance(scheme, Scheme) and told else weight.init
+        shape = weight.shape if frame.copies is None else (frame.copies, *weight.shape)
+        if weight.trained and any(not d.static for d in shape):
+            loose = next(d for d in shape if not d.static)
+            raise self.error(
+                "E0402",
+                f"a weight of `{self.op.name}` would have the shape {shape_text(shape)}, but `{loose}` is known only when the model runs",
+                help="fix the size by a hyper-parameter, or bring the axis out of the way with `transpose`",
+            )
+        return replace(weight, init=init, shape=shape, told=weight.told or told)
+
+    # --- binding ---
+
+    def bind_axes(self) -> None:
+        """Names of the signature's axes, from the tensors that arrived."""
+        header = self.op.header
+        params = list(header.tensors or ())
+        for i, value in enumerate(self.inputs):
+            if not isinstance(value, Value):
+                continue
+            param = params[min(i, len(params) - 1)]
+            dims = param.type.dims
+            if self.op.elementwise or (len(dims) == 1 and isinstance(dims[0], ast.Ellipsis)):
+                continue
+            self._match(param, value, i)
+
+    def _match(self, param: ast.TensorParam, value: Value, i: int) -> None:
+        dims = list(param.type.dims)
+        spot = next((k for k, d in enumerate(dims) if isinstance(d, ast.Ellipsis)), None)
+        fixed = len(dims) - (spot is not None)
+        if value.rank < fixed or (spot is None and value.rank != fixed):
+            raise self.error(
+                "E0302",
+                f"`{self.op.name}` takes {param.name}: {_type_text(param.type)}, but {_called(value)} has "
+                f"{value.rank} axes: {shape_text(value.shape)}",
+                input=i,
+            )
+        shape = list(value.shape)
+        if spot is None:
+            pairs = list(zip(dims, shape, strict=True))
+        else:
+            after = len(dims) - spot - 1
+            pairs = list(zip(dims[:spot], shape[:spot], strict=True))
+            pairs += list(zip(dims[spot + 1 :], shape[len(shape) - after :], strict=True))
+        for dim, size in pairs:
+            if not isinstance(dim, ast.Name):
+                continue
+            known = self.axes.get(dim.id)
+            if known is None and isinstance(self.options.get(dim.id), Num):
+                known = self.options[dim.id]
+            if known is None:
+                self.axes[dim.id] = size
+            elif known.value != size.value:
+                raise self._axis_mismatch(param, dim.id, known, size, i)
+
+    def _axis_mismatch(self, param: ast.TensorParam, axis: str, known: Num, size: Num, i: int) -> ArchError:
+        problem = self.error(
+            "E0301",
+            f"`{self.op.name}` needs one size for its axis `{axis}`, but it is {known} and, in {param.name}, {size}",
+            input=i,
+        )
+        labels = [Label(n.origin, f"{n} comes from here") for n in (known, size) if n.origin is not None and n.origin != self.span]
+        d = problem.diagnostics[0]
+        return ArchError([replace(d, labels=(*d.labels, *labels))])
+
+
+def _type_text(t: ast.TensorType) -> str:
+    from archdsl.syntax.format import format_expr
+
+    return f"{t.kind or ''}[{', '.join('...' if isinstance(d, ast.Ellipsis) else format_expr(d) for d in t.dims)}]"
+
+
+def _called(value: Value) -> str:
+    return f"`{value.name}`" if value.name else "the tensor"
+
+
+def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Span, choices: Sequence[str] = ()) -> Any:
+    """A static value as an option of a kind; raises E0203 if it is of another."""
+    if kind is None or (value is None and (default_none or kind in ("block", "position", "mask", "scheme"))):
+        return value
+    wanted = KINDS.get(kind)
+    if wanted is None:
+        return value
+    words, test = wanted
+    if kind == "word":
+        name = getattr(value, "rule", None) or getattr(value, "name", None)
+        if isinstance(name, str) and not isinstance(value, Instance):
+            return name
+        if value is None:
+            return "none"
+        if isinstance(value, str):
+            return value
+        if isinstance(value, Num):
+            return value
+    if kind == "type" and isinstance(value, Word) and value.name in TYPES:
+        return value.name
+    if kind == "ints":
+        if isinstance(value, Num):
+            value = ListValue((value,), None)  # type: ignore[arg-type]
+        if isinstance(value, ListValue) and all(isinstance(v, Num) and isinstance(v.value, int) for v in value.items):
+            return value.items
+    if kind in ("size", "int") and isinstance(value, Num):
+        return whole_size(value, kind, what, span)
+    if kind == "scheme" and isinstance(value, Template) and value.name in ("zeros", "ones"):
+        return Scheme(value.name)
+    if test(value):
+        return value
+    raise error("E0203", f"{what} is {words}, and {kind_of(value)} was given", span)
+
+
+def whole_size(value: Num, kind: str, what: str, span: Span) -> Num:
+    """A number as a whole one. Raises E0401 where it is not."""
+    v: DimValue = value.value
+    if isinstance(v, float) and v.is_integer():
+        v = int(v)
+        value = Num(v, value.expr, value.origin)
+    if isinstance(v, Fraction | float):
+        from archdsl.ir.dims import expr_text
+
+        raise error(
+            "E0401",
+            f"{what} must be a whole number, but {expr_text(value.expr)} = {float(v):g}",
+            span,
+            help="use `//` or `ceil(…)` where rounding is meant",
+        )
+    if kind == "size" and isinstance(v, int) and v < 1:
+        raise error("E0203", f"{what} must be at least 1, and {v} was given", span)
+    return value
+
+
+KINDS: dict[str, tuple[str, Any]] = {
+    "size": ("a whole number", lambda v: isinstance(v, Num)),
+    "int": ("a whole number", lambda v: isinstance(v, Num)),
+    "number": ("a number", lambda v: isinstance(v, Num)),
+    "bool": ("`true` or `false`", lambda v: isinstance(v, bool)),
+    "string": ("a string", lambda v: isinstance(v, str)),
+    "word": ("a word", lambda v: isinstance(v, Word)),
+    "type": ("a type: float, float32, bfloat16, int or bool", lambda v: False),
+    "block": ("a block", lambda v: isinstance(v, Template | Instance)),
+    "mask": ("a mask", lambda v: isinstance(v, Mask)),
+    "position": ("a position", lambda v: isinstance(v, Template | Instance)),
+    "scheme": ("a scheme such as normal(0.02)", lambda v: isinstance(v, Scheme)),
+    "scaling": ("a scaling of rope: linear, ntk, yarn, llama3 or longrope", lambda v: isinstance(v, Scheme)),
+    "list": ("a list", lambda v: isinstance(v, ListValue | tuple | Template | Instance)),
+    "ints": ("a whole number or a list of them", lambda v: False),
+}
+
+
+def options_of(
+    op: Primitive, given: Mapping[str, tuple[Any, Span]], positional: Sequence[tuple[Any, Span]], span: Span
+) -> dict[str, tuple[Any, Span]]:
+    """Static arguments by name: those in order fill the options that have not been given."""
+    found = dict(given)
+    hypers = op.header.hypers or ()
+    declared = {h.name for h in hypers}
+    extra = next((h.name for h in hypers if h.kind == "named_sizes"), None)
+    for name in list(found):
+        if name not in declared and extra is None:
+            raise unknown_option(name, op.name, declared, found[name][1])
+    rest = list(positional)
+    for hyper in hypers:
+        if not rest:
+            break
+        if hyper.name in found or hyper.kind == "named_sizes":
+            continue
+        if hyper.kind == "sizes":
+            # A variadic one takes every number in order.
+            found[hyper.name] = (tuple(v for v, _ in rest), rest[0][1])
+            rest = []
+        else:
+            found[hyper.name] = rest.pop(0)
+    if rest:
+        raise error(
+            "E0205",
+            f"`{op.name}` was given more static arguments than it has options",
+            rest[0][1],
+            notes=[f"its signature is {op.signature}"],
+        )
+    return found
+
+
+def unknown_option(name: str, owner: str, declared: Any, span: Span) -> ArchError:
+    names = sorted(declared)
+    help_ = did_you_mean(name, names) or (f"it takes {', '.join(f'`{n}`' for n in names)}" if names else "it takes no options")
+    return error("E0201", f"`{owner}` has no option `{name}`", span, help=help_)
+
+

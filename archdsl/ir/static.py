@@ -1,0 +1,250 @@
+"""What a name of a spec can stand for before anything runs: numbers, words, lists, blocks, shared instances, masks, schemes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from archdsl.ir.dims import Expr, Num, substitute
+from archdsl.ir.masks import Mask
+from archdsl.source import Span
+
+if TYPE_CHECKING:
+    from archdsl.ir.graph import Block
+    from archdsl.ir.op import Primitive
+    from archdsl.syntax import ast
+
+
+@dataclass(frozen=True)
+class Word:
+    """A bare word of the library: `pre`, `same`, `serial`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Ref:
+    """An index into a list's distinct elements."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Times:
+    """`count * part`."""
+
+    count: Expr
+    part: Pattern
+
+
+@dataclass(frozen=True)
+class Plus:
+    parts: tuple[Pattern, ...]
+
+
+Pattern = Ref | Times | Plus
+
+
+@dataclass(frozen=True, eq=False)
+class ListValue:
+    """A list; `pattern` is how the spec wrote it, over indices into `items`."""
+
+    items: tuple[Any, ...]
+    pattern: Pattern
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """A block with some hyper-parameters set: a declaration, or a primitive. Every application makes its own weights.
+    `label` is the hyper-parameter, slot or `let` it came through, if any."""
+
+    target: Declared | Primitive
+    args: Mapping[str, Any]
+    label: str = ""
+    span: Span | None = None
+    alias: str = ""
+    """The first such name: it tells two classes of one block apart (`let dense = layer(…)`)."""
+
+    @property
+    def name(self) -> str:
+        return self.target.name
+
+    def labelled(self, name: str) -> Template:
+        """The same block, called by the name it now came through."""
+        return replace(self, label=name, alias=self.alias or name)
+
+
+@dataclass(frozen=True, eq=False)
+class Declared:
+    """A block or model declaration and the file whose names its body sees."""
+
+    node: ast.Block | ast.Model
+    module: Any
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+
+@dataclass(eq=False)
+class Instance:
+    """`shared(block)`: one set of weights, wherever it is applied. `owner` is the frame that it lives in; block and path step are
+    fixed by the first use."""
+
+    template: Template
+    owner: Any
+    label: str
+    span: Span | None = None
+    block: Block | None = None
+    node: Any = None
+    """For a shared primitive: the first OpNode made of it."""
+    path: str = ""
+    bind: Mapping[str, Expr] = field(default_factory=dict)
+    """The block's own names in the owner's."""
+    joined: dict[str, Expr] = field(default_factory=dict)
+    """Numbers of the template under the names that other blocks know them by, in the owner's names."""
+
+    @property
+    def name(self) -> str:
+        return self.template.name
+
+
+@dataclass(frozen=True, eq=False)
+class Scheme:
+    """A way to draw weights: `normal(0.02)`, `depth_scaled(0.02, layers)`."""
+
+    name: str
+    numbers: Mapping[str, Num] = field(default_factory=dict)
+
+    def outward(self, names: Mapping[str, Expr]) -> Scheme:
+        return Scheme(self.name, {k: n.outward(names) for k, n in self.numbers.items()})
+
+
+Static = Num | bool | str | None | Word | ListValue | Template | Instance | Mask | Scheme
+
+
+def static_key(value: Any) -> Hashable:
+    """Equal for values that mean the same, however their numbers were spelled: the key of every memo."""
+    if isinstance(value, Num):
+        return ("num", value.value) if not isinstance(value.value, float) else ("num", Fraction(value.value))
+    if isinstance(value, Template):
+        return ("template", id(_identity(value.target)), tuple((k, static_key(v)) for k, v in value.args.items()), value.label)
+    if isinstance(value, ListValue):
+        return ("list", tuple(static_key(v) for v in value.items), value.pattern)
+    if isinstance(value, Mask):
+        return ("mask", value.key)
+    if isinstance(value, Instance):
+        return ("instance", id(value))
+    if isinstance(value, Scheme):
+        return ("scheme", value.name, tuple((k, static_key(v)) for k, v in value.numbers.items()))
+    if isinstance(value, bool | str | Word) or value is None:
+        return (type(value).__name__, value)
+    return ("object", id(value))
+
+
+def _identity(target: Any) -> Any:
+    return target.node if isinstance(target, Declared) else target
+
+
+def outward(value: Any, names: Mapping[str, Expr]) -> Any:
+    """A static value in the caller's names."""
+    if isinstance(value, Num | Mask | Scheme):
+        return value.outward(names)
+    if isinstance(value, Template):
+        return replace(value, args={k: outward(v, names) for k, v in value.args.items()})
+    if isinstance(value, ListValue):
+        return ListValue(tuple(outward(v, names) for v in value.items), value.pattern)
+    return value
+
+
+def localise(name: str, value: Any, bind: dict[str, Expr]) -> Any:
+    """A caller's value under a callee's name; what each new name is in the caller's goes to `bind`.
+
+    The numbers inside a block, mask or scheme get joined names: `expert_hidden` for `expert: swiglu(hidden: 2048)`."""
+    if isinstance(value, Num):
+        bind[name] = value.expr
+        return value.named(name)
+    if isinstance(value, Template):
+        args = {k: localise(f"{name}_{k}", v, bind) for k, v in value.args.items()}
+        return replace(value, args=args, label=name, alias=value.alias or name)
+    if isinstance(value, Mask):
+        return _localise_mask(name, value, bind, [0])
+    if isinstance(value, Scheme):
+        return Scheme(value.name, {k: localise(f"{name}_{k}", v, bind) for k, v in value.numbers.items()})
+    if isinstance(value, ListValue):
+        # Repeated elements share their names, as they share their class.
+        seen: dict[Hashable, Any] = {}
+        items = []
+        for item in value.items:
+            key = static_key(item)
+            if key not in seen:
+                inner = f"{name}_{len(seen)}" if len(value.items) > 1 else name
+                seen[key] = localise(inner, item, bind)
+            items.append(seen[key])
+        return ListValue(tuple(items), _rename_pattern(value.pattern, name, bind))
+    return value
+
+
+def _localise_mask(name: str, mask: Mask, bind: dict[str, Expr], count: list[int]) -> Mask:
+    numbers = []
+    for n in mask.numbers:
+        count[0] += 1
+        joined = f"{name}_{mask.rule}" if count[0] == 1 else f"{name}_{mask.rule}_{count[0]}"
+        bind[joined] = n.expr
+        numbers.append(n.named(joined))
+    return Mask(mask.rule, tuple(numbers), mask.tensor, tuple(_localise_mask(name, p, bind, count) for p in mask.parts))
+
+
+def _rename_pattern(pattern: Pattern, name: str, bind: dict[str, Expr]) -> Pattern:
+    """Counts of a list (`layers * block`) are numbers too."""
+    from archdsl.ir.dims import Lit, Var
+
+    if isinstance(pattern, Times):
+        if isinstance(pattern.count, Lit):
+            return Times(pattern.count, _rename_pattern(pattern.part, name, bind))
+        joined = f"{name}_count"
+        while joined in bind and bind[joined] != pattern.count:
+            joined += "_2"
+        bind[joined] = pattern.count
+        return Times(Var(joined), _rename_pattern(pattern.part, name, bind))
+    if isinstance(pattern, Plus):
+        return Plus(tuple(_rename_pattern(p, name, bind) for p in pattern.parts))
+    return pattern
+
+
+def outward_pattern(pattern: Pattern, names: Mapping[str, Expr]) -> Pattern:
+    if isinstance(pattern, Times):
+        return Times(substitute(pattern.count, names), outward_pattern(pattern.part, names))
+    if isinstance(pattern, Plus):
+        return Plus(tuple(outward_pattern(p, names) for p in pattern.parts))
+    return pattern
+
+
+def kind_of(value: Any) -> str:
+    """What a static value is, in the words of a diagnostic."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, Num):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    if isinstance(value, Word):
+        return f"the word `{value.name}`"
+    if isinstance(value, ListValue):
+        return "a list"
+    if isinstance(value, Template):
+        return f"the block `{value.name}`"
+    if isinstance(value, Instance):
+        return f"a shared `{value.name}`"
+    if isinstance(value, Mask):
+        return "a mask"
+    if isinstance(value, Scheme):
+        return f"the scheme `{value.name}`"
+    return "a tensor"

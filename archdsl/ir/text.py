@@ -1,0 +1,331 @@
+"""The printed form of the IR: `archdsl show --ir`.
+
+Every distinct block once, callers first; sizes as the block spells them, their values in its first lines.  Names of tensors
+are the spec's own, numbered where they repeat: the text depends on nothing but the spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from archdsl.ir.dims import Expr, Num, Poly, Shape, expr_text, free_names, literal
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CausalNode,
+    CheckNode,
+    CondNode,
+    Graph,
+    Handle,
+    Init,
+    LoopNode,
+    LossNode,
+    Model,
+    Node,
+    OpNode,
+    ParamNode,
+    ScanNode,
+    Value,
+    Weight,
+    WeightNode,
+    node_outputs,
+    subgraphs,
+)
+from archdsl.ir.masks import Mask
+from archdsl.ir.static import Instance, ListValue, Pattern, Plus, Ref, Scheme, Template, Times
+
+
+def print_model(model: Model) -> str:
+    """The whole model as text, ending with a line end."""
+    blocks = list(_blocks(model.block))
+    names: dict[int, str] = {}
+    taken: dict[str, int] = {}
+    for block in blocks:
+        taken[block.name] = taken.get(block.name, 0) + 1
+        names[id(block)] = block.name if taken[block.name] == 1 else f"{block.name}.{taken[block.name]}"
+    parts = [_BlockPrinter(model.block, names).model(model)]
+    parts += [_BlockPrinter(block, names).block_text() for block in blocks[1:]]
+    return "\n".join(parts)
+
+
+def _blocks(root: Block) -> Iterator[Block]:
+    """Each distinct block, callers first."""
+    seen: set[int] = set()
+    queue = [root]
+    while queue:
+        block = queue.pop(0)
+        if id(block) in seen:
+            continue
+        seen.add(id(block))
+        yield block
+        queue += [i.block for i in block.instances if i.block is not None]
+        for instance in block.instances:
+            if instance.block is None and instance.node is not None:
+                queue += [c.block for c in instance.node.blocks.values()]
+        queue += _called(block.graph)
+
+
+def _called(graph: Graph) -> list[Block]:
+    found: list[Block] = []
+    for node in graph.nodes:
+        if isinstance(node, CallNode):
+            found.append(node.block)
+        elif isinstance(node, OpNode):
+            found += [c.block for c in node.blocks.values()]
+        for inner in subgraphs(node):
+            found += _called(inner)
+    return found
+
+
+# --- numbers and static values ----------------------------------------------------------------------------------------------
+
+
+def number(n: Num) -> str:
+    """A number as the block spells it; by its value where it has no name here."""
+    return str(n) if any("." in name for name in free_names(n.expr)) else expr_text(n.expr)
+
+
+def shape(dims: Shape) -> str:
+    return f"[{', '.join(number(d) for d in dims)}]"
+
+
+def static(value: Any) -> str:
+    """An option or hyper-parameter."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Num):
+        return number(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mask):
+        return _mask(value)
+    if isinstance(value, Scheme):
+        return _call(value.name, value.numbers)
+    if isinstance(value, Template):
+        return _call(value.name, value.args)
+    if isinstance(value, Instance):
+        return f"shared {value.label or value.name}"
+    if isinstance(value, ListValue):
+        return f"[{', '.join(static(v) for v in value.items)}]" if len(value.items) < 9 else f"[{len(value.items)} elements]"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(static(v) for v in value)})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{k}: {static(v)}' for k, v in value.items())}}}"
+    if isinstance(value, Value):
+        return f"%{value.name}"
+    return str(value)
+
+
+def _call(name: str, args: Mapping[str, Any]) -> str:
+    return f"{name}({', '.join(f'{k}: {static(v)}' for k, v in args.items())})" if args else name
+
+
+def _mask(mask: Mask) -> str:
+    if mask.rule in ("&", "|"):
+        return f" {mask.rule} ".join(f"({_mask(p)})" if p.rule in ("&", "|") else _mask(p) for p in mask.parts)
+    if mask.rule == "~":
+        return f"~({_mask(mask.parts[0])})"
+    inner = [number(n) for n in mask.numbers]
+    if mask.tensor is not None:
+        inner.append(f"%{mask.tensor.name}")
+    return f"{mask.rule}({', '.join(inner)})" if inner else mask.rule
+
+
+def pattern(p: Pattern, items: Mapping[int, str]) -> str:
+    """`3 * dense + 58 * sparse`, over the names of the list's distinct elements."""
+    if isinstance(p, Ref):
+        return items[p.index]
+    if isinstance(p, Times):
+        inner = pattern(p.part, items)
+        return f"{expr_text(p.count, 70)} * {f'({inner})' if isinstance(p.part, Plus) else inner}"
+    return " + ".join(pattern(part, items) for part in p.parts)
+
+
+def _init(init: Init) -> str:
+    if init.graph is not None:
+        return "expression"
+    return _call(init.scheme, init.numbers)
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------------
+
+
+class _BlockPrinter:
+    """One block. Tensors get their names as they are met."""
+
+    def __init__(self, block: Block, blocks: Mapping[int, str]) -> None:
+        self.block = block
+        self.blocks = blocks
+        self.names: dict[int, str] = {}
+        self.used: dict[str, int] = {}
+        self.unnamed = 0
+
+    def define(self, value: Value) -> str:
+        if id(value) not in self.names:
+            if value.name:
+                n = self.used[value.name] = self.used.get(value.name, 0) + 1
+                self.names[id(value)] = f"%{value.name}" if n == 1 else f"%{value.name}.{n}"
+            else:
+                self.names[id(value)] = f"%{self.unnamed}"
+                self.unnamed += 1
+        return self.names[id(value)]
+
+    def use(self, value: Any) -> str:
+        if value is None:
+            return "none"
+        if isinstance(value, Value):
+            return self.define(value)
+        if isinstance(value, Handle):
+            return f"@{value.instance.label or value.instance.name}" + (f".{value.weight}" if value.weight else "")
+        assert isinstance(value, Num)
+        return number(value)
+
+    # --- heads ---
+
+    def model(self, model: Model) -> str:
+        lines = [f"model {model.name} {{  # {self.block.span}"]
+        if model.config:
+            lines.append(f"  config {', '.join(f'{f.name} = {f.value}' for f in model.config)}")
+        lines += [f"  input {self.typed(value)}" for _, value in model.inputs]
+        return self._finish(lines)
+
+    def block_text(self) -> str:
+        lines = [f"block {self.blocks[id(self.block)]} {{  # {self.block.span}"]
+        given = {k: v for k, v in self.block.hypers.items() if k not in self.block.local}
+        lines += [f"  hyper {name} = {_given(value)}" for name, value in given.items()]
+        lines += [f"  axis {name} = {size}" for name, size in self.block.axes.items()]
+        lines += [f"  input {self.typed(value)}" for value in self.block.graph.inputs]
+        for context in self.block.contexts:
+            if isinstance(context.value, Value):
+                lines.append(f"  context {self.typed(context.value)}")
+            else:
+                lines.append(f"  context {self.use(context.value)}")
+        return self._finish(lines)
+
+    def _finish(self, lines: list[str]) -> str:
+        block = self.block
+        for name, expr in block.local.items():
+            value = block.hypers.get(name)
+            lines.append(f"  local {name} = {expr_text(expr)}" + (f" = {value}" if isinstance(value, Num) else ""))
+        lines += [f"  assert {expr_text(left)} {op} {expr_text(right)}" for left, op, right, _ in block.asserts]
+        for instance in block.instances:
+            what = instance.block.name if instance.block is not None else instance.name
+            step = f" as {instance.path}" if instance.path != (instance.label or instance.name) else ""
+            lines.append(f"  shared @{instance.label or instance.name} = {self.blocks.get(id(instance.block), what)}{step}")
+            if instance.node is not None:
+                lines += self._weights(instance.node.weights, "    ")
+        lines += self._graph(block.graph, "  ")
+        returned = [self._result(name, value) for name, value in zip(block.result_names, block.graph.outputs, strict=False)]
+        lines += [f"  return {', '.join(returned)}", "}", ""]
+        return "\n".join(lines)
+
+    def _result(self, name: str | None, value: Value | None) -> str:
+        return f"{name}: {self.use(value)}" if name else self.use(value)
+
+    def typed(self, value: Value) -> str:
+        kind = "" if value.dtype == "float" else value.dtype
+        return f"{self.define(value)}: {kind}{shape(value.shape)}"
+
+    # --- nodes ---
+
+    def _graph(self, graph: Graph, indent: str) -> list[str]:
+        return [indent + line for node in graph.nodes for line in self._node(node)]
+
+    def _outputs(self, node: Node) -> str:
+        return ", ".join(self.typed(v) for v in node_outputs(node))
+
+    def _node(self, node: Node) -> list[str]:
+        if isinstance(node, OpNode):
+            return self._op(node)
+        if isinstance(node, CallNode):
+            inputs = [self.use(v) for v in node.inputs] + [self.use(v) for v in node.contexts]
+            target = f"@{node.instance.label or node.instance.name}" if node.instance is not None else self.blocks[id(node.block)]
+            part = f" {node.part}" if node.part else ""
+            step = f" as {node.name}" if node.name and node.instance is None else ""
+            bound = ", ".join(f"{k} = {expr_text(e)}" for k, e in node.bind.items() if "." not in k and _readable(e))
+            return [f"{self._outputs(node)} = call{part} {target}({', '.join(inputs)}){step}" + (f" with {bound}" if bound else "")]
+        if isinstance(node, ParamNode):
+            kind = "param" if node.weight.trained else "buffer"
+            return [f"{self.typed(node.output)} = {kind} {node.name} {_init(node.weight.init)}"]
+        if isinstance(node, WeightNode):
+            return [f"{self.typed(node.output)} = weight @{node.instance.label or node.instance.name}.{node.weight}"]
+        if isinstance(node, CheckNode):
+            holds = f"{number(node.left)} % {number(node.right)} == 0" if node.op == "%" else f"{number(node.left)} {node.op} {number(node.right)}"
+            return [f'check {holds}, "{node.message}"']
+        if isinstance(node, CausalNode):
+            return [f"causal {self.use(node.value)}, ahead: {node.ahead}"]
+        if isinstance(node, LossNode):
+            return [f"loss {node.name} = {self.use(node.value)}"]
+        if isinstance(node, LoopNode):
+            return self._loop(node)
+        if isinstance(node, ScanNode):
+            starts = ", ".join(f"{self.define(v)} = {self.use(s)}" for v, s in zip(node.body.inputs, node.starts, strict=False))
+            over = zip(node.body.inputs[len(node.starts) :], node.sequences, strict=True)
+            sequences = ", ".join(f"{self.define(v)} in {self.use(s)}" for v, s in over)
+            head = f"scan {starts} for {sequences}" if starts else f"scan for {sequences}"
+            return self._braced(f"{self._outputs(node)} = {head}", node.body)
+        assert isinstance(node, CondNode)
+        head = f"{self._outputs(node)} = " if node.outputs else ""
+        lines = self._braced(f"{head}if training", node.then)
+        if node.otherwise.nodes or node.outputs:
+            lines[-1] = "} else {"
+            lines += self._braced("", node.otherwise)[1:]
+        return lines
+
+    def _op(self, node: OpNode) -> list[str]:
+        inputs = [self.use(v) for v in node.inputs]
+        options = [f"{k}: {static(v)}" for k, v in node.options.items() if v is not None and v != () and v != {}]
+        target = f" of @{node.instance.label or node.instance.name}" if node.instance is not None else ""
+        step = f" as {node.name}" if node.name and node.instance is None else ""
+        lines = [f"{self._outputs(node)} = {node.op.name}({', '.join(inputs + options)}){target}{step}"]
+        if node.instance is None:
+            lines += self._weights(node.weights, "  ")
+        for name, call in node.blocks.items():
+            copies = f"{number(node.copies)} copies of " if node.copies is not None else ""
+            active = f", {number(node.active)} active" if node.active is not None else ""
+            lines.append(f"  {name} = {copies}{self.blocks[id(call.block)]}{active}")
+        return lines
+
+    def _weights(self, weights: tuple[Weight, ...], indent: str) -> list[str]:
+        found = []
+        for w in weights:
+            kept = "" if w.trained else ", saved buffer" if w.saved else ", buffer"
+            found.append(f"{indent}{w.name}: {shape(w.shape)} {w.kind}, {_init(w.init)}{kept}")
+        return found
+
+    def _loop(self, node: LoopNode) -> list[str]:
+        letters = {i: f"body {i}" if len(node.bodies) > 1 else "body" for i in range(len(node.bodies))}
+        if node.pattern is not None:
+            turns = pattern(node.pattern, letters)
+        else:
+            turns = f"{len(node.turns)} turns" if len(node.bodies) == 1 else f"turns {', '.join(map(str, node.turns))}"
+        outputs = ", ".join(self.typed(v) for v in node.outputs)
+        lines = [f"{outputs} = for {node.variable} in {turns} {{" if outputs else f"for {node.variable} in {turns} {{"]
+        emitted = [self.define(v) for turn in node.emitted for v in turn]
+        for i, body in enumerate(node.bodies):
+            starts = ", ".join(
+                f"{self.define(v)} = {self.use(s)}" if i == 0 else self.define(v) for v, s in zip(body.inputs, node.starts, strict=True)
+            )
+            lines += [f"  {line}" for line in self._braced(f"{letters[i]} ({starts})", body)]
+        lines.append("}" + (f" emits {', '.join(emitted)}" if emitted else ""))
+        return lines
+
+    def _braced(self, head: str, graph: Graph) -> list[str]:
+        lines = [f"{head} {{", *self._graph(graph, "  ")]
+        if graph.outputs:
+            lines.append(f"  yield {', '.join(self.use(v) for v in graph.outputs)}")
+        return [*lines, "}"]
+
+
+def _given(value: Any) -> str:
+    """A hyper-parameter by what it was given, not by its own name."""
+    if isinstance(value, Num) and not isinstance(value.value, Poly):
+        return expr_text(literal(value.value))
+    return str(value) if isinstance(value, Num) else static(value)
+
+
+def _readable(expr: Expr) -> bool:
+    return not any("." in n for n in free_names(expr))

@@ -1,0 +1,78 @@
+"""Python text: names, layout, the look of what is emitted."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+
+WIDTH = 120
+"""Lines are broken beyond this."""
+
+SPELLED = {
+    "mha": "Attention",
+    "gqa": "Attention",
+    "mqa": "Attention",
+    "mla": "LatentAttention",
+    "mlp": "MLP",
+    "glu": "GLU",
+    "swiglu": "SwiGLU",
+    "geglu": "GEGLU",
+    "reglu": "ReGLU",
+    "moe": "MoE",
+    "lm": "LM",
+    "mlm": "MaskedLM",
+    "ffn": "FFN",
+    "cnn": "CNN",
+    "rnn": "RNN",
+    "gru": "GRU",
+    "lstm": "LSTM",
+    "ssm": "SSM",
+    "vit": "ViT",
+    "bert": "BERT",
+    "gpt": "GPT",
+    "t5": "T5",
+}
+TAKEN = {*keyword.kwlist, *dir(builtins), "self", "torch", "nn", "F", "Tensor", "math", "config", "Config", "dataclass", "NamedTuple"}
+
+
+def class_name(name: str) -> str:
+    """`encoder_layer` is EncoderLayer, `gpt3_175b` GPT3_175B."""
+    words = [w for w in re.split(r"[_.]+", name) if w]
+    out = ""
+    for word in words:
+        stem = re.match(r"([a-z]+)(\d*[a-z]?)$", word.lower())
+        if word.lower() in SPELLED:
+            text = SPELLED[word.lower()]
+        elif stem and stem[1] in SPELLED and not SPELLED[stem[1]].endswith("Attention"):
+            text = SPELLED[stem[1]] + stem[2].upper()
+        elif word[:1].isdigit():
+            text = word.upper()
+        else:
+            text = word[:1].upper() + word[1:]
+        out += f"_{text}" if out[-1:].isdigit() and text[:1].isdigit() else text
+    if not out or out[0].isdigit():
+        out = f"Block{out}"
+    return f"{out}_" if out in TAKEN or keyword.iskeyword(out) else out
+
+
+def local_name(name: str) -> str:
+    """A name of the spec as a Python local."""
+    name = re.sub(r"\W", "_", name) or "value"
+    if name[0].isdigit():
+        name = f"_{name}"
+    return f"{name}_" if name in TAKEN else name
+
+
+def singular(name: str) -> str:
+    """What one element of `blocks` is called."""
+    if name.endswith("ies"):
+        return name[:-3] + "y"
+    return name[:-1] if name.endswith("s") and len(name) > 2 and not name.endswith("ss") else name
+
+
+def formatted(source: str) -> str:
+    """The source as `black` lays it out."""
+    import black
+
+    return black.format_str(source, mode=black.Mode(line_length=WIDTH))

@@ -1,0 +1,461 @@
+"""What several primitives share: types of tensors, axes given by number, and which places are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from archdsl.ir.dims import (
+    Num,
+    Opaque,
+    Poly,
+    Shape,
+    Symbol,
+    add,
+    binary,
+    div,
+    is_size_like,
+    mul,
+    num,
+    shape_text,
+    shortest,
+    sub,
+)
+from archdsl.ir.dims import Value as DimValue
+from archdsl.ir.graph import Input, OpNode, Value
+from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, Code, Primitive, Reads, TorchScope, same
+from archdsl.ir.signature import promoted
+from archdsl.ir.static import ListValue, kind_of
+
+# --- types ----------------------------------------------------------------------------------------------------------
+
+
+def is_whole(n: Num) -> bool:
+    """Whether Python, too, takes the number for an integer."""
+    return is_size_like(n.value) if isinstance(n.value, Poly) else isinstance(n.value, int)
+
+
+def equals(n: Num, value: float) -> bool:
+    """Whether a number is that one, whatever its spelling."""
+    return n.static and float(n) == value
+
+
+def arithmetic_type(inputs: Sequence[Input]) -> str:
+    """The type of a sum or product: a number adapts to tensors, but whole ones and a fraction give float32."""
+    found = promoted([v for v in inputs if isinstance(v, Value)])
+    numbers = [v for v in inputs if isinstance(v, Num)]
+    if found in ("int", "bool") and numbers:
+        return "int" if all(is_whole(n) for n in numbers) else "float32"
+    return found
+
+
+def real_type(inputs: Sequence[Input]) -> str:
+    """The type of a function with real values: float32 where whole numbers come in."""
+    found = promoted([v for v in inputs if isinstance(v, Value)])
+    return "float32" if found in ("int", "bool") else found
+
+
+HOLDS = {"int": "whole numbers", "bool": "true and false"}
+
+
+def called(value: Value) -> str:
+    return f"`{value.name}`" if value.name else "the tensor"
+
+
+def demand_floats(op: Primitive, call: Application, inputs: Sequence[int] | None = None) -> None:
+    """Refuse whole numbers and truth values."""
+    for i in range(len(call.inputs)) if inputs is None else inputs:
+        value = call.inputs[i]
+        if isinstance(value, Value) and not value.is_float:
+            raise call.error(
+                "E0304",
+                f"`{op.name}` takes real numbers, but {called(value)} holds {HOLDS['int' if value.is_int else 'bool']}",
+                input=i,
+                help="make it one of real numbers first: `cast(float)`",
+            )
+
+
+def demand_numbers(op: Primitive, call: Application) -> None:
+    """Refuse truth values."""
+    for i, value in enumerate(call.inputs):
+        if isinstance(value, Value) and value.is_bool:
+            raise call.error(
+                "E0304",
+                f"`{op.name}` takes numbers, but {called(value)} holds true and false",
+                input=i,
+                help="make it one of numbers first: `cast(int)` or `cast(float)`",
+            )
+
+
+def demand_bools(op: Primitive, call: Application) -> None:
+    """Refuse numbers."""
+    for i, value in enumerate(call.inputs):
+        if not isinstance(value, Value) or not value.is_bool:
+            what = f"{called(value)} holds {value.dtype} numbers" if isinstance(value, Value) else "a number was given"
+            raise call.error(
+                "E0304",
+                f"`{op.name}` takes tensors of true and false, but {what}",
+                input=i if isinstance(value, Value) else None,
+                help="compare first: `x != 0`",
+            )
+
+
+def demand_one_type(op: Primitive, call: Application, inputs: Sequence[int]) -> None:
+    """Refuse inputs of different types, which PyTorch does not bring together here."""
+    first = call.tensor(inputs[0])
+    for i in inputs[1:]:
+        value = call.tensor(i)
+        if promoted([value]) != promoted([first]):
+            raise call.error(
+                "E0304",
+                f"`{op.name}` takes tensors of one type, but {called(first)} is {first.dtype} "
+                f"and {called(value)} is {value.dtype}",
+                input=i,
+                help=f"bring them together first: `cast({promoted([first, value])})`",
+            )
+
+
+# --- axes -----------------------------------------------------------------------------------------------------------
+
+
+def axis_of(op: Primitive, call: Application, option: str = "axis", rank: int | None = None) -> int:
+    """An axis given by number, counted from 0. Raises E0303 where there is no such axis."""
+    return checked_axis(op, call, call.size(option), option, rank)
+
+
+def checked_axis(op: Primitive, call: Application, n: Any, option: str, rank: int | None = None) -> int:
+    if not isinstance(n, Num) or not isinstance(n.value, int):
+        raise call.error(
+            "E0204",
+            f"an axis is a whole number that is known before the model runs, but `{option}` is {n}",
+            option=option,
+        )
+    count = len(call.shape(0)) if rank is None else rank
+    if not -count <= n.value < count:
+        made = f"the result of `{op.name}`" if rank is not None else called(call.tensor(0))
+        shown = "" if rank is not None else f": {shape_text(call.shape(0))}"
+        allowed = f"`{option}` is from {-count} to {count - 1}; " if count else ""
+        raise call.error(
+            "E0303",
+            f"there is no axis {n.value}: {made} has {count} ax{'is' if count == 1 else 'es'}{shown}",
+            option=option,
+            input=None if rank is not None else 0,
+            help=f"{allowed}-1 is the last axis",
+        )
+    return n.value % count
+
+
+def numbers_in(options: Mapping[str, Any], option: str) -> tuple[Any, ...]:
+    """Several numbers, given in order or as a list: `split(3, 5)`, `split(sizes: [3, 5])`."""
+    value = options[option]
+    items = value if isinstance(value, tuple) else value.items if isinstance(value, ListValue) else (value,)
+    return tuple(n for item in items for n in (item.items if isinstance(item, ListValue) else (item,)))
+
+
+def demand_sizes(op: Primitive, call: Application, option: str, least: int = 1) -> tuple[Num, ...]:
+    """Several sizes. Raises E0203 for what is no number and E0204 for one that is no size."""
+    found = numbers_in(call.options, option)
+    for n in found:
+        if not isinstance(n, Num):
+            raise call.error(
+                "E0203", f"`{op.name}` takes whole numbers as `{option}`, and {kind_of(n)} was given", option=option
+            )
+        if n.static and (not is_whole(n) or int(n) < least):
+            raise call.error(
+                "E0204",
+                f"`{op.name}` takes whole numbers of at least {least} as `{option}`, and {n} was given",
+                option=option,
+            )
+    return found
+
+
+def number(node: OpNode, option: str) -> Num:
+    """An option that is a number."""
+    value = node.options[option]
+    assert isinstance(value, Num), (node.op.name, option)
+    return value
+
+
+def first_input(node: OpNode) -> Value:
+    value = node.inputs[0]
+    assert isinstance(value, Value), node.op.name
+    return value
+
+
+def place(node: OpNode, option: str = "axis", rank: int | None = None) -> int:
+    """The axis of a node whose options were checked, counted from 0."""
+    return int(number(node, option)) % (first_input(node).rank if rank is None else rank)
+
+
+def written(node: OpNode, option: str = "axis") -> str:
+    """The axis as the spec has it: `-1` stays `-1`."""
+    return str(int(number(node, option)))
+
+
+def axes_of(op: Primitive, call: Application, option: str = "axis") -> tuple[int, ...]:
+    """Several axes given by number, counted from 0. Raises E0303, and E0204 where one is given twice."""
+    found = tuple(checked_axis(op, call, n, option) for n in numbers_in(call.options, option))
+    if not found:
+        raise call.error("E0204", f"`{op.name}` needs at least one axis", option=option)
+    if len(set(found)) < len(found):
+        raise call.error("E0204", f"`{op.name}` was given one axis twice: {', '.join(map(str, found))}", option=option)
+    return found
+
+
+def replaced(shape: Shape, axis: int, size: Num) -> Shape:
+    """The shape with another size in one place."""
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+def one() -> Num:
+    return num(1)
+
+
+def minus(a: Num, b: Num) -> Num:
+    """`a - b`, spelled as short as it goes: `time + 4 - 4` is `time`."""
+    difference = binary("-", a, b)
+    return Num(difference.value, shortest(difference.expr, {}), difference.origin)
+
+
+# --- conditions -----------------------------------------------------------------------------------------------------
+
+
+def surely_at_most(a: Num, b: Num) -> bool:
+    """Whether `a <= b` whatever the run-time sizes are, each of them at least 1."""
+    difference = without_floors(sub(b.value, a.value))
+    if not isinstance(difference, Poly):
+        return difference >= 0
+    least = Fraction(0)
+    for monomial, coefficient in difference.terms:
+        if any(power < 0 for _, power in monomial) or (monomial and coefficient < 0):
+            return False
+        if all(isinstance(atom, Symbol) for atom, _ in monomial):
+            least += coefficient
+    return least >= 0
+
+
+def without_floors(value: DimValue) -> DimValue:
+    """A lower bound of the value: `floor(a / n)` is at most `a / n` where it is subtracted."""
+    if not isinstance(value, Poly):
+        return value
+    bound: DimValue = value
+    for monomial, coefficient in value.terms:
+        if coefficient < 0 and len(monomial) == 1 and monomial[0][1] == 1:
+            atom = monomial[0][0]
+            if (
+                isinstance(atom, Opaque)
+                and atom.function == "floor"
+                and isinstance(atom.args[1], int)
+                and atom.args[1] > 0
+            ):
+                above = sub(div(atom.args[0], atom.args[1]), Poly((((monomial), Fraction(1)),)))
+                bound = add(bound, mul(coefficient, above))
+    return bound
+
+
+def demand_at_most(call: Application, a: Num, b: Num, message: str) -> None:
+    """The condition `a <= b`, unless it always holds."""
+    if not surely_at_most(a, b):
+        call.condition("<=", a, b, message)
+
+
+# --- which places are read ------------------------------------------------------------------------------------------
+
+
+def own_places(rank: int) -> tuple[At | None, ...]:
+    """Every axis at the place of the same axis of the output."""
+    return tuple(same(i) for i in range(rank))
+
+
+def own_but(rank: int, axis: int, read: At | None = EVERYWHERE) -> tuple[At | None, ...]:
+    """The same, but for one axis."""
+    return tuple(read if i == axis else same(i) for i in range(rank))
+
+
+def later(axis: int, offset: Num, sign: int = 1) -> At | None:
+    """`offset` places after (sign -1: before) that of the output; one that is not known is taken for the worst."""
+    if isinstance(offset.value, int):
+        return same(axis, sign * offset.value)
+    return same(axis) if sign < 0 else EVERYWHERE
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------
+
+
+def argument(node: OpNode, e: TorchScope, i: int) -> str:
+    """An input as the argument of a function, be it a tensor or a number."""
+    value = node.inputs[i]
+    return e.number(value) if isinstance(value, Num) else e.arg(i)
+
+
+def numeric_operand(node: OpNode, e: TorchScope, i: int, strength: int) -> str:
+    """An operand; truth values are made numbers."""
+    value = node.inputs[i]
+    return f"{e.at(i)}.long()" if isinstance(value, Value) and value.is_bool else e.operand(i, strength)
+
+
+def listed(texts: Sequence[str]) -> str:
+    """A tuple: `(a, b)`, `(a,)`."""
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+
+# --- families -------------------------------------------------------------------------------------------------------
+
+
+class Activation(Primitive):
+    """An element-wise function of real numbers."""
+
+    elementwise = True
+    mixes = False
+
+    def check(self, call: Application) -> None:
+        demand_floats(self, call)
+
+
+class RealFunction(Primitive):
+    """An element-wise function with real values, also of whole numbers."""
+
+    elementwise = True
+    mixes = False
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (real_type(call.inputs),)
+
+
+class Arithmetic(Primitive):
+    """An element-wise operation whose result has the type of its operands together."""
+
+    elementwise = True
+    mixes = False
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (arithmetic_type(call.inputs),)
+
+
+class Numeric(Arithmetic):
+    """The same, not defined for truth values."""
+
+    def check(self, call: Application) -> None:
+        demand_numbers(self, call)
+
+
+class Comparison(Primitive):
+    """An element-wise comparison."""
+
+    elementwise = True
+    mixes = False
+    symbol: ClassVar[str]
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return ("bool",)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Code:
+        from archdsl.ir.op import COMPARE
+
+        return Code(f"{e.operand(0, COMPARE + 1)} {self.symbol} {e.operand(1, COMPARE + 1)}", COMPARE)
+
+
+class Logical(Primitive):
+    """An element-wise operation on truth values."""
+
+    elementwise = True
+    mixes = False
+
+    def check(self, call: Application) -> None:
+        demand_bools(self, call)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return ("bool",)
+
+
+class Prefix(Primitive):
+    """An element-wise operator that stands before its operand."""
+
+    symbol: ClassVar[str]
+
+    def torch(self, node: OpNode, e: TorchScope) -> Code:
+        return Code(f"{self.symbol}{e.operand(0, UNARY)}", UNARY)
+
+
+class Reduction(Primitive):
+    """One number for all places along some axes."""
+
+    method: ClassVar[str]
+    real: ClassVar[bool] = True
+    """Whether only real numbers are taken."""
+    extra: ClassVar[str] = ""
+    """More arguments of the method."""
+
+    def check(self, call: Application) -> None:
+        axes_of(self, call)
+        if self.real:
+            demand_floats(self, call)
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        axes = axes_of(self, call)
+        if call.options["keep"]:
+            return (tuple(one() if i in axes else d for i, d in enumerate(call.shape(0))),)
+        return (tuple(d for i, d in enumerate(call.shape(0)) if i not in axes),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank = first_input(node).rank
+        axes = {int(n) % rank for n in numbers_in(node.options, "axis")}
+        return (kept_reads(rank, axes, bool(node.options["keep"])),)
+
+    def arguments(self, node: OpNode) -> str:
+        """What stands between the parentheses."""
+        axes = [str(int(n)) for n in numbers_in(node.options, "axis")]
+        keep = ", keepdim=True" if node.options["keep"] else ""
+        return f"{axes[0] if len(axes) == 1 else listed(axes)}{self.extra}{keep}"
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{e.at(0)}.{self.method}({self.arguments(node)})"
+
+
+def kept_reads(rank: int, gone: set[int], keep: bool) -> tuple[At | None, ...]:
+    """Some axes are read whole; the others stand at their place, moved to the left unless all are kept."""
+    return tuple(EVERYWHERE if i in gone else same(i if keep else i - sum(a < i for a in gone)) for i in range(rank))
+
+
+class AxisOp(Primitive):
+    """An operation along one axis that keeps the shape and reads that axis whole."""
+
+    def check(self, call: Application) -> None:
+        axis_of(self, call)
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return (call.shape(0),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        return (own_but(first_input(node).rank, place(node)),)
+
+
+# --- shapes that must fit -------------------------------------------------------------------------------------------
+
+
+def demand_like(op: Primitive, call: Application, i: int, *, to: int = 0, but: int | None = None) -> None:
+    """Input i has the axes of another, but for one axis. Raises E0302 and E0301."""
+    first, other = call.shape(to), call.shape(i)
+    if len(first) != len(other):
+        raise call.error(
+            "E0302",
+            f"`{op.name}` needs tensors of as many axes, but they are {shape_text(first)} and {shape_text(other)}",
+            input=i,
+            help="`unsqueeze(axis)` adds an axis of size 1",
+        )
+    for axis, (x, y) in enumerate(zip(first, other, strict=True)):
+        if axis != but and x.value != y.value:
+            raise call.error(
+                "E0301",
+                f"`{op.name}` needs equal axes{'' if but is None else f' but for axis {but}'}, "
+                f"but axis {axis} is {x} and {y}: {shape_text(first)} and {shape_text(other)}",
+                input=i,
+            )
+
+
+def demand_divisor(op: Primitive, call: Application) -> None:
+    """Refuse the number 0 as a divisor."""
+    divisor = call.inputs[1]
+    if isinstance(divisor, Num) and equals(divisor, 0):
+        raise call.error("E0204", f"`{op.name}` by the number 0")

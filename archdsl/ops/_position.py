@@ -1,0 +1,43 @@
+"""What positions that act inside attention have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from archdsl.ir.graph import Value
+from archdsl.ir.masks import Mask
+from archdsl.ir.op import Application, Primitive, TorchScope
+from archdsl.ir.static import Instance, Scheme, Template
+
+
+class Position(Primitive):
+    """A position scheme that `sdpa(…, position: …)` may be given."""
+
+    def attend(
+        self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool
+    ) -> tuple[Value, Value, Value | None]:
+        """Queries and keys as they enter the scores, and what is added to the scores."""
+        raise TypeError(f"{type(self).__name__} does not say how it acts")
+
+
+def arguments(position: Any) -> dict[str, Any]:
+    """What a position was given."""
+    template = position.template if isinstance(position, Instance) else position
+    assert isinstance(template, Template)
+    return dict(template.args)
+
+
+def attention_scale(position: Any) -> Callable[[TorchScope], str] | None:
+    """The factor that the scaling of a rope puts on the scores: YaRN and LongRoPE sharpen attention over longer contexts."""
+    if position is None:
+        return None
+    scaling = arguments(position).get("scaling")
+    if not isinstance(scaling, Scheme):
+        return None
+    numbers = scaling.numbers
+    if scaling.name == "yarn" and numbers["mscale"].value != 0 and float(numbers["factor"]) > 1:
+        return lambda e: f"(0.1 * {e.number(numbers['mscale'], 70)} * math.log({e.number(numbers['factor'])}) + 1) ** 2"
+    if scaling.name == "longrope" and "factor" in numbers and float(numbers["factor"]) > 1:
+        return lambda e: f"(1 + math.log({e.number(numbers['factor'])}) / math.log({e.number(numbers['original'])}))"
+    return None

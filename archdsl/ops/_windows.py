@@ -1,0 +1,408 @@
+"""What convolutions and poolings share: windows that slide along axes, their sizes, what they read, and how they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from archdsl.ir.dims import Num, Shape, add, binary, floordiv, free_names, num, product, shape_text, sub
+from archdsl.ir.graph import OpNode, Weight
+from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, Primitive, Reads, TorchScope, same
+from archdsl.ir.static import ListValue, kind_of
+from archdsl.ops._common import demand_floats, equals, first_input, listed, number
+
+Options = Mapping[str, Any]
+
+# --- sizes ----------------------------------------------------------------------------------------------------------------
+
+
+def plus(a: Num, b: Num) -> Num:
+    """The sum of a size and a static number, written `a - 1` rather than `a + -1`."""
+    if free_names(b.expr):
+        return binary("+", a, b)
+    return binary("-", a, num(-int(b))) if int(b) < 0 else binary("+", a, num(int(b)))
+
+
+def minus(a: Num, b: Num) -> Num:
+    """The difference of two static numbers; a number where no name is involved."""
+    return binary("-", a, b) if free_names(a.expr) or free_names(b.expr) else num(int(a) - int(b))
+
+
+def halves(a: Num) -> tuple[Num, Num]:
+    """A static number in two parts, the first no larger than the second."""
+    if int(a) % 2 == 0:
+        half = binary("//", a, num(2)) if free_names(a.expr) else num(int(a) // 2)
+        return half, half
+    smaller = binary("//", a, num(2)) if free_names(a.expr) else num(int(a) // 2)
+    return smaller, minus(a, smaller)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Windows along one axis: places `first` to `first + reach` apart, moved by `stride`, over `before` + size + `after` places."""
+
+    kernel: Num
+    stride: Num
+    dilation: Num
+    before: Num
+    after: Num
+
+    @property
+    def reach(self) -> Num:
+        """How far the last place of a window is from its first."""
+        return binary("*", self.dilation, minus(self.kernel, num(1)))
+
+    def count(self, length: Num) -> Num:
+        """How many windows there are: `(length + before + after - reach - 1) // stride + 1`."""
+        slack = minus(plus(self.before, self.after), self.reach)
+        if equals(slack, 0):
+            slack = num(0)
+        if equals(self.stride, 1):
+            return plus(length, slack)
+        value = floordiv(sub(add(length.value, slack.value), sub(1, self.stride.value)), self.stride.value)
+        last = plus(length, minus(slack, num(1)))
+        return Num(value, plus(binary("//", last, self.stride), num(1)).expr, length.origin)
+
+    def reads(self, axis: int) -> At:
+        """The latest place that is read along the axis, given the place of the output along it."""
+        return At(((axis, Fraction(int(self.stride))),), Fraction(int(self.reach) - int(self.before)))
+
+
+# --- options --------------------------------------------------------------------------------------------------------------
+
+PADDINGS = ("same", "causal", "none")
+
+
+def values(given: Any) -> Sequence[Any]:
+    return given.items if isinstance(given, ListValue) else given if isinstance(given, tuple) else (given,)
+
+
+def per_axis(options: Options, option: str, count: int) -> tuple[Num, ...]:
+    """An option that is one number for all axes or a list of one for each."""
+    found = tuple(values(options[option]))
+    return found * count if len(found) == 1 else found
+
+
+def demand_per_axis(call: Application, option: str, count: int, least: int = 1) -> None:
+    """Refuse what is not such an option. Raises E0203, E0204."""
+    given = values(call.options[option])
+    for n in given:
+        if not isinstance(n, Num) or not isinstance(n.value, int):
+            shown = str(n) if isinstance(n, Num) else kind_of(n)
+            raise call.error("E0203", f"`{option}` is made of whole numbers, and {shown} was given", option=option)
+        if n.value < least:
+            raise call.error("E0204", f"`{option}` must be at least {least}, and {n} was given", option=option)
+    if len(given) not in (1, count):
+        needed = "one number" if count == 1 else f"one number for all {count} axes or a list of one for each"
+        raise call.error("E0204", f"`{option}` is {needed}, and {len(given)} were given", option=option)
+
+
+def padding_word(options: Options) -> str:
+    """The option `padding` as a word, '' where it is numbers."""
+    given = options["padding"]
+    if isinstance(given, Num | tuple | ListValue):
+        return ""
+    return "none" if given is None else str(getattr(given, "rule", None) or getattr(given, "name", None) or given)
+
+
+def demand_padding(call: Application, count: int) -> None:
+    """Refuse a word that is no padding, or numbers that are none."""
+    word = padding_word(call.options)
+    if not word:
+        demand_per_axis(call, "padding", count, least=0)
+    elif word not in PADDINGS:
+        raise call.error(
+            "E0204",
+            f"there is no padding `{word}`",
+            option="padding",
+            help="`same` keeps the length, `causal` pads only before the first place, `none` pads nowhere; "
+            "or give the number of zeros on either side",
+        )
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------------
+
+
+def joined(texts: Sequence[str]) -> str:
+    """One number where all are written the same, else a tuple."""
+    return texts[0] if len(set(texts)) == 1 else listed(texts)
+
+
+def setting(name: str, given: Sequence[Num], usual: int, write: Callable[[Num], str]) -> str:
+    """`, stride=2`, or nothing where it is the usual number."""
+    return "" if all(equals(n, usual) for n in given) else f", {name}={joined([write(n) for n in given])}"
+
+
+def padded(text: str, found: Sequence[Window], e: TorchScope) -> str:
+    """Zeros put around the last axes."""
+    return f"F.pad({text}, {listed([e.number(n) for w in reversed(found) for n in (w.before, w.after)])})"
+
+
+# --- families -------------------------------------------------------------------------------------------------------------
+
+
+class Sliding(Primitive):
+    """Something done along the time of [..., time, channels], or along height and width of [batch, channels, height, width]."""
+
+    spatial: ClassVar[int]
+
+    def axes(self, rank: int) -> tuple[int, ...]:
+        return (rank - 2,) if self.spatial == 1 else (2, 3)
+
+    def channel_axis(self, rank: int) -> int:
+        return rank - 1 if self.spatial == 1 else 1
+
+    def channels(self, shape: Shape) -> Num:
+        return shape[self.channel_axis(len(shape))]
+
+    def lengths(self, shape: Shape) -> list[Num]:
+        return [shape[axis] for axis in self.axes(len(shape))]
+
+    def resized(self, call: Application, sizes: Sequence[Num], channels: Num) -> Sequence[Shape]:
+        """The input's shape with other sizes along the axes, and other channels."""
+        shape = list(call.shape(0))
+        for axis, size in zip(self.axes(len(shape)), sizes, strict=True):
+            shape[axis] = size
+        shape[self.channel_axis(len(shape))] = channels
+        return (tuple(shape),)
+
+    def reads_along(self, node: OpNode, found: Sequence[At], channels: At | None) -> Sequence[Reads]:
+        rank = first_input(node).rank
+        reads: list[At | None] = [same(i) for i in range(rank)]
+        for axis, at in zip(self.axes(rank), found, strict=True):
+            reads[axis] = at
+        reads[self.channel_axis(rank)] = channels
+        return (tuple(reads),)
+
+    def applied(self, node: OpNode, e: TorchScope, function: Callable[[str], str]) -> str:
+        """`function` of the input in torch's order of axes, [batch, channels, time], and the way back."""
+        if self.spatial == 2:
+            return function(e.arg(0))
+        shape = node.outputs[0].shape
+        if len(shape) == 2:
+            return f"{function(f'{e.at(0)}.transpose(0, 1)')}.transpose(0, 1)"
+        if len(shape) == 3:
+            return f"{function(f'{e.at(0)}.transpose(1, 2)')}.transpose(1, 2)"
+        leading = listed(["-1", *(e.number(n) for n in shape[1:-2])])
+        return f"{function(f'{e.at(0)}.flatten(0, -3).transpose(1, 2)')}.transpose(1, 2).unflatten(0, {leading})"
+
+
+class Windowed(Sliding):
+    """Windows: a convolution or a pooling."""
+
+    def windows(self, options: Options) -> list[Window]:
+        """The windows along each axis. A pooling's stride is its kernel where it is not given."""
+        count, word = self.spatial, padding_word(options)
+        kernels = per_axis(options, "kernel", count)
+        strides = kernels if options["stride"] is None else per_axis(options, "stride", count)
+        dilations = per_axis(options, "dilation", count) if "dilation" in options else (num(1),) * count
+        sides = (num(0),) * count if word else per_axis(options, "padding", count)
+        found = []
+        for kernel, stride, dilation, side in zip(kernels, strides, dilations, sides, strict=True):
+            window = Window(kernel, stride, dilation, side, side)
+            if word == "same":
+                window = Window(kernel, stride, dilation, *halves(window.reach))
+            elif word == "causal":
+                window = Window(kernel, stride, dilation, window.reach, num(0))
+            found.append(window)
+        return found
+
+    def check(self, call: Application) -> None:
+        demand_floats(self, call)
+        for option in ("kernel", "stride", "dilation"):
+            if call.options.get(option) is not None:
+                demand_per_axis(call, option, self.spatial)
+        demand_padding(call, self.spatial)
+        shape = call.shape(0)
+        for window, axis in zip(self.windows(call.options), self.axes(len(shape)), strict=True):
+            room = int(window.before) + int(window.after)
+            if shape[axis].static and int(shape[axis]) + room <= int(window.reach):
+                raise call.error(
+                    "E0401",
+                    f"a window of `{self.name}` is {int(window.reach) + 1} places long, but axis {axis} of {shape_text(shape)} has only "
+                    f"{shape[axis]}{f' and {room} of padding' if room else ''}",
+                    option="kernel",
+                    input=0,
+                )
+
+    def sizes(self, call: Application) -> list[Num]:
+        return [w.count(n) for w, n in zip(self.windows(call.options), self.lengths(call.shape(0)), strict=True)]
+
+    def reads_of_windows(self, node: OpNode, channels: At | None) -> Sequence[Reads]:
+        axes = self.axes(first_input(node).rank)
+        return self.reads_along(node, [w.reads(a) for w, a in zip(self.windows(node.options), axes, strict=True)], channels)
+
+
+def demand_groups(call: Application, channels: Num) -> None:
+    groups = call.size("groups")
+    call.condition("%", channels, groups, "the groups of a convolution share its input channels equally")
+    call.condition("%", call.size("features"), groups, "the groups of a convolution share its features equally")
+
+
+def share(size: Num, groups: Num) -> Num:
+    """The part of a size that one group has."""
+    return num(1) if size.value == groups.value else binary("/", size, groups)
+
+
+class Convolution(Windowed):
+    """Weighted sums over windows: `nn.Conv1d`, `nn.Conv2d`."""
+
+    def check(self, call: Application) -> None:
+        super().check(call)
+        demand_groups(call, self.channels(call.shape(0)))
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return self.resized(call, self.sizes(call), call.size("features"))
+
+    def weights(self, call: Application) -> Sequence[Weight]:
+        features, groups = call.size("features"), call.size("groups")
+        kernel = per_axis(call.options, "kernel", self.spatial)
+        inputs = share(self.channels(call.shape(0)), groups)
+        fan_in, fan_out = product((inputs, *kernel)), product((share(features, groups), *kernel))
+        found = [Weight("weight", (features, inputs, *kernel), "matrix", fan_in=fan_in, fan_out=fan_out)]
+        if call.options["bias"]:
+            found.append(Weight("bias", (features,), "bias", fan_in=fan_in, fan_out=fan_out))
+        return found
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        return self.reads_of_windows(node, EVERYWHERE)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        found, padding, uneven = self.windows(node.options), "", False
+        if padding_word(node.options) == "same" and all(equals(w.stride, 1) for w in found):
+            padding = "" if all(equals(w.reach, 0) for w in found) else ', padding="same"'
+        elif all(int(w.before) == int(w.after) for w in found):
+            padding = setting("padding", [w.before for w in found], 0, e.init)
+        else:
+            uneven = True
+        constructor = (
+            f"nn.Conv{self.spatial}d({e.init(self.channels(first_input(node).shape))}, {e.init(number(node, 'features'))}, "
+            + joined([e.init(w.kernel) for w in found])
+            + setting("stride", [w.stride for w in found], 1, e.init)
+            + padding
+            + setting("dilation", [w.dilation for w in found], 1, e.init)
+            + setting("groups", [number(node, "groups")], 1, e.init)
+            + ("" if node.options["bias"] else ", bias=False")
+            + ")"
+        )
+        module = e.module(constructor)
+        return self.applied(node, e, lambda x: f"{module}({padded(x, found, e) if uneven else x})")
+
+
+class Pooling(Windowed):
+    """One number for each window of each channel."""
+
+    function: ClassVar[str]
+
+    def check(self, call: Application) -> None:
+        super().check(call)
+        for window in self.windows(call.options):
+            if 2 * int(window.before) > int(window.kernel):
+                raise call.error(
+                    "E0204",
+                    f"`padding` is at most half a window, and {window.before} is more than half of {window.kernel}",
+                    option="padding",
+                )
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return self.resized(call, self.sizes(call), self.channels(call.shape(0)))
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        return self.reads_of_windows(node, same(self.channel_axis(first_input(node).rank)))
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        found = self.windows(node.options)
+        settings = joined([e.number(w.kernel) for w in found])
+        if any(w.stride.value != w.kernel.value for w in found):
+            settings += f", stride={joined([e.number(w.stride) for w in found])}"
+        settings += setting("padding", [w.before for w in found], 0, e.number)
+        return self.applied(node, e, lambda x: f"F.{self.function}({x}, {settings})")
+
+
+class Transposed(Sliding):
+    """The transpose of a convolution, where each place spreads over a window of the output: `nn.ConvTranspose1d`, `nn.ConvTranspose2d`."""
+
+    def cuts(self, options: Options) -> list[tuple[Num, Num]]:
+        """How many places are cut off at both ends of the full `(size - 1) * stride + kernel`; where negative, added."""
+        kernels, strides = per_axis(options, "kernel", self.spatial), per_axis(options, "stride", self.spatial)
+        word, zero = padding_word(options), num(0)
+        if word in ("", "none"):
+            sides = per_axis(options, "padding", self.spatial) if not word else (zero,) * self.spatial
+            return [(n, n) for n in sides]
+        spare = [minus(kernel, stride) for kernel, stride in zip(kernels, strides, strict=True)]
+        if word == "causal":
+            return [(zero, n) for n in spare]
+        return [(zero, n) if int(n) < 0 else halves(n)[::-1] for n in spare]
+
+    def check(self, call: Application) -> None:
+        demand_floats(self, call)
+        for option in ("kernel", "stride"):
+            demand_per_axis(call, option, self.spatial)
+        demand_padding(call, self.spatial)
+        demand_groups(call, self.channels(call.shape(0)))
+        for size in self.sizes(call):
+            if size.static and int(size) < 1:
+                raise call.error(
+                    "E0401", f"the padding of `{self.name}` cuts everything off: a size of its result is {size}", option="padding"
+                )
+
+    def sizes(self, call: Application) -> list[Num]:
+        kernels, strides = per_axis(call.options, "kernel", self.spatial), per_axis(call.options, "stride", self.spatial)
+        found = []
+        for length, kernel, stride, (before, after) in zip(
+            self.lengths(call.shape(0)), kernels, strides, self.cuts(call.options), strict=True
+        ):
+            rest = minus(minus(kernel, stride), plus(before, after))
+            found.append(plus(binary("*", stride, length), num(0) if equals(rest, 0) else rest))
+        return found
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return self.resized(call, self.sizes(call), call.size("features"))
+
+    def weights(self, call: Application) -> Sequence[Weight]:
+        channels, features, groups = self.channels(call.shape(0)), call.size("features"), call.size("groups")
+        kernel = per_axis(call.options, "kernel", self.spatial)
+        outputs = share(features, groups)
+        # As torch has it: the weight's second axis, the features of a group, is what its first values depend on.
+        fan_in, fan_out = product((outputs, *kernel)), product((share(channels, groups), *kernel))
+        found = [Weight("weight", (channels, outputs, *kernel), "matrix", fan_in=fan_in, fan_out=fan_out)]
+        if call.options["bias"]:
+            found.append(Weight("bias", (features,), "bias", fan_in=fan_in, fan_out=fan_out))
+        return found
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        axes = self.axes(first_input(node).rank)
+        strides, cuts = per_axis(node.options, "stride", self.spatial), self.cuts(node.options)
+        found = []
+        for axis, stride, (before, _) in zip(axes, strides, cuts, strict=True):
+            step = Fraction(1, int(stride))
+            found.append(At(((axis, step),), step * int(before)))
+        return self.reads_along(node, found, EVERYWHERE)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        strides = per_axis(node.options, "stride", self.spatial)
+        padding, extra, slices = [], [], []
+        for stride, (before, after) in zip(strides, self.cuts(node.options), strict=True):
+            # torch cuts both ends alike and puts less than a stride back at the end; what it cannot cut is sliced off.
+            short = minus(before, after)
+            by_torch = 0 <= int(short) < int(stride)
+            padding.append(before if by_torch else num(0))
+            extra.append(short if by_torch else num(0))
+            first = "" if by_torch or equals(before, 0) else e.number(before)
+            last = "" if by_torch or equals(after, 0) else f"-{e.number(after, UNARY)}"
+            slices.append(f"{first}:{last}")
+        constructor = (
+            f"nn.ConvTranspose{self.spatial}d({e.init(self.channels(first_input(node).shape))}, {e.init(number(node, 'features'))}, "
+            + joined([e.init(n) for n in per_axis(node.options, "kernel", self.spatial)])
+            + setting("stride", strides, 1, e.init)
+            + setting("padding", padding, 0, e.init)
+            + setting("output_padding", extra, 0, e.init)
+            + setting("groups", [number(node, "groups")], 1, e.init)
+            + ("" if node.options["bias"] else ", bias=False")
+            + ")"
+        )
+        module = e.module(constructor)
+        cut = "" if set(slices) == {":"} else f"[..., {', '.join(slices)}]"
+        return self.applied(node, e, lambda x: f"{module}({x}){cut}")

@@ -1,0 +1,48 @@
+"""`alibi`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from archdsl.ir.dims import Num, Shape
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.masks import Mask
+from archdsl.ir.op import Application, Example, TorchScope
+from archdsl.ops._position import Position
+
+ALIBI = '''
+def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
+    """ALiBi (Press et al., 2021): each head looks back with a slope of its own."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    slopes += [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
+    query = torch.arange(keys - queries, keys, device=device)[:, None]
+    distance = (query - torch.arange(keys, device=device)).abs()
+    return -torch.tensor(slopes, device=device)[:, None, None] * distance  # [heads, query, key]
+'''
+
+
+class Alibi(Position):
+    """Attention with linear biases (Press et al., 2021): scores fall with the distance, by a slope 2 ** (-8 i / heads) for each head."""
+
+    signature = "alibi(heads: size = none)(queries: [], keys: [])"
+    examples = (Example("sdpa(q, q, q, mask: causal, position: alibi)", "q: [2, 6, 5, 8]"),)
+
+    def attend(self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool) -> tuple[Value, Value, Value | None]:
+        if q.rank < 4:
+            raise call.error("E0302", "alibi has a slope for each head, and q has no axis of heads", help="use `split_heads(heads)` first")
+        return q, k, call.once("alibi", "alibi", [q.shape[-2], k.shape[-2]], heads=q.shape[-3])
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        queries, keys = call.inputs
+        assert isinstance(queries, Num) and isinstance(keys, Num)
+        return ((call.size("heads"), queries, keys),)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return ("float32",)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        queries, keys = node.inputs
+        assert isinstance(queries, Num) and isinstance(keys, Num)
+        return f"{e.helper(ALIBI)}({e.number(node.options['heads'])}, {e.number(queries)}, {e.number(keys)}, {e.device()})"

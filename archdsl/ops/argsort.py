@@ -1,0 +1,25 @@
+"""`argsort`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, TorchScope
+from archdsl.ops._common import AxisOp, written
+
+
+class ArgSort(AxisOp):
+    """The places along an axis in the order of what stands there, the smallest first (or the largest: `descending`)."""
+
+    signature = "argsort(axis: int = -1, descending: bool = false)(x: [...]) -> [...]"
+    examples = (
+        Example("x -> argsort", gradients=False),
+        Example("x -> argsort(axis: 1, descending: true)", gradients=False),
+    )
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return ("int",)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{e.at(0)}.argsort(dim={written(node)}{', descending=True' if node.options['descending'] else ''})"

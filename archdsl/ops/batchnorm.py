@@ -1,0 +1,68 @@
+"""`batchnorm`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.graph import Init, OpNode, Weight
+from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import axis_of, demand_floats, equals, first_input, number, place
+
+
+class BatchNorm(Primitive):
+    """Batch normalization (Ioffe and Szegedy, 2015): each channel by its mean and variance over all other axes, `axis` being the channels'.
+
+    Training takes the mean and variance of the batch, the later places of a sequence included, and keeps running ones for evaluation."""
+
+    signature = (
+        "batchnorm(eps: number = 1e-5, momentum: number = 0.1, axis: int = -1, init: scheme = none)(x: [batch, ..., channels]) "
+        "-> [batch, ..., channels]"
+    )
+    examples = (
+        Example("x -> batchnorm"),
+        Example("x -> batchnorm(eps: 1e-3, momentum: 0.01)", "x: [5, 8]"),
+        Example("x -> batchnorm(axis: 1)", "x: [2, 3, 4, 5]"),
+        Example("x -> batchnorm", "x: [2, 3, 4, 5]"),
+    )
+
+    def check(self, call: Application) -> None:
+        demand_floats(self, call)
+        rank, axis = len(call.shape(0)), axis_of(self, call)
+        if axis not in (1, rank - 1):
+            raise call.error(
+                "E0303", f"the channels are axis 1 or the last one, not axis {axis}", option="axis", help="move them there: `transpose`"
+            )
+        if rank > 5:
+            raise call.error("E0302", f"`batchnorm` takes two to five axes, and there are {rank}", input=0, help="flatten some: `flatten`")
+
+    def weights(self, call: Application) -> Sequence[Weight]:
+        channels = (call.shape(0)[axis_of(self, call)],)
+        return (
+            Weight("weight", channels, "gain"),
+            Weight("bias", channels, "bias"),
+            Weight("running_mean", channels, "buffer", Init("zeros"), trained=False),
+            Weight("running_var", channels, "buffer", Init("ones"), trained=False),
+            Weight("num_batches_tracked", (), "buffer", Init("zeros"), trained=False, dtype="int64"),
+        )
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        axis = place(node)
+        return (tuple(same(i) if i == axis else EVERYWHERE for i in range(first_input(node).rank)),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        x, axis = first_input(node), place(node)
+        eps, momentum = number(node, "eps"), number(node, "momentum")
+        settings = ("" if equals(eps, 1e-5) else f", eps={e.init(eps)}") + (
+            "" if equals(momentum, 0.1) else f", momentum={e.init(momentum)}"
+        )
+        module = e.module(f"nn.BatchNorm{max(x.rank - 2, 1)}d({e.init(x.shape[axis])}{settings})")
+        return channels_second(node, e, module, axis)
+
+
+def channels_second(node: OpNode, e: TorchScope, module: str, axis: int) -> str:
+    """A module of torch's applied to an input whose channels are the axis 1 or the last."""
+    if axis == 1:
+        return f"{module}({e.arg(0)})"
+    if first_input(node).rank == 3:
+        return f"{module}({e.at(0)}.transpose(1, 2)).transpose(1, 2)"
+    return f"{module}({e.at(0)}.movedim(-1, 1)).movedim(1, -1)"

@@ -1,0 +1,35 @@
+"""`cast`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ir.signature import promoted
+
+TYPES = {"float32": "float()", "bfloat16": "bfloat16()", "int": "long()", "bool": "bool()"}
+
+
+class Cast(Primitive):
+    """The same numbers as another type: float (the model's own), float32, bfloat16, int or bool."""
+
+    signature = "cast(dtype: type)(x: [...]) -> [...]"
+    mixes = False
+    examples = (
+        Example("x -> cast(float32)"),
+        Example("x -> cast(bfloat16)"),
+        Example("x -> cast(int)", gradients=False),
+        Example("x -> cast(bool)", gradients=False),
+        Example("x * cast(float)(ids)", "x: [2, 5], ids: int[2, 5]"),
+    )
+
+    def build(self, call: Application) -> Sequence[Value]:
+        return (call.tensor(0),) if promoted(call.inputs) == call.options["dtype"] else call.node()
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (call.options["dtype"],)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        dtype = node.options["dtype"]
+        return f"{e.at(0)}.to({e.dtype()})" if dtype == "float" else f"{e.at(0)}.{TYPES[dtype]}"

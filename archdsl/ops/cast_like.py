@@ -1,0 +1,32 @@
+"""`cast_like`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import EVERYWHERE, Application, At, Example, Primitive, Reads, TorchScope, same
+
+
+class CastLike(Primitive):
+    """x in the type of another tensor."""
+
+    signature = "cast_like()(x: [...], like: [...]) -> [...]"
+    mixes = False
+    examples = (Example("(x -> cast(float32)) -> cast_like(y)", "x: [2, 5, 8], y: [3]", gradients=False),)
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return (call.shape(0),)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (call.tensor(1).dtype,)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        like = node.inputs[1]
+        rank = getattr(like, "rank", 0)
+        # Only the type of the other tensor is read.
+        return (tuple(same(i) for i in range(node.outputs[0].rank)), (At(),) * rank if rank else (EVERYWHERE,) * 0)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{e.at(0)}.type_as({e.arg(1)})"

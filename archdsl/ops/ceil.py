@@ -1,0 +1,21 @@
+"""`ceil`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import Numeric
+
+
+class Ceil(Numeric):
+    """Rounded up, element by element. Its gradient is zero."""
+
+    signature = "ceil()(x: [...]) -> [...]"
+    numpy = "ceil"
+    examples = (
+        Example("x -> ceil"),
+        Example("ceil(ids)", "ids: int[2, 5]", gradients=False),
+    )
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"torch.ceil({e.arg(0)})"

@@ -1,0 +1,56 @@
+"""`chunk`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape, binary, num
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.signature import promoted
+from archdsl.limits import MAX_LIST
+from archdsl.ops._common import axis_of, equals, first_input, later, number, own_but, place, replaced, written
+
+
+class Chunk(Primitive):
+    """An axis cut into equal parts: as many results as parts."""
+
+    signature = "chunk(parts: size, axis: int = -1)(x: [...]) -> [...]"
+    examples = (
+        Example("b, a", statements="a, b = x -> chunk(2)"),
+        Example("a, b, c", "x: [2, 6, 4]", statements="a, b, c = x -> chunk(3, axis: 1)"),
+    )
+
+    def check(self, call: Application) -> None:
+        size, parts = call.shape(0)[axis_of(self, call)], call.size("parts")
+        if not isinstance(parts.value, int) or parts.value > MAX_LIST:
+            raise call.error(
+                "E0204",
+                f"`chunk` makes a known number of parts, at most {MAX_LIST}, but `parts` is {parts}",
+                option="parts",
+            )
+        call.condition("%", size, parts, "`chunk` cuts into equal parts")
+
+    def build(self, call: Application) -> Sequence[Value]:
+        return (call.tensor(0),) if equals(call.size("parts"), 1) else call.node()
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        axis, parts = axis_of(self, call), call.size("parts")
+        return (replaced(call.shape(0), axis, binary("/", call.shape(0)[axis], parts)),) * int(parts)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (promoted(call.inputs),) * int(call.size("parts"))
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        # One bound for all results: that of the last, which reads the latest places.
+        axis = place(node)
+        before = binary("-", first_input(node).shape[axis], node.outputs[0].shape[axis])
+        return (own_but(first_input(node).rank, axis, later(axis, before)),)
+
+    def reads_of(self, node: OpNode, result: int) -> Sequence[Reads]:
+        axis = place(node)
+        before = binary("*", node.outputs[0].shape[axis], num(result))
+        return (own_but(first_input(node).rank, axis, later(axis, before)),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{e.at(0)}.chunk({e.number(number(node, 'parts'))}, dim={written(node)})"

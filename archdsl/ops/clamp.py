@@ -1,0 +1,43 @@
+"""`clamp`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, TorchScope
+from archdsl.ops._common import Numeric, arithmetic_type
+
+
+class Clamp(Numeric):
+    """Element by element not below `low` and not above `high`; either may be left out."""
+
+    signature = "clamp(low: number = none, high: number = none)(x: [...]) -> [...]"
+    examples = (
+        Example("x -> clamp(-1, 1)"),
+        Example("x -> clamp(low: 0)"),
+        Example("x -> clamp(high: 0.5)"),
+        Example("ids -> clamp(1, 3)", "ids: int[2, 5]", gradients=False),
+    )
+
+    def check(self, call: Application) -> None:
+        super().check(call)
+        low, high = call.options["low"], call.options["high"]
+        if low is None and high is None:
+            raise call.error("E0204", "`clamp` without bounds changes nothing", help="give `low`, `high` or both")
+        if low is not None and high is not None and low.static and high.static and float(low) > float(high):
+            raise call.error(
+                "E0204", f"`clamp` from {low} up to {high}: the lower bound is above the upper one", option="low"
+            )
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        bounds = [b for b in (call.options["low"], call.options["high"]) if b is not None]
+        return (arithmetic_type([*call.inputs, *bounds]),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        low, high = node.options["low"], node.options["high"]
+        if low is None:
+            return f"{e.at(0)}.clamp(max={e.number(high)})"
+        if high is None:
+            return f"{e.at(0)}.clamp(min={e.number(low)})"
+        return f"{e.at(0)}.clamp({e.number(low)}, {e.number(high)})"

@@ -1,0 +1,50 @@
+"""`concat`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape, binary, num
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ops._common import axis_of, demand_like, first_input, later, listed, own_but, place, replaced, written
+
+
+class Concat(Primitive):
+    """Tensors one after the other along an axis; all other axes are equal."""
+
+    signature = "concat(axis: int = -1)(x: [...]) -> [...]"
+    variadic = True
+    examples = (
+        Example("concat(x, y)", "x: [2, 5, 8], y: [2, 5, 3]"),
+        Example("concat(x, y, x, axis: 1)", "x: [2, 5, 8], y: [2, 3, 8]"),
+        Example("concat(x, axis: 1)"),
+        Example("concat(ids, ids)", "ids: int[2, 5]", gradients=False),
+    )
+
+    def check(self, call: Application) -> None:
+        axis = axis_of(self, call)
+        for i in range(1, len(call.inputs)):
+            demand_like(self, call, i, but=axis)
+
+    def build(self, call: Application) -> Sequence[Value]:
+        return (call.tensor(0),) if len(call.inputs) == 1 else call.node()
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        axis = axis_of(self, call)
+        size = call.shape(0)[axis]
+        for i in range(1, len(call.inputs)):
+            size = binary("+", size, call.shape(i)[axis])
+        return (replaced(call.shape(0), axis, size),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank, axis = first_input(node).rank, place(node)
+        reads: list[Reads] = []
+        before = num(0)
+        for value in node.inputs:
+            reads.append(own_but(rank, axis, later(axis, before, -1)))
+            before = binary("+", before, value.shape[axis]) if isinstance(value, Value) else before
+        return reads
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"torch.cat({listed([e.arg(i) for i in range(len(node.inputs))])}, dim={written(node)})"

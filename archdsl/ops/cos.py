@@ -1,0 +1,22 @@
+"""`cos`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import RealFunction
+
+
+class Cos(RealFunction):
+    """The cosine, element by element."""
+
+    signature = "cos()(x: [...]) -> [...]"
+    numpy = "cos"
+    examples = (
+        Example("x -> cos"),
+        Example("cos(ids)", "ids: int[2, 5]", gradients=False),
+        Example("cos(2) * x"),
+    )
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"torch.cos({e.arg(0)})"

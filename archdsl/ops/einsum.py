@@ -1,0 +1,166 @@
+"""`einsum`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.diagnostics import did_you_mean
+from archdsl.ir.dims import Num, Shape, shape_text
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import EVERYWHERE, Application, At, Example, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import called, demand_floats, demand_one_type
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class Einsum(Primitive):
+    """Products summed over every axis that the result does not name: `einsum("b q d, b k d -> b q k", x, y)`.
+
+    Axes are names with blanks between them (or, without any blanks, single letters); axes of one name have one size;
+    `...` are any axes, equal from the right or 1."""
+
+    signature = "einsum(pattern: string)(x: [...]) -> [...]"
+    variadic = True
+    examples = (
+        Example('einsum("r t, b h t d -> b h r d", e, k)', "e: [4, 5], k: [2, 3, 5, 8]"),
+        Example('einsum("bqd,bkd->bqk", x, y)', "x: [2, 5, 8], y: [2, 3, 8]"),
+        Example('einsum("batch time width -> batch width", x)'),
+        Example('einsum("... i, i -> ...", x, y)', "x: [2, 5, 8], y: [8]"),
+        Example('einsum("b t d, d e, e -> t b", x, y, z)', "x: [2, 5, 8], y: [8, 3], z: [3]"),
+        Example('einsum("b i i -> b i", x)', "x: [2, 5, 5]"),
+    )
+
+    def check(self, call: Application) -> None:
+        terms, result = self.parse(call)
+        demand_floats(self, call)
+        demand_one_type(self, call, range(len(call.inputs)))
+        sizes: dict[str, tuple[Num, int]] = {}
+        for i, term in enumerate(terms):
+            value = call.tensor(i)
+            named = [n for n in term if n != "..."]
+            if value.rank < len(named) or (value.rank > len(named) and "..." not in term):
+                raise call.error(
+                    "E0302",
+                    f"`{' '.join(term)}` names {len(named)} axes, "
+                    f"but {called(value)} has {value.rank}: {shape_text(value.shape)}",
+                    input=i,
+                )
+            for name, size in zip(spread(term, value.rank), value.shape, strict=True):
+                known, where = sizes.setdefault(name, (size, i))
+                if name.startswith("...") and 1 in (known.value, size.value):
+                    sizes[name] = (size if known.value == 1 else known, where)
+                elif known.value != size.value:
+                    shown = "a leading axis" if name.startswith("...") else f"`{name}`"
+                    raise call.error(
+                        "E0301",
+                        f"`einsum` needs one size for {shown}, but it is {known} in {called(call.tensor(where))} "
+                        f"and {size} in {called(value)}",
+                        input=i,
+                    )
+        given = {n for term in terms for n in term}
+        for name in result:
+            if name not in given:
+                raise call.error(
+                    "E0204",
+                    f"the result has an axis `{name}` that no tensor has",
+                    option="pattern",
+                    help=did_you_mean(name, given) or "every axis of the result stands on the left of `->` too",
+                )
+            if result.count(name) > 1:
+                raise call.error("E0204", f"the result has the axis `{name}` twice", option="pattern")
+        if len(given) > len(LETTERS):
+            raise call.error("E0204", f"`einsum` tells at most {len(LETTERS)} axes apart", option="pattern")
+
+    def parse(self, call: Application) -> tuple[list[list[str]], list[str]]:
+        pattern = call.options["pattern"]
+        terms, result = parsed(pattern)
+        if pattern.count("->") != 1:
+            raise call.error(
+                "E0204",
+                f'"{pattern}" has to say what comes out: axes of the tensors, `->`, axes of the result',
+                option="pattern",
+                help='for example "b q d, b k d -> b q k"',
+            )
+        for name in [n for term in (*terms, result) for n in term]:
+            if name != "..." and not (name.isidentifier() and name.isascii()):
+                raise call.error("E0204", f"`{name}` is not the name of an axis", option="pattern")
+        for term in (*terms, result):
+            if term.count("...") > 1:
+                raise call.error("E0204", "`...` can be written once for each tensor", option="pattern")
+        if len(terms) != len(call.inputs):
+            raise call.error(
+                "E0204",
+                f'"{pattern}" takes {len(terms)} tensor{"s" * (len(terms) != 1)}, but {len(call.inputs)} were given',
+                option="pattern",
+            )
+        return terms, result
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        terms, result = parsed(call.options["pattern"])
+        sizes: dict[str, Num] = {}
+        for i, term in enumerate(terms):
+            for name, size in zip(spread(term, len(call.shape(i))), call.shape(i), strict=True):
+                if name not in sizes or sizes[name].value == 1:
+                    sizes[name] = size
+        return (
+            tuple(
+                sizes[n]
+                for n in spread(result, result_rank(terms, result, [len(call.shape(i)) for i in range(len(terms))]))
+            ),
+        )
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        terms, result = parsed(node.options["pattern"])
+        out = spread(result, node.outputs[0].rank)
+        reads: list[Reads] = []
+        for term, value in zip(terms, node.inputs, strict=True):
+            assert isinstance(value, Value)
+            places: list[At | None] = [same(out.index(n)) if n in out else EVERYWHERE for n in spread(term, value.rank)]
+            reads.append(tuple(places))
+        return reads
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        terms, result = parsed(node.options["pattern"])
+        letters = lettered([n for term in terms for n in term])
+        left = ",".join("".join(letters[n] for n in term) for term in terms)
+        right = "".join(letters[n] for n in result)
+        return f'torch.einsum("{left}->{right}", {", ".join(e.arg(i) for i in range(len(node.inputs)))})'
+
+
+def parsed(pattern: str) -> tuple[list[list[str]], list[str]]:
+    """The names of the tensors' axes, and of the result's."""
+    left, _, right = pattern.partition("->")
+    terms = [t.strip() for t in (*left.split(","), right)]
+    blanks = any(" " in t for t in terms)
+    names = [t.split() if blanks or t == "..." else single(t) for t in terms]
+    return names[:-1], names[-1]
+
+
+def single(term: str) -> list[str]:
+    """`...bd` as its letters."""
+    before, dots, after = term.partition("...")
+    return [*before, *([dots] if dots else []), *after]
+
+
+def spread(term: Sequence[str], rank: int) -> list[str]:
+    """A name for each axis; those under `...` are numbered from the right."""
+    count = rank - len(term) + 1
+    return [n for name in term for n in ([f"...{count - i}" for i in range(count)] if name == "..." else [name])]
+
+
+def result_rank(terms: Sequence[Sequence[str]], result: Sequence[str], ranks: Sequence[int]) -> int:
+    rest = max((rank - len(term) + 1 for term, rank in zip(terms, ranks, strict=True) if "..." in term), default=0)
+    return len(result) - 1 + rest if "..." in result else len(result)
+
+
+def lettered(names: Sequence[str]) -> dict[str, str]:
+    """One letter for each name: its first where that is free."""
+    found = {"...": "..."}
+    for name in dict.fromkeys(names):
+        if name not in found:
+            wanted = [name[0].lower(), name[0].upper(), *name.lower(), *LETTERS]
+            found[name] = next(c for c in wanted if c in LETTERS and c not in found.values())
+    # Single letters stay what they are.
+    if all(len(n) == 1 for n in names if n != "..."):
+        return {n: n for n in names}
+    return found

@@ -1,0 +1,53 @@
+"""`experts`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, TorchScope, same
+
+DISPATCH = '''
+def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Send each token to its chosen experts and add their answers, weighted."""
+    tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
+    expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
+    ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
+    token = order // chosen.size(-1)
+    y = experts(tokens[token], Groups(ends, expert)) * weights[order, None].to(x.dtype)
+    return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
+'''
+
+
+class Experts(Primitive):
+    """`count` experts, copies of one block, each token going to its `chosen` ones, their answers added by `weights`.
+
+    An expert is any block that mixes no positions; each of its weights gets a leading axis of `count`.
+    """
+
+    signature = "experts(expert: block, count: size)(x: [..., width], weights: [..., top_k], chosen: int[..., top_k]) -> [..., width]"
+    examples = (
+        Example("experts(swiglu(hidden: 8), 5)(x, w, c)", "x: [2, 6, 8], w: [2, 6, 2], c: int[2, 6, 2]"),
+        Example("experts(mlp(hidden: 8), 5)(x, w, c)", "x: [6, 8], w: [6, 1], c: int[6, 1]"),
+    )
+
+    def build(self, call: Application) -> Sequence[Value]:
+        count = call.size("count")
+        expert = call.expert(call.options["expert"], count, call.axes["width"])
+        return call.node(blocks={"": expert}, copies=count, active=call.axes["top_k"])
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return (call.shape(0),)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (call.tensor(0).dtype,)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rows = tuple(same(i) for i in range(node.outputs[0].rank - 1))
+        return ((*rows, EVERYWHERE),) * 3
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        count = node.copies
+        assert count is not None
+        return f"{e.helper(DISPATCH)}({e.child('')}, {e.number(count)}, {e.arg(0)}, {e.arg(1)}, {e.arg(2)})"

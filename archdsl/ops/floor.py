@@ -1,0 +1,21 @@
+"""`floor`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import Numeric
+
+
+class Floor(Numeric):
+    """Rounded down, element by element. Its gradient is zero."""
+
+    signature = "floor()(x: [...]) -> [...]"
+    numpy = "floor"
+    examples = (
+        Example("x -> floor"),
+        Example("floor(ids)", "ids: int[2, 5]", gradients=False),
+    )
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"torch.floor({e.arg(0)})"

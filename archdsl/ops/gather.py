@@ -1,0 +1,37 @@
+"""`gather`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.signature import promoted
+from archdsl.ops._common import axis_of, demand_like, first_input, own_but, own_places, place, written
+
+
+class Gather(Primitive):
+    """What stands at the given places along an axis, `gather(scores, chosen)`; all other axes of the two are equal."""
+
+    signature = "gather(axis: int = -1)(x: [...], places: int[...]) -> [...]"
+    examples = (
+        Example("gather(x, places)", "x: [2, 5, 8], places: int[2, 5, 3]"),
+        Example("gather(x, places, axis: 1)", "x: [2, 5, 8], places: int[2, 3, 8]"),
+    )
+
+    def check(self, call: Application) -> None:
+        demand_like(self, call, 1, but=axis_of(self, call))
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return (call.shape(1),)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (promoted([call.tensor(0)]),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank = first_input(node).rank
+        return own_but(rank, place(node)), own_places(rank)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{e.at(0)}.gather({written(node)}, {e.arg(1)})"

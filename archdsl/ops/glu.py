@@ -1,0 +1,33 @@
+"""`glu`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape, binary, num
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ops._common import axis_of, demand_floats, first_input, own_but, place, replaced, written
+
+
+class GLU(Primitive):
+    """Gated linear unit (Dauphin et al., 2016): the first half of an axis times the sigmoid of the second."""
+
+    signature = "glu(axis: int = -1)(x: [...]) -> [...]"
+    examples = (Example("x -> glu"), Example("x -> glu(axis: 1)", "x: [2, 6, 4]"))
+
+    def check(self, call: Application) -> None:
+        demand_floats(self, call)
+        size = call.shape(0)[axis_of(self, call)]
+        call.condition("%", size, num(2), "`glu` halves the axis")
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        axis = axis_of(self, call)
+        return (replaced(call.shape(0), axis, binary("/", call.shape(0)[axis], num(2))),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        return (own_but(first_input(node).rank, place(node)),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        axis = written(node)
+        return f"F.glu({e.arg(0)})" if axis == "-1" else f"F.glu({e.arg(0)}, dim={axis})"

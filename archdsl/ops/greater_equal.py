@@ -1,0 +1,19 @@
+"""`>=`"""
+
+from __future__ import annotations
+
+from archdsl.ir.op import Example
+from archdsl.ops._common import Comparison
+
+
+class GreaterEqual(Comparison):
+    """`a >= b`, element by element: where the first is not the smaller; axes from the right are equal or 1."""
+
+    signature = "greater_equal()(a: [...], b: [...]) -> [...]"
+    symbol = ">="
+    numpy = "greater_equal"
+    examples = (
+        Example("a >= b", "a: int[2, 5], b: int[5]", gradients=False),
+        Example("x >= 0", gradients=False),
+        Example("1 >= ids + 1", "ids: int[2, 5]", gradients=False),
+    )

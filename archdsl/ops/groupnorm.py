@@ -1,0 +1,50 @@
+"""`groupnorm`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.graph import OpNode, Weight
+from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import axis_of, demand_floats, equals, first_input, number, place
+from archdsl.ops.batchnorm import channels_second
+
+
+class GroupNorm(Primitive):
+    """Group normalization (Wu and He, 2018): each group of channels by its mean and variance over the group and all axes but the batch.
+
+    `axis` is the channels'. The mean and variance take in the whole of a sequence; for groups within each place apart, bring the
+    channels in an axis of groups and use `layernorm`."""
+
+    signature = (
+        "groupnorm(groups: size, eps: number = 1e-5, axis: int = -1, init: scheme = none)(x: [batch, ..., channels]) "
+        "-> [batch, ..., channels]"
+    )
+    examples = (
+        Example("x -> groupnorm(2)"),
+        Example("x -> groupnorm(4, eps: 1e-3)", "x: [5, 8]"),
+        Example("x -> groupnorm(3, axis: 1)", "x: [2, 6, 4, 5]"),
+    )
+
+    def check(self, call: Application) -> None:
+        demand_floats(self, call)
+        rank, axis = len(call.shape(0)), axis_of(self, call)
+        if axis not in (1, rank - 1):
+            raise call.error(
+                "E0303", f"the channels are axis 1 or the last one, not axis {axis}", option="axis", help="move them there: `transpose`"
+            )
+        call.condition("%", call.shape(0)[axis], call.size("groups"), "the groups of `groupnorm` share the channels equally")
+
+    def weights(self, call: Application) -> Sequence[Weight]:
+        channels = (call.shape(0)[axis_of(self, call)],)
+        return Weight("weight", channels, "gain"), Weight("bias", channels, "bias")
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        return ((same(0), *(EVERYWHERE for _ in range(first_input(node).rank - 1))),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        axis, eps = place(node), number(node, "eps")
+        settings = "" if equals(eps, 1e-5) else f", eps={e.init(eps)}"
+        channels = e.init(first_input(node).shape[axis])
+        module = e.module(f"nn.GroupNorm({e.init(number(node, 'groups'))}, {channels}{settings})")
+        return channels_second(node, e, module, axis)

@@ -1,0 +1,25 @@
+"""`gru_cell`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._recurrent import Cell
+
+
+class GruCell(Cell):
+    """One step of gated recurrent units (Cho et al., 2014): the state after `x`, given the one before, `h`.
+
+    Weights are torch's: gates reset, update, new; two vectors of bias."""
+
+    signature = (
+        "gru_cell(hidden: size, bias: bool = true, init: scheme = none)(x: [..., inputs], h: [..., hidden]) -> [..., hidden]"
+    )
+    gates = 3
+    examples = (
+        Example("gru_cell(6)(x, h)", "x: [2, 8], h: [2, 6]"),
+        Example("gru_cell(6, bias: false)(x, h)", "x: [2, 3, 8], h: [2, 3, 6]"),
+    )
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{self.module(node, e, 'nn.GRUCell')}({self.rows(node, e, 0)}, {self.rows(node, e, 1)}){self.back(node, e)}"

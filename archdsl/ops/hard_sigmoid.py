@@ -1,0 +1,17 @@
+"""`hard_sigmoid`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import Activation
+
+
+class HardSigmoid(Activation):
+    """`clamp(x / 6 + 1 / 2, 0, 1)`."""
+
+    signature = "hard_sigmoid()(x: [...]) -> [...]"
+    examples = (Example("x -> hard_sigmoid"), Example("hard_sigmoid(x + 1)", "x: [5]"))
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"F.hardsigmoid({e.arg(0)})"

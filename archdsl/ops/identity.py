@@ -1,0 +1,23 @@
+"""`identity`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import Application, Example, Primitive, TorchScope
+
+
+class Identity(Primitive):
+    """The tensor itself: an activation that is none. Nothing is emitted for it."""
+
+    signature = "identity()(x: [...]) -> [...]"
+    elementwise = True
+    mixes = False
+    examples = (Example("2 * identity(x)"), Example("(x -> identity) + 1"))
+
+    def build(self, call: Application) -> Sequence[Value]:
+        return (call.tensor(0),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return e.arg(0)

@@ -1,0 +1,159 @@
+"""`x[…]`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from archdsl.ir.dims import Num, Poly, Shape, binary, num, shape_text
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import EVERYWHERE, Application, At, Example, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import called, demand_at_most, equals, first_input, later, minus
+
+
+class Index(Primitive):
+    """`x[:, 0]`, `x[..., -1]`, `x[:, 1:]`, `x[:, :time]`: one place of an axis, which goes, or those of a slice.
+
+    Numbers below 0 count from the end. A slice has to lie within its axis."""
+
+    signature = "index(items: list)(x: [...]) -> [...]"
+    examples = (
+        Example("x[:, 0]"),
+        Example("x[..., -1]"),
+        Example("x[0, ..., 1:]"),
+        Example("x[:, -3:-1] + 1"),
+        Example("x[:, :3, 2]"),
+        Example("x[1]"),
+        Example("(x + 1)[:, 2:4]"),
+        Example("x[...]"),
+    )
+
+    def check(self, call: Application) -> None:
+        shape, items = call.shape(0), call.options["items"]
+        if not isinstance(items, tuple):
+            raise call.error("E0204", "an index is written in brackets", option="items", help="`x[:, 0]`, `x[..., 1:]`")
+        if sum(map(is_rest, items)) > 1:
+            raise call.error("E0204", "`...` stands for all axes that are not named, so it can be written once")
+        count = sum(not is_rest(i) for i in items)
+        if count > len(shape):
+            raise call.error(
+                "E0302",
+                f"{count} axes are indexed, but {called(call.tensor(0))} has {len(shape)}: {shape_text(shape)}",
+                input=0,
+            )
+        for axis, item in enumerate(spread(items, len(shape))):
+            if isinstance(item, Num):
+                self.check_place(call, axis, item)
+            else:
+                self.check_slice(call, axis, item)
+
+    def check_place(self, call: Application, axis: int, n: Num) -> None:
+        size = call.shape(0)[axis]
+        if n.static and not isinstance(n.value, int):
+            raise call.error("E0204", f"a place is a whole number, and {n} was given")
+        if isinstance(n.value, int) and isinstance(size.value, int) and not -size.value <= n.value < size.value:
+            raise call.error(
+                "E0303",
+                f"there is no place {n}: axis {axis} of {shape_text(call.shape(0))} has {size}",
+                input=0,
+                help=f"places are 0 to {size.value - 1}, or -1 (the last) to {-size.value}",
+            )
+
+    def check_slice(self, call: Application, axis: int, item: tuple[Any, ...]) -> None:
+        size = call.shape(0)[axis]
+        for n in item[1:]:
+            if n is not None and n.static and not isinstance(n.value, int):
+                raise call.error("E0204", f"a slice begins and ends at whole numbers, and {n} was given")
+        low, high = ends(item, size)
+        for n in (low, high):
+            if isinstance(n.value, int) and isinstance(size.value, int) and not 0 <= n.value <= size.value:
+                raise call.error(
+                    "E0303",
+                    f"the slice goes to place {n.value}, but axis {axis} of {shape_text(call.shape(0))} has {size}",
+                    input=0,
+                    help="slices have to lie within their axis",
+                )
+        if isinstance(low.value, int) and isinstance(high.value, int) and low.value >= high.value:
+            raise call.error("E0303", f"the slice from {low} up to {high} holds nothing", input=0)
+        if high is not size:
+            demand_at_most(call, high, size, "a slice ends within its axis")
+        demand_at_most(call, low, high, "a slice begins before it ends")
+        if negative(low):
+            demand_at_most(call, num(0), low, "a slice begins within its axis")
+
+    def build(self, call: Application) -> Sequence[Any]:
+        whole = all(
+            not isinstance(i, Num) and i == ("slice", None, None)
+            for i in spread(call.options["items"], len(call.shape(0)))
+        )
+        return (call.tensor(0),) if whole else call.node()
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        result: list[Num] = []
+        shape = call.shape(0)
+        for size, item in zip(shape, spread(call.options["items"], len(shape)), strict=True):
+            if not isinstance(item, Num):
+                low, high = ends(item, size)
+                result.append(high if equals(low, 0) else minus(high, low))
+        return (tuple(result),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        x = first_input(node)
+        reads: list[At | None] = []
+        out = 0
+        for size, item in zip(x.shape, spread(node.options["items"], x.rank), strict=True):
+            if isinstance(item, Num):
+                place = binary("+", size, item) if negative(item) else item
+                reads.append(At((), Fraction(place.value)) if isinstance(place.value, int) else EVERYWHERE)
+            else:
+                low, _ = ends(item, size)
+                reads.append(same(out) if equals(low, 0) else later(out, low))
+                out += 1
+        return (tuple(reads),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{e.at(0)}[{', '.join(text(item, e) for item in node.options['items'])}]"
+
+
+def is_rest(item: Any) -> bool:
+    return item is ... or item == "..."
+
+
+def spread(items: Sequence[Any], rank: int) -> list[Any]:
+    """An item for each axis: a number, or ("slice", low, high)."""
+    whole = ("slice", None, None)
+    missing = rank - sum(not is_rest(i) for i in items)
+    spot = next((i for i, item in enumerate(items) if is_rest(item)), len(items))
+    return [*items[:spot], *[whole] * missing, *items[spot + 1 :]]
+
+
+def negative(n: Num) -> bool:
+    """Whether a place counts from the end."""
+    if isinstance(n.value, Poly):
+        return all(c < 0 for _, c in n.value.terms)
+    return n.value < 0
+
+
+def ends(item: tuple[Any, ...], size: Num) -> tuple[Num, Num]:
+    """Where a slice begins and ends, counted from the start."""
+    _, low, high = item
+    low = num(0) if low is None else from_start(low, size)
+    return low, size if high is None else from_start(high, size)
+
+
+def from_start(n: Num, size: Num) -> Num:
+    if not negative(n):
+        return n
+    if isinstance(n.value, int):
+        return minus(size, num(-n.value))
+    return binary("+", size, n)
+
+
+def text(item: Any, e: TorchScope) -> str:
+    """One item as Python writes it."""
+    if is_rest(item):
+        return "..."
+    if isinstance(item, Num):
+        return e.number(item)
+    return ":".join("" if n is None else e.number(n) for n in item[1:])

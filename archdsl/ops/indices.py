@@ -1,0 +1,27 @@
+"""`indices`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ops._common import number
+
+
+class Indices(Primitive):
+    """The places 0, 1, … length - 1, whole numbers; in decoding, too, counted from the start."""
+
+    signature = "indices(length: size) -> int[length]"
+    mixes = False
+    numpy = "arange"
+    examples = (
+        Example("x * indices(8)"),
+        Example("indices(5)", gradients=False),
+    )
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return ("int",)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"torch.arange({e.number(number(node, 'length'))}, device={e.device()})"

@@ -1,0 +1,60 @@
+"""`keep_groups`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import binary, num
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ops._common import demand_floats, first_input, number, own_but
+
+KEEP_GROUPS = '''
+def keep_groups(scores: Tensor, groups: int, top: int) -> Tensor:
+    """Leave only the experts of the best groups; a group is as good as its two best experts together."""
+    scores = scores.unflatten(-1, (groups, -1))
+    best = scores.topk(2).values.sum(-1).topk(top).indices
+    keep = torch.zeros_like(scores[..., 0], dtype=torch.bool).scatter(-1, best, True)
+    return scores.masked_fill(~keep[..., None], -torch.inf).flatten(-2)
+'''
+
+KEEP_GROUPS_BY_MAX = '''
+def keep_groups_by_max(scores: Tensor, groups: int, top: int) -> Tensor:
+    """Leave only the experts of the best groups; a group is as good as its best expert."""
+    scores = scores.unflatten(-1, (groups, -1))
+    best = scores.amax(-1).topk(top).indices
+    keep = torch.zeros_like(scores[..., 0], dtype=torch.bool).scatter(-1, best, True)
+    return scores.masked_fill(~keep[..., None], -torch.inf).flatten(-2)
+'''
+
+
+class KeepGroups(Primitive):
+    """Only the experts of the `top` best of equal `groups` keep their scores, the others get -inf (DeepSeek).
+
+    A group is as good as its best two experts together (`score: top2`, DeepSeek-V3) or as its best one (`max`, DeepSeek-V2)."""
+
+    signature = "keep_groups(groups: size, top: size, score: word = top2)(scores: [..., experts]) -> [..., experts]"
+    mixes = False
+    examples = (
+        Example("x -> keep_groups(4, 2)"),
+        Example("x -> keep_groups(4, 1, score: max)"),
+        Example("x -> keep_groups(2, 2)", "x: [3, 8]"),
+    )
+
+    def check(self, call: Application) -> None:
+        demand_floats(self, call)
+        experts, groups, top, score = call.axes["experts"], call.size("groups"), call.size("top"), call.options["score"]
+        if score not in ("top2", "max"):
+            raise call.error("E0204", f"a group is scored by its `top2` or its `max`, not by `{score}`", option="score")
+        call.condition("%", experts, groups, "the groups share the experts equally")
+        call.condition("<=", top, groups, "no more groups can be kept than there are")
+        if score == "top2":
+            call.condition("<=", num(2), binary("//", experts, groups), "`top2` needs two experts in every group; `score: max` needs one")
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank = first_input(node).rank
+        return (own_but(rank, rank - 1),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        function = e.helper(KEEP_GROUPS if node.options["score"] == "top2" else KEEP_GROUPS_BY_MAX)
+        return f"{function}({e.arg(0)}, {e.number(number(node, 'groups'))}, {e.number(number(node, 'top'))})"

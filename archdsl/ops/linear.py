@@ -1,0 +1,56 @@
+"""`linear`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.graph import OpNode, Weight
+from archdsl.ir.op import Application, Code, Example, Primitive, TorchScope
+
+GROUPED_LINEAR = '''
+class GroupedLinear(nn.Module):
+    """One weight matrix an expert. The rows of x are sorted by expert."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(experts, outputs)) if bias else None
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(inputs**-0.5), inputs**-0.5)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        y = grouped_matmul(x, self.weight.transpose(1, 2), groups.ends)
+        return y if self.bias is None else y + self.bias[groups.expert]
+'''
+
+
+class Linear(Primitive):
+    """An affine map of the last axis: `x @ weight.T + bias`."""
+
+    signature = "linear(features: size, bias: bool = true, init: scheme = none)(x: [..., inputs]) -> [..., features]"
+    mixes = False
+    examples = (
+        Example("x -> linear(5)"),
+        Example("x -> linear(5, bias: false)"),
+        Example("x -> linear(5)", "x: [3, 8]"),
+    )
+
+    def weights(self, call: Application) -> Sequence[Weight]:
+        inputs, features = call.axes["inputs"], call.size("features")
+        found = [Weight("weight", (features, inputs), "matrix", fan_in=inputs, fan_out=features)]
+        if call.options["bias"]:
+            found.append(Weight("bias", (features,), "bias", fan_in=inputs, fan_out=features))
+        return found
+
+    def torch(self, node: OpNode, e: TorchScope) -> Code | str:
+        features, inputs = node.weights[0].shape
+        bias = "" if node.options["bias"] else ", bias=False"
+        return f"{e.module(f'nn.Linear({e.init(inputs)}, {e.init(features)}{bias})')}({e.arg(0)})"
+
+    def torch_grouped(self, node: OpNode, e: TorchScope, groups: str) -> Code | str:
+        copies, features, inputs = node.weights[0].shape
+        bias = "" if node.options["bias"] else ", bias=False"
+        cls = e.helper(GROUPED_LINEAR)
+        return (
+            f"{e.module(f'{cls}({e.init(copies)}, {e.init(inputs)}, {e.init(features)}{bias})')}({e.arg(0)}, {groups})"
+        )

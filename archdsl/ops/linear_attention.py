@@ -1,0 +1,119 @@
+"""`linear_attention`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import shape_text
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import EVERYWHERE, TIMES, Application, At, Code, Example, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import demand_floats, demand_one_type, number
+from archdsl.ops.linear_recurrence import LINEAR_RECURRENCE
+
+CAUSAL_LINEAR_ATTENTION = '''
+def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The sum over s <= t of (q[t] · k[s]) v[s]: in chunks of 64 places by scores, between them by a state [dim, value]."""
+    time = q.size(2)
+    chunks = time // 64 + 2  # one more than needed: torch.export takes a size of 1 for special
+    q, k, v = (F.pad(t, (0, 0, 0, 64 * chunks - time)).unflatten(2, (chunks, 64)) for t in (q, k, v))
+    states = (k.mT @ v).float().cumsum(2).to(v.dtype)  # after each chunk
+    before = F.pad(states, (0, 0, 0, 0, 1, 0))[:, :, :-1]
+    y = q @ before + (q @ k.mT).tril() @ v
+    return y.flatten(2, 3)[:, :, :time]
+'''
+
+DECAYED_LINEAR_ATTENTION = '''
+def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
+    """The same sum, each term scaled by exp(log_decay[s + 1] + … + log_decay[t]), in float32."""
+    dtype, time = v.dtype, q.size(2)
+    chunks = time // 64 + 2  # one more than needed: torch.export takes a size of 1 for special
+    q, k, v, log_decay = (
+        F.pad(t.float(), (0, 0, 0, 64 * chunks - time)).unflatten(2, (chunks, 64))
+        for t in (q, k, v, log_decay.expand(q.shape[:3])[..., None])
+    )
+    passed = log_decay.cumsum(3)  # [batch, heads, chunk, place, 1]: since the chunk began
+    later = torch.ones(64, 64, dtype=torch.bool, device=q.device).triu(1)
+    scores = q @ k.mT * (passed - passed.mT).masked_fill(later, -torch.inf).exp()
+    last = passed[..., -1:, :]
+    sums = (k * (last - passed).exp()).mT @ v
+    states = linear_recurrence(last.exp().transpose(1, 2), sums.transpose(1, 2)).transpose(1, 2)  # after each chunk
+    before = F.pad(states, (0, 0, 0, 0, 1, 0))[:, :, :-1]
+    y = (q * passed.exp()) @ before + scores @ v
+    return y.flatten(2, 3)[:, :, :time].to(dtype)
+'''
+
+
+class LinearAttention(Primitive):
+    """Attention without softmax (Katharopoulos et al., 2020): the sum over s of `(q[t] · k[s]) v[s]`, in time linear in the length.
+
+    q is [batch, heads, time, dim], k [batch, heads, source, dim], v [batch, heads, source, value]. `causal` sums over s <= t;
+    `normalize` divides by the sum of the `q[t] · k[s]`, plus `eps`. `log_decay`, at most 0, with the axes [batch, heads, time] or those
+    of them that it has from the right, scales each term by `exp(log_decay[s + 1] + … + log_decay[t])` (RetNet, Mamba-2)."""
+
+    signature = (
+        "linear_attention(causal: bool = true, normalize: bool = false, eps: number = 1e-6)"
+        "(q: [batch, heads, time, dim], k: [batch, heads, source, dim], v: [batch, heads, source, value], log_decay: [...] = none) "
+        "-> [batch, heads, time, value]"
+    )
+    examples = (
+        Example("linear_attention(q, k, v)", "q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6]"),
+        Example("linear_attention(elu(q) + 1, elu(k) + 1, v, normalize: true)", "q: [1, 2, 70, 4], k: [1, 2, 70, 4], v: [1, 2, 70, 4]"),
+        Example("linear_attention(q, k, v, causal: false)", "q: [2, 3, 5, 4], k: [2, 3, 7, 4], v: [2, 3, 7, 6]"),
+        Example(
+            "linear_attention(elu(q) + 1, elu(k) + 1, v, causal: false, normalize: true, eps: 1e-3)",
+            "q: [2, 3, 5, 4], k: [2, 3, 7, 4], v: [2, 3, 7, 6]",
+        ),
+        Example(
+            "linear_attention(q, k, v, log_decay: log_sigmoid(g))",
+            "q: [1, 3, 70, 4], k: [1, 3, 70, 4], v: [1, 3, 70, 6], g: [1, 3, 70]",
+        ),
+        Example("linear_attention(q, k, v, log_decay: log_sigmoid(g))", "q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6], g: [3, 1]"),
+    )
+
+    def check(self, call: Application) -> None:
+        demand_floats(self, call)
+        demand_one_type(self, call, (0, 1, 2))
+        if call.options["causal"]:
+            call.condition("==", call.axes["time"], call.axes["source"], "causal attention has a query for every key")
+        if call.inputs[3] is None:
+            return
+        if not call.options["causal"]:
+            raise call.error("E0204", "`log_decay` counts the places since each key, so it needs `causal: true`", option="causal", input=3)
+        wanted = (*call.shape(0)[:2], call.axes["source"])
+        given = call.shape(3)
+        if len(given) > 3 or any(d.value not in (1, w.value) for d, w in zip(given[::-1], wanted[::-1], strict=False)):
+            raise call.error(
+                "E0301",
+                f"`log_decay` has the axes {shape_text(wanted)}, or some of them from the right, but it is {shape_text(given)}",
+                input=3,
+                help="one decay for each head is [heads, 1]",
+            )
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        source = same(2) if node.options["causal"] else EVERYWHERE
+        found: list[Reads] = [
+            (same(0), same(1), same(2), EVERYWHERE),
+            (same(0), same(1), source, EVERYWHERE),
+            (same(0), same(1), source, same(3)),
+        ]
+        decay = node.inputs[3]
+        shape = decay.shape if isinstance(decay, Value) else ()
+        found.append(tuple(At() if d.value == 1 else same(3 - len(shape) + i) for i, d in enumerate(shape)))
+        return found
+
+    def torch(self, node: OpNode, e: TorchScope) -> Code | str:
+        if not node.options["normalize"]:
+            return self.weighted(node, e, e.arg(2), e.operand(2, TIMES + 1))
+        # A column of ones gives the sum of what each value is multiplied with.
+        ones = f"F.pad({e.arg(2)}, (0, 1), value=1.0)"
+        y = e.local("y", self.weighted(node, e, ones, ones))
+        return Code(f"{y}[..., :-1] / ({y}[..., -1:] + {e.number(number(node, 'eps'))})", TIMES)
+
+    def weighted(self, node: OpNode, e: TorchScope, v: str, right: str) -> Code:
+        """The sum over values `v`; as the right operand of a product, `right`."""
+        if not node.options["causal"]:
+            return Code(f"{e.operand(0, TIMES)} @ ({e.at(1)}.transpose(-2, -1) @ {right})", TIMES)
+        if not e.has(3):
+            return Code(f"{e.helper(CAUSAL_LINEAR_ATTENTION)}({e.arg(0)}, {e.arg(1)}, {v})")
+        e.helper(LINEAR_RECURRENCE)
+        return Code(f"{e.helper(DECAYED_LINEAR_ATTENTION)}({e.arg(0)}, {e.arg(1)}, {v}, {e.arg(3)})")

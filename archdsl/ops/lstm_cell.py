@@ -1,0 +1,37 @@
+"""`lstm_cell`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, TorchScope
+from archdsl.ops._common import first_input
+from archdsl.ops._recurrent import Cell
+
+
+class LstmCell(Cell):
+    """One step of long short-term memory (Hochreiter and Schmidhuber, 1997): state and cell after `x`, given those before: two results.
+
+    Weights are torch's: gates input, forget, cell, output; two vectors of bias."""
+
+    signature = (
+        "lstm_cell(hidden: size, bias: bool = true, init: scheme = none)"
+        "(x: [..., inputs], h: [..., hidden], c: [..., hidden]) -> (state: [..., hidden], cell: [..., hidden])"
+    )
+    gates = 4
+    examples = (
+        Example("h, c", "x: [2, 8], h: [2, 6], c: [2, 6]", statements="h, c = lstm_cell(6)(x, h, c)"),
+        Example("y", "x: [2, 3, 8], h: [2, 3, 6], c: [2, 3, 6]", statements="y, c = lstm_cell(6, bias: false)(x, h, c)"),
+    )
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return self.state_shape(call), self.state_shape(call)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        x, h, c = (self.rows(node, e, i) for i in range(3))
+        step = f"{self.module(node, e, 'nn.LSTMCell')}({x}, ({h}, {c}))"
+        if first_input(node).rank == 2:
+            return step
+        return f"(s{self.back(node, e)} for s in {step})"

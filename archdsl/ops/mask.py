@@ -1,0 +1,142 @@
+"""`mask`: a mask as a tensor, made once for all layers that ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from archdsl.ir.dims import Num, Shape, num
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.masks import Mask
+from archdsl.ir.op import BIT_AND, BIT_OR, COMPARE, PLUS, TIMES, UNARY, Application, At, Code, Primitive, Reads, TorchScope, same
+
+RANDOM_KEYS = '''
+def random_keys(query: Tensor, key: Tensor, count: int, seed: int) -> Tensor:
+    """For each query the `count` keys whose hash with it is largest: random, and the same at every call."""
+    mixed = (query * 40_503 + key * 30_011 + seed * 7_919 + 1) % 2_147_483_647
+    mixed = (mixed * mixed + query * 97 + key) % 2_147_483_647
+    mixed = (mixed * mixed + key * 89) % 2_147_483_647
+    best = mixed.topk(min(count, mixed.size(-1)), dim=-1).indices
+    return torch.zeros_like(mixed, dtype=torch.bool).scatter(-1, best, True)
+'''
+
+
+class MaskTensor(Primitive):
+    """A mask as a bool tensor [query, key], or with axes of batch (and heads) before them where it reads tensors."""
+
+    signature = "mask(mask: mask, heads: int = 1, plain: bool = false)(queries: [], keys: [], tensors: [...])"
+    variadic = True
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        mask: Mask = call.options["mask"]
+        queries, keys = call.inputs[0], call.inputs[1]
+        assert isinstance(queries, Num) and isinstance(keys, Num)
+        rows = queries if mask.reads_queries else num(1)
+        tensors = [v for v in call.inputs[2:] if isinstance(v, Value)]
+        if not tensors:
+            return ((rows, keys),)
+        batch = [v.shape[0] for v in tensors if v.rank == 2]
+        middle = [num(1)] * call.size("heads").value if batch else []  # type: ignore[operator]
+        return ((*batch[:1], *middle, rows, keys),)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return ("bool",)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank = node.outputs[0].rank
+        found: list[Reads] = []
+        leaves = iter(tensor_leaves(node.options["mask"]))
+        for value in node.inputs:
+            if not isinstance(value, Value):
+                found.append(())
+                continue
+            rule = next(leaves).rule
+            if rule == "queries":
+                place = same(rank - 2)
+            elif rule in ("keys", "padding"):
+                place = same(rank - 1)
+            else:  # `same` and `documents` compare the key's with the query's
+                place = At(((rank - 1, Fraction(1)),), also=(same(rank - 2),))
+            found.append((same(0), place) if value.rank == 2 else (place,))
+        return found
+
+    def torch(self, node: OpNode, e: TorchScope) -> Code:
+        mask: Mask = node.options["mask"]
+        queries, keys = node.inputs[0], node.inputs[1]
+        assert isinstance(queries, Num) and isinstance(keys, Num)
+        tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
+        same_axis = queries.value == keys.value
+        writer = Writer(node, e, same_axis, tensors)
+        if any(leaf.rule not in ("keys", "queries", "same", "padding", "documents", "full") for leaf in mask.leaves()):
+            if same_axis:
+                key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})")
+                writer.key, writer.query = key, e.local("query", f"{key}[:, None]")
+            else:
+                writer.key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})")
+                first = Code(f"{e.number(keys, PLUS)} - {e.number(queries, PLUS + 1)}", PLUS)
+                writer.query = e.local("query", f"torch.arange({first.text}, {e.number(keys)}, device={e.device()})[:, None]")
+        return writer.write(mask)
+
+
+def tensor_leaves(mask: Mask) -> list[Mask]:
+    """Leaves that read a tensor, once for each tensor they read: `same` across two axes reads two."""
+    return [leaf for leaf in mask.leaves() if leaf.rule in ("keys", "queries", "same", "padding", "documents")]
+
+
+class Writer:
+    """Masks as Python: each leaf is a comparison of places, as in the definition."""
+
+    def __init__(self, node: OpNode, e: TorchScope, same_axis: bool, tensors: dict[int, int]) -> None:
+        self.node, self.e, self.same_axis, self.tensors = node, e, same_axis, tensors
+        self.query = self.key = ""
+        self.middle = "None, " * int(node.options["heads"])
+
+    def write(self, mask: Mask) -> Code:
+        if mask.rule in ("&", "|"):
+            strength = BIT_AND if mask.rule == "&" else BIT_OR
+            causal = mask.rule == "&" and any(p.rule == "causal" for p in mask.parts)
+            texts = [self.leaf(p, causal).within(strength + 1) for p in mask.parts]
+            return Code(f" {mask.rule} ".join(texts), strength)
+        if mask.rule == "~":
+            return Code(f"~{self.write(mask.parts[0]).within(UNARY)}", UNARY)
+        return self.leaf(mask, False)
+
+    def leaf(self, mask: Mask, causal: bool) -> Code:
+        if mask.parts:
+            return self.write(mask)
+        query, key, n = self.query, self.key, lambda i=0, s=COMPARE + 1: self.e.number(mask.numbers[i], s)
+        match mask.rule:
+            case "full":
+                return Code(f"{key} >= 0", COMPARE) if key else Code("True")
+            case "causal":
+                return Code(f"{key} <= {query}", COMPARE)
+            case "window":
+                return Code(f"{query} - {key} < {n()}" if causal else f"({query} - {key}).abs() < {n()}", COMPARE)
+            case "chunked":
+                return Code(f"{query} // {n(0, TIMES + 1)} == {key} // {n(0, TIMES + 1)}", COMPARE)
+            case "prefix":
+                return Code(f"{key} < {n()}", COMPARE)
+            case "global":
+                return Code(f"({query} < {n()}) | ({key} < {n()})", BIT_OR)
+            case "strided":
+                return Code(f"({query} - {key}) % {n(0, TIMES + 1)} == 0", COMPARE)
+            case "dilated":
+                reach = Code(f"{n(0, TIMES)} * {n(1, TIMES + 1)}", TIMES).text
+                near = f"{query} - {key} < {reach}" if causal else f"({query} - {key}).abs() < {reach}"
+                return Code(f"({near}) & (({query} - {key}) % {n(1, TIMES + 1)} == 0)", BIT_AND)
+            case "random":
+                return Code(f"{self.e.helper(RANDOM_KEYS)}({query}, {key}, {n(0, 0)}, {n(1, 0)})")
+        return self.tensor(mask)
+
+    def tensor(self, mask: Mask) -> Code:
+        i = self.tensors[id(mask)]
+        value, text = self.node.inputs[i], self.e.at(i)
+        assert isinstance(value, Value)
+        batch = ":, " if value.rank == 2 else ""
+        middle = self.middle if value.rank == 2 else ""
+        by_key, by_query = f"{text}[{batch}{middle}None, :]", f"{text}[{batch}{middle}:, None]"
+        if mask.rule in ("keys", "padding"):
+            return Code(by_key)
+        if mask.rule == "queries":
+            return Code(by_query)
+        return Code(f"{by_query} == {by_key}", COMPARE)

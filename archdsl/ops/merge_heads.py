@@ -1,0 +1,37 @@
+"""`merge_heads`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape, binary
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, Regrouping, TorchScope, same
+from archdsl.ops._common import first_input, own_places
+
+
+class MergeHeads(Primitive):
+    """[batch, heads, time, head_dim] to [batch, time, heads * head_dim]: the heads side by side in the last axis."""
+
+    signature = "merge_heads()(x: [..., heads, time, head_dim]) -> [..., time, width]"
+    mixes = False
+    examples = (Example("x -> merge_heads", "x: [2, 4, 5, 3]"), Example("x -> merge_heads", "x: [4, 5, 3]"))
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        *rest, heads, time, head_dim = call.shape(0)
+        return ((*rest, time, binary("*", heads, head_dim)),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank = first_input(node).rank
+        return ((*own_places(rank - 3), EVERYWHERE, same(rank - 3), EVERYWHERE),)
+
+    def regroups(self, node: OpNode) -> Regrouping:
+        x = first_input(node)
+        rest = x.rank - 3
+        axes = (*(((i, 0),) for i in range(rest)), ((rest + 1, 0),), ((rest, 0), (rest + 2, 0)))
+        return Regrouping(tuple((d,) for d in x.shape), axes)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        if first_input(node).rank == 4:
+            return f"{e.at(0)}.transpose(1, 2).flatten(2)"
+        return f"{e.at(0)}.transpose(-3, -2).flatten(-2)"

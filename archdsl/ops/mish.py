@@ -1,0 +1,17 @@
+"""`mish`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import Activation
+
+
+class Mish(Activation):
+    """`x * tanh(softplus(x))` (Misra, 2019)."""
+
+    signature = "mish()(x: [...]) -> [...]"
+    examples = (Example("x -> mish"), Example("mish(x + 1)", "x: [5]"))
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"F.mish({e.arg(0)})"

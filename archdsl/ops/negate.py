@@ -1,0 +1,15 @@
+"""`-`"""
+
+from __future__ import annotations
+
+from archdsl.ir.op import Example
+from archdsl.ops._common import Numeric, Prefix
+
+
+class Negate(Prefix, Numeric):
+    """`-x`, element by element."""
+
+    signature = "negate()(x: [...]) -> [...]"
+    symbol = "-"
+    numpy = "negative"
+    examples = (Example("-x"), Example("-(x + 1)"), Example("-ids", "ids: int[2, 5]", gradients=False))

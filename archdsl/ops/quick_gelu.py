@@ -1,0 +1,23 @@
+"""`quick_gelu`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import Activation
+
+QUICK_GELU = '''
+def quick_gelu(x: Tensor) -> Tensor:
+    """The sigmoid approximation of GELU."""
+    return x * torch.sigmoid(1.702 * x)
+'''
+
+
+class QuickGELU(Activation):
+    """The sigmoid approximation of GELU: `x * sigmoid(1.702 * x)`; that of CLIP."""
+
+    signature = "quick_gelu()(x: [...]) -> [...]"
+    examples = (Example("x -> quick_gelu"), Example("quick_gelu(x + 1)", "x: [5]"))
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{e.helper(QUICK_GELU)}({e.arg(0)})"

@@ -1,0 +1,21 @@
+"""`reciprocal`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import TIMES, Code, Example, TorchScope
+from archdsl.ops._common import RealFunction
+
+
+class Reciprocal(RealFunction):
+    """`1 / x`, element by element."""
+
+    signature = "reciprocal()(x: [...]) -> [...]"
+    numpy = "reciprocal"
+    examples = (
+        Example("reciprocal(1 + x * x)"),
+        Example("reciprocal(ids + 1)", "ids: int[2, 5]", gradients=False),
+    )
+
+    def torch(self, node: OpNode, e: TorchScope) -> Code:
+        return Code(f"1 / {e.operand(0, TIMES + 1)}", TIMES)

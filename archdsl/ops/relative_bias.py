@@ -1,0 +1,87 @@
+"""`relative_bias`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from archdsl.ir.dims import Num, Shape
+from archdsl.ir.graph import OpNode, Value, Weight
+from archdsl.ir.masks import Mask, ahead
+from archdsl.ir.op import Application, Example, TorchScope
+from archdsl.ir.static import Instance
+from archdsl.ops._position import Position, arguments
+
+RELATIVE_BIAS = '''
+class RelativeBias(nn.Embedding):
+    """A bias for each head and bucket of distances; buckets grow with the distance (T5, Raffel et al., 2019, section 2.1)."""
+
+    def __init__(self, buckets: int, heads: int, max_distance: int, bidirectional: bool = True) -> None:
+        super().__init__(buckets, heads)
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, queries: int, keys: int) -> Tensor:
+        query = torch.arange(keys - queries, keys, device=self.weight.device)[:, None]
+        distance = query - torch.arange(keys, device=self.weight.device)  # how far back the key lies
+        buckets, bucket = self.num_embeddings, torch.zeros_like(distance)
+        if self.bidirectional:
+            buckets //= 2
+            bucket = (distance < 0) * buckets
+            distance = distance.abs()
+        else:
+            distance = distance.clamp(min=0)
+        near = buckets // 2
+        far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (buckets - near)
+        far = (near + far.long()).clamp(max=buckets - 1)
+        bucket = bucket + torch.where(distance < near, distance, far)
+        return super().forward(bucket).permute(2, 0, 1)  # [heads, query, key]
+'''
+
+
+class RelativeBias(Position):
+    """T5's relative position bias: a learned bias for each head and bucket of distances, `buckets` of them, the last from `max_distance` on.
+
+    `bidirectional` tells keys before and after a query apart; unless said, it is so where the mask lets later keys be seen.
+    """
+
+    signature = (
+        "relative_bias(buckets: size = 32, max_distance: size = 128, bidirectional: bool = none, heads: size = none)(queries: [], keys: [])"
+    )
+    examples = (
+        Example("sdpa(q, q, q, position: relative_bias(buckets: 8, max_distance: 4))", "q: [2, 4, 5, 8]"),
+        Example("sdpa(q, q, q, mask: causal, position: relative_bias)", "q: [2, 4, 5, 8]"),
+    )
+
+    def attend(self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool) -> tuple[Value, Value, Value | None]:
+        if q.rank < 4:
+            raise call.error("E0302", "a relative bias is one for each head, and q has no axis of heads", help="use `split_heads(heads)` first")
+        given = arguments(position)
+        both_ways = given.get("bidirectional")
+        both_ways = ahead(mask) != 0 if both_ways is None else both_ways
+        options = {**given, "bidirectional": both_ways, "heads": given.get("heads") or q.shape[-3]}
+        inputs = (q.shape[-2], k.shape[-2])
+        if isinstance(position, Instance):
+            return q, k, call.once("relative_bias", "bias", inputs, instance=position, **options)
+        return q, k, call.apply_position(position, inputs, options)
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        queries, keys = call.inputs
+        assert isinstance(queries, Num) and isinstance(keys, Num)
+        return ((call.size("heads"), queries, keys),)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return ("float",)
+
+    def weights(self, call: Application) -> Sequence[Weight]:
+        return (Weight("weight", (call.size("buckets"), call.size("heads")), "embedding"),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        queries, keys = node.inputs
+        assert isinstance(queries, Num) and isinstance(keys, Num)
+        buckets, heads = node.weights[0].shape
+        one_way = "" if node.options["bidirectional"] else ", bidirectional=False"
+        cls = e.helper(RELATIVE_BIAS)
+        made = e.module(f"{cls}({e.init(buckets)}, {e.init(heads)}, {e.init(node.options['max_distance'])}{one_way})")
+        return f"{made}({e.number(queries)}, {e.number(keys)})"

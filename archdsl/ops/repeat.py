@@ -1,0 +1,36 @@
+"""`repeat`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from archdsl.ir.dims import Shape, binary
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import Application, At, Example, Primitive, Reads, TorchScope
+from archdsl.ops._common import axis_of, equals, first_input, number, own_but, place, replaced, written
+
+
+class Repeat(Primitive):
+    """Every place along an axis `times` times, one after the other: a b becomes a a b b."""
+
+    signature = "repeat(times: size, axis: int = 1)(x: [...]) -> [...]"
+    examples = (Example("x -> repeat(3)"), Example("x -> repeat(2, axis: -1)"))
+
+    def check(self, call: Application) -> None:
+        axis_of(self, call)
+
+    def build(self, call: Application) -> Sequence[Value]:
+        return (call.tensor(0),) if equals(call.size("times"), 1) else call.node()
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        axis = axis_of(self, call)
+        return (replaced(call.shape(0), axis, binary("*", call.shape(0)[axis], call.size("times"))),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        axis, times = place(node), number(node, "times")
+        scale = Fraction(1, times.value) if isinstance(times.value, int) else Fraction(1)
+        return (own_but(first_input(node).rank, axis, At(((axis, scale),))),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{e.at(0)}.repeat_interleave({e.number(number(node, 'times'))}, dim={written(node)})"

@@ -1,0 +1,29 @@
+"""`rnn_cell`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, TorchScope
+from archdsl.ops._recurrent import Cell, demand_act
+
+
+class RnnCell(Cell):
+    """One step of a plain recurrence (Elman, 1990): `act(x @ weight_ih.T + h @ weight_hh.T + biases)`; `act` is `tanh` or `relu`."""
+
+    signature = (
+        "rnn_cell(hidden: size, act: word = tanh, bias: bool = true, init: scheme = none)"
+        "(x: [..., inputs], h: [..., hidden]) -> [..., hidden]"
+    )
+    gates = 1
+    examples = (
+        Example("rnn_cell(6)(x, h)", "x: [2, 8], h: [2, 6]"),
+        Example("rnn_cell(6, act: relu, bias: false)(x, h)", "x: [2, 3, 8], h: [2, 3, 6]"),
+    )
+
+    def check(self, call: Application) -> None:
+        super().check(call)
+        demand_act(call)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        act = "" if node.options["act"] == "tanh" else ', nonlinearity="relu"'
+        return f"{self.module(node, e, 'nn.RNNCell', act)}({self.rows(node, e, 0)}, {self.rows(node, e, 1)}){self.back(node, e)}"

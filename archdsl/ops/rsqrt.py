@@ -1,0 +1,20 @@
+"""`rsqrt`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import RealFunction
+
+
+class Rsqrt(RealFunction):
+    """`1 / sqrt(x)`, element by element."""
+
+    signature = "rsqrt()(x: [...]) -> [...]"
+    examples = (
+        Example("rsqrt(1 + x * x)"),
+        Example("rsqrt(ids + 1)", "ids: int[2, 5]", gradients=False),
+    )
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"torch.rsqrt({e.arg(0)})"

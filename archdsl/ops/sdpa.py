@@ -1,0 +1,200 @@
+"""`sdpa`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from archdsl.ir.dims import Num, Shape, num, shape_text, sub
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.masks import Mask, ahead, normal
+from archdsl.ir.op import EVERYWHERE, Application, At, Code, Example, Primitive, Reads, TorchScope, same
+from archdsl.ir.static import Instance, Template
+from archdsl.ops._position import Position, attention_scale
+from archdsl.ops.mask import tensor_leaves
+
+ATTENTION = '''
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attention with capped scores or with a sink, a score for looking at nothing, written out: no fused kernel has them."""
+    if k.size(-3) != q.size(-3):
+        k, v = (t.repeat_interleave(q.size(-3) // t.size(-3), dim=-3) for t in (k, v))
+    scores = (q @ k.transpose(-1, -2)).float() * (q.size(-1) ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    if sink is not None:
+        scores = torch.cat((scores, sink.float()[:, None, None].expand(*scores.shape[:-1], 1)), dim=-1)
+    weights = scores.softmax(-1).nan_to_num(0.0)[..., : k.size(-2)]  # a query without keys gives 0
+    return F.dropout(weights.to(v.dtype), dropout, dropout > 0) @ v
+'''
+
+
+class SDPA(Primitive):
+    """Scaled dot-product attention (Vaswani et al., 2017, equation 1): `softmax(q k^T * scale + bias) v` over the keys that `mask` lets see.
+
+    q: [batch, heads, time, head_dim], k and v: [batch, kv_heads, source, …], kv_heads dividing heads; or all without the axis of heads.
+    `scale` is 1 / sqrt(head_dim) unless given. `position` acts inside: rope turns q and k (unless `rotated`), others add a bias to the scores.
+    `bias` is added to the scores; `sink: [heads]` is one more score for each query, of a key that holds nothing. A query without keys gives 0.
+    """
+
+    signature = (
+        "sdpa(mask: mask = full, position: position = none, scale: number = none, dropout: number = 0, softcap: number = none, "
+        "rotated: bool = false)(q: [..., time, head_dim], k: [..., source, head_dim], v: [..., source, value_dim], bias: [...] = none, "
+        "sink: [...] = none) -> [..., time, value_dim]"
+    )
+    examples = (
+        Example("sdpa(q, k, v)", "q: [2, 4, 5, 8], k: [2, 4, 7, 8], v: [2, 4, 7, 6]"),
+        Example("sdpa(q, k, v, mask: causal)", "q: [2, 4, 5, 8], k: [2, 2, 5, 8], v: [2, 2, 5, 8]"),
+        Example("sdpa(q, k, v, mask: causal & window(2), scale: 0.5)", "q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8]"),
+        Example("sdpa(q, k, v, mask: causal, softcap: 20)", "q: [2, 4, 5, 8], k: [2, 2, 5, 8], v: [2, 2, 5, 8]"),
+        Example("sdpa(q, k, v, s_bias, sink: s)", "q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8], s_bias: [4, 5, 5], s: [4]"),
+        Example("sdpa(q, k, v, mask: causal, position: alibi)", "q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8]"),
+    )
+
+    def check(self, call: Application) -> None:
+        q, k, v = (call.shape(i) for i in range(3))
+        if not len(q) == len(k) == len(v) or len(q) < 2:
+            raise call.error(
+                "E0302",
+                f"`sdpa` takes q, k and v with the same number of axes: {shape_text(q)}, {shape_text(k)} and {shape_text(v)} were given",
+                help="cut the last axis into heads with `split_heads(heads)`",
+            )
+        if len(q) >= 4:
+            heads, kv_heads = q[-3], k[-3]
+            if kv_heads.value != v[-3].value:
+                raise call.error("E0301", f"`sdpa` needs as many heads of values as of keys: there are {kv_heads} of k and {v[-3]} of v", input=2)
+            if heads.value != kv_heads.value:
+                call.condition("%", heads, kv_heads, "the heads of keys divide those of queries")
+        if call.options["dropout"].value < 0 or call.options["dropout"].value >= 1:
+            raise call.error("E0204", "dropout is at least 0 and less than 1", option="dropout")
+
+    def build(self, call: Application) -> Sequence[Value]:
+        q, k, v = (call.tensor(i) for i in range(3))
+        bias, sink = call.inputs[3], call.inputs[4]
+        options: dict[str, Any] = dict(call.options)
+        position = options["position"]
+        mask = normal(options["mask"])
+        if position is not None:
+            target = (position.template if isinstance(position, Instance) else position).target
+            if isinstance(target, Position):
+                q, k, extra = target.attend(call, position, q, k, mask, options["rotated"])
+            elif isinstance(position, Template | Instance):
+                # A block of the user's: scores from queries and keys.
+                extra = call.apply_block(position, (q, k), "position")[0]
+            if extra is not None:
+                bias = extra if bias is None else call.apply("plus", bias, extra)
+        if bias is not None or sink is not None or options["softcap"] is not None or len(q.shape) < 3:
+            tensor = self._mask(call, mask, q, k, plain=True)
+        else:
+            tensor = self._mask(call, mask, q, k, plain=False)
+        if bias is not None and tensor is not None:
+            assert isinstance(bias, Value)
+            bias, tensor = call.once("masked_bias", "bias", [bias, tensor]), None
+        call.options.update(mask=mask, position=None, factor=attention_scale(position))  # type: ignore[attr-defined]
+        return call.node(inputs=(q, k, v, tensor, bias, sink))
+
+    def _mask(self, call: Application, mask: Mask, q: Value, k: Value, plain: bool) -> Value | None:
+        """The mask as a tensor; None if every query sees every key. `plain` asks for a tensor even where a kernel needs none."""
+        if mask.rule == "full":
+            return None
+        queries, keys = q.shape[-2], k.shape[-2]
+        tensors: list[Value] = []
+        for leaf in tensor_leaves(mask):
+            if leaf.tensor is not None:
+                tensors.append(call.bring(leaf.tensor))
+            elif leaf.rule == "padding":
+                tensors.append(call.model_input("padding", keys))
+            else:
+                tensors.append(call.model_input("documents", keys))
+            axis = tensors[-1].shape[-1]
+            wanted = queries if leaf.rule == "queries" else keys
+            from archdsl.ir.frame import whole_axis
+
+            if axis.value != wanted.value and whole_axis(axis)[0] != whole_axis(wanted)[0]:
+                raise call.error(
+                    "E0403",
+                    f"the mask `{leaf}` speaks of {axis} places, but there are {wanted} {'queries' if leaf.rule == 'queries' else 'keys'}",
+                    option="mask",
+                )
+        heads = num(max(q.rank - 3, 0))
+        name = "mask"
+        return call.once("mask", name, [queries, keys, *tensors], mask=mask, heads=heads, **({"plain": True} if plain else {}))
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return ((*call.shape(0)[:-1], call.shape(2)[-1]),)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (call.tensor(0).dtype,)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        q, k = node.inputs[0], node.inputs[1]
+        assert isinstance(q, Value) and isinstance(k, Value)
+        rank, time = q.rank, q.rank - 2
+        lead = tuple(same(i) if rank < 4 or i != rank - 3 else EVERYWHERE for i in range(rank - 2))
+        bound = ahead(node.options["mask"])
+        later = sub(k.shape[-2].value, q.shape[-2].value)  # the last query stands at the last key
+        bound = None if bound is None or not isinstance(later, int) else bound + max(later, 0)
+        keys = EVERYWHERE if bound is None else At(((time, Fraction(1)),), Fraction(bound))
+        found: list[Reads] = [(*lead, same(time), EVERYWHERE), (*lead, keys, EVERYWHERE), (*lead, keys, EVERYWHERE)]
+        for value in node.inputs[3:]:
+            if not isinstance(value, Value):
+                found.append(())
+            elif value.rank == 1:
+                found.append((EVERYWHERE,))
+            else:
+                axes: list[At | None] = []
+                for i, d in enumerate(value.shape[:-2]):
+                    axes.append(At() if d.value == 1 else same(i + rank - value.rank))
+                row = At() if value.shape[-2].value == 1 != q.shape[-2].value else same(time)
+                found.append((*axes, row, keys))
+        return found
+
+    def torch(self, node: OpNode, e: TorchScope) -> Code:
+        q, k = node.inputs[0], node.inputs[1]
+        assert isinstance(q, Value) and isinstance(k, Value)
+        kind, mask = e.mask(3)
+        if e.has(4):
+            kind, mask = "tensor", e.arg(4)
+        scale = self._scale(node, e, q)
+        dropout: Num = node.options["dropout"]
+        rate = f"{e.number(dropout)} if self.training else 0.0" if dropout.value != 0 else ""
+        if node.options["softcap"] is not None or e.has(5):
+            args = [e.arg(0), e.arg(1), e.arg(2)]
+            args += [mask] if mask else []
+            args += [f"scale={scale}"] if scale else []
+            args += [f"softcap={e.number(node.options['softcap'])}"] if node.options["softcap"] is not None else []
+            args += [f"sink={e.arg(5)}"] if e.has(5) else []
+            args += [f"dropout={rate}"] if rate else []
+            return Code(f"{e.helper(ATTENTION)}({', '.join(args)})")
+        args = [e.arg(0), e.arg(1), e.arg(2)]
+        if kind == "causal":
+            args.append("is_causal=True")
+        elif kind == "either":
+            args += [f"attn_mask={mask}", f"is_causal={mask} is None"]
+        elif kind == "tensor":
+            args.append(f"attn_mask={mask}")
+        if rate:
+            args.append(f"dropout_p={rate}")
+        if scale:
+            args.append(f"scale={scale}")
+        if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value:
+            args.append("enable_gqa=True")
+        return Code(f"F.scaled_dot_product_attention({', '.join(args)})")
+
+    def _scale(self, node: OpNode, e: TorchScope, q: Value) -> str:
+        scale, factor = node.options["scale"], node.options.get("factor")
+        if factor is None:
+            return e.number(scale) if scale is not None else ""
+        own = e.number(scale, 70) if scale is not None else f"{e.number(q.shape[-1], 90)} ** -0.5"
+        return f"{own} * {factor(e)}"

@@ -1,0 +1,69 @@
+"""`shift`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape, num
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ops._common import (
+    axis_of,
+    called,
+    demand_at_most,
+    equals,
+    first_input,
+    is_whole,
+    later,
+    listed,
+    number,
+    own_but,
+    place,
+)
+
+
+class Shift(Primitive):
+    """`out[t] = x[t - by]` along an axis: everything `by` places later (below 0: earlier); the rest becomes `fill`."""
+
+    signature = "shift(by: int = 1, axis: int = 1, fill: number = 0)(x: [...]) -> [...]"
+    examples = (
+        Example("x -> shift"),
+        Example("x -> shift(2, fill: 0.5)"),
+        Example("x -> shift(-1)"),
+        Example("x -> shift(1, axis: -1)"),
+        Example("ids -> shift(fill: 4)", "ids: int[2, 5]", gradients=False),
+    )
+
+    def check(self, call: Application) -> None:
+        axis = axis_of(self, call)
+        by = call.size("by")
+        if not isinstance(by.value, int):
+            raise call.error(
+                "E0204",
+                f"`shift` goes by a number of places that is known before the model runs, not by {by}",
+                option="by",
+            )
+        if not call.tensor(0).is_float and not is_whole(call.size("fill")):
+            raise call.error(
+                "E0204",
+                f"{called(call.tensor(0))} holds whole numbers, which {call.size('fill')} is not",
+                option="fill",
+            )
+        demand_at_most(call, num(abs(by.value)), call.shape(0)[axis], "`shift` goes by no more places than there are")
+
+    def build(self, call: Application) -> Sequence[Value]:
+        return (call.tensor(0),) if equals(call.size("by"), 0) else call.node()
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return (call.shape(0),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        axis = place(node)
+        return (own_but(first_input(node).rank, axis, later(axis, number(node, "by"), -1)),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        rank, axis, fill = first_input(node).rank, place(node), number(node, "fill")
+        by = int(number(node, "by"))
+        amounts = ["0", "0"] * (rank - 1 - axis) + [str(by), str(-by)]
+        value = "" if equals(fill, 0) else f", value={e.number(fill)}"
+        return f"F.pad({e.arg(0)}, {listed(amounts)}{value})"

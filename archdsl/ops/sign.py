@@ -1,0 +1,21 @@
+"""`sign`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import Numeric
+
+
+class Sign(Numeric):
+    """-1, 0 or 1, element by element. Its gradient is zero."""
+
+    signature = "sign()(x: [...]) -> [...]"
+    numpy = "sign"
+    examples = (
+        Example("x -> sign"),
+        Example("sign(ids)", "ids: int[2, 5]", gradients=False),
+    )
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"torch.sign({e.arg(0)})"

@@ -1,0 +1,18 @@
+"""`silu`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, Primitive, TorchScope
+
+
+class SiLU(Primitive):
+    """Sigmoid-weighted linear unit (Hendrycks and Gimpel, 2016): `x * sigmoid(x)`; also called swish."""
+
+    signature = "silu()(x: [...]) -> [...]"
+    elementwise = True
+    mixes = False
+    examples = (Example("x -> silu"),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"F.silu({e.arg(0)})"

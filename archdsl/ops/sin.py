@@ -1,0 +1,22 @@
+"""`sin`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import RealFunction
+
+
+class Sin(RealFunction):
+    """The sine, element by element."""
+
+    signature = "sin()(x: [...]) -> [...]"
+    numpy = "sin"
+    examples = (
+        Example("x -> sin"),
+        Example("sin(ids)", "ids: int[2, 5]", gradients=False),
+        Example("sin(2) * x"),
+    )
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"torch.sin({e.arg(0)})"

@@ -1,0 +1,17 @@
+"""`softplus`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import Activation
+
+
+class Softplus(Activation):
+    """`log(1 + exp(x))`, without overflow."""
+
+    signature = "softplus()(x: [...]) -> [...]"
+    examples = (Example("x -> softplus"), Example("softplus(x + 1)", "x: [5]"))
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"F.softplus({e.arg(0)})"

@@ -1,0 +1,36 @@
+"""`sort`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.signature import promoted
+from archdsl.ops._common import axis_of, first_input, own_but, place, written
+
+
+class Sort(Primitive):
+    """Sorted along an axis, the smallest first (`descending`: the largest), and the place each had: two results."""
+
+    signature = "sort(axis: int = -1, descending: bool = false)(x: [...]) -> (values: [...], places: [...])"
+    examples = (
+        Example("values, places", statements="values, places = x -> sort"),
+        Example("values", statements="values, places = x -> sort(axis: 1, descending: true)"),
+    )
+
+    def check(self, call: Application) -> None:
+        axis_of(self, call)
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return call.shape(0), call.shape(0)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return promoted(call.inputs), "int"
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        return (own_but(first_input(node).rank, place(node)),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{e.at(0)}.sort(dim={written(node)}{', descending=True' if node.options['descending'] else ''})"

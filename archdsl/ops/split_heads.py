@@ -1,0 +1,37 @@
+"""`split_heads`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape, binary
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, Regrouping, TorchScope, same
+
+
+class SplitHeads(Primitive):
+    """[batch, time, heads * head_dim] to [batch, heads, time, head_dim]: the last axis is cut into `heads` equal parts."""
+
+    signature = "split_heads(heads: size)(x: [..., time, width]) -> [..., heads, time, head_dim]"
+    mixes = False
+    examples = (Example("x -> split_heads(4)"), Example("x -> split_heads(2)", "x: [5, 8]"))
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        heads, width = call.size("heads"), call.axes["width"]
+        call.condition("%", width, heads, "the heads share the width equally")
+        *rest, time, _ = call.shape(0)
+        return ((*rest, heads, time, binary("/", width, heads)),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank = node.outputs[0].rank
+        return ((*(same(i) for i in range(rank - 3)), same(rank - 2), EVERYWHERE),)
+
+    def regroups(self, node: OpNode) -> Regrouping:
+        *rest, heads, time, head_dim = node.outputs[0].shape
+        last = len(rest) + 1
+        cuts = (*((d,) for d in rest), (time,), (heads, head_dim))
+        return Regrouping(cuts, (*(((i, 0),) for i in range(len(rest))), ((last, 0),), ((last - 1, 0),), ((last, 1),)))
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        rank = node.outputs[0].rank
+        return f"{e.at(0)}.unflatten(-1, ({e.number(node.options['heads'])}, -1)).transpose({rank - 3}, {rank - 2})"

@@ -1,0 +1,22 @@
+"""`sqrt`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import RealFunction
+
+
+class Sqrt(RealFunction):
+    """The square root, element by element."""
+
+    signature = "sqrt()(x: [...]) -> [...]"
+    numpy = "sqrt"
+    examples = (
+        Example("sqrt(1 + x * x)"),
+        Example("sqrt(ids)", "ids: int[2, 5]", gradients=False),
+        Example("sqrt(2) * x"),
+    )
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"torch.sqrt({e.arg(0)})"

@@ -1,0 +1,21 @@
+"""`square`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import Numeric
+
+
+class Square(Numeric):
+    """`x ** 2`, element by element."""
+
+    signature = "square()(x: [...]) -> [...]"
+    numpy = "square"
+    examples = (
+        Example("x -> square"),
+        Example("square(ids)", "ids: int[2, 5]", gradients=False),
+    )
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{e.at(0)}.square()"

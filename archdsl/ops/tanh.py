@@ -1,0 +1,22 @@
+"""`tanh`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, TorchScope
+from archdsl.ops._common import RealFunction
+
+
+class Tanh(RealFunction):
+    """The hyperbolic tangent."""
+
+    signature = "tanh()(x: [...]) -> [...]"
+    numpy = "tanh"
+    examples = (
+        Example("x -> tanh"),
+        Example("tanh(x + 1)", "x: [5]"),
+        Example("tanh(ids)", "ids: int[2, 5]", gradients=False),
+    )
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"torch.tanh({e.arg(0)})"

@@ -1,0 +1,36 @@
+"""`tile`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape, binary
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ops._common import axis_of, equals, first_input, number, own_places, place, replaced
+
+
+class Tile(Primitive):
+    """An axis `times` times in a row: a b becomes a b a b."""
+
+    signature = "tile(times: size, axis: int = 1)(x: [...]) -> [...]"
+    examples = (Example("x -> tile(3)"), Example("x -> tile(2, axis: -1)"))
+
+    def check(self, call: Application) -> None:
+        axis_of(self, call)
+
+    def build(self, call: Application) -> Sequence[Value]:
+        return (call.tensor(0),) if equals(call.size("times"), 1) else call.node()
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        axis = axis_of(self, call)
+        return (replaced(call.shape(0), axis, binary("*", call.shape(0)[axis], call.size("times"))),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        # Place t reads t modulo the size, which is never later.
+        return (own_places(first_input(node).rank),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        counts = ["1"] * first_input(node).rank
+        counts[place(node)] = e.number(number(node, "times"))
+        return f"{e.at(0)}.repeat({', '.join(counts)})"

@@ -1,0 +1,51 @@
+"""`topk`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.signature import promoted
+from archdsl.ops._common import (
+    axis_of,
+    demand_at_most,
+    demand_numbers,
+    first_input,
+    number,
+    own_but,
+    place,
+    replaced,
+    written,
+)
+
+
+class TopK(Primitive):
+    """The k largest along an axis, the largest first, and their places: two results."""
+
+    signature = "topk(k: size, axis: int = -1)(x: [...]) -> (values: [...], places: [...])"
+    examples = (
+        Example("values", statements="values, places = x -> topk(3)"),
+        Example("values, places", statements="values, places = x -> topk(2, axis: 1)"),
+        Example("places", statements="values, places = topk(2)(x)", gradients=False),
+    )
+
+    def check(self, call: Application) -> None:
+        demand_numbers(self, call)
+        size = call.shape(0)[axis_of(self, call)]
+        demand_at_most(call, call.size("k"), size, "`topk` cannot take more than there are")
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        shape = replaced(call.shape(0), axis_of(self, call), call.size("k"))
+        return shape, shape
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return promoted(call.inputs), "int"
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        return (own_but(first_input(node).rank, place(node)),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        axis = written(node)
+        return f"{e.at(0)}.topk({e.number(number(node, 'k'))}{'' if axis == '-1' else f', dim={axis}'})"

@@ -1,0 +1,32 @@
+"""`unembed`"""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ops._common import demand_floats
+
+
+class Unembed(Primitive):
+    """A score for each row of a shared embedding, `x @ table.T`: the head tied to `let words = shared(embedding(vocab, width))`."""
+
+    signature = "unembed()(x: [..., width], table: [rows, table_width]) -> [..., rows]"
+    mixes = False
+    examples = (
+        Example("x -> unembed(table)", "x: [2, 5, 8], table: [6, 8]"),
+        Example("(ids -> words) -> unembed(words)", "ids: int[2, 5]", statements="let words = shared(embedding(5, 8))"),
+    )
+
+    def check(self, call: Application) -> None:
+        demand_floats(self, call)
+        width, expected = call.axes["width"], call.axes["table_width"]
+        if width.value != expected.value:
+            raise call.error(
+                "E0301",
+                f"the head is tied to an embedding of width {expected}, but x has width {width}",
+                input=0,
+                help=f"project x first: `x -> linear({expected}) -> unembed(…)`",
+            )
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"F.linear({e.arg(0)}, {e.arg(1)})"

@@ -1,0 +1,33 @@
+"""`unsqueeze`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape, num
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import axis_of, first_input, place, written
+
+
+class Unsqueeze(Primitive):
+    """A new axis of size 1, which is `axis` of the result."""
+
+    signature = "unsqueeze(axis: int)(x: [...]) -> [...]"
+    examples = (Example("x -> unsqueeze(1)"), Example("x -> unsqueeze(-1)"), Example("x -> unsqueeze(0)", "x: [5]"))
+
+    def check(self, call: Application) -> None:
+        axis_of(self, call, rank=len(call.shape(0)) + 1)
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        shape = call.shape(0)
+        axis = axis_of(self, call, rank=len(shape) + 1)
+        return ((*shape[:axis], num(1), *shape[axis:]),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank = first_input(node).rank
+        axis = place(node, rank=rank + 1)
+        return (tuple(same(i + (i >= axis)) for i in range(rank)),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{e.at(0)}.unsqueeze({written(node)})"

@@ -1,0 +1,229 @@
+"""`archdsl run`: the emitted module, run once forwards and once backwards on made-up inputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from archdsl.diagnostics import error
+from archdsl.ir.dims import Poly, evaluate
+from archdsl.ir.graph import Model, Value
+
+if TYPE_CHECKING:
+    import torch
+
+DEFAULT_TIME = 128
+"""How long the sequences are where nobody says and the context allows it."""
+
+
+class TensorInfo(BaseModel):
+    """A tensor that went in or came out."""
+
+    dtype: str
+    shape: list[int]
+
+
+class RunReport(BaseModel):
+    """What `archdsl run` prints."""
+
+    model: str
+    device: str
+    dtype: str
+    parameters: int
+    weights: int
+    """How many tensors of parameters there are."""
+    gradients: int
+    """How many of them have a gradient after the step."""
+    gradient_norm: float
+    loss: float
+    """The mean square of the results, which makes every one of them take part."""
+    inputs: dict[str, TensorInfo]
+    outputs: dict[str, TensorInfo]
+    milliseconds: dict[str, float]
+
+
+def run(
+    model: Model, *, weights: Path | None, seed: int, batch: int, time: int | None, device: str, dtype: str
+) -> RunReport:
+    """Compile a model, load its weights or draw them, and run one step.
+
+    Raises ArchError: E0502 where torch or the device is missing, E0503 where the model does not fit, the weights are not its own, or the
+    inputs break one of its conditions."""
+    try:
+        import torch
+    except ImportError:
+        raise error("E0502", "running a model needs PyTorch, which is not installed", help="pip install 'archdsl[torch]'") from None
+    from archdsl.lower.torch import class_name, emit, load_source
+
+    where = _device(torch, device)
+    _fits(torch, model, where, dtype)
+    milliseconds: dict[str, float] = {}
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        start = perf_counter()
+        result = work()
+        if where.type == "cuda":
+            torch.cuda.synchronize(where)
+        milliseconds[name] = 1e3 * (perf_counter() - start)
+        return result
+
+    source = timed("emit", lambda: emit(model))
+    torch.manual_seed(seed)
+
+    def build() -> torch.nn.Module:
+        with torch.device(where):
+            made: torch.nn.Module = load_source(source, class_name(model))()
+        return made
+
+    module = timed("build", build)
+    if weights is not None:
+        timed("load", lambda: _load(module, weights, where))
+    module = module.to(getattr(torch, dtype)).train()
+    inputs = _inputs(torch, model, where, dtype, batch, time)
+    try:
+        results = timed("forward", lambda: module(**inputs))
+        tensors = _named(model, results)
+        floats = [t for t in tensors.values() if t.is_floating_point()]
+        loss = torch.stack([t.float().square().mean() for t in floats]).mean() if floats else torch.zeros(())
+        if loss.requires_grad:
+            timed("backward", loss.backward)
+    except (AssertionError, ValueError) as problem:
+        raise error("E0503", f"the model refused its inputs: {_line(problem)}", help="give another `--time` or `--batch`") from None
+    except torch.OutOfMemoryError:
+        raise error("E0503", f"{device} ran out of memory", help="a smaller `--batch` or `--time`, or `--dtype bfloat16`") from None
+    parameters = list(module.parameters())
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = float(torch.stack([g.float().norm() for g in gradients]).norm()) if gradients else 0.0
+    return RunReport(
+        model=model.name,
+        device=str(where),
+        dtype=dtype,
+        parameters=sum(p.numel() for p in parameters),
+        weights=len(parameters),
+        gradients=len(gradients),
+        gradient_norm=norm,
+        loss=float(loss),
+        inputs={k: _info(v) for k, v in inputs.items()},
+        outputs={k: _info(v) for k, v in tensors.items()},
+        milliseconds=milliseconds,
+    )
+
+
+def _line(problem: BaseException) -> str:
+    return " ".join(str(problem).split()) or type(problem).__name__
+
+
+def _info(tensor: Any) -> TensorInfo:
+    return TensorInfo(dtype=str(tensor.dtype).removeprefix("torch."), shape=list(tensor.shape))
+
+
+def _device(torch: Any, name: str) -> torch.device:
+    try:
+        device: torch.device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as problem:
+        raise error("E0502", f"there is no device `{name}` here: {_line(problem).split('. ')[0]}", help="`--device cpu` is always there") from None
+    return device
+
+
+def _fits(torch: Any, model: Model, device: torch.device, dtype: str) -> None:
+    """Refuse what would bring the machine down: the weights and their gradients alone need more than there is."""
+    from archdsl.analyses.params import total
+
+    numbers = total(model)
+    need = numbers * max(4, 2 * getattr(torch, dtype).itemsize)  # drawn in float32, then weights and gradients
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    elif device.type == "cpu" and hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        return
+    if need > free:
+        raise error(
+            "E0503",
+            f"`{model.name}` has {numbers:,} parameters: with gradients {need / 2**30:,.1f} GiB in {dtype}, and {device} has {free / 2**30:,.1f} GiB",
+            help="make it smaller for a trial: `--set layers=2 --set width=256`",
+        )
+
+
+def _load(module: torch.nn.Module, path: Path, device: torch.device) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        state = load_file(path, device=str(device))
+    except FileNotFoundError:
+        raise error("E0503", f"there is no file `{path}`") from None
+    except (SafetensorError, OSError) as problem:
+        raise error("E0503", f"`{path}` is no safetensors file: {_line(problem)}") from None
+    own = {name: tuple(t.shape) for name, t in module.state_dict().items()}
+    theirs = {name: tuple(t.shape) for name, t in state.items()}
+    missing, extra = [n for n in own if n not in theirs], [n for n in theirs if n not in own]
+    other = [n for n in own if n in theirs and own[n] != theirs[n]]
+    notes = []
+    if missing:
+        notes.append(f"it lacks {len(missing)}: {', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}")
+    if extra:
+        notes.append(f"it has {len(extra)} more: {', '.join(extra[:3])}{', …' if len(extra) > 3 else ''}")
+    notes += [f"`{n}` is {list(theirs[n])}, and the model's is {list(own[n])}" for n in other[:3]]
+    if notes:
+        raise error("E0503", f"`{path}` holds the weights of another model", notes=notes, help="`archdsl init` draws weights for a spec")
+    module.load_state_dict(state)
+
+
+# --- inputs and results -----------------------------------------------------------------------------------------------------
+
+
+def _inputs(torch: Any, model: Model, device: torch.device, dtype: str, batch: int, time: int | None) -> dict[str, torch.Tensor]:
+    """Random tokens and numbers; every place real, all of one document, all of the first kind."""
+    from archdsl.analyses.params import vocabulary
+
+    context = model.context.value if model.context is not None else None
+    length = time or (min(DEFAULT_TIME, context) if isinstance(context, int) else DEFAULT_TIME)
+    sizes = {s.name: batch if s.name == "batch" else length for s in model.symbols}
+    rows = vocabulary(model) or 2
+    found = {}
+    for name, value in model.inputs:
+        shape = [_size(d.value, sizes) for d in value.shape]
+        found[name] = _drawn(torch, value, shape, rows, device, dtype)
+    return found
+
+
+def _size(value: Any, sizes: dict[str, int]) -> int:
+    size = evaluate(value, sizes) if isinstance(value, Poly) else value
+    if not isinstance(size, int):
+        raise error("E0503", f"an input's size would be {float(size):g} at these lengths", help="give another `--time`")
+    return size
+
+
+def _drawn(torch: Any, value: Value, shape: list[int], rows: int, device: torch.device, dtype: str) -> Any:
+    if value.dtype == "token":
+        return torch.randint(rows, shape, device=device)
+    if value.is_int:
+        return torch.zeros(shape, dtype=torch.long, device=device)
+    if value.is_bool:
+        return torch.ones(shape, dtype=torch.bool, device=device)
+    return torch.randn(shape, device=device, dtype=getattr(torch, dtype if value.dtype == "float" else value.dtype))
+
+
+def _named(model: Model, results: Any) -> dict[str, torch.Tensor]:
+    """The results under their names; numbered where they have none."""
+    flat = list(_flat(results))
+    names = [n for n, _ in model.outputs]
+    return {names[i] if i < len(names) and names[i] else ("output" if len(flat) == 1 else f"output_{i}"): t for i, t in enumerate(flat)}  # type: ignore[misc]
+
+
+def _flat(results: Any) -> Iterator[Any]:
+    if isinstance(results, dict):
+        for item in results.values():
+            yield from _flat(item)
+    elif isinstance(results, tuple | list):
+        for item in results:
+            yield from _flat(item)
+    else:
+        yield results

@@ -1,0 +1,149 @@
+"""Reports for people: what the commands print when nobody asks for JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from archdsl.analyses.params import ParamsReport
+    from archdsl.analyses.tree import Branch
+    from archdsl.api import ZooEntry
+    from archdsl.ir.graph import Model
+    from archdsl.trial import RunReport
+
+UNBROKEN = 10_000
+"""How wide a report may be where its reader is no terminal: a line stays a line, the same bytes everywhere."""
+
+
+def print_report(*parts: RenderableType) -> None:
+    """Print to standard output: as wide as its terminal, or plain text without trailing spaces."""
+    import sys
+
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        for part in parts:
+            Console(highlight=False).print(part)
+        return
+    plain = Console(highlight=False, width=UNBROKEN, color_system=None, file=io.StringIO(), force_terminal=False)
+    with plain.capture() as captured:
+        for part in parts:
+            plain.print(part)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def params_view(report: ParamsReport) -> Iterator[RenderableType]:
+    """Totals, the rule of thumb, and what each block holds."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    p = report.params
+    settings = ", ".join(f"{k} = {v:,}" if isinstance(v, int) else f"{k} = {v:g}" for k, v in report.config.items())
+    yield f"[bold]{escape(report.model)}[/]  [dim]{escape(report.source)}[/]" + (f"\n[dim]{escape(settings)}[/]" if settings else "")
+    totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    totals.add_column()
+    totals.add_column(justify="right")
+    totals.add_column(style="dim")
+    totals.add_row("parameters", f"{p.total:,}", "")
+    totals.add_row("  without embeddings", f"{p.non_embedding:,}", "")
+    if p.active != p.total:
+        totals.add_row("  active for each token", f"{p.active:,}", f"{100 * p.active / p.total:.1f} %")
+    if p.rule_of_thumb:
+        totals.add_row("rule of thumb", f"{p.rule_of_thumb:,}", f"12 · n_layer · d² = 12 · {p.layers} · {p.width:,}²")
+        totals.add_row("  exact / rule of thumb", f"{p.ratio:.4f}", "without embeddings")
+    if p.buffers:
+        totals.add_row("saved buffers", f"{p.buffers:,}", "not parameters")
+    yield totals
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("block")
+    table.add_column("declared at", style="dim")
+    for name in ("count", "each", "total", "share"):
+        table.add_column(name, justify="right")
+    for row in p.by_block[1:]:
+        share = f"{100 * row.total / p.total:.1f} %" if p.total else ""
+        table.add_row(escape(row.block), escape(row.source), f"{row.count:,}", f"{row.each:,}", f"{row.total:,}", share)
+    if len(p.by_block) > 1:
+        yield ""
+        yield table
+
+
+def tree_view(root: Branch) -> RenderableType:
+    """The model as a tree: step, block, what it gives back, parameters."""
+    from rich.markup import escape
+    from rich.tree import Tree
+
+    def label(b: Branch) -> str:
+        times = f" × {b.count}" if b.count > 1 else ""
+        shapes = ", ".join(f"{k} {list(s)}" for k, s in b.weights.items())
+        gives = f" -> {', '.join(b.output)}" if b.output else ""
+        holds = f" {{{shapes}}}" if shapes else ""
+        kind = f"shared {b.block}" if b.shared else b.block
+        each = f" {b.params:,}" if b.params else ""
+        total = f" [dim]({b.params * b.count:,})[/]" if b.count > 1 and b.params else ""
+        return f"[bold]{escape(b.name)}[/]{times} [cyan]{escape(kind)}[/][dim]{escape(gives + holds)}[/]{each}{total}"
+
+    def grow(view: Tree, b: Branch) -> Tree:
+        for child in b.children:
+            grow(view.add(label(child)), child)
+        return view
+
+    return grow(Tree(label(root)), root)
+
+
+def zoo_view(entries: Iterable[ZooEntry]) -> RenderableType:
+    """The zoo, one line a model."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("model", no_wrap=True)
+    table.add_column("file", style="dim", no_wrap=True)
+    table.add_column("description")
+    before = ""
+    for entry in entries:
+        table.add_row(escape(entry.name), entry.file, escape(entry.description) if entry.file != before else "")
+        before = entry.file
+    return table
+
+
+@contextlib.contextmanager
+def drawing(model: Model) -> Iterator[Callable[[str, int], None] | None]:
+    """A progress bar over the numbers of a model while its weights are drawn; None where standard error is no terminal."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from archdsl.analyses.params import estimate
+
+    counts = estimate(model).params
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("drawing", total=counts.total + counts.buffers)
+        yield lambda path, numbers: bar.update(task, advance=numbers, description=path)
+
+
+def run_view(report: RunReport) -> Iterator[RenderableType]:
+    """What went in, what came out, and how long it took."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    yield f"[bold]{escape(report.model)}[/]  [dim]{report.parameters:,} parameters, {report.dtype} on {escape(report.device)}[/]"
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, tensor in report.inputs.items():
+        table.add_row("in", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+    for name, tensor in report.outputs.items():
+        table.add_row("out", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+    for name, ms in report.milliseconds.items():
+        table.add_row("time", name, f"{ms:,.1f} ms")
+    table.add_row("loss", "", f"{report.loss:.6g}")
+    table.add_row("gradients", "", f"{report.gradients} of {report.weights} weights, norm {report.gradient_norm:.6g}")
+    yield table

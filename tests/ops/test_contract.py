@@ -1,0 +1,198 @@
+"""Every primitive keeps its contract: the examples it gives are compiled, run, differentiated and perturbed."""
+
+from __future__ import annotations
+
+import ast as python
+import inspect
+import itertools
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import archdsl
+from archdsl.api import module_from
+from archdsl.ir.dims import Num
+from archdsl.ir.graph import Model, OpNode, Value
+from archdsl.ir.op import EVERYWHERE, At, Example, Reads, same
+from archdsl.ops import registry
+
+NAMES = sorted(registry.names())
+CASES = [pytest.param(name, e, id=f"{name}-{i}") for name in NAMES for i, e in enumerate(registry.get(name).examples)]
+DTYPES = {"float": None, "float32": torch.float32, "bfloat16": torch.bfloat16, "int": torch.int64, "bool": torch.bool}
+
+
+def text_of(example: Example) -> str:
+    return f"model m({example.inputs}) {{ {example.statements} return {example.expression} }}"
+
+
+def drawn(value: Value, example: Example, generator: torch.Generator) -> Tensor:
+    shape = [int(d) for d in value.shape]
+    if value.is_bool:
+        return torch.rand(shape, generator=generator) < 0.5
+    if value.is_int:
+        return torch.randint(example.below, shape, generator=generator)
+    return torch.randn(shape, generator=generator)
+
+
+def inputs_of(model: Model, example: Example) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {name: drawn(value, example, generator) for name, value in model.inputs}
+
+
+def outputs_of(module: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
+    result = module(**inputs)
+    return [result] if isinstance(result, Tensor) else list(result)
+
+
+def compiled(example: Example) -> tuple[Model, Any]:
+    torch.manual_seed(0)
+    model = archdsl.load(text=text_of(example))
+    return model, module_from(model).eval()
+
+
+# --- every primitive ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_primitive_is_documented_and_shown(name: str) -> None:
+    op = registry.get(name)
+    assert op.name == name
+    assert op.header is not None
+    assert op.summary
+    assert len(op.examples) >= 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_primitive_imports_a_back_end(name: str) -> None:
+    tree = python.parse(inspect.getsource(inspect.getmodule(type(registry.get(name)))))
+    modules = [a.name for n in python.walk(tree) if isinstance(n, python.Import) for a in n.names]
+    modules += [n.module or "" for n in python.walk(tree) if isinstance(n, python.ImportFrom)]
+    assert not {m.partition(".")[0] for m in modules} & {"torch", "onnx", "onnx_ir", "onnxruntime", "transformers"}
+
+
+# --- every example --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "example"), CASES)
+def test_shapes_types_and_weights_are_those_foreseen(name: str, example: Example) -> None:
+    model, module = compiled(example)
+    for (_, value), found in zip(model.outputs, outputs_of(module, inputs_of(model, example)), strict=True):
+        assert list(found.shape) == [int(d) for d in value.shape]
+        assert found.dtype == (DTYPES[family(value)] or torch.float32)
+        assert not found.isnan().any()
+    weights = [w for node in model.block.graph.nodes if isinstance(node, OpNode) for w in node.weights]
+    foreseen = sum(size(w.shape) for w in weights if w.trained)
+    assert sum(p.numel() for p in module.parameters()) == foreseen
+
+
+@pytest.mark.parametrize(("name", "example"), CASES)
+def test_gradients_are_finite_and_reach_every_weight_and_input(name: str, example: Example) -> None:
+    if not example.gradients:
+        return
+    model, module = compiled(example)
+    inputs = inputs_of(model, example)
+    sources = [t.requires_grad_() for t in inputs.values() if t.is_floating_point()] + list(module.parameters())
+    total = sum(y.float().square().sum() for y in outputs_of(module, inputs) if y.requires_grad)
+    for gradient in torch.autograd.grad(total, sources, allow_unused=True):
+        assert gradient is not None
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(("name", "example"), CASES)
+def test_it_runs_in_bfloat16(name: str, example: Example) -> None:
+    model, module = compiled(example)
+    module = module.bfloat16()
+    inputs = {k: t.bfloat16() if t.is_floating_point() else t for k, t in inputs_of(model, example).items()}
+    for (_, value), found in zip(model.outputs, outputs_of(module, inputs), strict=True):
+        assert found.dtype == (DTYPES[family(value)] or torch.bfloat16)
+
+
+@pytest.mark.parametrize(("name", "example"), CASES)
+def test_nothing_is_read_that_it_does_not_claim_to_read(name: str, example: Example) -> None:
+    model, module = compiled(example)
+    inputs = inputs_of(model, example)
+    with torch.no_grad():
+        before = outputs_of(module, inputs)
+        for (key, value), place in ((i, p) for i in model.inputs for p in sampled(list(inputs[i[0]].shape))):
+            changed = {**inputs, key: perturbed(inputs[key], place, example)}
+            for (_, output), old, new in zip(model.outputs, before, outputs_of(module, changed), strict=True):
+                for spot in (old != new).nonzero().tolist():
+                    claims = claimed(model, output, value)
+                    assert any(within(claim, place, spot) for claim in claims), (
+                        f"{key}{list(place)} changes place {spot} of the output, which claims to read {claims}"
+                    )
+
+
+# --- helpers --------------------------------------------------------------------------------------------------------
+
+
+def family(value: Value) -> str:
+    return "int" if value.is_int else "bool" if value.is_bool else value.dtype
+
+
+def size(shape: Sequence[Num]) -> int:
+    total = 1
+    for d in shape:
+        total *= int(d)
+    return total
+
+
+def sampled(shape: list[int]) -> list[tuple[int, ...]]:
+    """All places, or of a larger tensor every so many of them."""
+    places = list(itertools.product(*map(range, shape)))
+    return places[:: max(1, len(places) // 24)]
+
+
+def perturbed(x: Tensor, place: tuple[int, ...], example: Example) -> Tensor:
+    y = x.clone()
+    if x.dtype == torch.bool:
+        y[place] = ~y[place]
+    elif x.is_floating_point():
+        y[place] = -3 * y[place] + 1
+    else:
+        y[place] = (y[place] + 1) % example.below
+    return y
+
+
+def claimed(model: Model, output: Value, source: Value) -> list[Reads]:
+    """What an output says that it reads of an input, along every path between them."""
+    start: Reads = tuple(same(i) for i in range(output.rank))
+    found: dict[int, list[Reads]] = {id(output): [start]}
+    for node in reversed(model.block.graph.nodes):
+        if not isinstance(node, OpNode):
+            continue
+        for claim in [c for v in node.outputs for c in found.get(id(v), [])]:
+            for value, reads in zip(node.inputs, node.op.reads(node), strict=True):
+                if isinstance(value, Value):
+                    assert len(reads) == value.rank, (node.op.name, reads)
+                    found.setdefault(id(value), []).append(tuple(through(read, claim) for read in reads))
+    return found.get(id(source), [])
+
+
+def through(read: At | None, claim: Reads) -> At | None:
+    """A place read, as a function of the places of what reads the reader."""
+    if read is EVERYWHERE:
+        return EVERYWHERE
+    axes: dict[int, Fraction] = {}
+    offset = read.offset
+    for axis, scale in read.axes:
+        assert scale >= 0, "a bound has to grow with the place"
+        outer = claim[axis]
+        if outer is EVERYWHERE:
+            return EVERYWHERE
+        offset += scale * outer.offset
+        for a, s in outer.axes:
+            axes[a] = axes.get(a, Fraction(0)) + scale * s
+    return At(tuple(axes.items()), offset)
+
+
+def within(claim: Reads, place: Sequence[int], spot: Sequence[int]) -> bool:
+    """Whether the place of the input is among those that a place of the output claims to read."""
+    return all(
+        read is EVERYWHERE or p <= sum(s * spot[a] for a, s in read.axes) + read.offset
+        for read, p in zip(claim, place, strict=True)
+    )

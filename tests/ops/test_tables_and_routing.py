@@ -1,0 +1,64 @@
+"""Embeddings and the tied head, sinusoids, and groups of experts."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import archdsl
+from archdsl.diagnostics import ArchError
+
+
+def compiled(text: str) -> nn.Module:
+    torch.manual_seed(0)
+    return archdsl.to_torch(text=f"model m{text}").eval()
+
+
+def test_the_tied_head_reads_the_embedding() -> None:
+    module = compiled("(ids: token[batch, time]) { let words = shared(embedding(11, 8)) return (ids -> words) -> unembed(words) }")
+    assert list(module.state_dict()) == ["words.weight"]
+    ids = torch.randint(11, (2, 5))
+    table = module.state_dict()["words.weight"]
+    torch.testing.assert_close(module(ids), F.linear(F.embedding(ids, table), table))
+
+
+def test_a_head_of_another_width_is_told_which() -> None:
+    with pytest.raises(ArchError, match="the head is tied to an embedding of width 8, but x has width 6") as problem:
+        archdsl.load(text="model m(x: [batch, time, 6]) { let words = shared(embedding(11, 8)) return x -> unembed(words) }")
+    assert [d.code for d in problem.value.diagnostics] == ["E0301"]
+
+
+def test_sinusoids_are_those_of_the_transformer() -> None:
+    module = compiled("(x: [batch, time, 6]) { return x + sinusoid(time, 6) }")
+    turns = compiled("(x: [batch, time, 6]) { return x + sinusoid(time, 6, theta: 100, interleaved: true, offset: 3) }")
+    for time in (1, 9):
+        x = torch.zeros(1, time, 6)
+        for t in range(time):
+            for i in range(3):
+                angle = t * 10_000 ** (-2 * i / 6)
+                assert module(x)[0, t, i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+                assert module(x)[0, t, i + 3].item() == pytest.approx(math.cos(angle), abs=1e-5)
+                angle = (t + 3) * 100 ** (-2 * i / 6)
+                assert turns(x)[0, t, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+                assert turns(x)[0, t, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+@pytest.mark.parametrize("score", ["top2", "max"])
+def test_only_experts_of_the_best_groups_stay(score: str) -> None:
+    module = compiled(f"(x: [batch, 12]) {{ return x -> keep_groups(4, 2, score: {score}) }}")
+    x = torch.randn(5, 12)
+    for row, kept in zip(x, module(x), strict=True):
+        groups = row.view(4, 3)
+        worth = groups.topk(2).values.sum(-1) if score == "top2" else groups.amax(-1)
+        best = set(worth.topk(2).indices.tolist())
+        expected = [v.item() if i // 3 in best else -math.inf for i, v in enumerate(row)]
+        assert kept.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("use", ["keep_groups(5, 2)", "keep_groups(4, 5)", "keep_groups(12, 2)"])
+def test_groups_that_do_not_work_out(use: str) -> None:
+    with pytest.raises(ArchError) as problem:
+        archdsl.load(text=f"model m(x: [2, 12]) {{ return x -> {use} }}")
+    assert [d.code for d in problem.value.diagnostics] == ["E0401"]

@@ -1,0 +1,156 @@
+"""What primitives compute, against plain PyTorch written another way; and `rearrange` against its definition."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from test_contract import claimed, within
+from torch import Tensor
+
+import archdsl
+from archdsl.api import module_from
+
+X = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(0))
+IDS = torch.arange(12).reshape(2, 6) % 5
+
+
+def run(inputs: str, expression: str, *tensors: Tensor) -> Tensor:
+    model = archdsl.load(text=f"model m({inputs}) {{ {expression} }}")
+    result: Tensor = module_from(model).eval()(*tensors)
+    return result
+
+
+def shifted(x: Tensor, by: int, fill: float = 0) -> Tensor:
+    out = torch.full_like(x, fill)
+    for t in range(x.size(1)):
+        if 0 <= t - by < x.size(1):
+            out[:, t] = x[:, t - by]
+    return out
+
+
+MEANT: list[tuple[str, Callable[[Tensor], Tensor]]] = [
+    ("x - 2 * x / 4 + x ** 2", lambda x: x - x / 2 + x * x),
+    ("-x ** 2", lambda x: -(x * x)),
+    ("2 ** -x", lambda x: torch.exp(-x * math.log(2))),
+    ("(x - 1) - (x - 2)", torch.ones_like),
+    ("x / (x / 2)", lambda x: torch.full_like(x, 2.0)),
+    ("(x // 1) + (x % 1)", lambda x: x),
+    ("sign(x) * abs(x)", lambda x: x),
+    ("where((x > 0) & ~(x > 1) | (x < -1), 0, x)", lambda x: x - x * ((x > 0) * (x <= 1) + (x < -1))),
+    ("rsqrt(square(x)) * abs(x)", torch.ones_like),
+    ("reciprocal(x) * x", torch.ones_like),
+    (
+        "clamp(low: -0.5, high: 0.5)(x)",
+        lambda x: torch.minimum(torch.maximum(x, torch.tensor(-0.5)), torch.tensor(0.5)),
+    ),
+    ("minimum(x, 0.5) + maximum(x, 0.5)", lambda x: x + 0.5),
+    ("x -> relu_squared", lambda x: (x * (x > 0)) ** 2),
+    ("x -> quick_gelu", lambda x: x / (1 + torch.exp(-1.702 * x))),
+    ("x -> gelu", lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2),
+    ("x -> gelu_tanh", lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+    ("x -> mish", lambda x: x * torch.tanh(torch.log1p(torch.exp(x)))),
+    ("x -> hard_swish", lambda x: x * (x / 6 + 0.5).clamp(0, 1)),
+    ("x -> hard_sigmoid", lambda x: (x / 6 + 0.5).clamp(0, 1)),
+    ("x -> softsign", lambda x: x / (1 + x.abs())),
+    ("x -> elu(0.5)", lambda x: torch.where(x > 0, x, 0.5 * (torch.exp(x) - 1))),
+    ("x -> leaky_relu(0.2)", lambda x: torch.where(x > 0, x, 0.2 * x)),
+    ("x -> prelu(0.1)", lambda x: torch.where(x > 0, x, 0.1 * x)),
+    ("x -> glu", lambda x: x[..., :4] * torch.sigmoid(x[..., 4:])),
+    ("x -> glu(axis: 1)", lambda x: x[:, :3] * torch.sigmoid(x[:, 3:])),
+    ("x -> var", lambda x: ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1)),
+    ("x -> logsumexp(axis: [1, 2])", lambda x: torch.log(torch.exp(x).sum((1, 2)))),
+    ("exp(x -> log_softmax(axis: 1))", lambda x: torch.exp(x) / torch.exp(x).sum(1, keepdim=True)),
+    ("x -> cumsum(axis: 1)", lambda x: torch.stack([x[:, : t + 1].sum(1) for t in range(6)], 1)),
+    ("x -> l2_normalize(axis: 1)", lambda x: x / (x * x).sum(1, keepdim=True).sqrt()),
+    ("x -> merge_heads", lambda x: torch.cat([x[0], x[1]], -1)),
+    ("x -> transpose(0, 2) -> permute(2, 1, 0)", lambda x: x),
+    ("concat(x[:, 4:], x[:, :4], axis: 1)", lambda x: x.roll(2, 1)),
+    ("stack(x, -x)", lambda x: torch.cat((x.unsqueeze(1), -x.unsqueeze(1)), 1)),
+    ("x -> pad(1, 2, value: 3)", lambda x: torch.cat((torch.full((2, 1, 8), 3.0), x, torch.full((2, 2, 8), 3.0)), 1)),
+    ("x -> shift", lambda x: shifted(x, 1)),
+    ("x -> shift(2, fill: 7)", lambda x: shifted(x, 2, 7)),
+    ("x -> shift(-3)", lambda x: shifted(x, -3)),
+    ("x -> roll(-1)", lambda x: torch.cat((x[:, 1:], x[:, :1]), 1)),
+    ("x -> flip", lambda x: torch.stack([x[:, t] for t in reversed(range(6))], 1)),
+    ("x -> repeat(2)", lambda x: torch.stack((x, x), 2).reshape(2, 12, 8)),
+    ("x -> tile(2)", lambda x: torch.cat((x, x), 1)),
+    ("x[:, 1] -> unsqueeze(1) -> expand(1, 3)", lambda x: torch.stack((x[:, 1],) * 3, 1)),
+    ("x -> unflatten(-1, 2, 4) -> flatten(2)", lambda x: x),
+    ("gather(x, argsort(x))", lambda x: x.sort(-1).values),
+    ("x * cast(float)(indices(8))", lambda x: x * torch.arange(8.0)),
+    ('einsum("b q d, b k d -> b q k", x, x)', lambda x: (x[:, :, None] * x[:, None]).sum(-1)),
+    ("matmul(x, x -> transpose(1, 2))", lambda x: (x[:, :, None] * x[:, None]).sum(-1)),
+    ("x * stop_gradient(x)", lambda x: x * x),
+]
+
+
+@pytest.mark.parametrize(("expression", "meant"), MEANT, ids=[m[0] for m in MEANT])
+def test_it_computes_what_is_meant(expression: str, meant: Callable[[Tensor], Tensor]) -> None:
+    torch.testing.assert_close(run("x: [2, 6, 8]", f"return {expression}", X), meant(X))
+
+
+def test_places_are_picked() -> None:
+    text = "v, p = x -> topk(3) return v - gather(x, p)"
+    assert not run("x: [2, 6, 8]", text, X).any()
+    text = "v, p = x -> sort return scatter(zeros(2, 6, 8), p, v)"
+    assert torch.equal(run("x: [2, 6, 8]", text, X), X)
+    ids = run("ids: int[2, 6]", "return one_hot(5)(ids) -> argmax", IDS)
+    assert torch.equal(ids, IDS)
+    table = run("table: [5, 8], ids: int[2, 6]", "return table[ids]", X[0, :5], IDS)
+    assert torch.equal(table, torch.stack([torch.stack([X[0, i] for i in row]) for row in IDS]))
+    added = run(
+        "x: [2, 5], ids: int[2, 6], v: [2, 6]", "return scatter_add(x, ids, v)", torch.zeros(2, 5), IDS, X[..., 0]
+    )
+    for b, i in ((b, i) for b in range(2) for i in range(5)):
+        torch.testing.assert_close(added[b, i], X[b, :, 0][IDS[b] == i].sum())
+
+
+def test_no_gradient_passes_stop_gradient() -> None:
+    x = X.clone().requires_grad_()
+    run("x: [2, 6, 8]", "return x * stop_gradient(x)", x).sum().backward()
+    torch.testing.assert_close(x.grad, X)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_rearrange_is_cut_move_merge(seed: int) -> None:
+    draw = random.Random(seed)
+    sizes = {name: draw.randint(2, 3) for name in "abcde"[: draw.randint(2, 5)]}
+
+    def grouped(names: list[str]) -> list[list[str]]:
+        groups: list[list[str]] = [[]]
+        for name in names:
+            if groups[-1] and draw.random() < 0.6:
+                groups.append([])
+            groups[-1].append(name)
+        for _ in range(draw.randint(0, 1)):
+            groups.insert(draw.randint(0, len(groups)), [])
+        return groups
+
+    def written(groups: list[list[str]]) -> str:
+        return " ".join("1" if not g else g[0] if len(g) == 1 else f"({' '.join(g)})" for g in groups)
+
+    names = list(sizes)
+    left = grouped(names)
+    moved = draw.sample(names, len(names)) if draw.random() < 0.8 else names
+    right = grouped(moved)
+    # Of each group one size is left out.
+    left_out = {draw.choice(g) for g in left if g}
+    given = [n for g in left if len(g) > 1 for n in g if n not in left_out]
+    options = "".join(f", {n}: {sizes[n]}" for n in given)
+    shape = [math.prod(sizes[n] for n in g) for g in left]
+    x = torch.arange(math.prod(shape)).reshape(shape).float()
+    text = f'(x: {shape}) {{ return (x -> rearrange("{written(left)} -> {written(right)}"{options})) + 0 }}'
+    model = archdsl.load(text=f"model m{text}")
+    found = module_from(model)(x)
+    cut = x.reshape([sizes[n] for n in names]).permute([names.index(n) for n in moved])
+    assert torch.equal(found, cut.reshape([math.prod(sizes[n] for n in g) for g in right]))
+    claims = claimed(model, *model.block.graph.outputs, *model.block.graph.inputs)
+    for spot in itertools.product(*map(range, found.shape)):
+        source = np.unravel_index(int(found[spot]), shape)
+        assert any(within(claim, source, spot) for claim in claims)

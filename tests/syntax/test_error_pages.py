@@ -1,0 +1,50 @@
+"""The page of each syntax error keeps its word: the wrong example raises exactly its code, the right one parses."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import archdsl
+from archdsl.diagnostics import ArchError
+from archdsl.source import Source
+from archdsl.syntax.parse import parse, read_source
+
+PACKAGE = Path(archdsl.__file__).parent if archdsl.__file__ else Path(__file__).resolve().parents[2] / "archdsl"
+PAGES = sorted((PACKAGE / "errors").glob("E01*.md"))
+PAGE = re.compile(
+    r"# (?P<code>E01\d\d): [^\n]+\n\n.+?\n\n"
+    r"## Wrong\n\n```arch\n(?P<wrong>.+?)```\n\n## Right\n\n```arch\n(?P<right>.+?)```\n",
+    re.DOTALL,
+)
+
+
+def codes(text: str) -> set[str]:
+    try:
+        parse(Source("page.arch", text))
+    except ArchError as problem:
+        return {d.code for d in problem.diagnostics}
+    return set()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
+def test_page(path: Path, tmp_path: Path) -> None:
+    page = PAGE.fullmatch(path.read_text(encoding="utf-8"))
+    assert page, "a page is a heading, a text, and an example below `## Wrong` and `## Right`"
+    assert page["code"] == path.stem
+    assert codes(page["right"]) == set()
+    if path.stem != "E0108":
+        assert codes(page["wrong"]) == {path.stem}
+        return
+    # the text of an unreadable file is nobody's: the example imports one
+    assert codes(page["wrong"]) == set()
+    with pytest.raises(ArchError) as raised:
+        read_source(tmp_path / "comon.arch", "blocks/comon.arch")
+    assert raised.value.diagnostics[0].code == "E0108"
+
+
+def test_every_code_has_a_page() -> None:
+    used = set()
+    for file in (PACKAGE / "syntax").glob("*.py"):
+        used |= set(re.findall(r'"(E01\d\d)"', file.read_text(encoding="utf-8")))
+    assert used == {path.stem for path in PAGES}

@@ -1,0 +1,113 @@
+"""What a user gets from the distributions: they hold all the data, and run without the checkout."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from archdsl import resources
+
+ROOT = Path(__file__).resolve().parent.parent
+GPT2_PARAMETERS = 124_439_808
+
+pytestmark = pytest.mark.slow
+
+
+def _run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, unpacked."""
+    folder = tmp_path_factory.mktemp("sdist")
+    _run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, cwd=ROOT)
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    return folder / archive.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the source distribution as an installer builds it; needs no network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    _run(*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", folder, sdist, cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the wheel's content and nothing else."""
+    folder = tmp_path_factory.mktemp("site")
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    _run(*pip, "install", "--no-deps", "--no-index", "--target", folder, wheel, cwd=folder)
+    return folder
+
+
+def _python(installed: Path, empty: Path, *arguments: str) -> str:
+    """Run Python where only the installed wheel can be the compiler: not the checkout, nor the editable install."""
+    env = {**os.environ, "PYTHONPATH": str(installed)}
+    return _run(sys.executable, *arguments, cwd=empty, env=env)
+
+
+def _files(folder: str, pattern: str) -> set[str]:
+    return {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob(pattern)}
+
+
+def test_the_sdist_holds_what_building_and_testing_need(sdist: Path) -> None:
+    expected = {"pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md", "CHANGELOG.md"}
+    expected |= _files("archdsl", "*.py") | _files("archdsl/errors", "*.md") | _files("tests", "*.py")
+    expected |= _files("grammars", "*.lark") | _files("specs", "*.arch")
+    assert {name for name in expected if not (sdist / name).is_file()} == set()
+
+
+def test_the_wheel_holds_the_package_and_its_data_only(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    expected = _files("archdsl", "*.py") | _files("archdsl/errors", "*.md") | {"archdsl/py.typed"}
+    expected |= {f"archdsl/_data/{name}" for name in _files("grammars", "*.lark") | _files("specs", "*.arch")}
+    assert expected - names == set()
+    assert {name for name in names if not name.startswith(("archdsl/", "archdsl-"))} == set()
+
+
+def test_the_installed_package_finds_its_own_data(installed: Path, tmp_path: Path) -> None:
+    files = "*resources.zoo_files().values(), *resources.library_files().values()"
+    script = f"from archdsl import resources; print({files}, sep=chr(10))"
+    found = [Path(line) for line in _python(installed, tmp_path, "-c", script).splitlines()]
+    assert len(found) == len(resources.zoo_files()) + len(resources.library_files())
+    assert all(path.is_relative_to(installed.resolve()) for path in found)
+
+
+def test_list_names_the_zoo(installed: Path, tmp_path: Path) -> None:
+    assert "gpt2" in _python(installed, tmp_path, "-m", "archdsl", "list")
+
+
+def test_check_accepts_a_spec_of_the_zoo(installed: Path, tmp_path: Path) -> None:
+    _python(installed, tmp_path, "-m", "archdsl", "check", "gpt2")
+
+
+def test_estimate_prints_json(installed: Path, tmp_path: Path) -> None:
+    answer = json.loads(_python(installed, tmp_path, "-m", "archdsl", "estimate", "gpt2", "--json"))
+    assert GPT2_PARAMETERS in set(_leaves(answer))
+
+
+def _leaves(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
