@@ -1,4 +1,5 @@
-"""What a program can ask of the compiler. Nothing here loads a back end before it is used, or the compiler before it is asked."""
+"""What a program can ask of the compiler. Nothing here loads a back end before it is used, or the compiler before it is
+asked."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _COMPILED = re.compile(r"^(model|variant)[ \t]+([^\W\d]\w*)", re.MULTILINE)
 _COMMENT = re.compile(r"\A(?:[ \t]*#[^\n]*\n)*")
 
 
-# --- what a spec is called --------------------------------------------------------------------------------------------------
+# --- what a spec is called --------------------------------------------------------------------------------------------
 
 
 class ZooEntry(NamedTuple):
@@ -55,7 +56,8 @@ def list_zoo() -> tuple[ZooEntry, ...]:
 
 
 class Spec(NamedTuple):
-    """A spec that was found: its text, where it lies, below which folder it may import, and which of its models is meant."""
+    """A spec that was found: its text, where it lies, below which folder it may import, and which of its models is
+    meant."""
 
     source: Source
     path: Path | None
@@ -111,7 +113,9 @@ def _file(path: Path, shown: str, model: str | None) -> Spec:
         raise error("E0108", f"`{shown}` cannot be read: {problem}") from None
     below = full.is_relative_to(here)
     root = here if below else full.parent
-    return Spec(read_source(full, full.relative_to(root).as_posix()) if below else read_source(full, shown), full, root, model)
+    return Spec(
+        read_source(full, full.relative_to(root).as_posix()) if below else read_source(full, shown), full, root, model
+    )
 
 
 def _zoo(name: str, model: str | None) -> Spec:
@@ -122,20 +126,21 @@ def _zoo(name: str, model: str | None) -> Spec:
     if entries:
         # A model that two files declare is the one of the file that is called so.
         entry = next((e for e in entries if e.file == f"{name}.arch"), entries[0])
-        path, chosen = files[entry.file.removesuffix(".arch")], model or name
+        path, model = files[entry.file.removesuffix(".arch")], model or name
     elif name in files:
-        path, chosen = files[name], model
+        path = files[name]
     else:
         known = {e.name for e in list_zoo()} | set(files)
         raise error(
             "E0210",
             f"the zoo has no model `{name}`, and there is no file of that name",
-            help=did_you_mean(name, known) or "`archdsl list` shows the zoo; a spec of your own is given as a path: `model.arch`",
+            help=did_you_mean(name, known)
+            or "`archdsl list` shows the zoo; a spec of your own is given as a path: `model.arch`",
         )
-    return Spec(read_source(path, path.name), path, path.parent, chosen)
+    return Spec(read_source(path, path.name), path, path.parent, model)
 
 
-# --- the front half ---------------------------------------------------------------------------------------------------------
+# --- the front half ---------------------------------------------------------------------------------------------------
 
 
 def load(
@@ -148,9 +153,9 @@ def load(
 ) -> Model:
     """Read, elaborate and check a spec.
 
-    `spec` is a path, `path:model`, or the name of a model of the zoo; `text` is a spec itself. `model` picks one where a file declares
-    several (the first by default), and `set` gives its hyper-parameters other values. Raises ArchError with everything that is wrong;
-    a logit that later tokens reach is an error too, unless `allow_noncausal`."""
+    `spec` is a path, `path:model`, or the name of a model of the zoo; `text` is a spec itself. `model` picks one where
+    a file declares several (the first by default), and `set` gives its hyper-parameters other values. Raises ArchError
+    with everything that is wrong; a logit that later tokens reach is an error too, unless `allow_noncausal`."""
     return load_found(find_spec(spec, text=text, model=model), set, allow_noncausal)
 
 
@@ -192,8 +197,8 @@ def check(
     set: Settings | None = None,
     allow_noncausal: bool = False,
 ) -> tuple[Diagnostic, ...]:
-    """Everything that can be said against a spec, errors and lints; () for one that is fine. Arguments as for `load`; never raises
-    ArchError. Without `model`, every model and variant that the file declares is checked."""
+    """Everything that can be said against a spec, errors and lints; () for one that is fine. Arguments as for `load`;
+    never raises ArchError. Without `model`, every model and variant that the file declares is checked."""
     try:
         found = find_spec(spec, text=text, model=model)
         return check_found(found, set, allow_noncausal)
@@ -238,7 +243,7 @@ def estimate(
     return count(load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal))
 
 
-# --- PyTorch ----------------------------------------------------------------------------------------------------------------
+# --- PyTorch ----------------------------------------------------------------------------------------------------------
 
 
 def torch_source(
@@ -249,7 +254,8 @@ def torch_source(
     set: Settings | None = None,
     allow_noncausal: bool = False,
 ) -> str:
-    """The model as one PyTorch file that imports only the standard library and torch. Loads no torch. Arguments and errors as for `load`."""
+    """The model as one PyTorch file that imports only the standard library and torch. Loads no torch. Arguments and
+    errors as for `load`."""
     from archdsl.lower.torch import emit
 
     return emit(load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal))
@@ -263,15 +269,18 @@ def to_torch(
     set: Settings | None = None,
     allow_noncausal: bool = False,
 ) -> nn.Module:
-    """The model as a module, made by executing what `torch_source` gives. Arguments and errors as for `load`; needs torch."""
+    """The model as a module, made by executing what `torch_source` gives. Arguments and errors as for `load`; needs
+    torch."""
     return module_from(load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal))
 
 
 def module_from(model: Model) -> nn.Module:
     """The emitted module of a loaded model."""
-    from archdsl.lower.torch import class_name, emit, load_source
+    from archdsl.lower.load import load_source
+    from archdsl.lower.python import class_name
+    from archdsl.lower.torch import emit
 
-    module: nn.Module = load_source(emit(model), class_name(model))()
+    module: nn.Module = load_source(emit(model), class_name(model.name))()
     return module
 
 
@@ -279,19 +288,26 @@ def source_for(spec: str | Path, to: str, *, set: Settings | None = None, allow_
     """The spec compiled to a back end, as text. Raises ArchError: E0501 for one that there is not."""
     if to != "torch":
         help_ = "`--to torch` writes one PyTorch file"
-        raise error("E0501", f"there is no lowering to `{to}`", help=help_ if to == "onnx" else did_you_mean(to, ["torch"]) or help_)
+        raise error(
+            "E0501",
+            f"there is no lowering to `{to}`",
+            help=help_ if to == "onnx" else did_you_mean(to, ["torch"]) or help_,
+        )
     return torch_source(spec, set=set, allow_noncausal=allow_noncausal)
 
 
-def draw_weights(model: Model, seed: int, dtype: str, path: Path, progress: Callable[[str, int], None] | None = None) -> None:
-    """Draw every weight as the spec says and write a safetensors file, one tensor at a time and without torch. The same seed draws the
-    same numbers everywhere. `progress` is told each path and how many numbers it holds. Raises OSError where it cannot be written."""
+def draw_weights(
+    model: Model, seed: int, dtype: str, path: Path, progress: Callable[[str, int], None] | None = None
+) -> None:
+    """Draw every weight as the spec says and write a safetensors file, one tensor at a time and without torch. The same
+    seed draws the same numbers everywhere. `progress` is told each path and how many numbers it holds. Raises OSError
+    where it cannot be written."""
     from archdsl.lower.weights import draw
 
     draw(model, seed, dtype, path, progress)
 
 
-# --- texts ------------------------------------------------------------------------------------------------------------------
+# --- texts ------------------------------------------------------------------------------------------------------------
 
 
 def format_text(source: Source) -> str:
@@ -303,7 +319,8 @@ def format_text(source: Source) -> str:
 
 
 def expand(spec: str | Path, *, set: Settings | None = None, block: str | None = None) -> str:
-    """A spec with its declared bodies written out as the equations they stand for; with `block`, only that block or model."""
+    """A spec with its declared bodies written out as the equations they stand for; with `block`, only that block or
+    model."""
     from archdsl.ir.expand import expand_spec
 
     found = find_spec(spec)

@@ -1,6 +1,8 @@
-"""The commands. Each reads its arguments, asks `archdsl.api`, and prints; what it prints for people is in `archdsl.views`.
+"""The commands. Each reads its arguments, asks `archdsl.api`, and prints; what it prints for people is in
+`archdsl.views`.
 
-Exit status: 0 fine · 1 the spec is wrong · 2 the command line is · 70 an error in the compiler itself · 130 interrupted."""
+Exit status: 0 fine · 1 the spec is wrong · 2 the command line is · 70 an error in the compiler itself · 130
+interrupted."""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ app = typer.Typer(
 )
 
 
-# --- the frame around every command -------------------------------------------------------------------------------------------
+# --- the frame around every command -----------------------------------------------------------------------------------
 
 
 def main() -> NoReturn:
@@ -104,7 +106,8 @@ def _say(line: str) -> None:
 
 
 def _silence() -> None:
-    """Nobody reads standard output any more, or it cannot be written: what is left in its buffer must not be tried again."""
+    """Nobody reads standard output any more, or it cannot be written: what is left in its buffer must not be tried
+    again."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
@@ -128,7 +131,8 @@ def _show(diagnostics: Iterable[Diagnostic]) -> None:
 
 
 def _blame(diagnostics: Iterable[Diagnostic]) -> int:
-    """Whether the spec is wrong or the command line: a file that is not there, a model that no file has, a `--set` that says nothing."""
+    """Whether the spec is wrong or the command line: a file that is not there, a model that no file has, a `--set` that
+    says nothing."""
     for d in diagnostics:
         if d.span is None and d.code in ("E0108", "E0210", "E0206", "E0501", "E0502", "E0503"):
             return WRONG_CALL
@@ -137,7 +141,7 @@ def _blame(diagnostics: Iterable[Diagnostic]) -> int:
     return WRONG_SPEC if any(d.is_error for d in diagnostics) else FINE
 
 
-# --- arguments ----------------------------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -158,10 +162,14 @@ def _settings(given: list[str] | None) -> dict[str, str]:
 
 
 SpecArgument = Annotated[
-    str, typer.Argument(metavar="SPEC", help="A path, path:model, or the name of a model of the zoo.", autocompletion=_complete)
+    str,
+    typer.Argument(
+        metavar="SPEC", help="A path, path:model, or the name of a model of the zoo.", autocompletion=_complete
+    ),
 ]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Give a hyper-parameter another value (repeatable).")
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Give a hyper-parameter another value (repeatable)."),
 ]
 NoncausalOption = Annotated[bool, typer.Option("--allow-noncausal", help="Accept a head that later tokens reach.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
@@ -191,13 +199,18 @@ def _main(
         raise typer.Exit
 
 
-# --- the front half -----------------------------------------------------------------------------------------------------------
+# --- the front half ---------------------------------------------------------------------------------------------------
 
 
 @command("check")
 def check(
-    specs: Annotated[list[str], typer.Argument(metavar="SPEC…", help="Paths, path:model, or names of the zoo.", autocompletion=_complete)],
-    format: Annotated[Literal["text", "concise", "json", "github"], typer.Option("--format", help="How to print what was found.")] = "text",
+    specs: Annotated[
+        list[str],
+        typer.Argument(metavar="SPEC…", help="Paths, path:model, or names of the zoo.", autocompletion=_complete),
+    ],
+    format: Annotated[
+        Literal["text", "concise", "json", "github"], typer.Option("--format", help="How to print what was found.")
+    ] = "text",
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> int:
@@ -225,7 +238,9 @@ def check(
 
 
 @command("estimate")
-def estimate(spec: SpecArgument, json: JsonOption = False, set: SetOption = None, allow_noncausal: NoncausalOption = False) -> None:
+def estimate(
+    spec: SpecArgument, json: JsonOption = False, set: SetOption = None, allow_noncausal: NoncausalOption = False
+) -> None:
     """Count parameters exactly: total, without embeddings, active for each token, by block."""
     from archdsl.analyses.params import estimate as count
 
@@ -233,8 +248,7 @@ def estimate(spec: SpecArgument, json: JsonOption = False, set: SetOption = None
     if json:
         _print_json(report.model_dump_json(indent=2))
         return
-    from archdsl.views import params_view
-    from archdsl.views import print_report
+    from archdsl.views import params_view, print_report
 
     print_report(*params_view(report))
 
@@ -243,8 +257,12 @@ def estimate(spec: SpecArgument, json: JsonOption = False, set: SetOption = None
 def show(
     spec: SpecArgument,
     ir: Annotated[bool, typer.Option("--ir", help="Print the IR, every block once.")] = False,
-    expand: Annotated[bool, typer.Option("--expand", help="Print declared bodies as the equations they stand for.")] = False,
-    block: Annotated[str | None, typer.Option("--block", metavar="NAME", help="With --expand: only this block or model.")] = None,
+    expand: Annotated[
+        bool, typer.Option("--expand", help="Print declared bodies as the equations they stand for.")
+    ] = False,
+    block: Annotated[
+        str | None, typer.Option("--block", metavar="NAME", help="With --expand: only this block or model.")
+    ] = None,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
@@ -270,16 +288,20 @@ def show(
     if json:
         _print_json(tree(model).model_dump_json(indent=2))
         return
-    from archdsl.views import print_report
-    from archdsl.views import tree_view
+    from archdsl.views import print_report, tree_view
 
     print_report(tree_view(tree(model)))
 
 
 @command("fmt")
 def fmt(
-    files: Annotated[list[str], typer.Argument(metavar="FILE…", help="Files or folders; - reads standard input and writes to standard output.")],
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit with 1 where something would change.")] = False,
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE…", help="Files or folders; - reads standard input and writes to standard output."),
+    ],
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 where something would change.")
+    ] = False,
 ) -> int:
     """Bring specs into their canonical form."""
     from archdsl.api import format_text
@@ -345,20 +367,22 @@ def list_(json: JsonOption = False) -> None:
 
         _print_json(text.dumps({"models": [e._asdict() for e in list_zoo()]}, indent=2, ensure_ascii=False))
         return
-    from archdsl.views import print_report
-    from archdsl.views import zoo_view
+    from archdsl.views import print_report, zoo_view
 
     print_report(zoo_view(list_zoo()))
 
 
-# --- the back ends ------------------------------------------------------------------------------------------------------------
+# --- the back ends ----------------------------------------------------------------------------------------------------
 
 
 @command("compile")
 def compile_(
     spec: SpecArgument,
     to: Annotated[str, typer.Option("--to", metavar="torch", help="What to compile to.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; standard output by default.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to write it; standard output by default."),
+    ] = None,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
@@ -376,9 +400,13 @@ def compile_(
 @command("init")
 def init(
     spec: SpecArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.safetensors", help="Where to write the weights.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.safetensors", help="Where to write the weights.")
+    ],
     seed: Annotated[int, typer.Option("--seed", help="The same seed draws the same weights, on every machine.")] = 0,
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="How the weights are stored.")] = "float32",
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="How the weights are stored.")
+    ] = "float32",
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
@@ -394,12 +422,18 @@ def init(
 @command("run")
 def run(
     spec: SpecArgument,
-    weights: Annotated[Path | None, typer.Option("--weights", metavar="FILE.safetensors", help="Weights to load, strictly.")] = None,
+    weights: Annotated[
+        Path | None, typer.Option("--weights", metavar="FILE.safetensors", help="Weights to load, strictly.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Draws the weights and the inputs.")] = 0,
     batch: Annotated[int, typer.Option("--batch", min=1, help="How many sequences.")] = 1,
-    time: Annotated[int | None, typer.Option("--time", min=1, help="How long they are; 128 or the context by default.")] = None,
+    time: Annotated[
+        int | None, typer.Option("--time", min=1, help="How long they are; 128 or the context by default.")
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, …")] = "cpu",
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="The type of weights and activations.")] = "float32",
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="The type of weights and activations.")
+    ] = "float32",
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
@@ -412,7 +446,6 @@ def run(
     if json:
         _print_json(report.model_dump_json(indent=2))
         return
-    from archdsl.views import run_view
-    from archdsl.views import print_report
+    from archdsl.views import print_report, run_view
 
     print_report(*run_view(report))

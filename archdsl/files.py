@@ -12,9 +12,11 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
-    """A fresh file beside `path` to write to; it takes that name when the block ends well, and vanishes when it does not.
+    """A fresh file beside `path` to write to; it takes that name when the block ends well, and vanishes when it does
+    not.
 
-    What is no plain file (a device, a pipe) is handed out as it is; a link keeps pointing where it did. Raises OSError."""
+    What is no plain file (a device, a pipe) is handed out as it is; a link keeps pointing where it did. Raises
+    OSError."""
     target = Path(os.path.realpath(path))
     try:
         mode = target.stat().st_mode

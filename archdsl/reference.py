@@ -20,7 +20,9 @@ def explain(topic: str) -> str:
     if _CODE.fullmatch(topic.upper()):
         page = error_page(topic.upper())
         if page is None:
-            raise error("E0206", f"there is no error `{topic.upper()}`", help=f"the codes are {', '.join(error_codes())}")
+            raise error(
+                "E0206", f"there is no error `{topic.upper()}`", help=f"the codes are {', '.join(error_codes())}"
+            )
         return page
     if topic in library_index():
         return _library(topic)
@@ -37,12 +39,15 @@ def _unknown(topic: str) -> ArchError:
 
     if topic in RULES or topic in TENSOR_RULES:
         numbers = ", ".join(RULES.get(topic, ("tensor",)))
-        help_ = f"`{topic}{f'({numbers})' if numbers else ''}` is a mask, a set of pairs of places: see the language reference"
+        help_ = f"`{topic}{f'({numbers})' if numbers else ''}` is a mask, a set of pairs of places"
     elif topic in SCHEMES:
         numbers = ", ".join(SCHEMES[topic])
-        help_ = f"`{topic}{f'({numbers})' if numbers else ''}` is a scheme, a way to draw weights: see the language reference"
+        help_ = f"`{topic}{f'({numbers})' if numbers else ''}` is a scheme, a way to draw weights"
     else:
-        help_ = did_you_mean(topic, {*library_index(), *registry.names()}) or "give the code of an error, a primitive or a block of the library"
+        help_ = (
+            did_you_mean(topic, {*library_index(), *registry.names()})
+            or "give the code of an error, a primitive or a block of the library"
+        )
     return error("E0206", f"there is no page about `{topic}`", help=help_)
 
 
@@ -71,5 +76,10 @@ def _library(name: str) -> str:
         doc, where = declaration.doc, declaration.name_span
     else:
         text, doc, where = declaration.span.text, "", declaration.span
-    parts = [f"# `{name}`, a block of the standard library", doc, f"```arch\n{text.strip()}\n```", f"Declared in {where}."]
+    parts = [
+        f"# `{name}`, a block of the standard library",
+        doc,
+        f"```arch\n{text.strip()}\n```",
+        f"Declared in {where}.",
+    ]
     return "\n\n".join(p for p in parts if p) + "\n"

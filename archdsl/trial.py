@@ -52,13 +52,17 @@ def run(
 ) -> RunReport:
     """Compile a model, load its weights or draw them, and run one step.
 
-    Raises ArchError: E0502 where torch or the device is missing, E0503 where the model does not fit, the weights are not its own, or the
-    inputs break one of its conditions."""
+    Raises ArchError: E0502 where torch or the device is missing, E0503 where the model does not fit, the weights are
+    not its own, or the inputs break one of its conditions."""
     try:
         import torch
     except ImportError:
-        raise error("E0502", "running a model needs PyTorch, which is not installed", help="pip install 'archdsl[torch]'") from None
-    from archdsl.lower.torch import class_name, emit, load_source
+        raise error(
+            "E0502", "running a model needs PyTorch, which is not installed", help="pip install 'archdsl[torch]'"
+        ) from None
+    from archdsl.lower.load import load_source
+    from archdsl.lower.python import class_name
+    from archdsl.lower.torch import emit
 
     where = _device(torch, device)
     _fits(torch, model, where, dtype)
@@ -77,7 +81,7 @@ def run(
 
     def build() -> torch.nn.Module:
         with torch.device(where):
-            made: torch.nn.Module = load_source(source, class_name(model))()
+            made: torch.nn.Module = load_source(source, class_name(model.name))()
         return made
 
     module = timed("build", build)
@@ -93,9 +97,13 @@ def run(
         if loss.requires_grad:
             timed("backward", loss.backward)
     except (AssertionError, ValueError) as problem:
-        raise error("E0503", f"the model refused its inputs: {_line(problem)}", help="give another `--time` or `--batch`") from None
+        raise error(
+            "E0503", f"the model refused its inputs: {_line(problem)}", help="give another `--time` or `--batch`"
+        ) from None
     except torch.OutOfMemoryError:
-        raise error("E0503", f"{device} ran out of memory", help="a smaller `--batch` or `--time`, or `--dtype bfloat16`") from None
+        raise error(
+            "E0503", f"{device} ran out of memory", help="a smaller `--batch` or `--time`, or `--dtype bfloat16`"
+        ) from None
     parameters = list(module.parameters())
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = float(torch.stack([g.float().norm() for g in gradients]).norm()) if gradients else 0.0
@@ -107,7 +115,7 @@ def run(
         weights=len(parameters),
         gradients=len(gradients),
         gradient_norm=norm,
-        loss=float(loss),
+        loss=float(loss.detach()),
         inputs={k: _info(v) for k, v in inputs.items()},
         outputs={k: _info(v) for k, v in tensors.items()},
         milliseconds=milliseconds,
@@ -122,12 +130,16 @@ def _info(tensor: Any) -> TensorInfo:
     return TensorInfo(dtype=str(tensor.dtype).removeprefix("torch."), shape=list(tensor.shape))
 
 
-def _device(torch: Any, name: str) -> torch.device:
+def _device(torch: Any, name: str) -> Any:
     try:
-        device: torch.device = torch.device(name)
+        device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as problem:
-        raise error("E0502", f"there is no device `{name}` here: {_line(problem).split('. ')[0]}", help="`--device cpu` is always there") from None
+        raise error(
+            "E0502",
+            f"there is no device `{name}` here: {_line(problem).split('. ')[0]}",
+            help="`--device cpu` is always there",
+        ) from None
     return device
 
 
@@ -139,14 +151,15 @@ def _fits(torch: Any, model: Model, device: torch.device, dtype: str) -> None:
     need = numbers * max(4, 2 * getattr(torch, dtype).itemsize)  # drawn in float32, then weights and gradients
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
-    elif device.type == "cpu" and hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+    elif device.type == "cpu" and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     else:
         return
     if need > free:
+        there = f"and {device} has {free / 2**30:,.1f} GiB"
         raise error(
             "E0503",
-            f"`{model.name}` has {numbers:,} parameters: with gradients {need / 2**30:,.1f} GiB in {dtype}, and {device} has {free / 2**30:,.1f} GiB",
+            f"`{model.name}` has {numbers:,} parameters: with gradients {need / 2**30:,.1f} GiB in {dtype}, {there}",
             help="make it smaller for a trial: `--set layers=2 --set width=256`",
         )
 
@@ -172,14 +185,21 @@ def _load(module: torch.nn.Module, path: Path, device: torch.device) -> None:
         notes.append(f"it has {len(extra)} more: {', '.join(extra[:3])}{', …' if len(extra) > 3 else ''}")
     notes += [f"`{n}` is {list(theirs[n])}, and the model's is {list(own[n])}" for n in other[:3]]
     if notes:
-        raise error("E0503", f"`{path}` holds the weights of another model", notes=notes, help="`archdsl init` draws weights for a spec")
+        raise error(
+            "E0503",
+            f"`{path}` holds the weights of another model",
+            notes=notes,
+            help="`archdsl init` draws weights for a spec",
+        )
     module.load_state_dict(state)
 
 
-# --- inputs and results -----------------------------------------------------------------------------------------------------
+# --- inputs and results -----------------------------------------------------------------------------------------------
 
 
-def _inputs(torch: Any, model: Model, device: torch.device, dtype: str, batch: int, time: int | None) -> dict[str, torch.Tensor]:
+def _inputs(
+    torch: Any, model: Model, device: torch.device, dtype: str, batch: int, time: int | None
+) -> dict[str, torch.Tensor]:
     """Random tokens and numbers; every place real, all of one document, all of the first kind."""
     from archdsl.analyses.params import vocabulary
 
@@ -214,8 +234,9 @@ def _drawn(torch: Any, value: Value, shape: list[int], rows: int, device: torch.
 def _named(model: Model, results: Any) -> dict[str, torch.Tensor]:
     """The results under their names; numbered where they have none."""
     flat = list(_flat(results))
-    names = [n for n, _ in model.outputs]
-    return {names[i] if i < len(names) and names[i] else ("output" if len(flat) == 1 else f"output_{i}"): t for i, t in enumerate(flat)}  # type: ignore[misc]
+    names = [n for n, _ in model.outputs] if len(flat) == sum(1 for _ in model.outputs) else [None] * len(flat)
+    plain = ["output"] if len(flat) == 1 else [f"output_{i}" for i in range(len(flat))]
+    return {name or other: tensor for name, other, tensor in zip(names, plain, flat, strict=True)}
 
 
 def _flat(results: Any) -> Iterator[Any]:

@@ -44,7 +44,9 @@ def params_view(report: ParamsReport) -> Iterator[RenderableType]:
 
     p = report.params
     settings = ", ".join(f"{k} = {v:,}" if isinstance(v, int) else f"{k} = {v:g}" for k, v in report.config.items())
-    yield f"[bold]{escape(report.model)}[/]  [dim]{escape(report.source)}[/]" + (f"\n[dim]{escape(settings)}[/]" if settings else "")
+    yield f"[bold]{escape(report.model)}[/]  [dim]{escape(report.source)}[/]" + (
+        f"\n[dim]{escape(settings)}[/]" if settings else ""
+    )
     totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     totals.add_column()
     totals.add_column(justify="right")
@@ -113,7 +115,8 @@ def zoo_view(entries: Iterable[ZooEntry]) -> RenderableType:
 
 @contextlib.contextmanager
 def drawing(model: Model) -> Iterator[Callable[[str, int], None] | None]:
-    """A progress bar over the numbers of a model while its weights are drawn; None where standard error is no terminal."""
+    """A progress bar over the numbers of a model while its weights are drawn; None where standard error is no
+    terminal."""
     import sys
 
     if not sys.stderr.isatty():
@@ -125,7 +128,12 @@ def drawing(model: Model) -> Iterator[Callable[[str, int], None] | None]:
     from archdsl.analyses.params import estimate
 
     counts = estimate(model).params
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("drawing", total=counts.total + counts.buffers)
         yield lambda path, numbers: bar.update(task, advance=numbers, description=path)
@@ -136,7 +144,8 @@ def run_view(report: RunReport) -> Iterator[RenderableType]:
     from rich.markup import escape
     from rich.table import Table
 
-    yield f"[bold]{escape(report.model)}[/]  [dim]{report.parameters:,} parameters, {report.dtype} on {escape(report.device)}[/]"
+    where = escape(f"{report.parameters:,} parameters, {report.dtype} on {report.device}")
+    yield f"[bold]{escape(report.model)}[/]  [dim]{where}[/]"
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, tensor in report.inputs.items():
         table.add_row("in", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 
 from archdsl.analyses.branches import branch_ends, query_key_maps
 from archdsl.ir.dims import Num, binary, function, num, product
@@ -101,6 +102,9 @@ class Place:
     width: Num | None = None
 
 
+NOWHERE = Place()
+
+
 @dataclass(eq=False)
 class Laws:
     """The law of every weight of a model."""
@@ -114,6 +118,8 @@ class Laws:
         return resolve(weight, self.place(block, node, weight))
 
     def place(self, block: Block, node: OpNode | ParamNode, weight: Weight) -> Place:
+        if isinstance(node, ParamNode):
+            return NOWHERE
         ends = query_key = False
         if weight.init.scheme == "depth_scaled":
             if self._ends is None:
@@ -127,7 +133,10 @@ class Laws:
         return Place(ends, query_key, width if isinstance(width, Num) and width.static else None)
 
 
-NOWHERE = Place()
+@lru_cache(maxsize=4)
+def laws_of(model: Model) -> Laws:
+    """The laws of a model; asked for by block after block, they are found once."""
+    return Laws(model)
 
 
 def resolve(weight: Weight, place: Place = NOWHERE) -> Law:

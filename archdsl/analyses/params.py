@@ -1,11 +1,12 @@
-"""Exact parameter counts, from the IR alone and memoized by block: a thousand layers cost what their distinct blocks cost.
+"""Exact parameter counts, from the IR alone and memoized by block: a thousand layers cost what their distinct blocks
+cost.
 
 What counts as what:
 
 * **total**: every trained number once, shared and tied weights included once; buffers are not parameters.
-* **non_embedding**: the total without tables that are looked up (tokens, positions, segments), without raw weights that join the input
-  before the first layer (a learned class token), and without the matrix of an output projection that is not tied: the linear map onto
-  the vocabulary whose result the model gives back.
+* **non_embedding**: the total without tables that are looked up (tokens, positions, segments), without raw weights that
+  join the input before the first layer (a learned class token), and without the matrix of an output projection that is
+  not tied: the linear map onto the vocabulary whose result the model gives back.
 * **active**: what one token meets. Of `E` routed experts that is `k`, the rest of the model counts whole.
 * **rule_of_thumb**: 12 · n_layer · d², n_layer being all layers of all stacks and d the model's width.
 """
@@ -21,10 +22,23 @@ from typing import Any
 from pydantic import BaseModel
 
 from archdsl.analyses.weights import shape_of
-from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, Node, OpNode, ParamNode, Value, Weight, node_outputs, subgraphs
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    Graph,
+    LoopNode,
+    Model,
+    Node,
+    OpNode,
+    ParamNode,
+    Value,
+    Weight,
+    node_outputs,
+    subgraphs,
+)
 from archdsl.ir.static import Instance
 
-# --- the report -------------------------------------------------------------------------------------------------------------
+# --- the report -------------------------------------------------------------------------------------------------------
 
 
 class BlockParams(BaseModel):
@@ -51,7 +65,8 @@ class WeightParams(BaseModel):
 
 
 class Params(BaseModel):
-    """Counts of one model. `ratio` is non_embedding / rule_of_thumb; both are None where a model has no stack of layers or no width."""
+    """Counts of one model. `ratio` is non_embedding / rule_of_thumb; both are None where a model has no stack of layers
+    or no width."""
 
     total: int
     non_embedding: int
@@ -104,7 +119,9 @@ def estimate(model: Model) -> ParamsReport:
             buffers=root.buffers,
             by_block=_by_block(model.block, counts),
             by_weight=[
-                WeightParams(path=path, shape=shape, count=n, total=n * _size(shape), kind=weight.kind, trained=weight.trained)
+                WeightParams(
+                    path=path, shape=shape, count=n, total=n * _size(shape), kind=weight.kind, trained=weight.trained
+                )
                 for (path, shape, _), (n, weight) in root.weights.items()
             ],
         ),
@@ -132,7 +149,7 @@ def _size(shape: tuple[int, ...]) -> int:
     return count
 
 
-# --- counting ---------------------------------------------------------------------------------------------------------------
+# --- counting ---------------------------------------------------------------------------------------------------------
 
 Key = tuple[str, tuple[int, ...], bool]
 
@@ -261,7 +278,9 @@ def _by_block(root: Block, counts: _Counts) -> list[BlockParams]:
             continue
         alias = aliases[key]
         label = block.name if names[block.name] == 1 or not alias or alias == block.name else f"{block.name} ({alias})"
-        rows.append(BlockParams(block=label, source=str(block.span), count=uses[key], each=each, total=uses[key] * each))
+        rows.append(
+            BlockParams(block=label, source=str(block.span), count=uses[key], each=each, total=uses[key] * each)
+        )
     return rows
 
 
@@ -292,11 +311,12 @@ def _calls(graph: Graph, times: int) -> Iterator[tuple[Block, int, str]]:
                 yield from _calls(inner, times)
 
 
-# --- what is not a layer's --------------------------------------------------------------------------------------------------
+# --- what is not a layer's --------------------------------------------------------------------------------------------
 
 
 def layer_count(block: Block) -> int:
-    """How many layers the stacks of the model have: turns of its loops that apply something, nested loops multiplied."""
+    """How many layers the stacks of the model have: turns of its loops that apply something, nested loops
+    multiplied."""
     return sum(_layers(node) for node in block.graph.nodes)
 
 
@@ -365,20 +385,33 @@ def _output_projection(model: Model) -> int:
         makers = {id(v): n for n in graph.nodes for v in node_outputs(n)}
         maker = makers.get(id(value))
         if isinstance(maker, CallNode):
-            found = 0 if maker.instance is not None else within(maker.block, [id(v) for v in maker.outputs].index(id(value)))
+            found = (
+                0
+                if maker.instance is not None
+                else within(maker.block, [id(v) for v in maker.outputs].index(id(value)))
+            )
             return found or sum(back(graph, v, block) for v in maker.inputs if v is not None)
         if not isinstance(maker, OpNode):
             return 0
-        matrices = [w for w in maker.weights if w.kind == "matrix" and w.trained and w.fan_out is not None and w.fan_out.value == value.shape[-1].value]
+        matrices = [
+            w
+            for w in maker.weights
+            if w.kind == "matrix" and w.trained and w.fan_out is not None and w.fan_out.value == value.shape[-1].value
+        ]
         if matrices and maker.instance is None:
             return sum(_size(shape_of(w)) for w in matrices)
         return sum(back(graph, v, block) for v in maker.inputs if isinstance(v, Value))
 
-    return sum(within(model.block, i) for i, v in enumerate(v for v in model.block.graph.outputs if v is not None) if v.is_float)
+    return sum(
+        within(model.block, i)
+        for i, v in enumerate(v for v in model.block.graph.outputs if v is not None)
+        if v.is_float
+    )
 
 
 def vocabulary(model: Model) -> int | None:
-    """How many tokens there are: the fewest rows that any table has in which the model looks tokens up, or its `vocab`."""
+    """How many tokens there are: the fewest rows that any table has in which the model looks tokens up, or its
+    `vocab`."""
     rows = [int(n) for n in _tables(model.block)] or [int(f.value) for f in model.config if f.name == "vocab"]
     return min(rows, default=None)
 

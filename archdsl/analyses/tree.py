@@ -48,9 +48,27 @@ def tree(model: Model) -> Branch:
         if instance.block is not None:
             block = instance.block
             outputs = tuple(v.shape for v in block.graph.outputs if v is not None)
-            return _branch(instance.path, block.name, str(instance.span), outputs, (), count.block(block).total, of_block(block), shared=True)
+            return _branch(
+                instance.path,
+                block.name,
+                str(instance.span),
+                outputs,
+                (),
+                count.block(block).total,
+                of_block(block),
+                shared=True,
+            )
         node = instance.node
-        return _branch(instance.path, node.op.name, str(instance.span), (), node.weights, _own(node.weights), _inner(node), shared=True)
+        return _branch(
+            instance.path,
+            node.op.name,
+            str(instance.span),
+            (),
+            node.weights,
+            _own(node.weights),
+            _inner(node),
+            shared=True,
+        )
 
     def _inner(node: OpNode) -> list[Branch]:
         return [b for call in node.blocks.values() for b in of_block(call.block)]
@@ -60,7 +78,17 @@ def tree(model: Model) -> Branch:
             if node.instance is not None or not count.block(node.block).weights:
                 return []
             outputs = tuple(v.shape for v in node.outputs)
-            return [_branch(node.name, node.block.name, str(node.span), outputs, (), count.block(node.block).total, of_block(node.block))]
+            return [
+                _branch(
+                    node.name,
+                    node.block.name,
+                    str(node.span),
+                    outputs,
+                    (),
+                    count.block(node.block).total,
+                    of_block(node.block),
+                )
+            ]
         if isinstance(node, OpNode):
             if node.instance is not None or not (node.weights or node.blocks):
                 return []
@@ -69,7 +97,9 @@ def tree(model: Model) -> Branch:
             return [_branch(node.name, node.op.name, str(node.span), outputs, node.weights, total, _inner(node))]
         if isinstance(node, ParamNode):
             kind = "param" if node.weight.trained else "buffer"
-            return [_branch(node.name, kind, str(node.span), (node.output.shape,), (node.weight,), _own((node.weight,)), [])]
+            return [
+                _branch(node.name, kind, str(node.span), (node.output.shape,), (node.weight,), _own((node.weight,)), [])
+            ]
         if isinstance(node, LoopNode):
             return of_loop(node)
         return [b for graph in subgraphs(node) for n in graph.nodes for b in of_node(n)]
@@ -81,7 +111,9 @@ def tree(model: Model) -> Branch:
             # Indices run over the outermost loop: within nested ones only the count is told.
             times = Counter(node.turns)
             found = [(b, times[i]) for i, branches in enumerate(parts) for b in branches]
-            return [b.model_copy(update={"name": f"{b.name.partition('.')[0]}.*", "count": b.count * n}) for b, n in found]
+            return [
+                b.model_copy(update={"name": f"{b.name.partition('.')[0]}.*", "count": b.count * n}) for b, n in found
+            ]
         at: dict[int, list[int]] = {}
         seen: Counter[str] = Counter()
         for turn in node.turns:

@@ -2,8 +2,8 @@
 
 A path is read off the hierarchy, with these rules:
 
-1. a call of a block is a step (`attention`), a primitive too if it has weights (`q`); the weight's own name ends the path (`weight`),
-   but for a `param`, whose step is the whole of it;
+1. a call of a block is a step (`attention`), a primitive too if it has weights (`q`); the weight's own name ends the
+   path (`weight`), but for a `param`, whose step is the whole of it;
 2. within a loop a step is followed by a running index: the k-th turn that applies it, counted over the outermost loop
    (`blocks.0`, `blocks.1`, …), whichever body it stands in;
 3. scans and conditions add nothing;
@@ -16,7 +16,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from archdsl.ir.graph import Block, CallNode, CondNode, Graph, LoopNode, Model, Node, OpNode, ParamNode, ScanNode, Weight
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CondNode,
+    Graph,
+    LoopNode,
+    Model,
+    Node,
+    OpNode,
+    ParamNode,
+    ScanNode,
+    Weight,
+)
 from archdsl.ir.static import Instance
 from archdsl.source import Span
 

@@ -16,6 +16,8 @@ from archdsl.ir import dims, masks
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, Var, binary, expr_text, literal, num, same_shape, shape_text, symbol
 from archdsl.ir.frame import Frame, ModelInput, Once, Turn, Use
 from archdsl.ir.graph import (
+    BOOLEANS,
+    INTEGERS,
     Block,
     CallNode,
     CausalNode,
@@ -35,6 +37,8 @@ from archdsl.ir.graph import (
     ScanNode,
     Value,
     Weight,
+    captured,
+    subgraphs,
 )
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
@@ -230,9 +234,11 @@ class Elaborator:
             return
         if op == "%" and dims.mod(left.value, right.value) == 0:
             return
-        if op == "==" and left.value == right.value:
+        known = ("checked", op, left.value, right.value)
+        if (op in ("==", "<=", ">=") and left.value == right.value) or known in frame.made:
             return
-        frame.put(CheckNode(op, left, right, message, span))
+        frame.made[known] = Value((), "bool")
+        frame.put(CheckNode(op, left, right, message, span), 0)
 
     def remember(self, frame: Frame, left: Expr, op: str, right: Expr, message: str) -> None:
         """A condition that holds and that the emitted code checks again for other numbers of its user."""
@@ -371,6 +377,8 @@ class Elaborator:
         if len(mantissa) > MAX_DIGITS or (exponent and abs(int(exponent)) > MAX_DIGITS):
             raise error("E0404", "this number is too long", e.span)
         value = dims.whole(Fraction(text))
+        if exponent and isinstance(value, int) and value > 2**53:
+            value = float(text)  # 1e38 bounds scores: it is no count
         plain = e.text if not (isinstance(value, int) and (e.text.startswith("0") or exponent or "." in text)) else literal(value)
         return Num(value, Lit(plain) if isinstance(plain, str) else plain, e.span)
 
@@ -1123,6 +1131,7 @@ class Elaborator:
         body = BodyState()
         inner = Scope(template.target.module, inner_frame, body)
         inner.vars.update(own)
+        inner_frame.known.update({k: v for k, v in own.items() if isinstance(v, Num)})
         given = self._match_tensors(template, tensors, named, inner, span, bind, reroot=True)
         key = self._block_key(template, own, given, init, copies, inner)
         if key in self.broken:
@@ -1199,15 +1208,18 @@ class Elaborator:
                 params.append(param.name)
                 inputs.append(value)
         results = node.header.results
+        graph = frame.graph(inputs, outputs)
+        read = {id(v) for v in captured(graph)} | _handles(graph)
         return Block(
             name=node.name,
             key=key,
             doc=node.doc,
             span=_name_span(node),
-            graph=frame.graph(inputs, outputs),
+            graph=graph,
+            header=node.header,
             tensor_names=tuple(params),
             result_names=tuple(r.name for r in results) if results and len(results) == len(outputs) else (None,) * len(outputs),
-            contexts=tuple(frame.contexts.values()),
+            contexts=tuple(c for c in frame.contexts.values() if (id(c.value.instance) if isinstance(c.value, Handle) else id(c.value)) in read),
             hypers={h.name: scope.vars[h.name] for h in _hypers(template) if h.name in scope.vars},
             local=dict(frame.local),
             axes=dict(frame.axes),
@@ -1404,7 +1416,7 @@ class Elaborator:
             if not isinstance(wanted, Num):
                 raise error("E0203", f"a size is a number, and `{dim.span.text}` is {kind_of(wanted)}", dim.span)
             wanted = whole_size(wanted, "int", "a size", dim.span)
-            if isinstance(wanted.value, Poly) and wanted.value.denominator != 1:
+            if isinstance(wanted.value, Poly) and wanted.value.denominator != 1 and "/" in expr_text(wanted.expr):
                 self._divides(wanted, scope.frame, dim.span)
             if not dims.equal_where_whole(size.value, wanted.value):
                 labels = [Label(size.origin, f"{size} comes from here")] if size.origin is not None and size.origin != span else []
@@ -1419,11 +1431,16 @@ class Elaborator:
         """`time / 4` makes "4 divides time" a condition on the input."""
         assert isinstance(size.value, Poly)
         d = size.value.denominator
-        top = Num(dims.mul(size.value, d), _times(size.expr, d), size.origin)
-        known = ("divides", top.value, d)
-        if known not in frame.made:
-            frame.made[known] = Value((), "int")
-            self.condition(frame, "%", top, num(d), f"{top} must be a multiple of {d}", span)
+        top, bottom = Num(dims.mul(size.value, d), dims.Bin("*", Lit(str(d)), size.expr), size.origin), num(d)
+        if isinstance(size.expr, dims.Bin) and size.expr.op == "/":
+            by = dims.expr_value(dims.substitute(size.expr.right, self._literals(frame)))
+            if isinstance(by, int):
+                top, bottom = Num(dims.mul(size.value, by), size.expr.left, size.origin), Num(by, size.expr.right)
+        self.condition(frame, "%", top, bottom, f"{_spelled(top)} must be a multiple of {bottom}", span)
+
+    def _literals(self, frame: Frame) -> dict[str, Expr]:
+        """Names of the frame that are known numbers."""
+        return {k: literal(n.value) for k, n in frame.known.items() if not isinstance(n.value, Poly)}
 
     # --- bodies ---------------------------------------------------------------------------------------------------------------
 
@@ -1659,7 +1676,10 @@ class Elaborator:
         init = self._first_value(s, wanted, scope)
         if frame.copies is not None:
             wanted = (frame.copies, *wanted)
-        weight = Weight("", wanted, "raw", init, s.kind == "param", s.kind == "param")
+        stored = "int64" if dtype in INTEGERS else "bool" if dtype in BOOLEANS else "float"
+        if s.kind == "param" and stored != "float":
+            raise error("E0203", f"a weight holds real numbers, and `{s.name}` would hold {dtype}", s.type.span, help="a constant is a `buffer`")
+        weight = Weight("", wanted, "raw", init, s.kind == "param", s.kind == "param", dtype=stored)
         value = Value(tuple(shape), dtype, s.name, s.span, not scope.body.inline)
         frame.param(ParamNode(weight, value, frame.allocate(s.name), s.span))
         scope.vars[s.name] = value
@@ -2314,8 +2334,6 @@ class Elaborator:
         return tensors
 
     def _model(self, declaration: Any, node: ast.Model, frame: Frame, scope: Scope, config: dict[str, Any], outputs: tuple[Value, ...]) -> Model:  # fmt: skip
-        from archdsl.ir.graph import captured
-
         root = frame.graph((), outputs)
         read = {id(v) for v in captured(root)}
         inputs: dict[str, Value] = {}
@@ -2343,6 +2361,7 @@ class Elaborator:
             doc=declaration.doc if isinstance(declaration, ast.Model) else node.doc,
             span=declaration.name_span,
             graph=Graph(tuple(inputs.values()), root.nodes, tuple(outputs)),
+            header=node.header,
             tensor_names=tuple(inputs),
             result_names=names,
             contexts=(),
@@ -2371,6 +2390,19 @@ def outward_names(block: Block, bind: Mapping[str, Expr]) -> dict[str, Expr]:
     return names
 
 
+def _handles(graph: Graph) -> set[int]:
+    """Shared instances that a graph applies or hands on and that live in another block."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        if isinstance(node, OpNode | CallNode) and node.handle is not None:
+            found.add(id(node.handle.instance))
+        if isinstance(node, CallNode):
+            found |= {id(c.instance) for c in node.contexts if isinstance(c, Handle)}
+        for inner in subgraphs(node):
+            found |= _handles(inner)
+    return found
+
+
 def _always_divides(remainder: dims.Bin) -> bool:
     """`heads * head_dim % heads` is 0 whatever the numbers are."""
     try:
@@ -2391,12 +2423,6 @@ def _dim_words(text: str, n: Num) -> str:
 
 def _shape_of(value: Value) -> str:
     return f"[{', '.join(expr_text(d.expr) if '.' not in expr_text(d.expr) else str(d) for d in value.shape)}]"
-
-
-def _times(expr: Expr, n: int) -> Expr:
-    if isinstance(expr, dims.Bin) and expr.op == "/" and expr.right == Lit(str(n)):
-        return expr.left
-    return dims.Bin("*", Lit(str(n)), expr)
 
 
 def _applicable(value: Any) -> bool:

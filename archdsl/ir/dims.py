@@ -546,6 +546,8 @@ def _tidy(op: str, a: Expr, b: Expr) -> Expr:
         return a
     if op == "+" and a == zero:
         return b
+    if op == "+" and a == b and not isinstance(a, Lit):
+        return Bin("*", Lit("2"), a)
     if isinstance(a, Lit) and isinstance(b, Lit) and op in ("+", "-", "*") and a.text.isdecimal() and b.text.isdecimal():
         value = OPERATORS[op](int(a.text), int(b.text))
         if isinstance(value, int) and value >= 0:

@@ -1,9 +1,9 @@
 """Declared bodies as the equations they stand for: `archdsl show --expand`.
 
-A body of slots is a call of a library block that is itself written in equations.  The expander elaborates the spec as always and
-notes, within that call, every application of a block to tensors: which of the library's conditions hold, what was offered to whom
-and what each part is called is then decided.  The notes become statements again (single uses are put where they are used, tensors
-get the library's names for them), printed in place of the declaration.
+A body of slots is a call of a library block that is itself written in equations.  The expander elaborates the spec as
+always and notes, within that call, every application of a block to tensors: which of the library's conditions hold,
+what was offered to whom and what each part is called is then decided.  The notes become statements again (single uses
+are put where they are used, tensors get the library's names for them), printed in place of the declaration.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from archdsl.syntax.parse import parse
 NOWHERE = Span(Source("expanded", ""), 0, 0)
 
 
-class CannotExpand(Exception):
+class ExpansionError(Exception):
     """Something of a body cannot be said in equations; the declaration stays."""
 
 
-# --- what is written down ---------------------------------------------------------------------------------------------------
+# --- what is written down ---------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -58,7 +58,8 @@ class Kept:
 
 @dataclass
 class Loop:
-    """`carried` holds, for each tensor: the one before the loop, the body's, the body's last, the one after the loop."""
+    """`carried` holds, for each tensor: the one before the loop, the body's, the body's last, the one after the
+    loop."""
 
     variable: str
     iterable: ast.Expr
@@ -86,6 +87,7 @@ class Recorder:
     """The inputs of an expanded model, as written."""
     init: ast.Expr | None = None
     failed: str = ""
+    asserted: list[ast.Expr] = field(default_factory=list)
     known: set[int] = field(default_factory=set)
     """Tensors that have been noted."""
     quiet: int = 0
@@ -102,6 +104,8 @@ class Expander(Elaborator):
         self.origins: dict[int, tuple[ast.Expr, frozenset[str]]] = {}
         self.slot_values: dict[int, ast.Expr] = {}
         self.alive: list[Any] = []
+        self.turn: tuple[Recorder, Loop] | None = None
+        self.carried: list[tuple[str, int, int]] = []
 
     # --- which bodies ---
 
@@ -179,7 +183,7 @@ class Expander(Elaborator):
             extra = [(k, v) for k, v in result.args.items() if k not in known and not _is_default(template, k, v)]
             try:
                 expr = self._call_of(expr, extra)
-            except CannotExpand:
+            except ExpansionError:
                 return result
             self.alive.append(result.args)
             self.origins[id(result.args)] = (expr, frozenset(result.args))
@@ -195,7 +199,7 @@ class Expander(Elaborator):
         return ast.Call(function, found, span=NOWHERE)
 
     def written(self, value: Any) -> ast.Expr:
-        """A static value as an expression of the body. Raises CannotExpand."""
+        """A static value as an expression of the body. Raises ExpansionError."""
         if isinstance(value, Num):
             return expr_of(value.expr)
         key = id(value.args) if isinstance(value, Template) else id(value)
@@ -215,19 +219,26 @@ class Expander(Elaborator):
             return self._mask(value)
         if isinstance(value, ListValue):
             return self._list(value)
+        if isinstance(value, tuple) and len(value) == 1:
+            return self.written(value[0])
         if isinstance(value, tuple):
             return ast.List(tuple(self.written(v) for v in value), span=NOWHERE)
-        raise CannotExpand(f"{type(value).__name__} has no spelling")
+        raise ExpansionError(f"{type(value).__name__} has no spelling")
 
     def _template(self, template: Template) -> ast.Expr:
-        """A block by its name, with its hyper-parameters in their order; of a primitive the first one goes without its name."""
-        order = {h.name: i for i, h in enumerate(_hypers(template))}
+        """A block by its name, with its hyper-parameters in their order; those that a primitive must be given go
+        without names."""
+        hypers = _hypers(template)
+        order = {h.name: i for i, h in enumerate(hypers)}
         args = sorted(template.args.items(), key=lambda a: order.get(a[0], len(order)))
-        name = name_of(self._visible(template))
-        if isinstance(template.target, Primitive) and args and order.get(args[0][0]) == 0:
-            first = ast.Arg(None, self.written(args.pop(0)[1]), span=NOWHERE)
-            return self._call_of(ast.Call(name, (first,), span=NOWHERE), args)
-        return self._call_of(name, args)
+        args = [(k, v) for k, v in args if not _is_default(template, k, v)]
+        function: ast.Expr = name_of(self._visible(template))
+        if isinstance(template.target, Primitive):
+            first: list[ast.Arg] = []
+            while args and order.get(args[0][0]) == len(first) and hypers[len(first)].default is None:
+                first.append(ast.Arg(None, self.written(args.pop(0)[1]), span=NOWHERE))
+            function = ast.Call(function, tuple(first), span=NOWHERE) if first else function
+        return self._call_of(function, args)
 
     def _visible(self, template: Template) -> str:
         """The name under which the file can say a block."""
@@ -235,14 +246,14 @@ class Expander(Elaborator):
         found = self.module.find(name)
         if isinstance(template.target, Primitive) or template.target.module.source.library:
             if found is not None:
-                raise CannotExpand(f"the file's own `{name}` hides the library's")
+                raise ExpansionError(f"the file's own `{name}` hides the library's")
             return name
         target = template.target
         for seen in self.module.visible():
             declared = self.module.find(seen)
             if declared is not None and declared[1] is target.node:
                 return seen
-        raise CannotExpand(f"`{name}` has no name in this file")
+        raise ExpansionError(f"`{name}` has no name in this file")
 
     def _mask(self, mask: Mask) -> ast.Expr:
         if id(mask) in self.origins:
@@ -297,11 +308,18 @@ class Expander(Elaborator):
         self.alive += values
         try:
             recorder.notes.append(Def(tuple(id(v) for v in values), make()))
-        except CannotExpand as problem:
+        except ExpansionError as problem:
             recorder.failed = str(problem)
 
     def apply_template(
-        self, template: Template, tensors: Any, named: Any, scope: Scope, span: Span, as_name: str = "", instance: Any = None
+        self,
+        template: Template,
+        tensors: Any,
+        named: Any,
+        scope: Scope,
+        span: Span,
+        as_name: str = "",
+        instance: Any = None,
     ) -> Any:
         recorder = self._recorder(scope.frame)
         if recorder is None or _expands(template):
@@ -313,14 +331,30 @@ class Expander(Elaborator):
             result = super().apply_template(template, tensors, named, scope, span, as_name, instance)
         finally:
             recorder.quiet -= 1
-        made = [n for n in frame.nodes[before:] if isinstance(n, OpNode | CallNode) and (isinstance(n, CallNode) or n.weights or n.blocks)]
+        made = [
+            n
+            for n in frame.nodes[before:]
+            if isinstance(n, OpNode | CallNode) and (isinstance(n, CallNode) or n.weights or n.blocks)
+        ]
         node = made[-1] if made and instance is None and not _is_inline(template) else None
 
         def make() -> ast.Expr:
-            callee = name_of(instance.label) if instance is not None and id(instance) not in self.origins else self.written(instance or template)
+            callee = (
+                name_of(instance.label)
+                if instance is not None and id(instance) not in self.origins
+                else self.written(instance or template)
+            )
             positional = [self.read(v) for v, _ in tensors if v is not None]
-            by_name = tuple(ast.Arg(k, self.read(v), span=NOWHERE) for k, (v, _) in named.items() if isinstance(v, Value | Instance | Num))
-            return _Application(callee, tuple(positional), by_name, node, _natural(template, callee), span=NOWHERE)
+            by_name = tuple(
+                ast.Arg(k, self.read(v), span=NOWHERE)
+                for k, (v, _) in named.items()
+                if isinstance(v, Value | Instance | Num)
+            )
+            joins = all(isinstance(v, Value) for v, _ in tensors)
+            path = node if instance is None else instance
+            return _Application(
+                callee, by_name, tuple(positional), path, _natural(template, callee), joins, span=NOWHERE
+            )
 
         self._note(recorder, result, make)
         return result
@@ -342,8 +376,8 @@ class Expander(Elaborator):
                 result,
                 lambda: _Application(
                     name_of(op.name),
-                    tuple(self.read(v) for v in positional),
                     tuple(ast.Arg(k, self.read(v), span=NOWHERE) for k, v in by_name),
+                    tuple(self.read(v) for v in positional),
                     None,
                     op.name,
                     span=NOWHERE,
@@ -361,7 +395,14 @@ class Expander(Elaborator):
         finally:
             recorder.quiet -= 1
         if isinstance(result, Value):
-            self._note(recorder, result, lambda: ast.Binary(op, self.read(a), self.read(b), span=NOWHERE))
+            same = _unchanged(op, a, b)
+            self._note(
+                recorder,
+                result,
+                lambda: (
+                    self.read(same) if same is not None else ast.Binary(op, self.read(a), self.read(b), span=NOWHERE)
+                ),
+            )
         return result
 
     def _ev_Unary(self, e: ast.Unary, scope: Scope, expect: str | None) -> Any:
@@ -438,14 +479,18 @@ class Expander(Elaborator):
                     self._register(instance, name_of(instance.label))
             elif isinstance(item, ast.Assert):
                 self._assertion(item, scope, recorder)
-        except CannotExpand as problem:
+        except ExpansionError as problem:
             recorder.failed = str(problem)
 
     def _assertion(self, item: ast.Assert, scope: Scope, recorder: Recorder) -> None:
         """Static conditions hold and are gone; what only the running model knows stays, and what is to be proved."""
         condition = item.condition
         message = f', "{item.message}"' if item.message is not None else ""
-        if isinstance(condition, ast.Call) and isinstance(condition.function, ast.Name) and condition.function.id == "causal":
+        if (
+            isinstance(condition, ast.Call)
+            and isinstance(condition.function, ast.Name)
+            and condition.function.id == "causal"
+        ):
             args = [(a.name, self.read(self.ev(a.value, scope))) for a in condition.args]
             if ("ahead", ast.Number("1", span=NOWHERE)) in args:
                 args.remove(("ahead", ast.Number("1", span=NOWHERE)))
@@ -457,13 +502,15 @@ class Expander(Elaborator):
             call = ast.Binary(condition.op, expr_of(a.expr), expr_of(b.expr), span=NOWHERE)  # type: ignore[assignment]
         else:
             return
-        recorder.notes.append(Kept(lambda names: f"assert {spelled(call, names)}{message}", (call,)))
+        if call not in recorder.asserted:
+            recorder.asserted.append(call)
+            recorder.notes.append(Kept(lambda names: f"assert {spelled(call, names)}{message}", (call,)))
 
     def _bind(self, name: str, value: Any, type_: Any, scope: Scope, span: Span) -> None:
         super()._bind(name, value, type_, scope, span)
         recorder = self._recorder(scope.frame)
         if recorder is not None and isinstance(value, Value):
-            recorder.names.setdefault(id(value), name)
+            recorder.names[id(value)] = name
             self.alive.append(value)
 
     def _do_Param(self, s: ast.Param, scope: Scope) -> None:
@@ -477,12 +524,14 @@ class Expander(Elaborator):
             shape = ", ".join(format_expr(expr_of(d.expr)) for d in value.shape)
             init = self.ev(s.value, scope, "scheme")
             first = format_expr(self.written(init))
-        except (CannotExpand, ArchError) as problem:
+        except (ExpansionError, ArchError) as problem:
             recorder.failed = f"the weight `{s.name}`: {problem}"
             return
         kind = f"{s.type.kind}" if s.type.kind else ""
         recorder.names[id(value)] = s.name
-        recorder.notes.append(Kept(lambda names: f"{s.kind} {names[id(value)]}: {kind}[{shape}] = {first}", (), (id(value),)))
+        recorder.notes.append(
+            Kept(lambda names: f"{s.kind} {names[id(value)]}: {kind}[{shape}] = {first}", (), (id(value),))
+        )
 
     def _do_Update(self, s: ast.Update, scope: Scope) -> None:
         if self._recorder(scope.frame) is None:
@@ -497,13 +546,14 @@ class Expander(Elaborator):
             return super()._for(s, scope, collect=collect)
         try:
             iterable = self.written(self.ev(s.iterable, scope))
-        except CannotExpand as problem:
+        except ExpansionError as problem:
             recorder.failed = str(problem)
             return super()._for(s, scope, collect=collect)
         if collect:
             recorder.failed = "a loop that emits"
             return super()._for(s, scope, collect=collect)
         loop = Loop(s.name, iterable, [], [])
+        self.carried = []
         outer, before = recorder.notes, dict(scope.vars)
         self.turn = (recorder, loop)
         try:
@@ -524,9 +574,11 @@ class Expander(Elaborator):
     def _start(self, before: Mapping[str, Any], scope: Scope, name: str) -> Any:
         return before[name] if name in before else (scope.parent.get(name) if scope.parent is not None else None)
 
-    def _turn(self, s: ast.For, scope: Scope, item: Any, carried: list[str], state: list[Value], names: Any, collect: bool) -> Any:
+    def _turn(
+        self, s: ast.For, scope: Scope, item: Any, carried: list[str], state: list[Value], names: Any, collect: bool
+    ) -> Any:
         recorder = self._recorder(scope.frame)
-        if recorder is None:
+        if recorder is None or self.turn is None:
             return super()._turn(s, scope, item, carried, state, names, collect)
         _, loop = self.turn
         first = not loop.body and not loop.carried
@@ -549,22 +601,25 @@ class Expander(Elaborator):
 
 
 @dataclass(frozen=True)
-class _Application(ast.Node):
-    """A block applied to tensors. Its name in the path is known when the statement has ended: the node has it."""
+class _Application(ast.Call):
+    """A block applied to tensors, `args` by name. Its step in the path is known when the statement has ended: the node
+    has it then."""
 
-    callee: ast.Expr
     tensors: tuple[ast.Expr, ...]
-    named: tuple[ast.Arg, ...]
-    node: OpNode | CallNode | None
+    path: OpNode | CallNode | Instance | None
     natural: str
+    joins: bool = True
+    """Whether what follows the first tensor is tensors too, and no shared block."""
 
     def resolve(self, tensors: Sequence[ast.Expr], named: Sequence[ast.Arg]) -> ast.Expr:
-        name = self.node.name if self.node is not None else ""
-        function: ast.Expr = self.callee
+        path = self.path
+        name = "" if path is None else path.label if isinstance(path, Instance) else path.name
+        function: ast.Expr = self.function
         extra = (*(ast.Arg(None, t, span=NOWHERE) for t in tensors[1:]), *named)
         if not tensors and not named:
             return function
-        piped = bool(tensors) and not (isinstance(self.callee, ast.Name) and len(tensors) > 1)
+        # `residual(x, h)` as a call; `x -> unembed(words)` as a pipeline, which carries the one tensor.
+        piped = bool(tensors) and not (isinstance(self.function, ast.Name) and len(tensors) > 1 and self.joins)
         if not piped:
             extra = (*(ast.Arg(None, t, span=NOWHERE) for t in tensors), *named)
         if extra:
@@ -581,9 +636,21 @@ class _Application(ast.Node):
         return ast.Pipeline(head, (function,), span=NOWHERE)
 
 
+def _unchanged(op: str, a: Any, b: Any) -> Value | None:
+    """The tensor to which nothing is done: `x + 0`, `1 * x`."""
+    if op in ("+", "-") and isinstance(b, Num) and b.value == 0 and isinstance(a, Value):
+        return a
+    for one, other in ((a, b), (b, a)):
+        if op == "*" and isinstance(one, Num) and one.value == 1 and isinstance(other, Value):
+            return other
+    return None
+
+
 def _is_default(template: Template, name: str, value: Any) -> bool:
-    """Whether a number is what the block takes anyway."""
+    """Whether a number or word is what the block takes anyway."""
     default = next((h.default for h in _hypers(template) if h.name == name), None)
+    if value is None or isinstance(value, bool):
+        return default == name_of("none" if value is None else str(value).lower())
     return isinstance(value, Num) and isinstance(default, ast.Number) and expr_of(value.expr) == default
 
 
@@ -621,14 +688,14 @@ def expr_of(expr: dims.Expr) -> ast.Expr:
         return ast.Number(expr.text, span=NOWHERE)
     if isinstance(expr, dims.Var):
         if "." in expr.name:
-            raise CannotExpand(f"a size without a name: {expr.name}")
+            raise ExpansionError(f"a size without a name: {expr.name}")
         return name_of(expr.name)
     if isinstance(expr, dims.Bin):
         return ast.Binary(expr.op, expr_of(expr.left), expr_of(expr.right), span=NOWHERE)
     return ast.Call(name_of(expr.name), tuple(ast.Arg(None, expr_of(a), span=NOWHERE) for a in expr.args), span=NOWHERE)
 
 
-# --- from notes to statements -----------------------------------------------------------------------------------------------
+# --- from notes to statements -----------------------------------------------------------------------------------------
 
 
 def transform(e: Any, visit: Callable[[ast.Name], ast.Expr]) -> Any:
@@ -636,11 +703,13 @@ def transform(e: Any, visit: Callable[[ast.Name], ast.Expr]) -> Any:
     if isinstance(e, ast.Name):
         return visit(e)
     if isinstance(e, _Application):
-        callee = transform(e.callee, visit)
-        named = tuple(ast.Arg(a.name, transform(a.value, visit), span=NOWHERE) for a in e.named)
-        return replace(e, callee=callee, tensors=tuple(transform(t, visit) for t in e.tensors), named=named)
+        function = transform(e.function, visit)
+        named = tuple(ast.Arg(a.name, transform(a.value, visit), span=NOWHERE) for a in e.args)
+        return replace(e, function=function, tensors=tuple(transform(t, visit) for t in e.tensors), args=named)
     if isinstance(e, ast.Node):
-        changed = {k: transform(getattr(e, k), visit) for k in e.__dataclass_fields__ if k not in ("span", "name_span", "name")}
+        changed = {
+            k: transform(getattr(e, k), visit) for k in e.__dataclass_fields__ if k not in ("span", "name_span", "name")
+        }
         return replace(e, **changed)
     if isinstance(e, tuple):
         return tuple(transform(x, visit) for x in e)
@@ -650,14 +719,9 @@ def transform(e: Any, visit: Callable[[ast.Name], ast.Expr]) -> Any:
 def settle(e: Any) -> Any:
     """Applications as calls and pipelines."""
     if isinstance(e, _Application):
-        return e.resolve([settle(t) for t in e.tensors], [ast.Arg(a.name, settle(a.value), span=NOWHERE) for a in e.named])
-    if isinstance(e, ast.Binary):
-        left, right = settle(e.left), settle(e.right)
-        if e.op in ("+", "-") and right == ast.Number("0", span=NOWHERE):
-            return left
-        if e.op == "*" and ast.Number("1", span=NOWHERE) in (left, right):
-            return right if left == ast.Number("1", span=NOWHERE) else left
-        return ast.Binary(e.op, left, right, span=NOWHERE)
+        return e.resolve(
+            [settle(t) for t in e.tensors], [ast.Arg(a.name, settle(a.value), span=NOWHERE) for a in e.args]
+        )
     if isinstance(e, ast.Node):
         changed = {k: settle(getattr(e, k)) for k in e.__dataclass_fields__ if k not in ("span", "name_span", "name")}
         return replace(e, **changed)
@@ -670,7 +734,7 @@ def trace(e: Any) -> Iterator[int | None]:
         if e.id.startswith("%"):
             yield int(e.id[1:])
     elif isinstance(e, _Application):
-        for part in (*e.tensors, *(a.value for a in e.named), e.callee):
+        for part in (*e.tensors, *(a.value for a in e.args), e.function):
             yield from trace(part)
         yield None
     elif isinstance(e, ast.Node):
@@ -697,8 +761,29 @@ def outputs(note: Note) -> tuple[int, ...]:
     return tuple(after for *_, after in note.carried) if isinstance(note, Loop) else note.outputs
 
 
+def without_copies(notes: list[Note], kept: set[int]) -> list[Note]:
+    """Leave out what only says that a tensor is another one."""
+    result: list[Note] = []
+    same: dict[str, ast.Expr] = {}
+
+    def visit(n: ast.Name) -> ast.Expr:
+        return same.get(n.id, n)
+
+    for note in notes:
+        if isinstance(note, Def):
+            note = Def(note.outputs, transform(note.expr, visit))
+            if isinstance(note.expr, ast.Name) and note.expr.id.startswith("%") and note.outputs[0] not in kept:
+                same[f"%{note.outputs[0]}"] = note.expr
+                continue
+        elif isinstance(note, Loop):
+            note.body = without_copies(note.body, kept)
+        result.append(note)
+    return result
+
+
 def fold(notes: list[Note], kept: set[int]) -> list[Note]:
-    """Put what is used once, by the next statement, where it is used: not past another application, whose weights come first."""
+    """Put what is used once, by the next statement, where it is used: not past another application, whose weights come
+    first."""
     result: list[Note] = []
     uses: dict[int, int] = {}
     for note in notes:
@@ -711,12 +796,15 @@ def fold(notes: list[Note], kept: set[int]) -> list[Note]:
         if isinstance(note, Def) and len(note.outputs) == 1 and isinstance(following, Def):
             value = note.outputs[0]
             if uses.get(value) == 1 and value not in kept and _fits(note.expr, following.expr, value):
-                marker = f"%{value}"
-                made = note.expr
-                result[-1] = Def(following.outputs, transform(following.expr, lambda n: made if n.id == marker else n))
+                result[-1] = Def(following.outputs, _put(following.expr, f"%{value}", note.expr))
                 continue
         result.append(note)
     return result[::-1]
+
+
+def _put(into: ast.Expr, marker: str, made: ast.Expr) -> ast.Expr:
+    found: ast.Expr = transform(into, lambda n: made if n.id == marker else n)
+    return found
 
 
 def _fits(made: ast.Expr, into: ast.Expr, value: int) -> bool:
@@ -733,7 +821,9 @@ def _depth(e: Any) -> int:
     if isinstance(e, tuple):
         return max(map(_depth, e), default=0)
     if isinstance(e, ast.Node):
-        return 1 + max((_depth(getattr(e, k)) for k in e.__dataclass_fields__ if k not in ("span", "name_span")), default=0)
+        return 1 + max(
+            (_depth(getattr(e, k)) for k in e.__dataclass_fields__ if k not in ("span", "name_span")), default=0
+        )
     return 0
 
 
@@ -766,7 +856,7 @@ class _Namer:
             name = self.names.get(start)
             inside = any(start in set(reads(n)) for n in loop.body)
             if name is None or inside or last.get(start, -1) > i:
-                raise CannotExpand("a tensor that a loop changes is read again behind it")
+                raise ExpansionError("a tensor that a loop changes is read again behind it")
             self.names[first] = self.names[after] = name
             inner[end] = name
         carried = {self.names[first]: first for _, first, _, _ in loop.carried}
@@ -778,16 +868,22 @@ class _Namer:
         for *_, after in loop.carried:
             holders[self.names[after]] = after
 
-    def _name(self, value: int, i: int, last: Mapping[int, int], forced: Mapping[int, str], holders: dict[str, int]) -> None:
+    def _name(
+        self, value: int, i: int, last: Mapping[int, int], forced: Mapping[int, str], holders: dict[str, int]
+    ) -> None:
         if value in forced:
             name = forced[value]
             holder = holders.get(name)
             if holder is not None and holder != value and last.get(holder, -1) > i:
-                raise CannotExpand("a tensor that a loop changes is read again behind it")
+                raise ExpansionError("a tensor that a loop changes is read again behind it")
         else:
             base, n = self.preferred.get(value, "y"), 1
             name = base
-            while name in self.reserved or name in forced.values() or (name in holders and last.get(holders[name], -1) > i):
+            while (
+                name in self.reserved
+                or name in forced.values()
+                or (name in holders and last.get(holders[name], -1) > i)
+            ):
                 n += 1
                 name = f"{base}_{n}"
         self.names[value] = name
@@ -816,9 +912,9 @@ def _lines(notes: Sequence[Note], names: Mapping[int, str], indent: str) -> list
 def _definition(note: Def, names: Mapping[int, str]) -> str:
     targets = ", ".join(names[v] for v in note.outputs)
     e = note.expr
-    if isinstance(e, ast.Binary) and e.op == "+" and len(note.outputs) == 1 and isinstance(e.left, ast.Name):
-        if e.left.id.startswith("%") and names[int(e.left.id[1:])] == targets:
-            return f"{targets} += {spelled(e.right, names)}"
+    first = e.left if isinstance(e, ast.Binary) and e.op == "+" else None
+    if isinstance(e, ast.Binary) and isinstance(first, ast.Name) and spelled(first, names) == targets:
+        return f"{targets} += {spelled(e.right, names)}"
     return f"{targets} = {spelled(e, names)}"
 
 
@@ -828,7 +924,7 @@ def _mentioned(e: Any) -> Iterator[str]:
         if not e.id.startswith("%"):
             yield e.id
     elif isinstance(e, _Application):
-        yield from _mentioned((e.callee, e.tensors, e.named))
+        yield from _mentioned((e.function, e.tensors, e.args))
     elif isinstance(e, ast.Node):
         for k in e.__dataclass_fields__:
             if k not in ("span", "name_span"):
@@ -854,33 +950,43 @@ def _text(recorder: Recorder) -> str:
     """The declaration in equations."""
     node = recorder.node
     if recorder.failed:
-        raise CannotExpand(recorder.failed)
+        raise ExpansionError(recorder.failed)
     kept = set(recorder.results)
     for note in recorder.notes:
         if isinstance(note, Loop):
             kept |= {v for four in note.carried for v in four}
-    notes = fold(recorder.notes, kept)
+    notes = fold(without_copies(recorder.notes, kept), kept)
     hypers = tuple(node.header.hypers or ())
     hypers += tuple(ast.Hyper(k, None, e, span=NOWHERE) for k, e in recorder.fields.items())
-    lets = {item.name for item in node.body.items if isinstance(item, ast.Let)} if isinstance(node.body, ast.Body) else set()
+    lets = (
+        {item.name for item in node.body.items if isinstance(item, ast.Let)}
+        if isinstance(node.body, ast.Body)
+        else set()
+    )
     reserved = {h.name for h in hypers} | lets | _said(notes)
     namer = _Namer(reserved, recorder.names)
     namer.names.update(recorder.inputs)
     namer.run(notes, set(recorder.results), {}, {name: value for value, name in recorder.inputs.items()})
     missing = [r for r in recorder.results if r not in namer.names]
     if missing:
-        raise CannotExpand("a result that no statement makes")
+        raise ExpansionError("a result that no statement makes")
     lines = _lines(notes, namer.names, "  ")
-    lines.append(f"  return {', '.join(namer.names[r] for r in recorder.results)}")
+    returned = [namer.names[r] for r in recorder.results]
+    first = next(iter(recorder.inputs.values()), None)
+    if returned != [first]:  # the last value of the first tensor is given back anyway
+        lines.append(f"  return {', '.join(returned)}")
     tensors = recorder.tensors or tuple(tensor_param(t) for t in node.header.tensors or ())
     keyword = "model" if isinstance(node, ast.Model) else "inline block" if node.inline else "block"
-    head = f"{keyword} {node.name}" + (f"({', '.join(map(hyper, hypers))})" if hypers else "") + f"({', '.join(tensors)})"
+    head = (
+        f"{keyword} {node.name}" + (f"({', '.join(map(hyper, hypers))})" if hypers else "") + f"({', '.join(tensors)})"
+    )
     if recorder.init is not None:
-        head = f"# The slot `init: {format_expr(recorder.init)}`, which equations have not, draws the weights of the declared form.\n{head}"
+        scheme = format_expr(recorder.init)
+        head = f"# Declared with `init: {scheme}`: equations give `init:` to each primitive instead.\n{head}"
     return "\n".join([f"{head} {{", *lines, "}"])
 
 
-# --- the spec ---------------------------------------------------------------------------------------------------------------
+# --- the spec ---------------------------------------------------------------------------------------------------------
 
 
 def expand_spec(module: Module, model: str | None, overrides: Mapping[str, str], only: str | None) -> str:
@@ -891,7 +997,11 @@ def expand_spec(module: Module, model: str | None, overrides: Mapping[str, str],
     declared = {d.name: d for d in tree.declarations if isinstance(d, ast.Block | ast.Model)}
     if only is not None and only not in declared:
         listed = ", ".join(f"`{n}`" for n in declared)
-        raise error("E0210", f"{source.name} declares no block or model `{only}`", help=did_you_mean(only, declared) or f"it has {listed}")
+        raise error(
+            "E0210",
+            f"{source.name} declares no block or model `{only}`",
+            help=did_you_mean(only, declared) or f"it has {listed}",
+        )
     texts: dict[str, str] = {}
     why: dict[str, str] = {}
     for name in [model] if model is not None else list(models(module)):
@@ -904,7 +1014,7 @@ def expand_spec(module: Module, model: str | None, overrides: Mapping[str, str],
         elif name in why:
             replaced.append((declaration, f"# Kept as it is declared: {why[name]}.\n{declaration.span.text}"))
     if only is not None:
-        text = dict((d.name, t) for d, t in replaced).get(only, declared[only].span.text)
+        text = {d.name: t for d, t in replaced}.get(only, declared[only].span.text)
     else:
         text, end = "", 0
         for declaration, new in replaced:
@@ -924,7 +1034,7 @@ def _recordings(module: Module, name: str | None, overrides: Mapping[str, str]) 
             for n, value in built.inputs:
                 try:
                     shape = tuple(expr_of(d.expr) for d in value.shape)
-                except CannotExpand as problem:
+                except ExpansionError as problem:
                     recorder.failed = str(problem)
                     continue
                 kind = None if value.dtype == "float" else value.dtype
@@ -952,7 +1062,7 @@ def _settle_text(recorder: Recorder, texts: dict[str, str], why: dict[str, str])
         return
     try:
         text = _text(recorder)
-    except CannotExpand as problem:
+    except ExpansionError as problem:
         why[name] = str(problem)
         texts.pop(name, None)
         return

@@ -173,6 +173,8 @@ class Frame:
         self.made: dict[Hashable, Value] = {}
         self.local: dict[str, Expr] = {}
         self.axes: dict[str, Num] = {}
+        self.known: dict[str, Num] = {}
+        """Hyper-parameters that are numbers."""
         self.asserts: list[tuple[Expr, str, Expr, str]] = []
         self.instances: list[Instance] = []
         self.init: Scheme | None = None

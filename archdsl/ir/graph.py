@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from archdsl.ir.op import Primitive
     from archdsl.ir.static import Instance, Pattern
+    from archdsl.syntax import ast
 
 INTEGERS = ("int", "token", "documents")
 BOOLEANS = ("bool", "padding")
@@ -88,7 +89,7 @@ class Weight:
     fan_in: Num | None = None
     fan_out: Num | None = None
     dtype: str = "float"
-    """`float`: the model's own; or `int64`."""
+    """`float`: the model's own; or `int64`, `bool`."""
     told: bool = False
     """Whether the emitted module must be told how to draw it, because what torch's own module does is not what the spec says."""
 
@@ -351,6 +352,7 @@ class Block:
     doc: str
     span: Span
     graph: Graph
+    header: ast.Header
     tensor_names: tuple[str, ...]
     result_names: tuple[str | None, ...]
     contexts: tuple[Context, ...]

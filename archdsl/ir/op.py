@@ -194,6 +194,8 @@ class Primitive:
     numpy: ClassVar[str | NumpyFunction | None] = None
     """How to compute it with numpy in a weight's first value: a function's name in numpy, or a function; None where it cannot stand there."""
     examples: ClassVar[tuple[Example, ...]] = ()
+    hints: ClassVar[tuple[str, ...]] = ()
+    """What to call the outputs in emitted code where the spec has no name for them; `=` is the name of the first input."""
 
     @cached_property
     def _parsed(self) -> tuple[str, ast.Header]:

@@ -162,7 +162,7 @@ def outward(value: Any, names: Mapping[str, Expr]) -> Any:
     return value
 
 
-def localise(name: str, value: Any, bind: dict[str, Expr]) -> Any:
+def localise(name: str, value: Any, bind: dict[str, Expr], label: str = "") -> Any:
     """A caller's value under a callee's name; what each new name is in the caller's goes to `bind`.
 
     The numbers inside a block, mask or scheme get joined names: `expert_hidden` for `expert: swiglu(hidden: 2048)`."""
@@ -170,12 +170,14 @@ def localise(name: str, value: Any, bind: dict[str, Expr]) -> Any:
         bind[name] = value.expr
         return value.named(name)
     if isinstance(value, Template):
-        args = {k: localise(f"{name}_{k}", v, bind) for k, v in value.args.items()}
-        return replace(value, args=args, label=name, alias=value.alias or name)
+        args = {k: localise(f"{name}_{k}", v, bind, k) for k, v in value.args.items()}
+        return replace(value, args=args, label=label or name, alias=value.alias or label or name)
     if isinstance(value, Mask):
         return _localise_mask(name, value, bind, [0])
     if isinstance(value, Scheme):
-        return Scheme(value.name, {k: localise(f"{name}_{k}", v, bind) for k, v in value.numbers.items()})
+        # A number that the scheme fills in by itself needs no name.
+        numbers = {k: v if v.origin is None else localise(f"{name}_{k}", v, bind) for k, v in value.numbers.items()}
+        return Scheme(value.name, numbers)
     if isinstance(value, ListValue):
         # Repeated elements share their names, as they share their class.
         seen: dict[Hashable, Any] = {}
@@ -184,7 +186,7 @@ def localise(name: str, value: Any, bind: dict[str, Expr]) -> Any:
             key = static_key(item)
             if key not in seen:
                 inner = f"{name}_{len(seen)}" if len(value.items) > 1 else name
-                seen[key] = localise(inner, item, bind)
+                seen[key] = localise(inner, item, bind, label or name)
             items.append(seen[key])
         return ListValue(tuple(items), _rename_pattern(value.pattern, name, bind))
     return value

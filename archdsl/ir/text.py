@@ -1,7 +1,7 @@
 """The printed form of the IR: `archdsl show --ir`.
 
-Every distinct block once, callers first; sizes as the block spells them, their values in its first lines.  Names of tensors
-are the spec's own, numbered where they repeat: the text depends on nothing but the spec.
+Every distinct block once, callers first; sizes as the block spells them, their values in its first lines.  Names of
+tensors are the spec's own, numbered where they repeat: the text depends on nothing but the spec.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _called(graph: Graph) -> list[Block]:
     return found
 
 
-# --- numbers and static values ----------------------------------------------------------------------------------------------
+# --- numbers and static values ----------------------------------------------------------------------------------------
 
 
 def number(n: Num) -> str:
@@ -109,7 +109,11 @@ def static(value: Any) -> str:
     if isinstance(value, Instance):
         return f"shared {value.label or value.name}"
     if isinstance(value, ListValue):
-        return f"[{', '.join(static(v) for v in value.items)}]" if len(value.items) < 9 else f"[{len(value.items)} elements]"
+        return (
+            f"[{', '.join(static(v) for v in value.items)}]"
+            if len(value.items) < 9
+            else f"[{len(value.items)} elements]"
+        )
     if isinstance(value, tuple | list):
         return f"({', '.join(static(v) for v in value)})"
     if isinstance(value, Mapping):
@@ -150,7 +154,7 @@ def _init(init: Init) -> str:
     return _call(init.scheme, init.numbers)
 
 
-# --- blocks -----------------------------------------------------------------------------------------------------------------
+# --- blocks -----------------------------------------------------------------------------------------------------------
 
 
 class _BlockPrinter:
@@ -214,11 +218,15 @@ class _BlockPrinter:
         for instance in block.instances:
             what = instance.block.name if instance.block is not None else instance.name
             step = f" as {instance.path}" if instance.path != (instance.label or instance.name) else ""
-            lines.append(f"  shared @{instance.label or instance.name} = {self.blocks.get(id(instance.block), what)}{step}")
+            lines.append(
+                f"  shared @{instance.label or instance.name} = {self.blocks.get(id(instance.block), what)}{step}"
+            )
             if instance.node is not None:
                 lines += self._weights(instance.node.weights, "    ")
         lines += self._graph(block.graph, "  ")
-        returned = [self._result(name, value) for name, value in zip(block.result_names, block.graph.outputs, strict=False)]
+        returned = [
+            self._result(name, value) for name, value in zip(block.result_names, block.graph.outputs, strict=False)
+        ]
         lines += [f"  return {', '.join(returned)}", "}", ""]
         return "\n".join(lines)
 
@@ -242,18 +250,29 @@ class _BlockPrinter:
             return self._op(node)
         if isinstance(node, CallNode):
             inputs = [self.use(v) for v in node.inputs] + [self.use(v) for v in node.contexts]
-            target = f"@{node.instance.label or node.instance.name}" if node.instance is not None else self.blocks[id(node.block)]
+            target = (
+                f"@{node.instance.label or node.instance.name}"
+                if node.instance is not None
+                else self.blocks[id(node.block)]
+            )
             part = f" {node.part}" if node.part else ""
             step = f" as {node.name}" if node.name and node.instance is None else ""
             bound = ", ".join(f"{k} = {expr_text(e)}" for k, e in node.bind.items() if "." not in k and _readable(e))
-            return [f"{self._outputs(node)} = call{part} {target}({', '.join(inputs)}){step}" + (f" with {bound}" if bound else "")]
+            return [
+                f"{self._outputs(node)} = call{part} {target}({', '.join(inputs)}){step}"
+                + (f" with {bound}" if bound else "")
+            ]
         if isinstance(node, ParamNode):
             kind = "param" if node.weight.trained else "buffer"
             return [f"{self.typed(node.output)} = {kind} {node.name} {_init(node.weight.init)}"]
         if isinstance(node, WeightNode):
             return [f"{self.typed(node.output)} = weight @{node.instance.label or node.instance.name}.{node.weight}"]
         if isinstance(node, CheckNode):
-            holds = f"{number(node.left)} % {number(node.right)} == 0" if node.op == "%" else f"{number(node.left)} {node.op} {number(node.right)}"
+            holds = (
+                f"{number(node.left)} % {number(node.right)} == 0"
+                if node.op == "%"
+                else f"{number(node.left)} {node.op} {number(node.right)}"
+            )
             return [f'check {holds}, "{node.message}"']
         if isinstance(node, CausalNode):
             return [f"causal {self.use(node.value)}, ahead: {node.ahead}"]
@@ -262,7 +281,9 @@ class _BlockPrinter:
         if isinstance(node, LoopNode):
             return self._loop(node)
         if isinstance(node, ScanNode):
-            starts = ", ".join(f"{self.define(v)} = {self.use(s)}" for v, s in zip(node.body.inputs, node.starts, strict=False))
+            starts = ", ".join(
+                f"{self.define(v)} = {self.use(s)}" for v, s in zip(node.body.inputs, node.starts, strict=False)
+            )
             over = zip(node.body.inputs[len(node.starts) :], node.sequences, strict=True)
             sequences = ", ".join(f"{self.define(v)} in {self.use(s)}" for v, s in over)
             head = f"scan {starts} for {sequences}" if starts else f"scan for {sequences}"
@@ -307,7 +328,8 @@ class _BlockPrinter:
         emitted = [self.define(v) for turn in node.emitted for v in turn]
         for i, body in enumerate(node.bodies):
             starts = ", ".join(
-                f"{self.define(v)} = {self.use(s)}" if i == 0 else self.define(v) for v, s in zip(body.inputs, node.starts, strict=True)
+                f"{self.define(v)} = {self.use(s)}" if i == 0 else self.define(v)
+                for v, s in zip(body.inputs, node.starts, strict=True)
             )
             lines += [f"  {line}" for line in self._braced(f"{letters[i]} ({starts})", body)]
         lines.append("}" + (f" emits {', '.join(emitted)}" if emitted else ""))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from archdsl.ir import dims
-from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var
+from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var, is_size_like
 from archdsl.ir.frame import MODULE_ATTRIBUTES, ModelInput, Once, Use
 from archdsl.ir.graph import (
     Block,
@@ -46,6 +46,8 @@ IN, NAME, FREE, END = "\x02", "\x04", "\x05", "\x03"
 INPUT_TOKEN = re.compile(f"{IN}(-?\\d+):(\\d+){END}")
 NAME_TOKEN = re.compile(f"{NAME}([^{END}]*){END}")
 FREE_TOKEN = re.compile(f"{FREE}([^{END}]*){END}")
+RELEASED = -5
+"""In place of a value: the local may be bound again."""
 LONG = 96
 """An expression is not nested into another if the line would become longer than this."""
 
@@ -96,7 +98,8 @@ class Written:
     settings: dict[str, None]
     """Names read in `forward`."""
     losses: bool
-    laws: list[tuple[str, OpNode | ParamNode]] = field(default_factory=list)
+    laws: list[tuple[str, OpNode | ParamNode, bool]] = field(default_factory=list)
+    """What has weights: (attribute, node, whether a loop makes a list of it)."""
 
 
 @dataclass(eq=False)
@@ -164,6 +167,7 @@ class Writer:
         self.elided: set[int] = set()
         self.any_tensor = ""
         self.notes: dict[int, str] = {}
+        self.hints: dict[int, str] = {}
 
     # --- the whole block ---
 
@@ -198,6 +202,9 @@ class Writer:
         self._return(graph)
         for instance in block.instances:
             self._make_instance(instance)
+        from archdsl.lower.init_torch import init_statements
+
+        w.init += [self.text_line(t) for t in init_statements(self.emitter.model, block, lambda n, s=0: self.init(n, s))]
         if w.losses:
             w.parameters.append(("losses", "dict[str, Tensor] | None", "None"))
         return w
@@ -283,8 +290,7 @@ class Writer:
                 self.bind(value, code)
 
     def bind(self, value: Value, code: Code, hint: str = "") -> str:
-        base = local_name(value.name or hint or self._hint(value))
-        name = self.fresh(base)
+        name = self.fresh(local_name(value.name or hint or self._hint(value)))
         self._assign(name, code.text, value)
         self._hold(value, name)
         return name
@@ -296,7 +302,15 @@ class Writer:
         self.line(f"{name} = {text}{comment if fits else ''}")
 
     def _hint(self, value: Value) -> str:
-        return "h" if value.is_float else "found"
+        """A name for a value that the spec has none for."""
+        return self.hints.get(id(value)) or ("h" if value.is_float else "found")
+
+    def _note_hints(self, node: OpNode) -> None:
+        for value, hint in zip(node.outputs, node.op.hints, strict=False):
+            first = node.inputs[0]
+            name = (first.name or self.hints.get(id(first), "")) if hint == "=" and isinstance(first, Value) else hint
+            if name:
+                self.hints[id(value)] = name
 
     def take(self, value: Value, strength: int) -> str:
         """The text of a value that is read here."""
@@ -315,9 +329,10 @@ class Writer:
 
     # --- numbers ---
 
-    def number(self, n: Num, strength: int = 0) -> str:
+    def number(self, n: Num, strength: int = 0, *, real: bool = False) -> str:
+        """A number in `forward`. With `real` it meets tensors, and `time / 3` is no size that must be whole."""
         expr = self._short(n)
-        return self._expr(expr, strength, lambda name: f"{NAME}{name}{END}", n.static)
+        return self._expr(expr, strength, lambda name: f"{NAME}{name}{END}", n.static or real)
 
     def _short(self, n: Num) -> Expr:
         return dims.shortest(n.expr, self.block.local) if dims.free_names(n.expr) else n.expr
@@ -350,6 +365,10 @@ class Writer:
             return name(expr.name)
         if isinstance(expr, Fn):
             args = [self._expr(a, 0, name, static) for a in expr.args]
+            if expr.name in ("ceil", "floor") and isinstance(expr.args[0], Bin) and expr.args[0].op == "/":
+                top = self._expr(expr.args[0].left, 80, name, static)
+                bottom = self._expr(expr.args[0].right, 71, name, static)
+                return f"(-(-{top} // {bottom}))" if expr.name == "ceil" else f"({top} // {bottom})"
             known = {"minimum": "min", "maximum": "max", "abs": "abs"}
             if expr.name == "sign":
                 return f"math.copysign(1, {args[0]})"
@@ -406,6 +425,7 @@ class Writer:
         scope = ConstructorScope(self, names)
         node.op.torch(node, scope)
         self.written.helpers.update(scope.helpers)
+        self.written.laws.append((instance.path, node, False))
         line = self.text_line(scope.constructor)
         self.written.init.append(lambda r: f"self.{instance.path} = {line(r)}")
 
@@ -423,14 +443,21 @@ class Writer:
     # --- nodes ---
 
     def _body(self, graph: Graph) -> None:
+        outermost = graph is self.block.graph
+        if outermost:
+            # Conditions speak of the inputs' sizes alone: they stand first.
+            for node in graph.nodes:
+                if isinstance(node, CheckNode):
+                    self._CheckNode(node, graph)
         for node in graph.nodes:
-            if not self._dead(node):
+            if not self._dead(node) and not (outermost and isinstance(node, CheckNode)):
                 getattr(self, f"_{type(node).__name__}")(node, graph)
 
     def _OpNode(self, node: OpNode, graph: Graph) -> None:
         if node.op.name == "mask" and _node_is_causal(node):
             self.elided.add(id(node.outputs[0]))
             return
+        self._note_hints(node)
         scope = NodeScope(self, node)
         if self.grouped and (node.weights or node.blocks):
             grouped = node.op.torch_grouped(node, scope, "groups")
@@ -453,7 +480,7 @@ class Writer:
 
     def _note_weights(self, node: OpNode | ParamNode) -> None:
         if isinstance(node, ParamNode) or node.weights:
-            self.written.laws.append((node.name, node))
+            self.written.laws.append((node.name, node, self.recording is not None))
 
     def _several(self, code: Code, node: OpNode, scope: NodeScope) -> None:
         filled, _ = scope.fill(code)
@@ -491,7 +518,7 @@ class Writer:
             if not (isinstance(node, OpNode) and node.op.name == "split_heads"):
                 return
         try:
-            shown = [dims.expr_text(d.expr) for d in value.shape]
+            shown = [dims.expr_text(dims.shortest(d.expr, {})) for d in value.shape]
         except (KeyError, TypeError):
             return
         if any("." in s for s in shown):
@@ -1018,6 +1045,7 @@ class Writer:
         self.indent -= 1
         self.holder = before
         for value, name in zip(node.stacked, lists, strict=True):
+            self.holder[name] = RELEASED
             if self.uses.get(id(value), 0) > 0:
                 self._result(value, Code(f"torch.stack({name}, dim=1)"), {name}, graph, node)
         for value, name in zip(node.finals, carried, strict=True):
@@ -1076,7 +1104,8 @@ class NodeScope:
     def operand(self, i: int, strength: int) -> str:
         value = self.node.inputs[i]
         if isinstance(value, Num):
-            return self.number(value, strength)
+            whole = is_size_like(value.value) if isinstance(value.value, Poly) else True
+            return self.w.number(value, strength, real=not whole)
         assert value is not None, (self.node.op.name, i)
         return f"{IN}{i}:{strength}{END}"
 
@@ -1202,7 +1231,7 @@ class NodeScope:
             assert isinstance(value, Value)
             return w.bound[id(value)]
 
-        text = INPUT_TOKEN.sub(place, code.text)
+        text = INPUT_TOKEN.sub(place, code.text).replace(".transpose(1, 2).transpose(1, 2)", "")
         for i in same:
             value = self.node.inputs[i]
             w.pending.pop(id(value), None)
@@ -1286,6 +1315,7 @@ class Emitter:
         self.kinds_known = False
         self.config = {f.name: f.value for f in model.config}
         self.root_writer: Writer | None = None
+        self.laws: Any = None
 
     def group(self, block: Block) -> Group:
         """The class of a block."""
@@ -1327,11 +1357,13 @@ class Emitter:
         return "." in name and not _static_synthetic(block, name)
 
     def _comparable(self, block: Block, w: Written) -> str:
+        from archdsl.lower.init_torch import law_key
+
         r = Resolver()
         init = [line(r) for line in w.init]
         forward = [f"{i}{t}" for i, t in w.forward]
         parameters = [f"{n}: {t} = {d}" for n, t, d in w.parameters]
-        weights = [f"{name}:{_law_key(node)}" for name, node in w.laws]
+        weights = [f"{name}:{_law_key(node)}{law_key(self.model, block, node)}" for name, node, _ in w.laws]
         dynamic = sorted(n for n in {*w.names, *_setting_names(w)} if self._dynamic(block, n))
         local = [f"{k}={dims.expr_text(v)}" for k, v in block.local.items()]
         return "\n".join([block.name, str(id(block.span.source)), str(block.span.start), *parameters, *init, *forward, *weights, *dynamic, *local])
@@ -1367,8 +1399,7 @@ class Emitter:
         """The value an argument has in the declaration, where that is a plain number."""
         from archdsl.syntax import ast
 
-        node = self.declarations.get(id(group))
-        for hyper in node or ():
+        for hyper in group.block.header.hypers or ():
             if hyper.name == name and isinstance(hyper.default, ast.Number):
                 return str(hyper.default.text)
         return None
@@ -1427,7 +1458,6 @@ class Emitter:
         root.write()
         self.kinds_known = True
         self.writers: dict[int, Writer] = {}
-        self.declarations = {id(g): _declared_hypers(g.block) for g in self.groups}
         for group in self.groups:
             writer = Writer(self, group.block, root=False, kinds=[group.kind(i) for i in range(len(group.block.contexts))])
             group.final = writer.write()
@@ -1480,7 +1510,7 @@ class Emitter:
             text = line(r)
             if text:
                 init.append(text)
-        asserts = [t for t in init if t.startswith("assert ")]
+        asserts = _once([t for t in init if t.startswith("assert ")])
         rest = [t for t in init if not t.startswith("assert ")]
         used = "\n".join(init)
         forward, settings = self._forward(w, group, writer, r, rest)
@@ -1498,19 +1528,12 @@ class Emitter:
         lines = [f"class {group.name}(nn.Module):", f'    """{self._doc(group.block)}"""', ""]
         late_asserts = [t for t in asserts if any(re.search(rf"\b{n}\b", t) for n in local)]
         asserts = [t for t in asserts if t not in late_asserts]
-        body = [*asserts, *local_lines, *late_asserts, *settings, *rest, *self._init_lines(w, writer, r)]
+        body = [*asserts, *local_lines, *late_asserts, *settings, *rest]
         if body:
             lines += [f"    def __init__({', '.join(parameters)}) -> None:", "        super().__init__()"]
             lines += [f"        {t}" for t in body] + [""]
         lines += self._forward_lines(w, forward)
         return "\n".join(lines)
-
-    def _init_lines(self, w: Written, writer: Writer, r: Resolver) -> list[str]:
-        """Statements that draw the weights as the spec declares."""
-        from archdsl.lower.init_torch import init_statements
-
-        lines = init_statements(self.model, writer.block, w.laws, lambda n, s=0: writer.init(n, s))
-        return [FREE_TOKEN.sub(lambda m: r.name(m[1]), t) for t in lines]
 
     def _locals(self, group: Group, writer: Writer) -> tuple[list[tuple[str, str]], dict[str, str]]:
         """Names that the class computes itself: `head_dim = config.width // config.heads`."""
@@ -1543,7 +1566,8 @@ class Emitter:
                 return dynamic[name]
             where = self._run_time(block, name, writer)
             if where is not None:
-                if counts[name] > 1 and "." not in name and local_name(name) not in writer.holder:
+                where = NAME_TOKEN.sub(place, where)
+                if counts.get(name, 0) > 1 and "." not in name and local_name(name) not in writer.holder:
                     dynamic[name] = local_name(name)
                     opening.append((0, f"{local_name(name)} = {where}"))
                 else:
@@ -1594,7 +1618,8 @@ class Emitter:
                         return f"{local_name(tensor)}.size({i})"
         if name in block.local:
             inner = block.local[name]
-            return writer._expr(inner, ATOM, lambda n: self._run_time(block, n, writer) or n, False)
+            if any(self._run_time(block, n, writer) is not None for n in dims.free_names(inner)):
+                return writer._expr(inner, ATOM, lambda n: f"{NAME}{n}{END}", False)
         return None
 
     def _forward_lines(self, w: Written, forward: Sequence[tuple[int, str]]) -> list[str]:
@@ -1623,7 +1648,7 @@ class Emitter:
         w, block = writer.written, self.model.block
         r = FinalResolver(self, None, {})
         init = [t for t in (line(r) for line in w.init) if t]
-        asserts = [t for t in init if t.startswith("assert ")]
+        asserts = _once([t for t in init if t.startswith("assert ")])
         rest = [t for t in init if not t.startswith("assert ")]
         forward, _ = self._forward(w, None, writer, r, rest)
         name = class_name(self.model.name)
@@ -1631,7 +1656,7 @@ class Emitter:
         lines += ["    def __init__(self, config: Config = Config()) -> None:", "        super().__init__()"]
         if any("self.config" in t for _, t in forward):
             lines.append("        self.config = config")
-        lines += [f"        {t}" for t in [*asserts, *rest, *self._init_lines(w, writer, r)]]
+        lines += [f"        {t}" for t in [*asserts, *rest]]
         lines += ["", *self._forward_lines(w, forward)]
         return "\n".join(lines)
 
@@ -1650,7 +1675,7 @@ class Emitter:
 
     def _header(self, body: str) -> str:
         from archdsl.analyses.params import total
-        from archdsl.version import VERSION
+        from archdsl import __version__ as VERSION
 
         model = self.model
         title = _first_sentence(model.doc) or f"{model.name}."
@@ -1791,6 +1816,11 @@ def _law_key(node: OpNode | ParamNode) -> str:
     return ";".join(parts)
 
 
+def _once(asserts: list[str]) -> list[str]:
+    """Each condition once, with the first of its messages."""
+    return list({t.partition(", \"")[0]: t for t in reversed(asserts)}.values())[::-1]
+
+
 def _argument(name: str) -> str:
     return local_name(name.replace(".", "_"))
 
@@ -1816,12 +1846,6 @@ def _first_sentence(doc: str) -> str:
             return _quoted(text)
         found += rest[1]
     return _quoted(found)
-
-
-def _declared_hypers(block: Block) -> Any:
-    key = block.key
-    del key
-    return getattr(block, "declared", ())
 
 
 def _pattern_length(pattern: Pattern) -> Expr:

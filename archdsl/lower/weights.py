@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archdsl.analyses.init import Laws
+from archdsl.analyses.init import Laws, laws_of
 from archdsl.analyses.weights import WeightInfo, weights
 from archdsl.ir.dims import product
 
@@ -37,7 +37,7 @@ def draw(model: Model, seed: int, dtype: str, path: Path, progress: Progress | N
     `dtype` is float32, float16 or bfloat16. `progress` is told each path and how many numbers it holds, once it is written. The file
     appears when it is complete; the memory needed is that of the largest tensor at most. Raises OSError where it cannot be written."""
     infos = saved(model)
-    laws = Laws(model)
+    laws = laws_of(model)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -61,7 +61,7 @@ def arrays(model: Model, seed: int) -> Iterator[tuple[str, NDArray[Any]]]:
     """Every weight by its path as an array: what `draw` writes, in float64 (or int64)."""
     import numpy as np
 
-    laws = Laws(model)
+    laws = laws_of(model)
     for info in saved(model):
         pieces = list(_numbers(info, laws, seed))
         flat = np.concatenate(pieces) if pieces else np.zeros(0)

@@ -1,4 +1,4 @@
-"""What convolutions and poolings share: windows that slide along axes, their sizes, what they read, and how they are written."""
+"""What convolutions and poolings share: windows that slide along axes, their sizes and reads, and how they are written."""
 
 from __future__ import annotations
 
@@ -32,16 +32,13 @@ def minus(a: Num, b: Num) -> Num:
 
 def halves(a: Num) -> tuple[Num, Num]:
     """A static number in two parts, the first no larger than the second."""
-    if int(a) % 2 == 0:
-        half = binary("//", a, num(2)) if free_names(a.expr) else num(int(a) // 2)
-        return half, half
     smaller = binary("//", a, num(2)) if free_names(a.expr) else num(int(a) // 2)
-    return smaller, minus(a, smaller)
+    return smaller, smaller if int(a) % 2 == 0 else minus(a, smaller)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Windows along one axis: places `first` to `first + reach` apart, moved by `stride`, over `before` + size + `after` places."""
+    """Windows of `kernel` places, `dilation` apart, moved by `stride` along an axis with `before` and `after` zeros around it."""
 
     kernel: Num
     stride: Num
@@ -91,7 +88,7 @@ def demand_per_axis(call: Application, option: str, count: int, least: int = 1) 
     for n in given:
         if not isinstance(n, Num) or not isinstance(n.value, int):
             shown = str(n) if isinstance(n, Num) else kind_of(n)
-            raise call.error("E0203", f"`{option}` is made of whole numbers, and {shown} was given", option=option)
+            raise call.error("E0203", f"`{option}` is a whole number that is known before the model runs, and {shown} was given", option=option)
         if n.value < least:
             raise call.error("E0204", f"`{option}` must be at least {least}, and {n} was given", option=option)
     if len(given) not in (1, count):
@@ -322,7 +319,7 @@ class Pooling(Windowed):
 
 
 class Transposed(Sliding):
-    """The transpose of a convolution, where each place spreads over a window of the output: `nn.ConvTranspose1d`, `nn.ConvTranspose2d`."""
+    """The transpose of a convolution: each place spreads over a window of the output. `nn.ConvTranspose1d`, `nn.ConvTranspose2d`."""
 
     def cuts(self, options: Options) -> list[tuple[Num, Num]]:
         """How many places are cut off at both ends of the full `(size - 1) * stride + kernel`; where negative, added."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from archdsl.ir.graph import Init, OpNode, Weight
 from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import axis_of, demand_floats, equals, first_input, number, place
+from archdsl.ops._common import axis_of, first_input, place
+from archdsl.ops._norms import channels_second, demand_norm, settings
 
 
 class BatchNorm(Primitive):
@@ -26,7 +27,7 @@ class BatchNorm(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
+        demand_norm(self, call, "eps", "momentum")
         rank, axis = len(call.shape(0)), axis_of(self, call)
         if axis not in (1, rank - 1):
             raise call.error(
@@ -51,18 +52,5 @@ class BatchNorm(Primitive):
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         x, axis = first_input(node), place(node)
-        eps, momentum = number(node, "eps"), number(node, "momentum")
-        settings = ("" if equals(eps, 1e-5) else f", eps={e.init(eps)}") + (
-            "" if equals(momentum, 0.1) else f", momentum={e.init(momentum)}"
-        )
-        module = e.module(f"nn.BatchNorm{max(x.rank - 2, 1)}d({e.init(x.shape[axis])}{settings})")
+        module = e.module(f"nn.BatchNorm{max(x.rank - 2, 1)}d({e.init(x.shape[axis])}{settings(node, e, 'eps', 'momentum')})")
         return channels_second(node, e, module, axis)
-
-
-def channels_second(node: OpNode, e: TorchScope, module: str, axis: int) -> str:
-    """A module of torch's applied to an input whose channels are the axis 1 or the last."""
-    if axis == 1:
-        return f"{module}({e.arg(0)})"
-    if first_input(node).rank == 3:
-        return f"{module}({e.at(0)}.transpose(1, 2)).transpose(1, 2)"
-    return f"{module}({e.at(0)}.movedim(-1, 1)).movedim(1, -1)"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from archdsl.ir.graph import OpNode, Weight
 from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import axis_of, demand_floats, equals, first_input, number, place
-from archdsl.ops.batchnorm import channels_second
+from archdsl.ops._common import axis_of, first_input, number, place
+from archdsl.ops._norms import channels_second, demand_norm, settings
 
 
 class GroupNorm(Primitive):
@@ -27,7 +27,7 @@ class GroupNorm(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
+        demand_norm(self, call, "groups", "eps")
         rank, axis = len(call.shape(0)), axis_of(self, call)
         if axis not in (1, rank - 1):
             raise call.error(
@@ -43,8 +43,7 @@ class GroupNorm(Primitive):
         return ((same(0), *(EVERYWHERE for _ in range(first_input(node).rank - 1))),)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
-        axis, eps = place(node), number(node, "eps")
-        settings = "" if equals(eps, 1e-5) else f", eps={e.init(eps)}"
+        axis = place(node)
         channels = e.init(first_input(node).shape[axis])
-        module = e.module(f"nn.GroupNorm({e.init(number(node, 'groups'))}, {channels}{settings})")
+        module = e.module(f"nn.GroupNorm({e.init(number(node, 'groups'))}, {channels}{settings(node, e, 'eps')})")
         return channels_second(node, e, module, axis)

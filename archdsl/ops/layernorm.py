@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from archdsl.ir.graph import OpNode, Weight
 from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
-from archdsl.ops._common import demand_floats, first_input, number, own_but
+from archdsl.ops._common import first_input, number, own_but
+from archdsl.ops._norms import demand_norm
 
 GROUPED_LAYER_NORM = '''
 class GroupedLayerNorm(nn.Module):
@@ -51,7 +52,7 @@ class LayerNorm(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
+        demand_norm(self, call, "eps")
         if call.options["bias"] and not call.options["weight"]:
             raise call.error("E0204", "a layernorm without `weight` has no `bias` either", option="weight", help="write `bias: false` too")
 

@@ -14,24 +14,24 @@ CAUSAL_LINEAR_ATTENTION = '''
 def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The sum over s <= t of (q[t] · k[s]) v[s]: in chunks of 64 places by scores, between them by a state [dim, value]."""
     time = q.size(2)
-    chunks = time // 64 + 2  # one more than needed: torch.export takes a size of 1 for special
-    q, k, v = (F.pad(t, (0, 0, 0, 64 * chunks - time)).unflatten(2, (chunks, 64)) for t in (q, k, v))
+    padding = (0, 0, 0, 64 * (time // 64 + 2) - time)  # two chunks at least: torch.export takes one for special
+    q, k, v = (F.pad(t, padding).unfold(2, 64, 64).mT for t in (q, k, v))  # [batch, heads, chunk, place, dim]
     states = (k.mT @ v).float().cumsum(2).to(v.dtype)  # after each chunk
     before = F.pad(states, (0, 0, 0, 0, 1, 0))[:, :, :-1]
     y = q @ before + (q @ k.mT).tril() @ v
-    return y.flatten(2, 3)[:, :, :time]
+    return y.flatten(2, 3).index_select(2, torch.arange(time, device=q.device))
 '''
 
 DECAYED_LINEAR_ATTENTION = '''
 def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
-    """The same sum, each term scaled by exp(log_decay[s + 1] + … + log_decay[t]), in float32."""
+    """The sum over s <= t of exp(log_decay[s + 1] + … + log_decay[t]) (q[t] · k[s]) v[s]: chunks of 64 places and a state, in float32."""
     dtype, time = v.dtype, q.size(2)
-    chunks = time // 64 + 2  # one more than needed: torch.export takes a size of 1 for special
+    padding = (0, 0, 0, 64 * (time // 64 + 2) - time)  # two chunks at least: torch.export takes one for special
     q, k, v, log_decay = (
-        F.pad(t.float(), (0, 0, 0, 64 * chunks - time)).unflatten(2, (chunks, 64))
+        F.pad(t.float(), padding).unfold(2, 64, 64).mT  # [batch, heads, chunk, place, dim]
         for t in (q, k, v, log_decay.expand(q.shape[:3])[..., None])
     )
-    passed = log_decay.cumsum(3)  # [batch, heads, chunk, place, 1]: since the chunk began
+    passed = log_decay.cumsum(3)  # since the chunk began
     later = torch.ones(64, 64, dtype=torch.bool, device=q.device).triu(1)
     scores = q @ k.mT * (passed - passed.mT).masked_fill(later, -torch.inf).exp()
     last = passed[..., -1:, :]
@@ -39,7 +39,7 @@ def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor)
     states = linear_recurrence(last.exp().transpose(1, 2), sums.transpose(1, 2)).transpose(1, 2)  # after each chunk
     before = F.pad(states, (0, 0, 0, 0, 1, 0))[:, :, :-1]
     y = (q * passed.exp()) @ before + scores @ v
-    return y.flatten(2, 3)[:, :, :time].to(dtype)
+    return y.flatten(2, 3).index_select(2, torch.arange(time, device=q.device)).to(dtype)
 '''
 
 

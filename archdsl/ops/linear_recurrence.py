@@ -13,24 +13,23 @@ LINEAR_RECURRENCE = '''
 def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
     """h[t] = a[t] * h[t - 1] + b[t] along axis 1, from 0: chunks of 32 places side by side, then what each hands to the next."""
     time, rest = b.size(1), (0, 0) * (b.dim() - 2)
-    chunks = time // 32 + 2  # one more than needed: torch.export takes a size of 1 for special
-    padding = (*rest, 0, 32 * chunks - time)
-    a_steps, b_steps = (F.pad(t.float(), padding).unflatten(1, (chunks, 32)).unbind(2) for t in (a, b))
+    padding = (*rest, 32, 32 * (time // 32 + 1) - time)  # a chunk of zeros before the first
+    a_steps, b_steps = (F.pad(t.float(), padding).unfold(1, 32, 32).unbind(-1) for t in (a, b))  # 32 x [batch, chunk, ...]
     states, products = [b_steps[0]], [a_steps[0]]
     for a_t, b_t in zip(a_steps[1:], b_steps[1:]):
         states.append(a_t * states[-1] + b_t)
         products.append(a_t * products[-1])
 
-    # The state after each chunk, over 2, 4, 8, … chunks; nothing comes before the first one.
-    carry, factor = states[-1], F.pad(products[-1][:, 1:], (*rest, 1, 0))
-    chunk = torch.arange(chunks, device=b.device)
+    # The state after a chunk, from 2, 4, 8, … chunks; a fixed number of turns, so that time can be any when exported.
+    carry, factor = states[-1], products[-1]
+    chunk = torch.arange(carry.size(1), device=b.device)
     for distance in (2**i for i in range(16)):
         before = (chunk - distance).clamp(min=0)
-        carry = carry + factor * carry[:, before]
-        factor = factor * factor[:, before]
-    start = F.pad(carry, (*rest, 1, 0))[:, :-1].unsqueeze(2)
+        carry = carry + factor * carry.index_select(1, before)
+        factor = factor * factor.index_select(1, before)
+    start = carry.index_select(1, (chunk - 1).clamp(min=0)).unsqueeze(2)
     h = torch.stack(states, dim=2) + torch.stack(products, dim=2) * start
-    return h.flatten(1, 2)[:, :time].to(b.dtype)
+    return h.flatten(1, 2).index_select(1, torch.arange(32, 32 + time, device=b.device)).to(b.dtype)
 '''
 
 

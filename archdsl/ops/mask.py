@@ -68,7 +68,9 @@ class MaskTensor(Primitive):
         same_axis = queries.value == keys.value
         writer = Writer(node, e, same_axis, tensors)
         if any(leaf.rule not in ("keys", "queries", "same", "padding", "documents", "full") for leaf in mask.leaves()):
-            if same_axis:
+            if not mask.reads_queries:
+                writer.key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})")
+            elif same_axis:
                 key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})")
                 writer.key, writer.query = key, e.local("query", f"{key}[:, None]")
             else:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from archdsl.ir.graph import Init, OpNode, Weight
 from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import demand_floats, equals, first_input, number
+from archdsl.ops._common import first_input
+from archdsl.ops._norms import demand_norm, settings
 
 POWER_NORM = '''
 class PowerNorm(nn.Module):
@@ -41,7 +42,7 @@ class PowerNorm(Primitive):
     examples = (Example("x -> powernorm"), Example("x -> powernorm(eps: 1e-3, momentum: 0.2)", "x: [5, 8]"))
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
+        demand_norm(self, call, "eps", "momentum")
 
     def weights(self, call: Application) -> Sequence[Weight]:
         channels = (call.axes["channels"],)
@@ -56,9 +57,6 @@ class PowerNorm(Primitive):
         return ((*(EVERYWHERE for _ in range(rank - 1)), same(rank - 1)),)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
-        eps, momentum = number(node, "eps"), number(node, "momentum")
-        settings = ("" if equals(eps, 1e-5) else f", eps={e.init(eps)}") + (
-            "" if equals(momentum, 0.1) else f", momentum={e.init(momentum)}"
-        )
+        more = settings(node, e, "eps", "momentum")
         cls, width = e.helper(POWER_NORM), e.init(first_input(node).shape[-1])
-        return f"{e.module(f'{cls}({width}{settings})')}({e.arg(0)})"
+        return f"{e.module(f'{cls}({width}{more})')}({e.arg(0)})"

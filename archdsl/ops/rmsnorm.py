@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from archdsl.ir.graph import Init, OpNode, Weight
 from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
-from archdsl.ops._common import demand_floats, first_input, number, own_but
+from archdsl.ops._common import first_input, number, own_but
+from archdsl.ops._norms import demand_norm
 
 OFFSET_RMS_NORM = '''
 class OffsetRMSNorm(nn.Module):
@@ -64,7 +65,7 @@ class RMSNorm(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
+        demand_norm(self, call, "eps")
         if call.options["offset"] and not call.options["weight"]:
             raise call.error("E0204", "`offset` is about the weight, and there is none", option="offset", help="leave `weight: false` out")
 

@@ -128,8 +128,9 @@ class SDPA(Primitive):
                     option="mask",
                 )
         heads = num(max(q.rank - 3, 0))
-        name = "mask"
-        return call.once("mask", name, [queries, keys, *tensors], mask=mask, heads=heads, **({"plain": True} if plain else {}))
+        if not mask.reads_queries:
+            queries = num(1)  # one mask of keys serves every query, whichever axis they stand on
+        return call.once("mask", "mask", [queries, keys, *tensors], mask=mask, heads=heads, **({"plain": True} if plain else {}))
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return ((*call.shape(0)[:-1], call.shape(2)[-1]),)

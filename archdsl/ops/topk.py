@@ -25,6 +25,7 @@ class TopK(Primitive):
     """The k largest along an axis, the largest first, and their places: two results."""
 
     signature = "topk(k: size, axis: int = -1)(x: [...]) -> (values: [...], places: [...])"
+    hints = ("best", "chosen")
     examples = (
         Example("values", statements="values, places = x -> topk(3)"),
         Example("values, places", statements="values, places = x -> topk(2, axis: 1)"),

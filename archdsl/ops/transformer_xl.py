@@ -43,6 +43,7 @@ class TransformerXL(Position):
     """
 
     signature = "transformer_xl(width: size = none, heads: size = none, head_dim: size = none)(q: [..., heads, time, head_dim], keys: [])"
+    hints = ("=", "distance")
     examples = (Example("sdpa(q, q, q, position: transformer_xl)", "q: [2, 4, 5, 8]"),)
 
     def attend(self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool) -> tuple[Value, Value, Value | None]:

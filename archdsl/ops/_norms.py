@@ -1,0 +1,33 @@
+"""What norms share."""
+
+from __future__ import annotations
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Primitive, TorchScope
+from archdsl.ops._common import demand_floats, equals, first_input, number
+
+DEFAULTS = {"eps": 1e-5, "momentum": 0.1}
+"""What torch's norms take where nothing is said."""
+
+
+def demand_norm(op: Primitive, call: Application, *options: str) -> None:
+    """Real numbers to be normalized, and options that are known before the model runs."""
+    demand_floats(op, call)
+    for option in options:
+        if not call.size(option).static:
+            raise call.error("E0204", f"`{option}` must be known before the model runs, and {call.size(option)} is not", option=option)
+
+
+def settings(node: OpNode, e: TorchScope, *options: str) -> str:
+    """Options as further arguments, those that are torch's own left out."""
+    given = [(option, number(node, option)) for option in options]
+    return "".join(f", {option}={e.init(n)}" for option, n in given if not equals(n, DEFAULTS[option]))
+
+
+def channels_second(node: OpNode, e: TorchScope, module: str, axis: int) -> str:
+    """A module of torch's applied to an input whose channels are the axis 1 or the last."""
+    if axis == 1:
+        return f"{module}({e.arg(0)})"
+    if first_input(node).rank == 3:
+        return f"{module}({e.at(0)}.transpose(1, 2)).transpose(1, 2)"
+    return f"{module}({e.at(0)}.movedim(-1, 1)).movedim(1, -1)"
