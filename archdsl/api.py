@@ -170,10 +170,15 @@ def load_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = 
 
 def _elaborate(spec: Spec, set: Settings | None) -> tuple[Model, list[Diagnostic]]:
     from archdsl.analyses.causality import prove
+
+    model = _build(module_of(spec), spec.model, set)
+    return model, prove(model)
+
+
+def _build(module: Module, name: str | None, set: Settings | None) -> Model:
     from archdsl.ir.build import Elaborator
 
-    model = Elaborator(module_of(spec)).build(spec.model, {k: _setting(v) for k, v in (set or {}).items()})
-    return model, prove(model)
+    return Elaborator(module).build(name, {k: _setting(v) for k, v in (set or {}).items()})
 
 
 def module_of(spec: Spec) -> Module:
@@ -208,6 +213,8 @@ def check(
 
 def check_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = False) -> tuple[Diagnostic, ...]:
     """`check` for a spec that `find_spec` has found."""
+    from archdsl.analyses.causality import prove
+    from archdsl.analyses.lint import lints
     from archdsl.ir.program import models
 
     names: list[str | None] = [spec.model]
@@ -219,8 +226,9 @@ def check_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool =
             return problem.diagnostics
     for name in names:
         try:
-            model, causality = _elaborate(spec._replace(model=name), set)
-            said = [*model.diagnostics, *(d for d in causality if not (d.is_error and allow_noncausal))]
+            module = module_of(spec)
+            model = _build(module, name, set)
+            said = [*model.diagnostics, *([] if allow_noncausal else prove(model)), *lints(model, module)]
         except ArchError as problem:
             said = list(problem.diagnostics)
         for d in said:

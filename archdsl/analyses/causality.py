@@ -940,29 +940,44 @@ class _Explainer:
         """The path of names that leads to a value: `blocks.0.attention`."""
         home = self.home(spot)
         steps: list[str] = []
-        turns: list[int] = []
+        loops: list[Frame] = []
         for frame in home.frames:
             if isinstance(frame.node, LoopNode):
-                turns.append(frame.turn)
+                loops.append(frame)
             elif isinstance(frame.node, CallNode):
-                steps.append(_step(frame.node, turns))
-                turns = []
+                steps.append(_step(frame.node, loops))
+                loops = []
         if isinstance(node, CallNode) or (isinstance(node, OpNode) and (node.name or not steps)):
-            steps.append(_step(node, turns))
+            steps.append(_step(node, loops))
         elif isinstance(node, ScanNode):
             steps.append("scan")
         return ".".join(steps)
 
 
-def _step(node: CallNode | OpNode, turns: Sequence[int]) -> str:
-    if isinstance(node, CallNode):
+def _step(node: CallNode | OpNode, loops: Sequence[Frame]) -> str:
+    if not node.name:
         shared = node.instance.path or node.instance.label if node.instance is not None else ""
-        name = node.name or shared or node.block.name
-    elif node.name or node.instance is not None:
-        name = node.name or (node.instance.path if node.instance is not None else "") or node.op.name
-    else:
-        return node.op.name
-    return ".".join([name, *map(str, turns[:1])])
+        return shared or (node.block.name if isinstance(node, CallNode) else node.op.name)
+    if not loops or node.instance is not None:
+        return node.name
+    before = 0
+    for frame in loops:
+        assert isinstance(frame.node, LoopNode)
+        before += sum(_count(frame.node.bodies[i], node.name) for i in frame.node.turns[: frame.turn])
+    return f"{node.name}.{before}"
+
+
+def _count(graph: Graph, name: str) -> int:
+    """How often a graph applies what is called so: a step in a loop is numbered by that."""
+    total = 0
+    for node in graph.nodes:
+        if isinstance(node, LoopNode):
+            total += sum(_count(node.bodies[i], name) for i in node.turns)
+        elif isinstance(node, CallNode | OpNode):
+            total += node.name == name
+        else:
+            total += sum(_count(inner, name) for inner in subgraphs(node))
+    return total
 
 
 def _joined(source: str, before: Sequence[str], leaking: str, behind: Sequence[str]) -> str:

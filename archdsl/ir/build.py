@@ -1634,6 +1634,10 @@ class Elaborator:
             raise error("E0205", f"there are {len(value)} results and one name", span, help=f"name them all: `{name}, other = …`")
         if not is_tensor(value):
             raise error("E0203", f"`{name} = …` binds a tensor, and this is {kind_of(value)}", span, help=f"static things are bound by `let {name} = …`")
+        if isinstance(value, list):
+            for v in value:
+                if not v.name:
+                    object.__setattr__(v, "name", name)
         if isinstance(value, Value):
             if type_ is not None:
                 if type_.kind is not None:
@@ -1898,7 +1902,7 @@ class Elaborator:
             graph, emits = bodies[index]
             ends = graph.outputs[: len(carried)]
             state = [Value(v.shape, v.dtype, n, v.span, True) for n, v in zip(carried, ends, strict=True) if v is not None]
-            emitted.append(tuple(Value(v.shape, v.dtype, v.name, v.span) for v in emits))
+            emitted.append(tuple(Value(v.shape, v.dtype, "", v.span) for v in emits))
         if not items:
             return []
         distinct = _distinct(items)

@@ -168,10 +168,23 @@ class Writer:
         self.any_tensor = ""
         self.notes: dict[int, str] = {}
         self.hints: dict[int, str] = {}
+        self.names_used: set[str] = set()
+        self.avoid: set[str] = set()
 
     # --- the whole block ---
 
     def write(self) -> Written:
+        written = self._write()
+        clash = set(written.helpers) & self.names_used
+        if clash:
+            # A local would hide a helper of the same name: once more, without that local.
+            again = Writer(self.emitter, self.block, root=self.root, kinds=self.kinds)
+            again.avoid = self.avoid | clash
+            written = again.write()
+            self.__dict__.update(again.__dict__)
+        return written
+
+    def _write(self) -> Written:
         block, w = self.block, self.written
         graph = block.graph
         self._count(graph)
@@ -263,20 +276,22 @@ class Writer:
 
     def _reserve(self, base: str) -> str:
         name, n = base, 1
-        while name in self.holder:
+        while name in self.holder or name in self.avoid:
             n += 1
             name = f"{base}_{n}"
         self.holder[name] = 0
+        self.names_used.add(name)
         return name
 
     def _hold(self, value: Value, name: str) -> None:
+        self.names_used.add(name)
         self.bound[id(value)] = name
         self.holder[name] = id(value)
 
     def fresh(self, base: str) -> str:
         """A local name whose old value, if any, is read no more."""
         name, n = base, 1
-        while name in self.holder and (self.uses.get(self.holder[name], 0) > 0 or self.holder[name] == 0):
+        while name in self.avoid or name in self.holder and (self.uses.get(self.holder[name], 0) > 0 or self.holder[name] == 0):
             n += 1
             name = f"{base}_{n}"
         self._flush(name)
@@ -646,25 +661,38 @@ class Writer:
         for inner in (node.then, node.otherwise):
             for value in captured(inner):
                 self._settle(value)
+        inside: dict[int, int] = {}
+        for inner in (node.then, node.otherwise):
+            for key, count in _reads_within(inner).items():
+                inside[key] = inside.get(key, 0) + count
         names = []
-        for value in node.outputs:
-            names.append(self._reserve(local_name(value.name or "h")) if local_name(value.name or "h") in self.holder else self.fresh(local_name(value.name or "h")))
+        for k, value in enumerate(node.outputs):
+            base = local_name(value.name or "h")
+            held = self.holder.get(base, RELEASED)
+            ends = {id(g.outputs[k]) for g in (node.then, node.otherwise)}
+            if held in ends and self.uses.get(held, 0) <= inside.get(held, 0):
+                # One branch leaves the value as it is and nothing reads the old one later: it is changed in place.
+                self._flush(base)
+                names.append(base)
+            else:
+                names.append(self._reserve(base) if base in self.holder else self.fresh(base))
         only_loss = any(isinstance(n, LossNode) for n in node.then.nodes) and not node.outputs
         before = dict(self.holder)
         for inner, opening in ((node.then, "if losses is not None:" if only_loss else "if self.training:"), (node.otherwise, "else:")):
-            if opening == "else:" and not node.outputs and not inner.nodes:
-                continue
+            opened = len(self.written.forward)
             self.line(opening)
             self.indent += 1
-            start = len(self.written.forward)
             self._body(inner)
             for name, output in zip(names, inner.outputs, strict=True):
                 assert output is not None
                 text = self.take(output, 0)
                 if text != name:
                     self.line(f"{name} = {text}")
-            if len(self.written.forward) == start:
-                self.line("pass")
+            if len(self.written.forward) == opened + 1:
+                if opening == "else:":
+                    self.written.forward.pop()
+                else:
+                    self.line("pass")
             self.indent -= 1
             self.holder = dict(before)
         for name, value in zip(names, node.outputs, strict=True):
@@ -677,6 +705,11 @@ class Writer:
             code, v, _ = self.pending.pop(id(value))
             self.uses[id(value)] += 0
             self.bind(v, code)
+
+    def _protect(self, values: Sequence[Value], by: int) -> None:
+        """What a loop reads from around it is read again in the next turn: its local must not be bound anew within."""
+        for value in values:
+            self.uses[id(value)] = self.uses.get(id(value), 0) + by
 
     # --- loops ---
 
@@ -694,7 +727,10 @@ class Writer:
             name = self._reserve(local_name(node.emitted[0][j].name or "collected"))
             self.line(f"{name} = []")
             lists.append(name)
+        protected = [v for values in outside.values() for v in values]
+        self._protect(protected, 1)
         parts = [self._loop_body(node, b, carried, outside, lists) for b in range(len(node.bodies))]
+        self._protect(protected, -1)
         texts = {tuple(p.lines) for p in parts}
         orders = {tuple(n for n, _ in p.modules) for p in parts}
         counts = {n: sum(1 for t in node.turns for m, _ in parts[t].modules if m == n) for p in parts for n, _ in p.modules}
@@ -744,7 +780,7 @@ class Writer:
             others = [outside[o][k] for o in outside] if aligned else [value]
             if len({id(o) for o in others}) > 1 and not any(self.bound.get(id(o), "").startswith("self.") for o in others):
                 shown = next((o for o in others if id(o) not in self.elided), value)
-                name = f"{local_name(shown.name or 'given')}"
+                name = self._varying_name(local_name(shown.name or "given"), {id(o) for o in others}, carried, varying)
                 if id(value) in self.elided:
                     self.elided.discard(id(value))
                     varying[name] = value
@@ -784,6 +820,16 @@ class Writer:
         self.bound = {**self.bound, **kept_bound}
         self.holder = before
         return body
+
+    def _varying_name(self, base: str, others: set[int], carried: list[str], varying: Mapping[str, Value]) -> str:
+        """The loop's variable for what differs from turn to turn; it may take the name of one of the values it runs over."""
+        if base in self.holder and self.holder[base] not in others:
+            base = singular(base)
+        name, n = base, 1
+        while name in carried or name in varying or (name in self.holder and self.holder[name] not in others and self.holder[name] != -1):
+            n += 1
+            name = f"{base}_{n}"
+        return name
 
     def _assign_ends(self, ends: list[Value | None], carried: list[str]) -> None:
         """Give the carried names their values after the turn, without one overwriting what another still reads."""
@@ -894,13 +940,18 @@ class Writer:
             for name, _ in part.modules:
                 offset = per.get(name, 0)
                 per[name] = offset + 1
-                variable = f"{part.variables[name]}_{k + 1}"
+                variable = f"{part.variables[name]}_{k + 1}" if total[name] > 1 else part.variables[name]
                 old = part.variables[name]
                 lines = [(i, re.sub(rf"(?<![\w.]){re.escape(old)}(?=\(|\.|,|\))", variable, text, count=1)) for i, text in lines]
                 variables.append(variable)
                 sources.append(f"self.{name}[{offset or ''}::{total[name]}]")
             blocks.append(lines)
-        self.line(f"for {', '.join(variables)} in zip({', '.join(sources)}):")
+        if not variables:
+            self.line(f"for _ in range({repeats}):")
+        elif len(variables) == 1:
+            self.line(f"for {variables[0]} in {sources[0].removesuffix('[::1]')}:")
+        else:
+            self.line(f"for {', '.join(variables)} in zip({', '.join(sources)}):")
         for lines in blocks:
             self._indented(lines)
 
@@ -1024,7 +1075,10 @@ class Writer:
         for value, name in zip(carries, carried, strict=True):
             self._hold(value, name)
         self.indent += 1
+        protected = list(captured(node.body))
+        self._protect(protected, 1)
         self._body(node.body)
+        self._protect(protected, -1)
         emits = node.body.outputs[len(carried) :]
         texts = []
         for value in emits:
@@ -1484,14 +1538,14 @@ class Emitter:
             taken.setdefault(class_name(group.block.name), []).append(group)
         used = {class_name(self.model.name)}
         for base, groups in taken.items():
+            aliases = {g.number: {s.alias for s in g.sites if s.alias} - {g.block.name} for g in groups}
             for group in groups:
                 name = base
-                if len(groups) > 1 or name in used:
-                    aliases = {s.alias for s in group.sites if s.alias} - {group.block.name}
-                    if len(aliases) == 1:
-                        prefix = class_name(singular(aliases.pop()))
-                        joined = prefix if prefix.endswith(base) else prefix + base
-                        name = joined if not any(g.name == joined for g in self.groups) else base
+                own = aliases[group.number]
+                others = set().union(*(a for n, a in aliases.items() if n != group.number))
+                if (len(groups) > 1 or name in used) and len(own - others) == 1 and len(own) == 1:
+                    prefix = class_name(singular(next(iter(own))))
+                    name = prefix if prefix.endswith(base) else prefix + base
                 number = 2
                 plain = name
                 while name in used:
@@ -1780,6 +1834,23 @@ def _direct_reads(node: Node) -> list[Value]:
     if isinstance(node, CausalNode):
         return [node.value]
     return []
+
+
+def _reads_within(graph: Graph) -> dict[int, int]:
+    """How often each value is read by a graph and those inside it, ends of inner graphs included."""
+    found: dict[int, int] = {}
+    for node in graph.nodes:
+        for value in _direct_reads(node):
+            found[id(value)] = found.get(id(value), 0) + 1
+        for inner in subgraphs(node):
+            for key, count in _reads_within(inner).items():
+                found[key] = found.get(key, 0) + count
+            for value in captured(inner):
+                found[id(value)] = found.get(id(value), 0) + 2
+    for output in graph.outputs:
+        if output is not None:
+            found[id(output)] = found.get(id(output), 0) + 1
+    return found
 
 
 def _module_names(graph: Graph) -> set[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_contract import claimed, outputs_of, perturbed, sampled, within
+from test_contract import changes, claimed, outputs_of, perturbed, sampled, within
 from torch import Tensor
 
 import archdsl
@@ -103,7 +103,7 @@ def test_nothing_is_read_that_is_not_claimed(text: str) -> None:
             after = outputs_of(module, {**given, key: perturbed(given[key], place, EXAMPLE)})
             for (_, output), old, new in zip(model.outputs, before, after, strict=True):
                 claims = claimed(model, output, value)
-                for spot in (old != new).nonzero().tolist():
+                for spot in changes(old, new):
                     assert any(within(claim, place, spot) for claim in claims), (key, place, spot, claims)
 
 

@@ -1,0 +1,182 @@
+"""What is not wrong but looks like a mistake, or runs slower than it need: findings W…, in the user's own files only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from archdsl.diagnostics import Diagnostic
+from archdsl.ir import masks
+from archdsl.ir.dims import Num
+from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, OpNode, Value, subgraphs
+from archdsl.ir.program import WORDS, Module
+from archdsl.ir.scalings import SCALINGS
+from archdsl.ir.schemes import SCHEMES
+from archdsl.ops import registry
+from archdsl.resources import library_index
+from archdsl.source import Span
+from archdsl.syntax import ast
+
+GRAIN = 64
+"""What tensor cores and vocabularies like to be a multiple of."""
+
+HEAD_GRAIN, LARGEST_HEAD = 8, 256
+"""What the fused attention kernels take."""
+
+DEEPEST_POST_NORM = 24
+"""Post-norm networks beyond this depth need help to train (Wang et al., 2022)."""
+
+
+def lints(model: Model, module: Module) -> list[Diagnostic]:
+    """Findings about a model and the file it stands in, in the order of the file."""
+    found = [*_unused(module), *_hiding(module), *_sizes(model), *_heads(model), *_post_norm(model, module)]
+    unique = {(d.code, d.message, d.span): d for d in found}
+    return sorted(unique.values(), key=lambda d: d.span.start if d.span is not None else 0)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def _unused(module: Module) -> Iterator[Diagnostic]:
+    """W0201: hyper-parameters and lets that nothing reads."""
+    everywhere = set(_read(module.tree.declarations))
+    for name, declaration in module.names.items():
+        if isinstance(declaration, ast.Let):
+            if name not in everywhere:
+                yield _not_used("constant", name, declaration.span)
+        elif isinstance(declaration, ast.Block | ast.Model):
+            read = set(_read((declaration.header, declaration.body)))
+            for hyper in declaration.header.hypers or ():
+                if hyper.name not in read:
+                    yield _not_used("hyper-parameter", hyper.name, hyper.span)
+            for let in _lets(declaration.body):
+                if let.name not in read:
+                    yield _not_used("constant", let.name, let.span)
+
+
+def _not_used(what: str, name: str, span: Span) -> Diagnostic:
+    return Diagnostic("W0201", f"the {what} `{name}` is never used", span, help="use it, or leave it out")
+
+
+def _read(tree: Any) -> Iterator[str]:
+    """Every name that a piece of syntax reads: `c.decoder` reads `c` too."""
+    stack = [tree]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, tuple | list):
+            stack.extend(x)
+        elif isinstance(x, ast.Name):
+            yield x.id
+            yield x.id.partition(".")[0]
+        elif isinstance(x, ast.Node):
+            stack.extend(getattr(x, f) for f in x.__dataclass_fields__ if not f.endswith("span"))
+
+
+def _lets(tree: Any) -> Iterator[ast.Let]:
+    stack = [tree]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, tuple | list):
+            stack.extend(x)
+        elif isinstance(x, ast.Node):
+            if isinstance(x, ast.Let):
+                yield x
+            stack.extend(getattr(x, f) for f in x.__dataclass_fields__ if not f.endswith("span"))
+
+
+def _hiding(module: Module) -> Iterator[Diagnostic]:
+    """W0202: declarations that hide a name of the library."""
+    words = {*WORDS, *SCHEMES, *masks.RULES, *masks.TENSOR_RULES} - {*SCALINGS}  # a scaling is asked for by its option
+    taken = {**dict.fromkeys(words, "a word"), **library_index()}
+    taken |= dict.fromkeys(registry.names(), "a primitive")
+    for name, declaration in module.names.items():
+        if name in taken:
+            span = declaration.span if isinstance(declaration, ast.Let) else declaration.name_span
+            what = taken[name] if taken[name].startswith("a ") else f"a block (std/{taken[name]}.arch)"
+            yield Diagnostic(
+                "W0202",
+                f"`{name}` hides {what} of the library with the same name",
+                span,
+                help="that is allowed; another name tells them apart",
+            )
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def _sizes(model: Model) -> Iterator[Diagnostic]:
+    """W0401, W0403: vocabularies and widths that are no multiple of 64."""
+    for field in model.config:
+        size = field.value.value
+        if field.name not in ("vocab", "width") or not isinstance(size, int) or size < GRAIN or size % GRAIN == 0:
+            continue
+        code, why = ("W0401", "the output projection") if field.name == "vocab" else ("W0403", "every matrix product")
+        yield Diagnostic(
+            code,
+            f"`{field.name}` is {size}, no multiple of {GRAIN}: {why} runs slower than it could",
+            _in_file(field.value.origin) or model.block.span,
+            help=f"{-(-size // GRAIN) * GRAIN} is the next one",
+        )
+
+
+def _in_file(span: Span | None) -> Span | None:
+    return span if span is not None and not span.source.library and span.source.name != "--set" else None
+
+
+def _heads(model: Model) -> Iterator[Diagnostic]:
+    """W0402: sizes of heads that no fused attention kernel takes."""
+    for block, span in _blocks(model.block, model.block.span, set()):
+        for node in _ops(block.graph):
+            if node.op.name != "sdpa" or not isinstance(node.inputs[0], Value):
+                continue
+            size: Num = node.inputs[0].shape[-1]
+            if isinstance(size.value, int) and (size.value % HEAD_GRAIN or size.value > LARGEST_HEAD):
+                yield Diagnostic(
+                    "W0402",
+                    f"heads of size {size.value} are slow: fused attention takes multiples of {HEAD_GRAIN} up to {LARGEST_HEAD}",
+                    span,
+                    help="64 and 128 are usual",
+                )
+
+
+def _blocks(block: Block, span: Span, seen: set[int]) -> Iterator[tuple[Block, Span]]:
+    """Each distinct block, and the nearest place in the user's files."""
+    if id(block) in seen:
+        return
+    seen.add(id(block))
+    span = _in_file(block.span) or span
+    yield block, span
+    for node in _nodes(block.graph):
+        if isinstance(node, CallNode):
+            yield from _blocks(node.block, _in_file(node.span) or span, seen)
+
+
+def _nodes(graph: Graph) -> Iterator[Any]:
+    for node in graph.nodes:
+        yield node
+        for inner in subgraphs(node):
+            yield from _nodes(inner)
+
+
+def _ops(graph: Graph) -> Iterable[OpNode]:
+    return (n for n in _nodes(graph) if isinstance(n, OpNode))
+
+
+def _post_norm(model: Model, module: Module) -> Iterator[Diagnostic]:
+    """W0404: deep stacks of post-norm layers whose residual is plain."""
+    for node in _nodes(model.block.graph):
+        if not isinstance(node, LoopNode) or len(node.turns) <= DEEPEST_POST_NORM:
+            continue
+        for body in node.bodies:
+            for call in body.nodes:
+                declaration = module.names.get(call.block.name) if isinstance(call, CallNode) else None
+                if isinstance(declaration, ast.Block) and isinstance(declaration.body, ast.Body):
+                    slots = {s.key: s.value for s in declaration.body.slots}
+                    placement = slots.get("placement")
+                    if isinstance(placement, ast.Name) and placement.id == "post" and "residual" not in slots:
+                        yield Diagnostic(
+                            "W0404",
+                            f"{len(node.turns)} layers with post-norm and a plain residual are hard to train",
+                            placement.span,
+                            help="use `placement: pre`, or `residual: deepnorm(layers)` with `init: deepnorm(layers)`",
+                        )

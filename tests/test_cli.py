@@ -1,0 +1,477 @@
+"""The command line as its users meet it: what is printed where, and the exit status."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import archdsl
+from archdsl import resources
+
+TINY = """\
+# A tiny model.
+
+block layer(heads) {
+  attention: mha(heads: heads)
+  mask:      causal
+  ffn:       mlp(hidden: 2 * width)
+}
+
+model tiny(layers = 2, heads = 2) {
+  vocab:  64
+  context: 16
+  width:  16
+  blocks: layers * layer(heads: heads)
+  head:   lm
+}
+
+variant tinier = tiny(layers: 1)
+"""
+WRONG = "model m(x: [batch, 8]) {\n  return x + (x -> linear(9))\n}\n"
+NONCAUSAL = TINY.replace("causal", "full")
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run a command line in this process, in an empty folder with `tiny.arch`, `wrong.arch` and `noncausal.arch`."""
+    from archdsl.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    for name, text in (("tiny", TINY), ("wrong", WRONG), ("noncausal", NONCAUSAL)):
+        (tmp_path / f"{name}.arch").write_text(text)
+
+    def command(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["archdsl", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return Done(int(ended.value.code or 0), said.out, said.err)
+
+    return command
+
+
+def process(*arguments: str, cwd: Path, **options: object) -> subprocess.Popen[str]:
+    root = Path(archdsl.__file__).parent.parent
+    env = {**os.environ, "PYTHONPATH": str(root), "NO_COLOR": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "archdsl", *arguments], cwd=cwd, env=env, text=True, stderr=subprocess.PIPE, **options
+    )  # type: ignore[call-overload,no-any-return]
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+def test_check_says_that_all_is_well(run: Run) -> None:
+    assert run("check", "tiny.arch", "llama3") == Done(0, "tiny.arch: no errors\nllama3: no errors\n", "")
+
+
+def test_check_shows_what_is_wrong(run: Run) -> None:
+    done = run("check", "tiny.arch", "wrong.arch")
+    assert (done.status, done.err) == (1, "")
+    assert "error[E0301]" in done.out
+    assert "wrong.arch:2:" in done.out
+
+
+def test_check_concise(run: Run) -> None:
+    done = run("check", "wrong.arch", "--format", "concise")
+    assert done.status == 1
+    assert re.fullmatch(r"wrong\.arch:2:\d+: error\[E0301\]: .+\n", done.out)
+
+
+def test_check_json_is_one_list(run: Run) -> None:
+    assert json.loads(run("check", "tiny.arch", "--format", "json").out) == []
+    found = json.loads(run("check", "wrong.arch", "tiny.arch", "--format", "json").out)
+    assert [(d["code"], d["file"], d["line"]) for d in found] == [("E0301", "wrong.arch", 2)]
+
+
+def test_check_github(run: Run) -> None:
+    assert run("check", "wrong.arch", "--format", "github").out.startswith("::error file=wrong.arch,line=2,")
+
+
+def test_check_looks_at_every_model_of_a_file(run: Run) -> None:
+    Path("two.arch").write_text(TINY + "variant broken = tiny(heads: 3)\n")
+    assert run("check", "two.arch").status == 1
+    assert run("check", "two.arch:tiny").status == 0
+
+
+def test_check_proves_causality(run: Run) -> None:
+    done = run("check", "noncausal.arch", "--format", "concise")
+    assert (done.status, "E0406" in done.out) == (1, True)
+    assert run("check", "noncausal.arch", "--allow-noncausal").status == 0
+    assert run("estimate", "noncausal.arch").status == 1
+    assert run("estimate", "noncausal.arch", "--allow-noncausal").status == 0
+
+
+# --- estimate ---------------------------------------------------------------------------------------------------------
+
+
+def test_estimate_json_is_one_object(run: Run) -> None:
+    done = run("estimate", "gpt2", "--json")
+    report = json.loads(done.out)
+    assert (done.status, done.err) == (0, "")
+    assert (report["model"], report["source"]) == ("gpt2", "gpt2.arch")
+    assert {k: report["params"][k] for k in ("total", "non_embedding", "active", "rule_of_thumb", "ratio", "buffers")} == {
+        "total": 124_439_808,
+        "non_embedding": 85_056_000,
+        "active": 124_439_808,
+        "rule_of_thumb": 84_934_656,
+        "ratio": 1.0014,
+        "buffers": 0,
+    }
+    assert report["config"] == {"layers": 12, "width": 768, "heads": 12, "vocab": 50_257, "context": 1024}
+
+
+def test_estimate_for_people(run: Run) -> None:
+    done = run("estimate", "deepseek_v3")
+    assert done.status == 0
+    for text in ("671,026,404,352", "37,552,282,624", "17.7923", "layer (sparse)", "12 · 61 · 7,168²"):
+        assert text in done.out
+    assert not any(line.endswith(" ") for line in done.out.splitlines())
+
+
+def test_set_changes_a_number(run: Run) -> None:
+    by_default, changed = (json.loads(run("estimate", "tiny.arch", "--json", *s).out) for s in ((), ("--set", "layers=4")))
+    assert changed["config"]["layers"] == 4
+    assert changed["params"]["layers"] == 2 * by_default["params"]["layers"]
+
+
+def test_a_model_is_chosen_by_name(run: Run) -> None:
+    assert json.loads(run("estimate", "tiny.arch", "--json").out)["model"] == "tiny"
+    assert json.loads(run("estimate", "tiny.arch:tinier", "--json").out)["model"] == "tinier"
+    assert json.loads(run("estimate", "gpt2:gpt2_xl", "--json").out)["model"] == "gpt2_xl"
+    assert json.loads(run("estimate", "llama3_70b", "--json").out)["model"] == "llama3_70b"
+
+
+# --- compile ----------------------------------------------------------------------------------------------------------
+
+
+def test_compile_prints_or_writes_the_same(run: Run) -> None:
+    printed = run("compile", "tiny.arch", "--to", "torch")
+    written = run("compile", "tiny.arch", "--to", "torch", "-o", "model.py")
+    assert (printed.status, written) == (0, Done(0, "", ""))
+    assert Path("model.py").read_text() == printed.out
+    compile(printed.out, "model.py", "exec")
+    assert not [p for p in Path.cwd().iterdir() if p.name.startswith(".")]
+
+
+def test_compile_keeps_the_old_file_where_the_spec_is_wrong(run: Run) -> None:
+    Path("model.py").write_text("mine")
+    assert run("compile", "wrong.arch", "--to", "torch", "-o", "model.py").status == 1
+    assert Path("model.py").read_text() == "mine"
+
+
+def test_compile_to_what_there_is_not(run: Run) -> None:
+    done = run("compile", "gpt2", "--to", "onnx", "-o", "model.onnx")
+    assert (done.status, done.out, Path("model.onnx").exists()) == (2, "", False)
+    assert "error[E0501]" in done.err
+    assert "--to torch" in done.err
+
+
+@pytest.mark.parametrize("target", ["missing/model.py", "."])
+def test_an_output_that_cannot_be_written(run: Run, target: str) -> None:
+    done = run("compile", "gpt2", "--to", "torch", "-o", target)
+    assert (done.status, done.out) == (2, "")
+    assert re.fullmatch(r"archdsl: error: .+\n", done.err)
+    assert target.split("/")[0] in done.err
+
+
+def test_an_output_through_a_link_and_to_a_device(run: Run) -> None:
+    Path("real.py").write_text("old")
+    Path("link.py").symlink_to("real.py")
+    assert run("compile", "tiny.arch", "--to", "torch", "-o", "link.py").status == 0
+    assert Path("link.py").is_symlink()
+    assert "class Tiny" in Path("real.py").read_text()
+    assert run("compile", "tiny.arch", "--to", "torch", "-o", "/dev/null").status == 0
+    assert not Path("/dev/null").is_file()
+
+
+# --- init and run -----------------------------------------------------------------------------------------------------
+
+
+def test_init_writes_what_the_module_loads(run: Run) -> None:
+    from safetensors.torch import load_file
+
+    assert run("init", "tiny.arch", "--seed", "3", "-o", "w.safetensors") == Done(0, "", "")
+    module = archdsl.to_torch("tiny.arch")
+    module.load_state_dict(load_file("w.safetensors"))
+    first = Path("w.safetensors").read_bytes()
+    run("init", "tiny.arch", "--seed", "3", "-o", "w.safetensors")
+    assert Path("w.safetensors").read_bytes() == first
+    run("init", "tiny.arch", "--seed", "4", "-o", "w.safetensors", "--dtype", "bfloat16")
+    assert {str(t.dtype) for t in load_file("w.safetensors").values()} == {"torch.bfloat16"}
+
+
+def test_run_reports_times_and_shapes(run: Run) -> None:
+    run("init", "tiny.arch", "-o", "w.safetensors")
+    done = run("run", "tiny.arch", "--weights", "w.safetensors", "--batch", "2", "--time", "5", "--json")
+    report = json.loads(done.out)
+    assert report["inputs"] == {"tokens": {"dtype": "int64", "shape": [2, 5]}}
+    assert report["outputs"] == {"output": {"dtype": "float32", "shape": [2, 5, 64]}}
+    assert report["gradients"] == report["weights"]
+    assert {"emit", "build", "load", "forward", "backward"} == set(report["milliseconds"])
+    assert "gradients" in run("run", "tiny.arch", "--dtype", "bfloat16").out
+
+
+def test_run_is_deterministic(run: Run) -> None:
+    losses = {json.loads(run("run", "tiny.arch", "--seed", "1", "--json").out)["loss"] for _ in range(2)}
+    assert len(losses) == 1
+
+
+def test_run_refuses_weights_of_another_model(run: Run) -> None:
+    run("init", "tiny.arch", "-o", "w.safetensors")
+    done = run("run", "tiny.arch", "--set", "layers=3", "--weights", "w.safetensors")
+    assert done.status == 2
+    assert "error[E0503]" in done.err
+    assert "blocks.2." in done.err
+    Path("w.safetensors").write_bytes(b"nonsense")
+    assert run("run", "tiny.arch", "--weights", "w.safetensors").status == 2
+    assert run("run", "tiny.arch", "--weights", "none.safetensors").status == 2
+
+
+def test_run_with_several_inputs_and_results(run: Run) -> None:
+    small = ("--set", "layers=1", "--set", "width=24", "--set", "heads=2", "--time", "6", "--json")
+    report = json.loads(run("run", "bert", *small).out)
+    assert set(report["inputs"]) == {"tokens", "segments", "padding"}
+    assert len(report["outputs"]) == 2
+
+
+# --- show -------------------------------------------------------------------------------------------------------------
+
+
+def test_show_is_a_tree(run: Run) -> None:
+    done = run("show", "tiny.arch")
+    assert done.status == 0
+    assert re.search(r"├── blocks\.0-1 × 2 layer -> \[batch, time, 16\] \d", done.out)
+    assert "q linear -> [batch, time, 16] {weight [16, 16]}" in done.out
+
+
+def test_show_json(run: Run) -> None:
+    root = json.loads(run("show", "gpt3", "--json").out)
+    assert (root["name"], root["params"]) == ("gpt3_175b", 174_604_259_328)
+    assert [(b["name"], b["count"]) for b in root["children"] if b["name"].startswith("blocks")] == [("blocks.*", 48)] * 2
+
+
+def test_show_ir(run: Run) -> None:
+    done = run("show", "tiny.arch", "--ir")
+    assert done.out.startswith("model tiny {  # tiny.arch:9\n")
+    assert done.out.count("block layer {") == 1
+    assert run("show", "tiny.arch", "--ir") == done
+
+
+def test_show_options_that_exclude_each_other(run: Run) -> None:
+    assert run("show", "gpt2", "--ir", "--expand").status == 2
+    assert run("show", "gpt2", "--block", "decoder").status == 2
+
+
+# --- fmt --------------------------------------------------------------------------------------------------------------
+
+
+def test_fmt(run: Run) -> None:
+    assert run("fmt", "--check", "tiny.arch") == Done(1, "would format tiny.arch\n", "")
+    assert Path("tiny.arch").read_text() == TINY
+    assert run("fmt", "tiny.arch") == Done(0, "formatted tiny.arch\n", "")
+    assert "  vocab:   64\n" in Path("tiny.arch").read_text()
+    assert run("fmt", "--check", "tiny.arch") == Done(0, "", "")
+
+
+def test_fmt_goes_on_after_a_file_that_cannot_be_parsed(run: Run) -> None:
+    Path("bad.arch").write_text("model {")
+    done = run("fmt", "bad.arch", "tiny.arch")
+    assert (done.status, done.out) == (1, "formatted tiny.arch\n")
+    assert "error[E01" in done.err
+    assert Path("bad.arch").read_text() == "model {"
+
+
+def test_fmt_takes_folders(run: Run) -> None:
+    Path("specs").mkdir()
+    Path("specs/a.arch").write_text(TINY)
+    assert run("fmt", "specs").out == "formatted specs/a.arch\n"
+
+
+# --- explain and list -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "text"), [("E0101", "# E0101"), ("e0101", "# E0101"), ("linear", "features: size"), ("mha", "Vaswani")]
+)
+def test_explain(run: Run, topic: str, text: str) -> None:
+    done = run("explain", topic)
+    assert (done.status, text in done.out) == (0, True)
+
+
+@pytest.mark.parametrize("topic", ["E9999", "linaer", "causal", "normal"])
+def test_explain_nothing(run: Run, topic: str) -> None:
+    done = run("explain", topic)
+    assert (done.status, done.out) == (2, "")
+    assert "help: " in done.err
+
+
+def test_every_block_and_primitive_can_be_explained() -> None:
+    from archdsl.ops import registry
+    from archdsl.reference import explain
+
+    for topic in (*resources.library_index(), *registry.names()):
+        assert explain(topic).startswith(f"# `{topic}`")
+
+
+def test_list(run: Run) -> None:
+    lines = run("list").out.splitlines()
+    assert any(re.match(r"gpt2_xl +gpt2\.arch", line) for line in lines)
+    entries = json.loads(run("list", "--json").out)["models"]
+    assert {"name": "gpt2_xl", "kind": "variant", "file": "gpt2.arch"}.items() <= next(
+        e for e in entries if e["name"] == "gpt2_xl"
+    ).items()
+
+
+def test_every_model_of_the_zoo_is_described() -> None:
+    assert all(e.description for e in archdsl.list_zoo())
+
+
+# --- the command line itself ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["estimate"],
+        ["estimate", "gpt2", "--bogus"],
+        ["estimate", "gpt2", "--set", "layers"],
+        ["estimate", "gpt2", "--set", "layer=3"],
+        ["estimate", "gpt2", "--set", "layers=(("],
+        ["estimate", "gpt3_small"],
+        ["estimate", "none.arch"],
+        ["estimate", "tiny.arch:huge"],
+        ["estimate", "."],
+        ["estimate", "a\0b"],
+        ["estimate", "a" * 5000],
+        ["check", "gpt2", "--format", "xml"],
+        ["compile", "gpt2"],
+        ["compile", "gpt2", "--to", "torhc"],
+        ["init", "gpt2"],
+        ["run", "tiny.arch", "--device", "abacus"],
+        ["run", "tiny.arch", "--batch", "0"],
+        ["run", "deepseek_v3"],
+        ["run", "tiny.arch", "--time", "17"],
+    ],
+    ids=lambda a: " ".join(a)[:40].replace("\0", "␀"),
+)
+def test_wrong_command_lines_end_with_2(run: Run, arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.strip()
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("arguments", [["estimate", "wrong.arch"], ["estimate", "tiny.arch", "--set", "heads=3"]])
+def test_wrong_specs_end_with_1(run: Run, arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith("error[E0")
+
+
+def test_version_and_help(run: Run) -> None:
+    project = (Path(__file__).resolve().parent.parent / "pyproject.toml").read_text()
+    assert f'version = "{archdsl.__version__}"' in project
+    assert run("--version") == Done(0, f"archdsl {archdsl.__version__}\n", "")
+    done = run("--help")
+    assert done.status == 0
+    for command in ("check", "estimate", "compile", "init", "show", "fmt", "explain", "list", "run"):
+        assert command in done.out
+
+
+def test_an_error_of_ours_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError("of\nours")
+
+    monkeypatch.setattr("archdsl.api.load", broken)
+    done = run("estimate", "gpt2")
+    assert (done.status, done.out) == (70, "")
+    assert done.err.splitlines()[0] == "archdsl: internal error: ZeroDivisionError: of ours"
+    monkeypatch.setenv("ARCHDSL_DEBUG", "1")
+    from archdsl.cli import main
+
+    with pytest.raises(ZeroDivisionError):
+        main()
+
+
+def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("archdsl.api.load", interrupted)
+    assert run("estimate", "gpt2") == Done(130, "", "archdsl: interrupted\n")
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    child = process("compile", "deepseek_v3", "--to", "torch", cwd=tmp_path, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.close()
+    _, err = child.communicate(timeout=60)
+    assert err == ""
+    assert child.returncode == 141
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        child = process("estimate", "gpt2", "--json", cwd=tmp_path, stdout=full)
+        _, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (2, "archdsl: error: No space left on device\n")
+
+
+@pytest.mark.slow
+def test_a_signal_while_drawing_leaves_nothing(tmp_path: Path) -> None:
+    child = process("init", "gpt2_xl", "-o", "w.safetensors", cwd=tmp_path, stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.iterdir()) and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (130, "archdsl: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the pages of the back end's errors -------------------------------------------------------------------------------
+
+PAGE = re.compile(r"# (E05\d\d): .+?## Wrong\n\n```sh\n(.+?)\n```\n\n## Right\n\n```sh\n(.+?)\n```\n", re.DOTALL)
+
+
+def _pages() -> Iterator[tuple[str, str]]:
+    for code in resources.error_codes():
+        if code.startswith("E05"):
+            yield code, resources.error_page(code) or ""
+
+
+@pytest.mark.parametrize(("code", "page"), [*_pages()])
+def test_pages_of_the_back_ends(run: Run, code: str, page: str) -> None:
+    found = PAGE.fullmatch(page)
+    assert found is not None
+    assert found[1] == code
+    wrong, right = (run(*shlex.split(line)[1:]) for line in found.groups()[1:])
+    assert f"error[{code}]" in wrong.err
+    assert wrong.status == 2
+    assert (right.status, right.err) == (0, "")

@@ -1,0 +1,259 @@
+"""Counts and paths from the IR: equal to what the emitted modules hold, and to what was published."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import archdsl
+from archdsl import api
+from archdsl.analyses.params import Params, layer_count
+from archdsl.analyses.weights import weights
+from archdsl.ir.graph import Model
+from archdsl.ir.program import models
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Published counts (total, without embeddings, active for each token), as exact as they can be had: of the models that their
+# authors or `transformers` release. BERT's are with both pre-training heads; GPT-J's and ALBERT's with their head.
+PUBLISHED = {
+    "gpt2": (124_439_808, 85_056_000, 124_439_808),
+    "gpt2_medium": (354_823_168, 302_311_424, 354_823_168),
+    "gpt2_large": (774_030_080, 708_390_400, 774_030_080),
+    "gpt2_xl": (1_557_611_200, 1_475_561_600, 1_557_611_200),
+    "gpt3_175b": (174_604_259_328, 173_961_535_488, 174_604_259_328),
+    "gptj_6b": (6_050_882_784, 5_638_005_984, 6_050_882_784),
+    "llama3_8b": (8_030_261_248, 6_979_588_096, 8_030_261_248),
+    "llama3_70b": (70_553_706_496, 68_452_360_192, 70_553_706_496),
+    "llama3_405b": (405_853_388_800, 401_650_696_192, 405_853_388_800),
+    "deepseek_v3": (671_026_404_352, 669_173_046_272, 37_552_282_624),
+    "transformer_base": (63_082_496, 44_138_496, 63_082_496),
+    "transformer_big": (214_245_376, 176_357_376, 214_245_376),
+    "bert_base": (110_106_428, 86_270_780, 110_106_428),
+    "bert_large": (336_226_108, 304_445_244, 336_226_108),
+    "albert_base": (11_221_680, 7_315_888, 11_221_680),
+    "mixer_b16": (59_880_472, 59_880_472, 59_880_472),
+}
+RATIOS = {"gpt2": 1.0014, "gpt2_xl": 1.0007, "gpt3_175b": 1.0001, "llama3_8b": 1.0834, "llama3_405b": 0.9896, "deepseek_v3": 17.7923}
+
+
+def _specs() -> Iterator[tuple[Path, str]]:
+    """Every model of the repository's specs, each text once."""
+    seen = set()
+    for path in (*sorted((ROOT / "specs").glob("*.arch")), *sorted((ROOT / "examples").glob("*.arch"))):
+        text = path.read_text(encoding="utf-8")
+        if text not in seen:
+            seen.add(text)
+            yield from ((path, name) for name in models(api.module_of(api.find_spec(path))))
+
+
+SPECS = [pytest.param(path, name, id=name) for path, name in _specs()]
+
+# What is rare in the zoo: loops of every kind, shared blocks, raw weights, experts, recurrences, two graphs of one set of weights.
+ODD = {
+    "two applications a turn": """
+        model m(width = 8)(x: [batch, time, width]) {
+          for i in 3 {
+            x += x -> linear(width)
+            x += x -> layernorm -> linear(width) as second
+          }
+        }""",
+    "alternating bodies": """
+        block a(x: [..., width]) { x += x -> linear(width) }
+        block b(x: [..., width]) { x += x -> layernorm -> linear(width, bias: false) }
+        model m(width = 8)(x: [batch, time, width]) { for layer in 2 * (a + b) + a { x = x -> layer } }""",
+    "raw weights in a loop": """
+        model m(width = 8)(x: [batch, time, width]) {
+          for i in 2 {
+            param gain: [width] = ones
+            x = x * gain
+          }
+        }""",
+    "shared in a loop and after it": """
+        model m(width = 8)(x: [batch, time, width]) {
+          let f = shared(mlp(hidden: 16))
+          for i in 3 { x += x -> f }
+          x += x -> f
+        }""",
+    "shared in a repeated block": """
+        block twice(x: [..., width]) {
+          let f = shared(mlp(hidden: 16))
+          x += x -> f
+          x += x -> f
+        }
+        model m(width = 8)(x: [batch, time, width]) { for layer in 2 * twice { x = x -> layer } }""",
+    "tied": """
+        model m(width = 8)(tokens: token[batch, time]) {
+          let words = shared(embedding(32, width))
+          return tokens -> words -> layernorm -> unembed(words)
+        }""",
+    "training": """
+        model m(width = 8)(x: [batch, time, width]) {
+          if training { x = x -> linear(width) as noisy } else { x = x -> linear(width) as quiet }
+        }""",
+    "scan": """
+        model m(width = 8)(x: [batch, time, width]) {
+          y = scan h: [batch, width] = 0 for x_t in x {
+            h = tanh((x_t -> linear(width) as input) + (h -> linear(width) as state))
+            emit h
+          }
+          return y
+        }""",
+    "experts": """
+        model m(width = 8)(x: [batch, time, width]) {
+          for layer in 2 * moe(experts: 4, top_k: 2, expert: mlp(hidden: 16), shared: swiglu(hidden: 16)) { x += x -> layer }
+        }""",
+    "comprehension": """
+        block a(hidden)(x: [..., width]) { x += x -> mlp(hidden: hidden) }
+        model m(width = 8)(x: [batch, time, width]) {
+          for layer in [a(hidden: 8 * (i + 1)) for i in 3] { x = x -> layer as blocks }
+        }""",
+    "recurrences and buffers": """
+        model m(width = 8)(x: [batch, time, width]) {
+          x = x -> gru(width) as a -> lstm(width) as b -> batchnorm -> conv1d(width, kernel: 3, padding: causal)
+          return x -> bidirectional(gru(width // 2))
+        }""",
+    "collected": """
+        block a(x: [..., width]) { x += x -> linear(width) }
+        model m(width = 8)(x: [batch, time, width]) {
+          skips = for layer in 3 * a {
+            x = x -> layer
+            emit x
+          }
+          return skips[0] + skips[2]
+        }""",
+    "a table a layer": """
+        block layer { attention: mha(heads: 2) position: relative_bias(buckets: 8, max_distance: 16) ffn: mlp(hidden: 8) }
+        model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm(tied: true) position: learned }""",
+    "one table for all": """
+        let bias = shared(relative_bias(buckets: 8, max_distance: 16))
+        block layer { attention: mha(heads: 2) position: bias ffn: mlp(hidden: 8) }
+        model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm }""",
+}  # fmt: skip
+
+
+def _params(spec: str | Path | None = None, *, text: str | None = None, model: str | None = None) -> Params:
+    return archdsl.estimate(spec, text=text, model=model, allow_noncausal=True).params
+
+
+def _agree(model: Model) -> None:
+    """Paths, shapes and counts of the IR are those of the emitted module."""
+    with torch.device("meta"):
+        module = api.module_from(model)
+    found = list(weights(model))
+    kept = {w.path: w.shape for w in found if w.weight.trained or w.weight.saved}
+    assert kept == {name: tuple(t.shape) for name, t in module.state_dict().items()}
+    trained = sum(w.size for w in found if w.weight.trained)
+    assert trained == sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(("path", "name"), SPECS)
+def test_every_spec_counts_what_it_emits(path: Path, name: str) -> None:
+    model = archdsl.load(path, model=name)
+    _agree(model)
+    params = archdsl.estimate(path, model=name).params
+    assert params.total == sum(w.size for w in weights(model) if w.weight.trained)
+    assert params.total == sum(w.total for w in params.by_weight if w.trained) == params.by_block[0].total
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+def test_paths_are_those_of_the_emitted_module(text: str) -> None:
+    model = archdsl.load(text=text, allow_noncausal=True)
+    _agree(model)
+    params = _params(text=text)
+    assert params.total == sum(w.size for w in weights(model) if w.weight.trained)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_counts(name: str) -> None:
+    params = _params(name)
+    assert (params.total, params.non_embedding, params.active) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", RATIOS)
+def test_the_rule_of_thumb(name: str) -> None:
+    params = _params(name)
+    assert params.width is not None
+    assert params.rule_of_thumb == 12 * params.layers * params.width**2
+    assert params.ratio == RATIOS[name]
+
+
+def test_paths_count_the_turns_of_a_loop() -> None:
+    model = archdsl.load(text=ODD["alternating bodies"], allow_noncausal=True)
+    names = dict.fromkeys(".".join(w.path.split(".")[:2]) for w in weights(model))
+    assert list(names) == ["layer.0", "layer.1", "layer.2", "layer.3", "layer.4"]
+
+
+def test_nested_loops_run_one_index_a_name() -> None:
+    text = """
+        block a(x: [..., width]) { x += x -> linear(width, bias: false) }
+        model m(width = 8)(x: [batch, time, width]) {
+          for i in 2 {
+            for j in 3 { x = x -> a }
+            x = x -> layernorm(bias: false)
+          }
+        }"""
+    model = archdsl.load(text=text, allow_noncausal=True)
+    turns = [[*(f"a.{3 * i + j}.linear.weight" for j in range(3)), f"layernorm.{i}.weight"] for i in range(2)]
+    assert [w.path for w in weights(model)] == turns[0] + turns[1]
+    params = _params(text=text)
+    assert {w.path: w.count for w in params.by_weight} == {"a.*.linear.weight": 6, "layernorm.*.weight": 2}
+    assert (params.layers, params.total) == (6, 6 * 64 + 2 * 8)
+
+
+def test_shared_layers_are_layers_but_counted_once() -> None:
+    params = _params("albert")
+    assert (params.layers, params.by_weight[5].path.split(".")[0]) == (12, "blocks")
+    assert all(w.count == 1 for w in params.by_weight)
+
+
+def test_a_classifier_is_no_output_projection() -> None:
+    text = """
+        model m(vocab = 2, width = 8)(x: [batch, time, width]) -> [batch, 3] { return x -> classifier(classes: 3) as head }"""
+    assert _params(text=text).output_projection == 0
+
+
+def test_an_output_projection_is_known_by_the_vocabulary() -> None:
+    text = """
+        block tail(words)(x: [..., width]) -> [..., words] { return (x -> linear(words)) * 0.5 }
+        model m(width = 8)(tokens: token[batch, time]) {
+          x = tokens -> embedding(32, width) -> mlp(hidden: 32)
+          return x -> tail(words: 32)
+        }"""
+    params = _params(text=text)
+    assert (params.output_projection, params.embedding) == (8 * 32, 32 * 8)
+
+
+def test_a_class_token_is_no_layer() -> None:
+    text = """
+        block layer { attention: mha(heads: 2) ffn: mlp(hidden: 8) }
+        model m {
+          input: patches(size: 4, image: 8, class_token: true)
+          width: 8
+          position: learned(length: 5)
+          blocks: 2 * layer
+          head: classifier(classes: 3)
+        }"""
+    assert _params(text=text).embedding == 8 + 5 * 8
+
+
+def test_active_experts_of_several_kinds() -> None:
+    text = """
+        block layer(k) { ffn: moe(experts: 8, top_k: k, expert: swiglu(hidden: 4)) }
+        model m { vocab: 32 context: 8 width: 4 blocks: 3 * layer(k: 1) + 2 * layer(k: 3) head: lm(tied: true) }"""
+    params = _params(text=text)
+    expert = 3 * 4 * 4
+    assert params.total - params.active == 3 * (8 - 1) * expert + 2 * (8 - 3) * expert
+
+
+def test_no_stack_no_rule() -> None:
+    params = _params(text="model m(x: [batch, 8]) { x = x -> linear(8) }")
+    assert (params.layers, params.rule_of_thumb, params.ratio) == (0, None, None)
+    assert layer_count(archdsl.load(text="model m(x: [batch, 8]) { x = x -> linear(8) }").block) == 0
+
+
+def test_a_thousand_layers_cost_two_blocks() -> None:
+    few, many = (archdsl.estimate("gpt2", set={"layers": n}).params for n in (2, 1000))
+    assert (many.total - few.total) == 998 * 7_087_872
+    assert len(many.by_weight) == len(few.by_weight)
