@@ -7,8 +7,7 @@
 
 from archdsl.api import check, estimate, list_zoo, load, to_torch, torch_source
 from archdsl.diagnostics import ArchError, Diagnostic
-
-__version__ = "0.1.0"
+from archdsl.version import __version__
 
 __all__ = [
     "ArchError",

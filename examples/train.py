@@ -36,7 +36,7 @@ class Plan:
     steps: int = 400
     batch: int = 16
     time: int = 128
-    rate: float = 2e-3
+    rate: float = 1e-3
     warmup: int = 20
     decay: float = 0.1
     clip: float = 1.0

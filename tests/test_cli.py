@@ -131,7 +131,9 @@ def test_estimate_json_is_one_object(run: Run) -> None:
     report = json.loads(done.out)
     assert (done.status, done.err) == (0, "")
     assert (report["model"], report["source"]) == ("gpt2", "gpt2.arch")
-    assert {k: report["params"][k] for k in ("total", "non_embedding", "active", "rule_of_thumb", "ratio", "buffers")} == {
+    assert {
+        k: report["params"][k] for k in ("total", "non_embedding", "active", "rule_of_thumb", "ratio", "buffers")
+    } == {
         "total": 124_439_808,
         "non_embedding": 85_056_000,
         "active": 124_439_808,
@@ -151,7 +153,9 @@ def test_estimate_for_people(run: Run) -> None:
 
 
 def test_set_changes_a_number(run: Run) -> None:
-    by_default, changed = (json.loads(run("estimate", "tiny.arch", "--json", *s).out) for s in ((), ("--set", "layers=4")))
+    by_default, changed = (
+        json.loads(run("estimate", "tiny.arch", "--json", *s).out) for s in ((), ("--set", "layers=4"))
+    )
     assert changed["config"]["layers"] == 4
     assert changed["params"]["layers"] == 2 * by_default["params"]["layers"]
 
@@ -269,7 +273,9 @@ def test_show_is_a_tree(run: Run) -> None:
 def test_show_json(run: Run) -> None:
     root = json.loads(run("show", "gpt3", "--json").out)
     assert (root["name"], root["params"]) == ("gpt3_175b", 174_604_259_328)
-    assert [(b["name"], b["count"]) for b in root["children"] if b["name"].startswith("blocks")] == [("blocks.*", 48)] * 2
+    assert [(b["name"], b["count"]) for b in root["children"] if b["name"].startswith("blocks")] == [
+        ("blocks.*", 48)
+    ] * 2
 
 
 def test_show_ir(run: Run) -> None:

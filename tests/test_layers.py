@@ -12,19 +12,19 @@ PACKAGE = Path(__file__).resolve().parent.parent / "archdsl"
 
 # From the bottom up; a module belongs to the longest entry it starts with, and may import from its own layer or below.
 LAYERS = (
-    ("archdsl.source",),
+    ("archdsl.source", "archdsl.version"),
     ("archdsl.diagnostics",),
-    ("archdsl.limits", "archdsl.resources"),
+    ("archdsl.limits", "archdsl.resources", "archdsl.render", "archdsl.files"),
     ("archdsl.syntax",),
     ("archdsl.ir",),
     ("archdsl.ops",),
     ("archdsl.analyses",),
     ("archdsl.lower",),
-    ("archdsl", "archdsl.api"),
-    ("archdsl.cli", "archdsl.__main__"),
+    ("archdsl", "archdsl.api", "archdsl.reference", "archdsl.trial"),
+    ("archdsl.views", "archdsl.cli", "archdsl.__main__"),
 )
 # The builder looks primitives up by name, and the primitives are written in terms of the IR.
-UPWARD = {("archdsl.ir.build", "archdsl.ops.registry")}
+UPWARD = {("archdsl.ir.build", "archdsl.ops.registry"), ("archdsl.ir.program", "archdsl.ops.registry")}
 
 BACK_ENDS = ("onnx", "onnx_ir", "onnxruntime", "torch", "transformers")
 

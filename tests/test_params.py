@@ -35,7 +35,14 @@ PUBLISHED = {
     "albert_base": (11_221_680, 7_315_888, 11_221_680),
     "mixer_b16": (59_880_472, 59_880_472, 59_880_472),
 }
-RATIOS = {"gpt2": 1.0014, "gpt2_xl": 1.0007, "gpt3_175b": 1.0001, "llama3_8b": 1.0834, "llama3_405b": 0.9896, "deepseek_v3": 17.7923}
+RATIOS = {
+    "gpt2": 1.0014,
+    "gpt2_xl": 1.0007,
+    "gpt3_175b": 1.0001,
+    "llama3_8b": 1.0834,
+    "llama3_405b": 0.9896,
+    "deepseek_v3": 17.7923,
+}
 
 
 def _specs() -> Iterator[tuple[Path, str]]:
@@ -102,8 +109,8 @@ ODD = {
         }""",
     "experts": """
         model m(width = 8)(x: [batch, time, width]) {
-          for layer in 2 * moe(experts: 4, top_k: 2, expert: mlp(hidden: 16), shared: swiglu(hidden: 16)) { x += x -> layer }
-        }""",
+          for layer in 2 * moe(experts: 4, top_k: 2, expert: mlp(hidden: 16), shared: swiglu(hidden: 16)) { x += x ->
+          layer } }""",
     "comprehension": """
         block a(hidden)(x: [..., width]) { x += x -> mlp(hidden: hidden) }
         model m(width = 8)(x: [batch, time, width]) {
@@ -124,8 +131,8 @@ ODD = {
           return skips[0] + skips[2]
         }""",
     "a table a layer": """
-        block layer { attention: mha(heads: 2) position: relative_bias(buckets: 8, max_distance: 16) ffn: mlp(hidden: 8) }
-        model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm(tied: true) position: learned }""",
+        block layer { attention: mha(heads: 2) position: relative_bias(buckets: 8, max_distance: 16) ffn: mlp(hidden: 8)
+        } model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm(tied: true) position: learned }""",
     "one table for all": """
         let bias = shared(relative_bias(buckets: 8, max_distance: 16))
         block layer { attention: mha(heads: 2) position: bias ffn: mlp(hidden: 8) }
@@ -210,7 +217,8 @@ def test_shared_layers_are_layers_but_counted_once() -> None:
 
 def test_a_classifier_is_no_output_projection() -> None:
     text = """
-        model m(vocab = 2, width = 8)(x: [batch, time, width]) -> [batch, 3] { return x -> classifier(classes: 3) as head }"""
+        model m(vocab = 2, width = 8)(x: [batch, time, width]) -> [batch, 3] { return x -> classifier(classes: 3) as
+        head }"""
     assert _params(text=text).output_projection == 0
 
 

@@ -1,8 +1,8 @@
 """Which linear maps end a residual branch, and which make queries and keys: what schemes that know the depth ask.
 
-Both are found by structure, not by name. A sum is residual if one of its sides was computed from the other; what leads to that side
-through ops that only scale, drop, cast or move numbers ends the branch, wherever in the hierarchy it stands.
-"""
+Both are found by structure, not by name. A sum is residual if one of its sides was computed from the other; what leads
+to that side through ops that only scale, drop, cast or move numbers ends the branch, wherever in the hierarchy it
+stands."""
 
 from __future__ import annotations
 
@@ -13,12 +13,27 @@ from archdsl.ir.graph import Block, CallNode, Graph, Node, OpNode, Value, node_o
 
 SUMS = frozenset({"plus", "minus"})
 MOVES = frozenset(
-    "cast cast_like merge_heads split_heads flatten unflatten rearrange transpose permute squeeze unsqueeze expand".split()
+    [
+        "cast",
+        "cast_like",
+        "merge_heads",
+        "split_heads",
+        "flatten",
+        "unflatten",
+        "rearrange",
+        "transpose",
+        "permute",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+    ]
 )
 PASSES = SUMS | MOVES | {"times", "divide", "negate", "dropout", "stop_gradient"}
 """Ops through which a branch still ends where it ended before."""
 
-TURNS = MOVES | frozenset("split chunk concat index repeat turn times rmsnorm layernorm l2_normalize".split())
+TURNS = MOVES | frozenset(
+    ["split", "chunk", "concat", "index", "repeat", "turn", "times", "rmsnorm", "layernorm", "l2_normalize"]
+)
 """Ops through which queries and keys come from their projection."""
 
 MAPS = frozenset({"linear", "conv1d", "conv2d"})
@@ -150,7 +165,8 @@ class _Finder:
 
 
 def branch_ends(root: Block) -> frozenset[int]:
-    """The last linear maps (and convolutions) of residual branches in a block and all that it applies: ids of their nodes."""
+    """The last linear maps (and convolutions) of residual branches in a block and all that it applies: ids of their
+    nodes."""
     finder = _Finder()
     stack, seen = [root], {id(root)}
     while stack:

@@ -18,11 +18,10 @@ Both the weights that `archdsl init` writes and the emitted module follow it.  A
 | small | normal sqrt(2 / (5 · width)) | the same | 0 | |
 | deepnorm(layers) | xavier_normal, gain 1 for queries and keys, else (8 · layers) ** -1/4 | normal 0.02 | 0 | |
 
-A scheme of a block or model reaches its matrices, embeddings and biases; one that is an option of a primitive reaches all its weights,
-gains too.  A raw weight (`param`) is drawn as its statement says; fans, where a scheme asks for them, are those of torch: the second
-axis and the first, each times the axes behind them.  `width` is the block's axis of that name, else the fan-in.  The matrices of
-experts are drawn one by one, each with its own fans.
-"""
+A scheme of a block or model reaches its matrices, embeddings and biases; one that is an option of a primitive reaches
+all its weights, gains too.  A raw weight (`param`) is drawn as its statement says; fans, where a scheme asks for them,
+are those of torch: the second axis and the first, each times the axes behind them.  `width` is the block's axis of that
+name, else the fan-in.  The matrices of experts are drawn one by one, each with its own fans."""
 
 from __future__ import annotations
 
@@ -48,7 +47,8 @@ class Constant:
 
 @dataclass(frozen=True)
 class Normal:
-    """A normal distribution. `torch` is the function of `nn.init` that does the same, where there is one, with `gain`."""
+    """A normal distribution. `torch` is the function of `nn.init` that does the same, where there is one, with
+    `gain`."""
 
     mean: Num
     std: Num
@@ -75,7 +75,8 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Orthogonal:
-    """`gain` times a matrix with orthonormal rows or columns, whichever are fewer; further axes belong to the columns."""
+    """`gain` times a matrix with orthonormal rows or columns, whichever are fewer; further axes belong to the
+    columns."""
 
     gain: Num
 
@@ -95,7 +96,8 @@ Law = Constant | Normal | TruncatedNormal | Uniform | Orthogonal | Expression
 
 @dataclass(frozen=True)
 class Place:
-    """What a weight's surroundings say: whether it ends a residual branch, whether it makes queries or keys, the block's width."""
+    """What a weight's surroundings say: whether it ends a residual branch, whether it makes queries or keys, the
+    block's width."""
 
     ends_branch: bool = False
     query_key: bool = False

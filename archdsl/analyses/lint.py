@@ -1,4 +1,5 @@
-"""What is not wrong but looks like a mistake, or runs slower than it need: findings W…, in the user's own files only."""
+"""What is not wrong but looks like a mistake, or runs slower than it need: findings W…, in the user's own files
+only."""
 
 from __future__ import annotations
 
@@ -133,7 +134,8 @@ def _heads(model: Model) -> Iterator[Diagnostic]:
             if isinstance(size.value, int) and (size.value % HEAD_GRAIN or size.value > LARGEST_HEAD):
                 yield Diagnostic(
                     "W0402",
-                    f"heads of size {size.value} are slow: fused attention takes multiples of {HEAD_GRAIN} up to {LARGEST_HEAD}",
+                    f"heads of size {size.value} are slow: fused attention takes multiples of {HEAD_GRAIN} "
+                    f"up to {LARGEST_HEAD}",
                     span,
                     help="64 and 128 are usual",
                 )

@@ -190,14 +190,14 @@ class _BlockPrinter:
     # --- heads ---
 
     def model(self, model: Model) -> str:
-        lines = [f"model {model.name} {{  # {self.block.span}"]
+        lines = [f"model {model.name} {{  # {_place(self.block)}"]
         if model.config:
             lines.append(f"  config {', '.join(f'{f.name} = {f.value}' for f in model.config)}")
         lines += [f"  input {self.typed(value)}" for _, value in model.inputs]
         return self._finish(lines)
 
     def block_text(self) -> str:
-        lines = [f"block {self.blocks[id(self.block)]} {{  # {self.block.span}"]
+        lines = [f"block {self.blocks[id(self.block)]} {{  # {_place(self.block)}"]
         given = {k: v for k, v in self.block.hypers.items() if k not in self.block.local}
         lines += [f"  hyper {name} = {_given(value)}" for name, value in given.items()]
         lines += [f"  axis {name} = {size}" for name, size in self.block.axes.items()]
@@ -298,7 +298,7 @@ class _BlockPrinter:
 
     def _op(self, node: OpNode) -> list[str]:
         inputs = [self.use(v) for v in node.inputs]
-        options = [f"{k}: {static(v)}" for k, v in node.options.items() if v is not None and v != () and v != {}]
+        options = [f"{k}: {static(v)}" for k, v in node.options.items() if _is_said(v)]
         target = f" of @{node.instance.label or node.instance.name}" if node.instance is not None else ""
         step = f" as {node.name}" if node.name and node.instance is None else ""
         lines = [f"{self._outputs(node)} = {node.op.name}({', '.join(inputs + options)}){target}{step}"]
@@ -347,6 +347,16 @@ def _given(value: Any) -> str:
     if isinstance(value, Num) and not isinstance(value.value, Poly):
         return expr_text(literal(value.value))
     return str(value) if isinstance(value, Num) else static(value)
+
+
+def _place(block: Block) -> str:
+    """Where a block is declared; of the library only the file, whose lines are of no concern to a spec."""
+    return block.span.source.name if block.span.source.library else str(block.span)
+
+
+def _is_said(option: Any) -> bool:
+    """Options that were left out, and functions that an op keeps for its own use, are not printed."""
+    return option is not None and option != () and option != {} and not callable(option)
 
 
 def _readable(expr: Expr) -> bool:

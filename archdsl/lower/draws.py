@@ -1,10 +1,10 @@
 """Random numbers that are the same everywhere: for a seed and a name, on every machine, with every version of numpy.
 
-A stream is Philox (Salmon et al., 2011), a generator that encrypts a counter, under a key made of the seed and the name; numpy
-guarantees its raw output, 64 bits a number.  Normal numbers come from the inverse of their distribution function (algorithm AS 241,
-Wichura, 1988), written here with additions, multiplications, divisions and square roots only: these IEEE 754 rounds in one way,
-while logarithms and sines differ in their last bits from one library to the next.
-"""
+A stream is Philox (Salmon et al., 2011), a generator that encrypts a counter, under a key made of the seed and the
+name; numpy guarantees its raw output, 64 bits a number.  Normal numbers come from the inverse of their distribution
+function (algorithm AS 241, Wichura, 1988), written here with additions, multiplications, divisions and square roots
+only: these IEEE 754 rounds in one way, while logarithms and sines differ in their last bits from one library to the
+next."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ class Stream:
 
 # --- the normal distribution ------------------------------------------------------------------------------------------
 
-# Coefficients of AS 241 (PPND16), the highest power first: numerator and denominator for the middle, the tails, the far tails.
+# Coefficients of AS 241 (PPND16), the highest power first: numerator and denominator, for the middle, the tails and the
+# far tails.
 MIDDLE = (
     (
         2.50908_09287_30122_6727e3, 3.34305_75583_58812_8105e4, 6.72657_70927_00870_0853e4, 4.59219_53931_54987_1457e4,
@@ -145,8 +146,8 @@ def normal_quantile(p: Array) -> Array:
 def drawn(
     law: Law, shape: tuple[int, ...], seed: int, name: str, matrices: bool = False, pool: Executor | None = None
 ) -> Iterator[Array]:
-    """The numbers of a weight in pieces, row by row. `matrices`: the first axis counts matrices that are drawn one by one. The threads
-    of `pool` draw several pieces at once, which changes none of them."""
+    """The numbers of a weight in pieces, row by row. `matrices`: the first axis counts matrices that are drawn one by
+    one. The threads of `pool` draw several pieces at once, which changes none of them."""
     count = math.prod(shape)
     if isinstance(law, Expression):
         yield np.broadcast_to(evaluated(law.graph, seed, name), shape).astype(np.float64).reshape(-1)
@@ -184,7 +185,8 @@ def _piece(law: Law, count: int, stream: Stream) -> Array:
 
 
 def orthogonal(shape: tuple[int, ...], stream: Stream) -> Array:
-    """A random matrix with orthonormal rows or columns: the Q of a normal matrix, its signs those that make it uniform."""
+    """A random matrix with orthonormal rows or columns: the Q of a normal matrix, its signs those that make it
+    uniform."""
     rows, columns = shape[0], math.prod(shape[1:])
     normal = stream.normal(rows * columns).reshape(max(rows, columns), min(rows, columns))
     q, r = np.linalg.qr(normal)

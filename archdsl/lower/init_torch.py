@@ -1,6 +1,7 @@
 """Initialisation as PyTorch: the statements that make an emitted module draw its weights as the spec declares.
 
-Nothing is written for what torch's own modules do anyway.  Modules that are drawn alike share a loop where that is shorter:
+Nothing is written for what torch's own modules do anyway.  Modules that are drawn alike share a loop where that is
+shorter:
 
     for linear in (self.q, self.k, self.v):
         nn.init.normal_(linear.weight, std=0.02)
@@ -107,7 +108,8 @@ def _modules(block: Block, laws: Laws, number: Number) -> Iterator[Module]:
 
 
 def _nodes(graph: Graph, in_list: bool) -> Iterator[tuple[OpNode, bool]]:
-    """The primitives with weights of their own, once for each turn of a loop; whether they stand in a list of modules."""
+    """The primitives with weights of their own, once for each turn of a loop; whether they stand in a list of
+    modules."""
     for node in graph.nodes:
         if isinstance(node, OpNode):
             if node.instance is None and node.weights:
@@ -201,7 +203,8 @@ def _product(a: Num, b: Num) -> Num:
 
 
 def first_value(weight: Weight, number: Number, helpers: dict[str, str], device: str = "") -> str:
-    """The tensor that a raw weight (`param`, `buffer`) starts as: `torch.zeros(width)`, `torch.randn(rank, length) * 0.02`.
+    """The tensor that a raw weight (`param`, `buffer`) starts as: `torch.zeros(width)`, `torch.randn(rank, length) *
+    0.02`.
 
     Helpers of ops go to `helpers`; with `device` the tensor is made there."""
     law = resolve(weight)

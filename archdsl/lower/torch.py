@@ -1729,7 +1729,7 @@ class Emitter:
 
     def _header(self, body: str) -> str:
         from archdsl.analyses.params import total
-        from archdsl import __version__ as VERSION
+        from archdsl.version import __version__ as VERSION
 
         model = self.model
         title = _first_sentence(model.doc) or f"{model.name}."

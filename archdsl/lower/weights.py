@@ -1,9 +1,9 @@
 """Weights without torch: draws each as the spec says and writes a safetensors file, one tensor at a time.
 
-The numbers of a weight depend on the seed and on its path alone, so that adding a layer changes no other.  The file is the format's
-plain form: eight bytes with the length of a header, the header in JSON, then the tensors one after another.  Matrices under
-`orthogonal` go through LAPACK, and may differ in the last bit of a float32 from one machine to another; all others are equal bit by bit.
-"""
+The numbers of a weight depend on the seed and on its path alone, so that adding a layer changes no other.  The file is
+the format's plain form: eight bytes with the length of a header, the header in JSON, then the tensors one after
+another.  Matrices under `orthogonal` go through LAPACK, and may differ in the last bit of a float32 from one machine to
+another; all others are equal bit by bit."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ Progress = Callable[[str, int], None]
 def draw(model: Model, seed: int, dtype: str, path: Path, progress: Progress | None = None) -> None:
     """Write every weight and saved buffer of a model, drawn with a seed, to a safetensors file.
 
-    `dtype` is float32, float16 or bfloat16. `progress` is told each path and how many numbers it holds, once it is written. The file
-    appears when it is complete; the memory needed is that of the largest tensor at most. Raises OSError where it cannot be written."""
+    `dtype` is float32, float16 or bfloat16. `progress` is told each path and how many numbers it holds, once it is
+    written. The file appears when it is complete; the memory needed is that of the largest tensor at most. Raises
+    OSError where it cannot be written."""
     infos = saved(model)
     laws = laws_of(model)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -106,7 +107,8 @@ def many_matrices(weight: Any) -> bool:
 
 
 def _encoded(numbers: NDArray[np.float64], dtype: str) -> bytes:
-    """The bytes of some numbers, little-endian; bfloat16 is float32 rounded to its upper half, to even in the middle."""
+    """The bytes of some numbers, little-endian; bfloat16 is float32 rounded to its upper half, to even in the
+    middle."""
     import numpy as np
 
     if dtype != "bfloat16":

@@ -15,7 +15,11 @@ def demand_norm(op: Primitive, call: Application, *options: str) -> None:
     demand_floats(op, call)
     for option in options:
         if not call.size(option).static:
-            raise call.error("E0204", f"`{option}` must be known before the model runs, and {call.size(option)} is not", option=option)
+            raise call.error(
+                "E0204",
+                f"`{option}` must be known before the model runs, and {call.size(option)} is not",
+                option=option,
+            )
 
 
 def settings(node: OpNode, e: TorchScope, *options: str) -> str:

@@ -88,7 +88,11 @@ def demand_per_axis(call: Application, option: str, count: int, least: int = 1) 
     for n in given:
         if not isinstance(n, Num) or not isinstance(n.value, int):
             shown = str(n) if isinstance(n, Num) else kind_of(n)
-            raise call.error("E0203", f"`{option}` is a whole number that is known before the model runs, and {shown} was given", option=option)
+            raise call.error(
+                "E0203",
+                f"`{option}` is a whole number that is known before the model runs, and {shown} was given",
+                option=option,
+            )
         if n.value < least:
             raise call.error("E0204", f"`{option}` must be at least {least}, and {n} was given", option=option)
     if len(given) not in (1, count):
@@ -229,7 +233,9 @@ class Windowed(Sliding):
 
     def reads_of_windows(self, node: OpNode, channels: At | None) -> Sequence[Reads]:
         axes = self.axes(first_input(node).rank)
-        return self.reads_along(node, [w.reads(a) for w, a in zip(self.windows(node.options), axes, strict=True)], channels)
+        return self.reads_along(
+            node, [w.reads(a) for w, a in zip(self.windows(node.options), axes, strict=True)], channels
+        )
 
 
 def demand_groups(call: Application, channels: Num) -> None:
@@ -342,11 +348,16 @@ class Transposed(Sliding):
         for size in self.sizes(call):
             if size.static and int(size) < 1:
                 raise call.error(
-                    "E0401", f"the padding of `{self.name}` cuts everything off: a size of its result is {size}", option="padding"
+                    "E0401",
+                    f"the padding of `{self.name}` cuts everything off: a size of its result is {size}",
+                    option="padding",
                 )
 
     def sizes(self, call: Application) -> list[Num]:
-        kernels, strides = per_axis(call.options, "kernel", self.spatial), per_axis(call.options, "stride", self.spatial)
+        kernels, strides = (
+            per_axis(call.options, "kernel", self.spatial),
+            per_axis(call.options, "stride", self.spatial),
+        )
         found = []
         for length, kernel, stride, (before, after) in zip(
             self.lengths(call.shape(0)), kernels, strides, self.cuts(call.options), strict=True

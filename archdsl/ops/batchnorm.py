@@ -31,10 +31,18 @@ class BatchNorm(Primitive):
         rank, axis = len(call.shape(0)), axis_of(self, call)
         if axis not in (1, rank - 1):
             raise call.error(
-                "E0303", f"the channels are axis 1 or the last one, not axis {axis}", option="axis", help="move them there: `transpose`"
+                "E0303",
+                f"the channels are axis 1 or the last one, not axis {axis}",
+                option="axis",
+                help="move them there: `transpose`",
             )
         if rank > 5:
-            raise call.error("E0302", f"`batchnorm` takes two to five axes, and there are {rank}", input=0, help="flatten some: `flatten`")
+            raise call.error(
+                "E0302",
+                f"`batchnorm` takes two to five axes, and there are {rank}",
+                input=0,
+                help="flatten some: `flatten`",
+            )
 
     def weights(self, call: Application) -> Sequence[Weight]:
         channels = (call.shape(0)[axis_of(self, call)],)
@@ -52,5 +60,7 @@ class BatchNorm(Primitive):
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         x, axis = first_input(node), place(node)
-        module = e.module(f"nn.BatchNorm{max(x.rank - 2, 1)}d({e.init(x.shape[axis])}{settings(node, e, 'eps', 'momentum')})")
+        module = e.module(
+            f"nn.BatchNorm{max(x.rank - 2, 1)}d({e.init(x.shape[axis])}{settings(node, e, 'eps', 'momentum')})"
+        )
         return channels_second(node, e, module, axis)

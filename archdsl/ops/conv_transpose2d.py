@@ -20,5 +20,7 @@ class ConvTranspose2d(Transposed):
     examples = (
         Example("x -> conv_transpose2d(6, kernel: 2, stride: 2)", "x: [2, 3, 4, 3]"),
         Example("x -> conv_transpose2d(6, kernel: 4, stride: 2, padding: 1, bias: false)", "x: [2, 3, 4, 3]"),
-        Example("x -> conv_transpose2d(6, kernel: [3, 2], stride: [2, 1], padding: same, groups: 3)", "x: [2, 3, 4, 3]"),
+        Example(
+            "x -> conv_transpose2d(6, kernel: [3, 2], stride: [2, 1], padding: same, groups: 3)", "x: [2, 3, 4, 3]"
+        ),
     )

@@ -15,7 +15,8 @@ CONSTANTS = {"zeros": "torch.zeros", "ones": "torch.ones"}
 
 
 class Draw(Primitive):
-    """Random numbers of a shape by a scheme that says all by itself: normal, truncated_normal, uniform, constant, zeros, ones."""
+    """Random numbers of a shape by a scheme that says all by itself: normal, truncated_normal, uniform, constant,
+    zeros, ones."""
 
     signature = "draw(scheme: scheme, dims: sizes) -> [...]"
     mixes = False

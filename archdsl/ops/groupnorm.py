@@ -31,9 +31,14 @@ class GroupNorm(Primitive):
         rank, axis = len(call.shape(0)), axis_of(self, call)
         if axis not in (1, rank - 1):
             raise call.error(
-                "E0303", f"the channels are axis 1 or the last one, not axis {axis}", option="axis", help="move them there: `transpose`"
+                "E0303",
+                f"the channels are axis 1 or the last one, not axis {axis}",
+                option="axis",
+                help="move them there: `transpose`",
             )
-        call.condition("%", call.shape(0)[axis], call.size("groups"), "the groups of `groupnorm` share the channels equally")
+        call.condition(
+            "%", call.shape(0)[axis], call.size("groups"), "the groups of `groupnorm` share the channels equally"
+        )
 
     def weights(self, call: Application) -> Sequence[Weight]:
         channels = (call.shape(0)[axis_of(self, call)],)

@@ -12,9 +12,7 @@ class GruCell(Cell):
 
     Weights are torch's: gates reset, update, new; two vectors of bias."""
 
-    signature = (
-        "gru_cell(hidden: size, bias: bool = true, init: scheme = none)(x: [..., inputs], h: [..., hidden]) -> [..., hidden]"
-    )
+    signature = "gru_cell(hidden: size, bias: bool = true, init: scheme = none)(x: [..., inputs], h: [..., hidden]) -> [..., hidden]"
     gates = 3
     examples = (
         Example("gru_cell(6)(x, h)", "x: [2, 8], h: [2, 6]"),

@@ -49,7 +49,12 @@ class KeepGroups(Primitive):
         call.condition("%", experts, groups, "the groups share the experts equally")
         call.condition("<=", top, groups, "no more groups can be kept than there are")
         if score == "top2":
-            call.condition("<=", num(2), binary("//", experts, groups), "`top2` needs two experts in every group; `score: max` needs one")
+            call.condition(
+                "<=",
+                num(2),
+                binary("//", experts, groups),
+                "`top2` needs two experts in every group; `score: max` needs one",
+            )
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = first_input(node).rank

@@ -41,9 +41,7 @@ class GroupedLayerNormWithoutBias(nn.Module):
 class LayerNorm(Primitive):
     """Layer normalization of the last axis (Ba et al., 2016): `(x - mean) / sqrt(variance + eps) * weight + bias`, in float32."""
 
-    signature = (
-        "layernorm(eps: number = 1e-5, weight: bool = true, bias: bool = true, init: scheme = none)(x: [..., width]) -> [..., width]"
-    )
+    signature = "layernorm(eps: number = 1e-5, weight: bool = true, bias: bool = true, init: scheme = none)(x: [..., width]) -> [..., width]"
     mixes = False
     examples = (
         Example("x -> layernorm"),
@@ -54,7 +52,12 @@ class LayerNorm(Primitive):
     def check(self, call: Application) -> None:
         demand_norm(self, call, "eps")
         if call.options["bias"] and not call.options["weight"]:
-            raise call.error("E0204", "a layernorm without `weight` has no `bias` either", option="weight", help="write `bias: false` too")
+            raise call.error(
+                "E0204",
+                "a layernorm without `weight` has no `bias` either",
+                option="weight",
+                help="write `bias: false` too",
+            )
 
     def weights(self, call: Application) -> Sequence[Weight]:
         width = call.axes["width"]

@@ -57,7 +57,10 @@ class LinearAttention(Primitive):
     )
     examples = (
         Example("linear_attention(q, k, v)", "q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6]"),
-        Example("linear_attention(elu(q) + 1, elu(k) + 1, v, normalize: true)", "q: [1, 2, 70, 4], k: [1, 2, 70, 4], v: [1, 2, 70, 4]"),
+        Example(
+            "linear_attention(elu(q) + 1, elu(k) + 1, v, normalize: true)",
+            "q: [1, 2, 70, 4], k: [1, 2, 70, 4], v: [1, 2, 70, 4]",
+        ),
         Example("linear_attention(q, k, v, causal: false)", "q: [2, 3, 5, 4], k: [2, 3, 7, 4], v: [2, 3, 7, 6]"),
         Example(
             "linear_attention(elu(q) + 1, elu(k) + 1, v, causal: false, normalize: true, eps: 1e-3)",
@@ -67,7 +70,10 @@ class LinearAttention(Primitive):
             "linear_attention(q, k, v, log_decay: log_sigmoid(g))",
             "q: [1, 3, 70, 4], k: [1, 3, 70, 4], v: [1, 3, 70, 6], g: [1, 3, 70]",
         ),
-        Example("linear_attention(q, k, v, log_decay: log_sigmoid(g))", "q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6], g: [3, 1]"),
+        Example(
+            "linear_attention(q, k, v, log_decay: log_sigmoid(g))",
+            "q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6], g: [3, 1]",
+        ),
     )
 
     def check(self, call: Application) -> None:
@@ -78,7 +84,12 @@ class LinearAttention(Primitive):
         if call.inputs[3] is None:
             return
         if not call.options["causal"]:
-            raise call.error("E0204", "`log_decay` counts the places since each key, so it needs `causal: true`", option="causal", input=3)
+            raise call.error(
+                "E0204",
+                "`log_decay` counts the places since each key, so it needs `causal: true`",
+                option="causal",
+                input=3,
+            )
         wanted = (*call.shape(0)[:2], call.axes["source"])
         given = call.shape(3)
         if len(given) > 3 or any(d.value not in (1, w.value) for d, w in zip(given[::-1], wanted[::-1], strict=False)):

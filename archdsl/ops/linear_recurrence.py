@@ -38,9 +38,7 @@ class LinearRecurrence(Primitive):
 
     `a` has the axes of `b`, or 1 in place of those after time. It is computed in parallel over time (up to 2,097,152 places)."""
 
-    signature = (
-        "linear_recurrence()(a: [batch, time, ...], b: [batch, time, ...], start: [batch, ...] = none) -> [batch, time, ...]"
-    )
+    signature = "linear_recurrence()(a: [batch, time, ...], b: [batch, time, ...], start: [batch, ...] = none) -> [batch, time, ...]"
     examples = (
         Example("linear_recurrence(sigmoid(x), y)", "x: [2, 5, 8], y: [2, 5, 8]"),
         Example("linear_recurrence(sigmoid(x), y, h)", "x: [2, 70, 3], y: [2, 70, 3], h: [2, 3]"),
@@ -72,7 +70,8 @@ class LinearRecurrence(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = node.outputs[0].rank
         a = tuple(
-            At() if d.value == 1 != node.outputs[0].shape[i].value else same(i) for i, d in enumerate(first_input(node).shape)
+            At() if d.value == 1 != node.outputs[0].shape[i].value else same(i)
+            for i, d in enumerate(first_input(node).shape)
         )
         start = tuple(same(i if i == 0 else i + 1) for i in range(rank - 1))
         return a, tuple(same(i) for i in range(rank)), start if isinstance(node.inputs[2], Value) else ()

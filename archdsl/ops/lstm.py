@@ -50,7 +50,9 @@ class Lstm(Layer):
         super().check(call)
         if (call.inputs[1] is None) != (call.inputs[2] is None):
             raise call.error(
-                "E0204", "`lstm` starts from both `h` and `c`, or from neither", help="give `zeros(batch, hidden)` for the other one"
+                "E0204",
+                "`lstm` starts from both `h` and `c`, or from neither",
+                help="give `zeros(batch, hidden)` for the other one",
             )
 
     def torch(self, node: OpNode, e: TorchScope) -> str:

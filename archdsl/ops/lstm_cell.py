@@ -23,7 +23,9 @@ class LstmCell(Cell):
     gates = 4
     examples = (
         Example("h, c", "x: [2, 8], h: [2, 6], c: [2, 6]", statements="h, c = lstm_cell(6)(x, h, c)"),
-        Example("y", "x: [2, 3, 8], h: [2, 3, 6], c: [2, 3, 6]", statements="y, c = lstm_cell(6, bias: false)(x, h, c)"),
+        Example(
+            "y", "x: [2, 3, 8], h: [2, 3, 6], c: [2, 3, 6]", statements="y, c = lstm_cell(6, bias: false)(x, h, c)"
+        ),
     )
 
     def shapes(self, call: Application) -> Sequence[Shape]:

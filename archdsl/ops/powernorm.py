@@ -36,9 +36,7 @@ class PowerNorm(Primitive):
 
     Training takes the mean square of the batch, the later places of a sequence included, and keeps a running one for evaluation."""
 
-    signature = (
-        "powernorm(eps: number = 1e-5, momentum: number = 0.1, init: scheme = none)(x: [batch, ..., channels]) -> [batch, ..., channels]"
-    )
+    signature = "powernorm(eps: number = 1e-5, momentum: number = 0.1, init: scheme = none)(x: [batch, ..., channels]) -> [batch, ..., channels]"
     examples = (Example("x -> powernorm"), Example("x -> powernorm(eps: 1e-3, momentum: 0.2)", "x: [5, 8]"))
 
     def check(self, call: Application) -> None:

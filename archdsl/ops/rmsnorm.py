@@ -54,9 +54,7 @@ class RMSNorm(Primitive):
 
     With `offset` the gain is `1 + weight`, and the weight starts at 0 (Gemma)."""
 
-    signature = (
-        "rmsnorm(eps: number = 1e-6, weight: bool = true, offset: bool = false, init: scheme = none)(x: [..., width]) -> [..., width]"
-    )
+    signature = "rmsnorm(eps: number = 1e-6, weight: bool = true, offset: bool = false, init: scheme = none)(x: [..., width]) -> [..., width]"
     mixes = False
     examples = (
         Example("x -> rmsnorm"),
@@ -67,7 +65,12 @@ class RMSNorm(Primitive):
     def check(self, call: Application) -> None:
         demand_norm(self, call, "eps")
         if call.options["offset"] and not call.options["weight"]:
-            raise call.error("E0204", "`offset` is about the weight, and there is none", option="offset", help="leave `weight: false` out")
+            raise call.error(
+                "E0204",
+                "`offset` is about the weight, and there is none",
+                option="offset",
+                help="leave `weight: false` out",
+            )
 
     def weights(self, call: Application) -> Sequence[Weight]:
         init = Init("zeros" if call.options["offset"] else "default")

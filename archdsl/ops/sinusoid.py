@@ -29,9 +29,7 @@ class Sinusoid(Primitive):
 
     The sines stand before the cosines; with `interleaved` they take turns."""
 
-    signature = (
-        "sinusoid(length: size, width: size, theta: number = 10_000, interleaved: bool = false, offset: int = 0) -> [length, width]"
-    )
+    signature = "sinusoid(length: size, width: size, theta: number = 10_000, interleaved: bool = false, offset: int = 0) -> [length, width]"
     mixes = False
     examples = (
         Example("x + sinusoid(5, 8)"),

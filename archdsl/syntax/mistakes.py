@@ -357,9 +357,9 @@ class Mistake:
             return None
         return Diagnostic(
             "E0110",
-            "a stage of a pipeline must be a block: a name or a call",
+            "a stage of a pipeline must be a block: a name, a call or an element of a list",
             span,
-            help="give it a name with `let` and pipe into that",
+            help="arithmetic stands outside: `0.5 * (x -> f)`",
         )
 
     def _as(self) -> Diagnostic | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast as python
+import copy
 import inspect
 import itertools
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import pytest
@@ -50,6 +52,7 @@ def outputs_of(module: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
     return [result] if isinstance(result, Tensor) else list(result)
 
 
+@cache
 def compiled(example: Example) -> tuple[Model, Any]:
     torch.manual_seed(0)
     model = archdsl.load(text=text_of(example))
@@ -105,7 +108,7 @@ def test_gradients_are_finite_and_reach_every_weight_and_input(name: str, exampl
 @pytest.mark.parametrize(("name", "example"), CASES)
 def test_it_runs_in_bfloat16(name: str, example: Example) -> None:
     model, module = compiled(example)
-    module = module.bfloat16()
+    module = copy.deepcopy(module).bfloat16()
     inputs = {k: t.bfloat16() if t.is_floating_point() else t for k, t in inputs_of(model, example).items()}
     for (_, value), found in zip(model.outputs, outputs_of(module, inputs), strict=True):
         assert found.dtype == (DTYPES[family(value)] or torch.bfloat16)

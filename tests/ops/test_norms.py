@@ -57,7 +57,10 @@ def by_root_mean_square(x: Tensor, gain: Tensor, eps: float = 1e-6) -> Tensor:
 
 def test_rmsnorm_with_and_without_offset() -> None:
     x = torch.randn(2, 5, 8)
-    plain, offset = compiled("(x: [2, 5, 8]) { return x -> rmsnorm }"), compiled("(x: [2, 5, 8]) { return x -> rmsnorm(offset: true) }")
+    plain, offset = (
+        compiled("(x: [2, 5, 8]) { return x -> rmsnorm }"),
+        compiled("(x: [2, 5, 8]) { return x -> rmsnorm(offset: true) }"),
+    )
     torch.testing.assert_close(plain(x), offset(x))
     weight = torch.randn(8)
     plain.load_state_dict({"rmsnorm.weight": weight})
@@ -81,7 +84,11 @@ def test_powernorm_divides_by_the_batch_in_training_and_by_what_ran_else() -> No
 
 GROUPED = [
     (layernorm.GROUPED_LAYER_NORM, "GroupedLayerNorm", lambda x, w, b: F.layer_norm(x, (8,), w, b)),
-    (layernorm.GROUPED_LAYER_NORM_WITHOUT_BIAS, "GroupedLayerNormWithoutBias", lambda x, w, b: F.layer_norm(x, (8,), w)),
+    (
+        layernorm.GROUPED_LAYER_NORM_WITHOUT_BIAS,
+        "GroupedLayerNormWithoutBias",
+        lambda x, w, b: F.layer_norm(x, (8,), w),
+    ),
     (rmsnorm.GROUPED_RMS_NORM, "GroupedRMSNorm", lambda x, w, b: by_root_mean_square(x, w, 1e-5)),
     (rmsnorm.GROUPED_OFFSET_RMS_NORM, "GroupedOffsetRMSNorm", lambda x, w, b: by_root_mean_square(x, 1 + w, 1e-5)),
 ]

@@ -27,7 +27,9 @@ LAYERS = [
 
 
 @pytest.mark.parametrize(("name", "options", "cls", "settings"), LAYERS)
-def test_a_layer_is_torchs_with_the_same_weights(name: str, options: str, cls: type[nn.RNNBase], settings: dict[str, object]) -> None:
+def test_a_layer_is_torchs_with_the_same_weights(
+    name: str, options: str, cls: type[nn.RNNBase], settings: dict[str, object]
+) -> None:
     x = torch.randn(2, 7, 8)
     module = compiled(f"(x: [batch, time, 8]) {{ return x -> {name}(6{options}) }}")
     torchs = cls(8, 6, batch_first=True, **settings)  # type: ignore[arg-type]
@@ -75,7 +77,9 @@ def test_a_cell_is_torchs(name: str, cls: type[nn.RNNCellBase], leading: tuple[i
     rows = [s.flatten(0, -2) for s in start]
     expected = torchs(x.flatten(0, -2), tuple(rows) if len(rows) == 2 else rows[0])
     for mine, theirs in zip(
-        [module(x, *start)] if len(states) == 1 else module(x, *start), [expected] if len(states) == 1 else expected, strict=True
+        [module(x, *start)] if len(states) == 1 else module(x, *start),
+        [expected] if len(states) == 1 else expected,
+        strict=True,
     ):
         torch.testing.assert_close(mine.flatten(0, -2), theirs)
 
@@ -84,7 +88,9 @@ def test_a_cell_is_torchs(name: str, cls: type[nn.RNNCellBase], leading: tuple[i
 @pytest.mark.parametrize("name", ["gru", "lstm", "rnn"])
 def test_a_layer_compiles_whole(name: str) -> None:
     module = compiled(f"(x: [batch, time, 8]) {{ return x -> {name}(6) }}")
-    x = torch.randn(2, 5, 8, requires_grad=True)  # torch 2.13 fails for an LSTM of a tensor without gradient, on the CPU
+    x = torch.randn(
+        2, 5, 8, requires_grad=True
+    )  # torch 2.13 fails for an LSTM of a tensor without gradient, on the CPU
     fast = torch.compile(module, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(fast(x), module(x))
     exported = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
@@ -126,7 +132,9 @@ def test_linear_recurrence_is_the_loop(time: int) -> None:
 
 def test_linear_recurrence_of_one_factor_for_many_terms_and_with_a_start() -> None:
     text = "(a: [batch, time, 1, 1], b: [batch, time, 3, 4], h: [batch, 3, 4]) { return linear_recurrence(a, b, h) }"
-    assert_agree(compiled(text), recurrence_by_steps, (torch.rand(2, 70, 1, 1), torch.randn(2, 70, 3, 4), torch.randn(2, 3, 4)))
+    assert_agree(
+        compiled(text), recurrence_by_steps, (torch.rand(2, 70, 1, 1), torch.randn(2, 70, 3, 4), torch.randn(2, 3, 4))
+    )
     plain = compiled("(a: [batch, time], b: [batch, time]) { return linear_recurrence(a, b) }")
     assert_agree(plain, recurrence_by_steps, (torch.rand(2, 70), torch.randn(2, 70)))
 
@@ -178,7 +186,9 @@ def test_selective_scan_answers_in_the_type_of_its_input() -> None:
 QKV = "q: [batch, heads, time, 4], k: [batch, heads, time, 4], v: [batch, heads, time, 5]"
 
 
-def attention_by_scores(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None, eps: float | None = None) -> Tensor:
+def attention_by_scores(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None, eps: float | None = None
+) -> Tensor:
     scores = q @ k.mT
     if log_decay is not None:
         passed = log_decay.expand(q.shape[:3]).cumsum(-1)
@@ -203,7 +213,9 @@ def test_linear_attention_is_the_sum_over_scores(time: int) -> None:
     )
     decayed = compiled(f"({QKV}, g: [batch, heads, time]) {{ return linear_attention(q, k, v, log_decay: g) }}")
     assert_agree(decayed, attention_by_scores, (q, k, v, -3 * torch.rand(2, 3, time)))
-    by_head = compiled(f"({QKV}, g: [heads, 1]) {{ return linear_attention(q, k, v, log_decay: g, normalize: true, eps: 0.1) }}")
+    by_head = compiled(
+        f"({QKV}, g: [heads, 1]) {{ return linear_attention(q, k, v, log_decay: g, normalize: true, eps: 0.1) }}"
+    )
     assert_agree(by_head, lambda *t: attention_by_scores(*t, eps=0.1), (q, k, v, -torch.rand(3, 1)))
 
 
@@ -224,7 +236,11 @@ PARALLEL = {
         lambda time: (torch.rand(2, time, 3), torch.randn(2, time, 3), torch.randn(2, 3)),
         ({1}, {1}, set()),
     ),
-    "selective_scan": (f"{SCAN} {{ return selective_scan(x, d, a, b, c, s) }}", scan_inputs, ({1}, {1}, set(), {1}, {1}, set())),
+    "selective_scan": (
+        f"{SCAN} {{ return selective_scan(x, d, a, b, c, s) }}",
+        scan_inputs,
+        ({1}, {1}, set(), {1}, {1}, set()),
+    ),
     "linear_attention": (
         f"({QKV}, g: [batch, heads, time]) {{ return linear_attention(q, k, v, log_decay: g, normalize: true) }}",
         lambda time: (*attention_inputs(time), -torch.rand(2, 3, time)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -73,6 +74,7 @@ INPUTS = "x: [batch, time, 8], table: [32, 8]"
 EXAMPLE = Example("")
 
 
+@cache
 def compiled(text: str) -> tuple[Model, Any]:
     model = archdsl.load(text=f"model m({INPUTS}) {{ {text} }}")
     return model, module_from(model).eval()

@@ -17,7 +17,9 @@ def compiled(text: str) -> nn.Module:
 
 
 def test_the_tied_head_reads_the_embedding() -> None:
-    module = compiled("(ids: token[batch, time]) { let words = shared(embedding(11, 8)) return (ids -> words) -> unembed(words) }")
+    module = compiled(
+        "(ids: token[batch, time]) { let words = shared(embedding(11, 8)) return (ids -> words) -> unembed(words) }"
+    )
     assert list(module.state_dict()) == ["words.weight"]
     ids = torch.randint(11, (2, 5))
     table = module.state_dict()["words.weight"]
@@ -26,7 +28,9 @@ def test_the_tied_head_reads_the_embedding() -> None:
 
 def test_a_head_of_another_width_is_told_which() -> None:
     with pytest.raises(ArchError, match="the head is tied to an embedding of width 8, but x has width 6") as problem:
-        archdsl.load(text="model m(x: [batch, time, 6]) { let words = shared(embedding(11, 8)) return x -> unembed(words) }")
+        archdsl.load(
+            text="model m(x: [batch, time, 6]) { let words = shared(embedding(11, 8)) return x -> unembed(words) }"
+        )
     assert [d.code for d in problem.value.diagnostics] == ["E0301"]
 
 

@@ -27,13 +27,15 @@ def weights(module: torch.nn.Module) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("padding", ["same", "causal", "none"])
-def test_conv1d_agrees_with_torch_and_foresees_its_length(kernel: int, dilation: int, stride: int, padding: str) -> None:
+def test_conv1d_agrees_with_torch_and_foresees_its_length(
+    kernel: int, dilation: int, stride: int, padding: str
+) -> None:
     options = f"kernel: {kernel}, dilation: {dilation}, stride: {stride}, padding: {padding}"
     model, module = compiled(f"x -> conv1d(6, {options})", "[batch, time, 4]")
     weight, bias = weights(module)
     reach = dilation * (kernel - 1)
     before, after = {"same": (reach // 2, reach - reach // 2), "causal": (reach, 0), "none": (0, 0)}[padding]
-    (_, output), = model.outputs
+    ((_, output),) = model.outputs
     for time in range(reach + 1, reach + 9):
         x = torch.randn(2, time, 4)
         padded = F.pad(x.transpose(1, 2), (before, after))
@@ -71,7 +73,7 @@ def test_conv1d_takes_any_leading_axes() -> None:
 )
 def test_conv2d_agrees_with_torch(options: str, settings: dict[str, object]) -> None:
     model, module = compiled(f"x -> conv2d(6, {options})", "[batch, 4, time, features]")
-    (_, output), = model.outputs
+    ((_, output),) = model.outputs
     for time in (5, 8):
         x = torch.randn(2, 4, time, 9)
         expected = F.conv2d(x, *weights(module), **settings)  # type: ignore[arg-type]
@@ -84,8 +86,10 @@ def test_conv2d_agrees_with_torch(options: str, settings: dict[str, object]) -> 
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("padding", ["same", "causal", "none", "1"])
 def test_conv_transpose1d_is_a_part_of_torchs(kernel: int, stride: int, padding: str) -> None:
-    model, module = compiled(f"x -> conv_transpose1d(6, kernel: {kernel}, stride: {stride}, padding: {padding})", "[batch, time, 4]")
-    (_, output), = model.outputs
+    model, module = compiled(
+        f"x -> conv_transpose1d(6, kernel: {kernel}, stride: {stride}, padding: {padding})", "[batch, time, 4]"
+    )
+    ((_, output),) = model.outputs
     for time in (3, 6):
         x = torch.randn(2, time, 4)
         full = F.conv_transpose1d(x.transpose(1, 2), *weights(module), stride=stride)
@@ -113,10 +117,12 @@ def test_conv_transpose2d_agrees_with_torch() -> None:
 
 
 @pytest.mark.parametrize("kind", ["max", "avg"])
-@pytest.mark.parametrize(("options", "settings"), [("2", (2,)), ("3, stride: 2, padding: 1", (3, 2, 1)), ("2, stride: 1", (2, 1))])
+@pytest.mark.parametrize(
+    ("options", "settings"), [("2", (2,)), ("3, stride: 2, padding: 1", (3, 2, 1)), ("2, stride: 1", (2, 1))]
+)
 def test_pools_agree_with_torch(kind: str, options: str, settings: tuple[int, ...]) -> None:
     model, module = compiled(f"x -> {kind}_pool1d({options})", "[batch, time, 4]")
-    (_, output), = model.outputs
+    ((_, output),) = model.outputs
     for time in (6, 7):
         x = torch.randn(2, time, 4)
         expected = getattr(F, f"{kind}_pool1d")(x.transpose(1, 2), *settings).transpose(1, 2)

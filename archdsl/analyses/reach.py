@@ -1,0 +1,387 @@
+"""The walk that finds what every tensor of a model may depend on: graph by graph, in the order of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from archdsl.analyses.bounds import (
+    ANYWHERE,
+    ONE,
+    ZERO,
+    Bound,
+    Fact,
+    Form,
+    Layout,
+    extent,
+    far,
+    flat,
+    join,
+    mapped,
+    regrouped,
+    result_layout,
+)
+from archdsl.ir.dims import Lit, Num, Poly, div
+from archdsl.ir.dims import Value as DimValue
+from archdsl.ir.frame import whole_axis
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CausalNode,
+    CondNode,
+    Graph,
+    LoopNode,
+    Node,
+    OpNode,
+    ScanNode,
+    Value,
+    node_outputs,
+)
+from archdsl.ir.op import At
+
+MAX_ROUNDS = 4
+"""Rounds of a scan after which what still grows is taken for unbounded."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One axis of one of the model's inputs."""
+
+    name: str
+    value: Value
+    axis: int
+
+
+@dataclass(eq=False)
+class Run:
+    """One graph under given bounds. `inner` holds the runs of what its nodes contain: a call's one, a loop's turns,
+    …"""
+
+    graph: Graph
+    parent: Run | None = None
+    block: Block | None = None
+    facts: dict[int, Fact | None] = field(default_factory=dict)
+    inner: dict[int, list[Run]] = field(default_factory=dict)
+
+    def fact(self, value: Value) -> Fact | None:
+        run: Run | None = self
+        while run is not None:
+            if id(value) in run.facts:
+                return run.facts[id(value)]
+            run = run.parent
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One level that the walk is in: the run and the node of it that holds the next."""
+
+    run: Run
+    node: Node
+    turn: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Leak:
+    """A demand that is not met: where it stands, and the source that reaches it from too far ahead."""
+
+    frames: tuple[Frame, ...]
+    run: Run
+    node: CausalNode
+    source: int
+    axis: int
+
+
+class Walk:
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = sources
+        self.memo: dict[object, Run] = {}
+        self.frames: list[Frame] = []
+        self.leaks: list[Leak] = []
+        self.depth = 0
+
+    # --- facts ---
+
+    def run(self, graph: Graph, inputs: Sequence[Fact | None], parent: Run | None, block: Block | None = None) -> Run:
+        run = Run(graph, parent, block)
+        for value, fact in zip(graph.inputs, inputs, strict=True):
+            run.facts[id(value)] = fact
+        self.nodes(run)
+        return run
+
+    def nodes(self, run: Run) -> None:
+        for node in run.graph.nodes:
+            if isinstance(node, OpNode):
+                self.op(node, run)
+            elif isinstance(node, CallNode):
+                self.call(node, run)
+            elif isinstance(node, LoopNode):
+                self.loop(node, run)
+            elif isinstance(node, ScanNode):
+                self.scan(node, run)
+            elif isinstance(node, CondNode):
+                self.condition(node, run)
+            elif isinstance(node, CausalNode):
+                self.demand(node, run)
+            else:
+                for value in node_outputs(node):
+                    run.facts[id(value)] = None
+
+    def op(self, node: OpNode, run: Run) -> None:
+        facts = [run.fact(v) if isinstance(v, Value) else None for v in node.inputs]
+        how = node.op.regroups(node) if facts and facts[0] is not None else None
+        for k, output in enumerate(node.outputs):
+            run.facts[id(output)] = None
+            if all(f is None for f in facts):
+                continue
+            if how is not None and facts[0] is not None:
+                found = regrouped(facts[0], how)
+                if found is not None:
+                    run.facts[id(output)] = found
+                    continue
+            reads = node.op.reads_of(node, k)
+            if output.rank != node.outputs[0].rank:
+                reads = [far(r, node.outputs[0]) for r in reads]
+            inputs = [(f, r) for f, r in zip(facts, reads, strict=True) if f is not None]
+            layout = result_layout(output, inputs)
+            run.facts[id(output)] = Fact(layout, mapped(inputs, layout))
+
+    def call(self, node: CallNode, run: Run) -> None:
+        block = node.block
+        inputs = [run.fact(v) if v is not None else None for v in node.inputs]
+        contexts = [run.fact(c) if isinstance(c, Value) else None for c in node.contexts]
+        key = (id(block), tuple(inputs), tuple(contexts), self.depth)
+        inner = self.memo.get(key)
+        if inner is None:
+            inner = Run(block.graph, None, block)
+            for value, fact in zip(block.graph.inputs, inputs, strict=True):
+                inner.facts[id(value)] = fact
+            for context, fact in zip(block.contexts, contexts, strict=True):
+                if isinstance(context.value, Value):
+                    inner.facts[id(context.value)] = fact
+            self.frames.append(Frame(run, node))
+            self.nodes(inner)
+            self.frames.pop()
+            self.memo[key] = inner
+        run.inner[id(node)] = [inner]
+        self.hand_back(node.outputs, inner, run)
+
+    def hand_back(self, outputs: Sequence[Value], inner: Run, run: Run) -> None:
+        ends = [v for v in inner.graph.outputs if v is not None]
+        for mine, theirs in zip(outputs, ends, strict=False):
+            run.facts[id(mine)] = inner.fact(theirs)
+
+    def loop(self, node: LoopNode, run: Run) -> None:
+        state = [run.fact(v) for v in node.starts]
+        runs: list[Run] = []
+        memo: dict[object, Run] = {}
+        for turn, index in enumerate(node.turns):
+            body = node.bodies[index]
+            key = (index, tuple(state))
+            inner = memo.get(key)
+            if inner is None:
+                self.frames.append(Frame(run, node, turn))
+                inner = memo[key] = self.run(body, state, run)
+                self.frames.pop()
+            runs.append(inner)
+            ends = [inner.fact(v) if v is not None else None for v in body.outputs]
+            state = ends[: len(node.starts)]
+            for value, fact in zip(node.emitted[turn] if node.emitted else (), ends[len(node.starts) :], strict=False):
+                run.facts[id(value)] = fact
+        run.inner[id(node)] = runs
+        for value, fact in zip(node.outputs, state, strict=True):
+            run.facts[id(value)] = fact
+
+    def condition(self, node: CondNode, run: Run) -> None:
+        runs = []
+        for i, graph in enumerate((node.then, node.otherwise)):
+            self.frames.append(Frame(run, node, i))
+            runs.append(self.run(graph, (), run))
+            self.frames.pop()
+        run.inner[id(node)] = runs
+        for k, value in enumerate(node.outputs):
+            ends = [r.graph.outputs[k] for r in runs]
+            run.facts[id(value)] = self.either(
+                [r.fact(v) if v is not None else None for r, v in zip(runs, ends, strict=True)]
+            )
+
+    def either(self, facts: Sequence[Fact | None]) -> Fact | None:
+        """What holds whichever of several tensors of one shape it is."""
+        known = [f for f in facts if f is not None]
+        if len(known) < 2:
+            return known[0] if known else None
+        layout = known[0].layout
+        own = tuple(At(((i, ONE),)) for i in range(len(layout)))
+        return Fact(layout, mapped([(f, own) for f in known], layout))
+
+    def scan(self, node: ScanNode, run: Run) -> None:
+        depth, self.depth = self.depth, self.depth + 1
+        starts = [run.fact(v) if isinstance(v, Value) else None for v in node.starts]
+        slices = [self.slice(run.fact(v), depth) for v in node.sequences]
+        carries = list(starts)
+        leaks = len(self.leaks)
+        for turn in range(2 * MAX_ROUNDS):
+            del self.leaks[leaks:]
+            self.frames.append(Frame(run, node))
+            inner = self.run(node.body, [*carries, *slices], run)
+            self.frames.pop()
+            ends = [inner.fact(v) if v is not None else None for v in node.body.outputs]
+            grown = [self.either([c, self.step_before(e, depth)]) for c, e in zip(carries, ends, strict=False)]
+            if grown == carries:
+                break
+            if turn >= MAX_ROUNDS:
+                grown = [c if g == c else self.unbounded(g) for c, g in zip(carries, grown, strict=True)]
+            carries = grown
+        self.depth = depth
+        run.inner[id(node)] = [inner]
+        for value, fact in zip(node.stacked, ends[len(node.starts) :], strict=True):
+            run.facts[id(value)] = self.stack(fact, node.length, depth)
+        for value, start, fact in zip(node.finals, starts, ends, strict=False):
+            run.facts[id(value)] = self.either([start, self.last(fact, node.length, depth)])
+
+    def changed(
+        self, fact: Fact | None, layout: Callable[[Layout], Layout], form: Callable[[Form, Fact], Form | None]
+    ) -> Fact | None:
+        """A fact with every form replaced; None for a form stands for no bound."""
+        if fact is None:
+            return None
+        bounds: list[Bound] = []
+        for bound in fact.bounds:
+            forms = None if bound is ANYWHERE else [form(f, fact) for f in bound]
+            joined: Bound = ()
+            for f in forms or ():
+                joined = ANYWHERE if f is None else join(joined, (f,))
+            bounds.append(ANYWHERE if forms is None else joined)
+        return Fact(layout(fact.layout), tuple(bounds))
+
+    def slice(self, fact: Fact | None, depth: int) -> Fact | None:
+        """A sequence's slice: its axis 1 stands at the number of the step."""
+
+        def form(f: Form, own: Fact) -> Form:
+            scale, extra = flat(f.scales[1], own.layout[1])
+            return Form((f.scales[0], *f.scales[2:]), f.offset + extra, (*_padded(f.steps, depth), scale))
+
+        return self.changed(fact, lambda layout: (layout[0], *layout[2:]), form)
+
+    def step_before(self, fact: Fact | None, depth: int) -> Fact | None:
+        def form(f: Form, own: Fact) -> Form:
+            steps = _padded(f.steps, depth + 1)
+            return Form(f.scales, f.offset - steps[depth], steps)
+
+        return self.changed(fact, lambda layout: layout, form)
+
+    def stack(self, fact: Fact | None, length: Num, depth: int) -> Fact | None:
+        """Emitted tensors side by side: the number of the step is axis 1 again."""
+
+        def form(f: Form, own: Fact) -> Form:
+            steps = _padded(f.steps, depth + 1)
+            return Form((f.scales[0], (steps[depth],), *f.scales[1:]), f.offset, steps[:depth])
+
+        return self.changed(fact, lambda layout: (layout[0], (length.value,), *layout[1:]), form)
+
+    def last(self, fact: Fact | None, length: Num, depth: int) -> Fact | None:
+        def form(f: Form, own: Fact) -> Form | None:
+            steps = _padded(f.steps, depth + 1)
+            if steps[depth] and not isinstance(length.value, int):
+                return None
+            more = steps[depth] * (length.value - 1) if isinstance(length.value, int) else ZERO
+            return Form(f.scales, f.offset + more, steps[:depth])
+
+        return self.changed(fact, lambda layout: layout, form)
+
+    def unbounded(self, fact: Fact | None) -> Fact | None:
+        return self.changed(fact, lambda layout: layout, lambda f, own: None)
+
+    # --- demands ---
+
+    def demand(self, node: CausalNode, run: Run) -> None:
+        fact = run.fact(node.value)
+        if fact is None:
+            return
+        axis = time_axis(node.value, self.sources)
+        if axis is None:
+            return
+        for i, source in own_sources(node.value, axis, self.sources):
+            if not meets(
+                fact.bounds[i], fact.layout, axis, ratio_of(source, node.value.shape[axis].value), node.ahead, ()
+            ):
+                self.leaks.append(Leak(tuple(self.frames), run, node, i, axis))
+                return
+
+
+def _padded(steps: tuple[Fraction, ...], depth: int) -> tuple[Fraction, ...]:
+    return steps[:depth] + (ZERO,) * (depth - len(steps))
+
+
+def meets(bound: Bound, layout: Layout, axis: int | None, ratio: Fraction, ahead: int, steps: tuple[int, ...]) -> bool:
+    """Whether every form stays at or before the own place (and `ahead - 1` more); `steps` are scans that count as the
+    own place."""
+    if bound is ANYWHERE:
+        return False
+    for form in bound:
+        offset = form.offset
+        scale = ZERO
+        for i, (scales, parts) in enumerate(zip(form.scales, layout, strict=True)):
+            if i == axis:
+                scale, extra = flat(scales, parts)
+                offset += extra
+                continue
+            added = extent(scales, parts)
+            if added is None:
+                return False
+            offset += added
+        for i, own in enumerate(form.steps):
+            if own and i not in steps:
+                return False
+            scale = max(scale, own)
+        if scale > ratio or offset > max(ratio - 1, ZERO) + ahead - 1:
+            return False
+    return True
+
+
+def related(a: DimValue, b: DimValue) -> bool:
+    """Whether two sizes are the same axis, or a fixed part or multiple of it."""
+    if a == b:
+        return True
+    if not isinstance(a, Poly) or not isinstance(b, Poly):
+        return False
+    return bool(a.symbols & b.symbols)
+
+
+def time_axis(value: Value, sources: Sequence[Source]) -> int | None:
+    """The axis of a tensor, from the second on, that runs along one of the model's inputs."""
+    for exact in (True, False):
+        for axis in range(1, value.rank):
+            size = value.shape[axis].value
+            if any(
+                s.value.shape[s.axis].value == size or (not exact and related(s.value.shape[s.axis].value, size))
+                for s in sources
+            ):
+                return axis
+    return None
+
+
+def own_sources(value: Value, axis: int, sources: Sequence[Source]) -> list[tuple[int, Source]]:
+    """The sources that an axis of a tensor runs along, one axis for each input."""
+    size = value.shape[axis].value
+    found: dict[str, tuple[int, Source]] = {}
+    for exact in (True, False):
+        for i, source in enumerate(sources):
+            own = source.value.shape[source.axis].value
+            if own == size or (not exact and related(own, size)):
+                found.setdefault(source.name, (i, source))
+    return list(found.values())
+
+
+def ratio_of(source: Source, size: DimValue) -> Fraction:
+    """How many places of a source go to one place of an axis of that size."""
+    own = source.value.shape[source.axis].value
+    ratio = div(own, size)
+    if isinstance(ratio, int | Fraction):
+        return Fraction(ratio)
+    if isinstance(size, Poly):
+        axis, step = whole_axis(Num(size, Lit(str(size))))
+        if axis == own:
+            return Fraction(step)
+    return ONE

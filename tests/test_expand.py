@@ -1,0 +1,155 @@
+"""Declared bodies written out: the same weights under the same names, the same numbers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import archdsl
+from archdsl import api
+from archdsl.analyses.weights import weights
+from archdsl.diagnostics import ArchError
+from archdsl.ir.program import models
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = [pytest.param(path, id=path.stem) for path in sorted((ROOT / "specs").glob("*.arch"))]
+
+# Every slot and placement, and what makes expanding hard: names that collide, blocks and masks through hyper-parameters.
+BLOCKS = {
+    "post": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) placement: post dropout: 0.1",
+    "branch": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) placement: branch",
+    "sandwich": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) placement: sandwich norm: rmsnorm",
+    "no norm": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) placement: none",
+    "parallel": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) topology: parallel",
+    "parallel with two norms": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) topology: parallel(norms: 2)",
+    "no residual": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) residual: none",
+    "scaled residual": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) residual: scale(skip: 0.5, branch: 2)",
+    "deepnorm": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) residual: deepnorm(4) placement: post",
+    "layerscale": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) residual: layerscale(0.5)",
+    "gated": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) residual: gated",
+    "attention alone": "attention: gqa(heads: 4, kv_heads: 2) mask: causal & (window(3) | global(1)) position: rope",
+    "feed-forward alone": "ffn: swiglu(hidden: 8) norm: layernorm(bias: false)",
+    "own position and mask": "attention: mha(heads: 2, mask: causal, position: rope(theta: 100)) ffn: mlp(hidden: 8)",
+    "experts": "attention: mha(heads: 2) mask: causal ffn: moe(experts: 4, top_k: 2, expert: swiglu(hidden: 8))",
+}
+SHAPES = {
+    "block": "block layer(h = 2, x_2 = 8) { %s }",
+    "let": "block layer { let h = 8 %s }",
+}
+
+
+def _model(block: str) -> str:
+    return f"{block}\nmodel m {{ vocab: 32 context: 16 width: 8 blocks: 3 * layer norm: layernorm head: lm(tied: true) }}\n"
+
+
+def _texts() -> Iterator[Any]:
+    for name, slots in BLOCKS.items():
+        for shape, template in SHAPES.items():
+            yield pytest.param(_model(template % slots), id=f"{name}, {shape}")
+
+
+def _expanded(text: str, tmp_path: Path) -> str:
+    path = tmp_path / "m.arch"
+    path.write_text(text)
+    return api.expand(path)
+
+
+def _same_numbers(text: str, expanded: str) -> None:
+    before, after = (archdsl.to_torch(text=t, allow_noncausal=True).eval() for t in (text, expanded))
+    generator = torch.Generator().manual_seed(0)
+    state = {k: torch.rand(v.shape, generator=generator) - 0.5 for k, v in before.state_dict().items()}
+    before.load_state_dict(state)
+    after.load_state_dict(state)
+    tokens = torch.randint(32, (2, 7), generator=generator)
+    with torch.no_grad():
+        assert torch.equal(before(tokens), after(tokens))
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_the_zoo_expands_to_the_same_weights(path: Path) -> None:
+    text = api.expand(path)
+    assert "Kept as it is declared" not in text
+    for name in models(api.module_of(api.find_spec(path))):
+        declared, expanded = archdsl.load(path, model=name), archdsl.load(text=text, model=name)
+        assert [(w.path, w.shape) for w in weights(declared)] == [(w.path, w.shape) for w in weights(expanded)]
+        assert {f.name: f.value.value for f in declared.config} == {f.name: f.value.value for f in expanded.config}
+        assert [n for n, _ in declared.inputs] == [n for n, _ in expanded.inputs]
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_expanding_twice_changes_nothing(path: Path, tmp_path: Path) -> None:
+    text = api.expand(path)
+    assert _expanded(text, tmp_path) == text
+
+
+@pytest.mark.parametrize("text", [*_texts()])
+def test_every_slot_expands_to_the_same_numbers(text: str, tmp_path: Path) -> None:
+    expanded = _expanded(text, tmp_path)
+    assert "Kept" not in expanded
+    assert "placement" not in expanded
+    _same_numbers(text, expanded)
+
+
+def test_cross_attention_and_two_inputs(tmp_path: Path) -> None:
+    text = """
+block encoder_layer { attention: mha(heads: 2) mask: full & padding ffn: mlp(hidden: 8) }
+block decoder_layer { attention: mha(heads: 2) cross_attention: mha(heads: 2) mask: causal & padding ffn: mlp(hidden: 8)
+} model m { vocab: 32 context: 16 width: 8 position: sinusoidal encoder: 2 * encoder_layer decoder: 2 * decoder_layer }
+"""
+    expanded = _expanded(text, tmp_path)
+    declared = archdsl.load(text=text)
+    again = archdsl.load(text=expanded)
+    assert [n for n, _ in declared.inputs] == [n for n, _ in again.inputs]
+    assert [w.path for w in weights(declared)] == [w.path for w in weights(again)]
+
+
+def test_what_a_block_is_given_keeps_its_name(tmp_path: Path) -> None:
+    text = """
+let narrow = mlp(hidden: 8)
+block layer(ffn, mask) { attention: mha(heads: 2) mask: causal & mask ffn: ffn }
+model m {
+  let wide = layer(ffn: swiglu(hidden: 16), mask: full)
+  vocab: 32 context: 16 width: 8 position: learned
+  blocks: 2 * (wide + layer(ffn: narrow, mask: window(3)))
+  head: lm(tied: true)
+}
+"""
+    expanded = _expanded(text, tmp_path)
+    assert "-> ffn\n" in expanded
+    assert "mask: causal & mask" in expanded
+    assert "for layer in 2 * (wide + layer(ffn: narrow, mask: window(3)))" in expanded
+    _same_numbers(text, expanded)
+
+
+def test_what_depends_on_its_arguments_stays(tmp_path: Path) -> None:
+    text = """
+block layer(place) { attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) placement: place }
+model m { vocab: 32 context: 16 width: 8 blocks: layer(place: pre) + layer(place: post) head: lm }
+"""
+    expanded = _expanded(text, tmp_path)
+    assert "# Kept as it is declared: its equations depend on what it is given.\nblock layer(place) {" in expanded
+    _same_numbers(text, expanded)
+
+
+def test_a_hidden_name_stays(tmp_path: Path) -> None:
+    text = """
+block layernorm(x: [..., width]) { x = x -> rmsnorm }
+block layer { attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) }
+model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm }
+"""
+    expanded = _expanded(text, tmp_path)
+    assert "# Kept as it is declared: the file's own `layernorm` hides the library's." in expanded
+    _same_numbers(text, expanded)
+
+
+def test_one_block_alone() -> None:
+    text = api.expand("gpt2", block="decoder")
+    assert text.startswith("# Declared with `init: depth_scaled(0.02, layers)`")
+    assert (
+        "block decoder(heads, layers)(x: [..., width]) {\n  x += x -> layernorm(eps: 1e-5) as attention_norm\n" in text
+    )
+    assert "model" not in text
+    with pytest.raises(ArchError, match="E0210"):
+        api.expand("gpt2", block="decodre")

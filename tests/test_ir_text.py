@@ -1,0 +1,47 @@
+"""The printed IR: complete, deterministic, and the same as yesterday."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+import archdsl
+from archdsl.ir.text import print_model
+
+GOLDENS = Path(__file__).parent / "goldens" / "ir"
+SPECS = ("gpt2", "deepseek_v3", "transformer_base", "seq2seq", "albert_base")
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_golden(name: str) -> None:
+    text = print_model(archdsl.load(name))
+    path = GOLDENS / f"{name}.txt"
+    if os.environ.get("ARCHDSL_GOLDENS") == "write":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert path.is_file(), "no golden yet: ARCHDSL_GOLDENS=write writes it"
+    assert text == path.read_text(encoding="utf-8"), (
+        "the IR has changed: look at the difference, ARCHDSL_GOLDENS=write keeps it"
+    )
+
+
+@pytest.mark.parametrize("name", [e.name for e in archdsl.list_zoo()])
+def test_every_block_once(name: str) -> None:
+    text = print_model(archdsl.load(name))
+    assert print_model(archdsl.load(name)) == text
+    heads = [line.split()[1] for line in text.splitlines() if line.startswith(("block ", "model "))]
+    assert len(heads) == len(set(heads))
+    called = set(re.findall(r"= call (?:prepare |step )?([a-z][\w.]*)\(", text))
+    assert called <= set(heads)
+
+
+def test_sizes_are_spelled_as_in_the_block() -> None:
+    text = print_model(archdsl.load("gpt2"))
+    assert "  local head_dim = width / heads = 64\n" in text
+    assert "    weight: [heads * head_dim, width] matrix, depth_scaled(std: init_std, layers: init_layers)\n" in text
+
+
+def test_only_linear_in_distinct_blocks() -> None:
+    few, many = (print_model(archdsl.load("gpt2", set={"layers": n})) for n in (2, 1000))
+    assert few.count("\n") == many.count("\n")
