@@ -1,7 +1,7 @@
 """What emitting PyTorch costs for 126 layers and for 12: each distinct block is written once, so it should be the same.
 
-Both models are loaded once; then each is emitted many times, in turns. Prints medians in milliseconds and their ratio; the
-goal is within 20 % of 1.
+Both models are loaded once; then each is emitted many times, in turns. Prints medians in milliseconds and their ratio;
+the goal is within 20 % of 1.
 """
 
 import statistics

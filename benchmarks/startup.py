@@ -1,7 +1,7 @@
 """How long cold `archdsl check` and `archdsl estimate` take, beside importing what the compiler stands on.
 
-Every run is a fresh process; the runs are interleaved, so that a busy machine slows all of them alike. Prints medians in
-milliseconds and the ratios; the goal is below 2.5.
+Every run is a fresh process; the runs are interleaved, so that a busy machine slows all of them alike. Prints medians
+in milliseconds and the ratios; the goal is below 2.5.
 """
 
 import statistics

@@ -16,7 +16,7 @@ from archdsl.ir.program import models
 ROOT = Path(__file__).resolve().parent.parent
 FILES = [pytest.param(path, id=path.stem) for path in sorted((ROOT / "specs").glob("*.arch"))]
 
-# Every slot and placement, and what makes expanding hard: names that collide, blocks and masks through hyper-parameters.
+# Every slot and placement, and what makes expanding hard: names that collide, masks and blocks of every origin.
 BLOCKS = {
     "post": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) placement: post dropout: 0.1",
     "branch": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) placement: branch",
@@ -25,7 +25,7 @@ BLOCKS = {
     "parallel": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) topology: parallel",
     "parallel with two norms": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) topology: parallel(norms: 2)",
     "no residual": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) residual: none",
-    "scaled residual": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) residual: scale(skip: 0.5, branch: 2)",
+    "scaled residual": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) residual: scale(0.5, 2)",
     "deepnorm": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) residual: deepnorm(4) placement: post",
     "layerscale": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) residual: layerscale(0.5)",
     "gated": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) residual: gated",
@@ -41,7 +41,7 @@ SHAPES = {
 
 
 def _model(block: str) -> str:
-    return f"{block}\nmodel m {{ vocab: 32 context: 16 width: 8 blocks: 3 * layer norm: layernorm head: lm(tied: true) }}\n"
+    return f"{block}\nmodel m {{ vocab: 32 context: 16 width: 8 blocks: 3 * layer norm: layernorm head: lm }}\n"
 
 
 def _texts() -> Iterator[Any]:

@@ -12,28 +12,16 @@ from dataclasses import dataclass, field
 from archdsl.ir.graph import Block, CallNode, Graph, Node, OpNode, Value, node_outputs, reads, subgraphs
 
 SUMS = frozenset({"plus", "minus"})
-MOVES = frozenset(
-    [
-        "cast",
-        "cast_like",
-        "merge_heads",
-        "split_heads",
-        "flatten",
-        "unflatten",
-        "rearrange",
-        "transpose",
-        "permute",
-        "squeeze",
-        "unsqueeze",
-        "expand",
-    ]
-)
+MOVES = frozenset({
+    "cast", "cast_like", "merge_heads", "split_heads", "flatten", "unflatten", "rearrange", "transpose", "permute",
+    "squeeze", "unsqueeze", "expand",
+})  # fmt: skip
 PASSES = SUMS | MOVES | {"times", "divide", "negate", "dropout", "stop_gradient"}
 """Ops through which a branch still ends where it ended before."""
 
-TURNS = MOVES | frozenset(
-    ["split", "chunk", "concat", "index", "repeat", "turn", "times", "rmsnorm", "layernorm", "l2_normalize"]
-)
+TURNS = MOVES | {
+    "split", "chunk", "concat", "index", "repeat", "turn", "times", "rmsnorm", "layernorm", "l2_normalize",
+}  # fmt: skip
 """Ops through which queries and keys come from their projection."""
 
 MAPS = frozenset({"linear", "conv1d", "conv2d"})

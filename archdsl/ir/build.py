@@ -38,6 +38,8 @@ from archdsl.ir.graph import (
     Value,
     Weight,
     captured,
+    node_outputs,
+    reads,
     subgraphs,
 )
 from archdsl.ir.masks import Mask
@@ -1990,7 +1992,7 @@ class Elaborator:
                 if not same_shape(end.shape, shape):
                     raise error("E0301", f"`{c.name}` is carried as {shape_text(shape)}, and a step makes it {shape_text(end.shape)}", c.span)
                 ends.append(end)
-            kept = _hoist(nodes, {id(v) for v in (*carries, *slices)})
+            kept = _hoist(nodes, {id(v) for v in (*carries, *slices)}, len(frame.turns) == 0)
             graph = Graph((*carries, *slices), tuple(kept[1]), (*ends, *emits))
         for node in kept[0]:
             frame.put(node)
@@ -2627,20 +2629,80 @@ def _names_read(items: Any) -> set[str]:
     return found
 
 
-def _hoist(nodes: Sequence[Node], varying: set[int]) -> tuple[list[Node], list[Node]]:
-    """What no step of a scan changes, and the rest. Random draws and conditions stay."""
-    from archdsl.ir.graph import node_outputs, reads
-
+def _hoist(nodes: Sequence[Node], varying: set[int], split_calls: bool) -> tuple[list[Node], list[Node]]:
+    """What no step of a scan changes, and the rest. Random draws and conditions stay; a block is split if a part of it is fixed."""
     before: list[Node] = []
     inside: list[Node] = []
     for node in nodes:
-        fixed = isinstance(node, OpNode | CallNode | ParamNode) and not any(id(v) in varying for v in reads(node)) and not _draws_noise(node)
-        if fixed:
+        if isinstance(node, OpNode | CallNode | ParamNode) and not any(id(v) in varying for v in reads(node)) and not _draws_noise(node):
             before.append(node)
-        else:
-            inside.append(node)
-            varying |= {id(v) for v in node_outputs(node)}
+            continue
+        parts = _split(node, varying) if split_calls and isinstance(node, CallNode) and node.instance is None else None
+        if parts is not None:
+            before.append(parts[0])
+            node = parts[1]
+        inside.append(node)
+        varying |= {id(v) for v in node_outputs(node)}
     return before, inside
+
+
+def _split(call: CallNode, varying: set[int]) -> tuple[CallNode, CallNode] | None:
+    """A call whose block computes something from fixed tensors alone: one call that prepares it, one that takes the step."""
+    block = call.block
+    changing = {id(inner) for inner, given in zip(block.graph.inputs, call.inputs, strict=True) if given is not None and id(given) in varying}
+    changing |= {id(c.value) for c, given in zip(block.contexts, call.contexts, strict=True) if id(given) in varying}
+    fixed, rest = _hoist(block.graph.nodes, set(changing), False)
+    if not any(isinstance(n, CallNode) or (isinstance(n, OpNode) and n.op.name in CONTRACTIONS) for n in fixed):
+        return None
+    made = {id(v): v for n in fixed for v in node_outputs(n)}
+    step_graph = Graph((), tuple(rest), block.graph.outputs)
+    crossing = [v for v in dict.fromkeys(captured(step_graph)) if id(v) in made]
+    first = _part(block, Graph((), tuple(fixed), tuple(crossing)), [])
+    step = replace(_part(block, step_graph, crossing), before=first)
+    outer = [Value(tuple(d.outward(outward_names(block, call.bind)) for d in v.shape), v.dtype, v.name, v.span) for v in crossing]
+    given = {id(v): g for v, g in zip(block.graph.inputs, call.inputs, strict=True)}
+    contexts = {id(c): g for c, g in zip(block.contexts, call.contexts, strict=True)}
+    prepare = replace(
+        call,
+        block=first,
+        inputs=tuple(given[id(v)] for v in first.graph.inputs),
+        contexts=tuple(contexts[id(c)] for c in first.contexts),
+        outputs=tuple(outer),
+        step=step,
+    )
+    stepping = replace(
+        call,
+        block=step,
+        inputs=(*(given[id(v)] for v in step.graph.inputs if id(v) in given), *outer),
+        contexts=tuple(contexts[id(c)] for c in step.contexts),
+    )
+    return prepare, stepping
+
+
+def _part(block: Block, graph: Graph, crossing: Sequence[Value]) -> Block:
+    """A part of a block: the inputs and contexts that it reads, and what crosses over from the part before."""
+    read = {id(v) for v in captured(graph)} | _handles(graph)
+    kept = [(n, v) for n, v in zip(block.tensor_names, block.graph.inputs, strict=True) if id(v) in read]
+    taken = {n for n, _ in kept}
+    names = []
+    for i, v in enumerate(crossing):
+        name = v.name or f"prepared_{i + 1}"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        names.append(name)
+    contexts = tuple(c for c in block.contexts if (id(c.value.instance) if isinstance(c.value, Handle) else id(c.value)) in read)
+    return replace(
+        block,
+        key=(block.key, "part", tuple(id(n) for n in graph.nodes)),
+        graph=Graph((*(v for _, v in kept), *crossing), graph.nodes, graph.outputs),
+        tensor_names=(*(n for n, _ in kept), *names),
+        result_names=(None,) * len(graph.outputs),
+        contexts=contexts,
+    )
+
+
+CONTRACTIONS = frozenset({"linear", "matmul", "einsum", "conv1d", "conv2d", "sdpa", "embedding", "experts", "gru", "lstm", "rnn"})
 
 
 def _draws_noise(node: Node) -> bool:

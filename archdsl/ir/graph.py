@@ -136,8 +136,8 @@ class CallNode:
     handle: Handle | None = None
     alias: str = ""
     """The `let`, slot or hyper-parameter that the block was first called by: what tells two classes of one block apart."""
-    part: str = ""
-    """`prepare` or `step` where a scan has split the block: what no step changes is computed once."""
+    step: Block | None = None
+    """Of a call that only prepares: the block that takes the steps (its `before` is the block of this call)."""
     span: Span | None = None
 
 
@@ -369,6 +369,8 @@ class Block:
     library: bool = False
     copies: Num | None = None
     """Of an expert: the leading axis that all its weights have."""
+    before: Block | None = None
+    """Where a scan applies a block: the part of it that no step changes, computed once. Both parts are one class."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,7 +121,8 @@ def natural_logarithm(x: Array) -> Array:
     mantissa = np.where(low, 2 * mantissa, mantissa)
     s = (mantissa - 1) / (mantissa + 1)
     series = _polynomial([1 / k for k in range(23, 0, -2)], s * s)
-    return (exponent - low) * math.log(2) + 2 * s * series
+    result: Array = (exponent - low) * math.log(2) + 2 * s * series
+    return result
 
 
 def normal_quantile(p: Array) -> Array:

@@ -100,6 +100,8 @@ class Written:
     losses: bool
     laws: list[tuple[str, OpNode | ParamNode, bool]] = field(default_factory=list)
     """What has weights: (attribute, node, whether a loop makes a list of it)."""
+    before: Written | None = None
+    """The part of the block that a scan computes once, as a method `prepare`."""
 
 
 @dataclass(eq=False)
@@ -168,6 +170,7 @@ class Writer:
         self.any_tensor = ""
         self.notes: dict[int, str] = {}
         self.hints: dict[int, str] = {}
+        self.preparing: Writer | None = None
         self.names_used: set[str] = set()
         self.avoid: set[str] = set()
 
@@ -186,6 +189,8 @@ class Writer:
 
     def _write(self) -> Written:
         block, w = self.block, self.written
+        if block.before is not None:
+            self._write_before(block.before)
         graph = block.graph
         self._count(graph)
         for name, value in zip(block.tensor_names, graph.inputs, strict=True):
@@ -221,6 +226,19 @@ class Writer:
         if w.losses:
             w.parameters.append(("losses", "dict[str, Tensor] | None", "None"))
         return w
+
+    def _write_before(self, block: Block) -> None:
+        """The part of the block that a scan computes once: its modules come first, its text is a method of its own."""
+        first = Writer(self.emitter, block, root=False, kinds=[_context_kind(c) for c in block.contexts])
+        first.made, first.stateless, first.avoid = self.made, self.stateless, self.avoid
+        w, self.preparing = self.written, first
+        w.before = first._write()
+        w.init += w.before.init
+        w.sites += w.before.sites
+        w.laws += w.before.laws
+        w.helpers.update(w.before.helpers)
+        w.names.update(w.before.names)
+        self.names_used |= first.names_used
 
     def _asserts(self) -> None:
         for left, op, right, message in self.block.asserts:
@@ -549,10 +567,10 @@ class Writer:
             self._make_instance(node.instance)
             module, group = f"self.{node.instance.path}", self.emitter.group(node.block)
         else:
-            site = self.site(node.block, dict(node.bind), node.alias)
+            site = self.site(node.step or node.block, dict(node.bind), node.alias)
             module, group = self.add_module(name, lambda r: r.construct(site)), site.group
         args, reads = self.call_arguments(node, group)
-        code = Code(f"{module}({', '.join(args)})")
+        code = Code(f"{module}.prepare({', '.join(args)})" if node.step is not None else f"{module}({', '.join(args)})")
         if len(node.outputs) == 1:
             self._result(node.outputs[0], code, reads, graph, node)
             return
@@ -575,7 +593,10 @@ class Writer:
             reads |= self._read_names(value)
             args.append(self.take(value, 0))
         for i, value in enumerate(node.contexts):
-            kind = group.kind(i) if self.kinds_known else ("either" if _is_mask(node.block.contexts[i]) else "tensor")
+            if node.step is not None:
+                kind = _context_kind(node.block.contexts[i])
+            else:
+                kind = group.kind(i) if self.kinds_known else ("either" if _is_mask(node.block.contexts[i]) else "tensor")
             if isinstance(value, Handle):
                 args.append(self.handle_text(value))
                 continue
@@ -1380,7 +1401,8 @@ class Emitter:
         group = self.by_text.get(text)
         if group is None:
             group = Group(len(self.groups), block, [], written)
-            names = dict.fromkeys([*written.names, *_setting_names(written)])
+            before = _setting_names(written.before) if written.before is not None else []
+            names = dict.fromkeys([*written.names, *before, *_setting_names(written)])
             group.free = [n for n in self._with_sources(block, names) if not self._dynamic(block, n)]
             self.by_text[text] = group
             self.groups.append(group)
@@ -1415,7 +1437,7 @@ class Emitter:
 
         r = Resolver()
         init = [line(r) for line in w.init]
-        forward = [f"{i}{t}" for i, t in w.forward]
+        forward = [f"{i}{t}" for part in (w.before, w) if part is not None for i, t in part.forward]
         parameters = [f"{n}: {t} = {d}" for n, t, d in w.parameters]
         weights = [f"{name}:{_law_key(node)}{law_key(self.model, block, node)}" for name, node, _ in w.laws]
         dynamic = sorted(n for n in {*w.names, *_setting_names(w)} if self._dynamic(block, n))
@@ -1567,7 +1589,14 @@ class Emitter:
         asserts = _once([t for t in init if t.startswith("assert ")])
         rest = [t for t in init if not t.startswith("assert ")]
         used = "\n".join(init)
+        preparing: list[str] = []
+        early: list[str] = []
+        if w.before is not None:
+            assert writer.preparing is not None
+            lines, early = self._forward(w.before, group, writer.preparing, r, rest)
+            preparing = [*self._forward_lines(w.before, lines, "prepare"), ""]
         forward, settings = self._forward(w, group, writer, r, rest)
+        settings = list(dict.fromkeys([*early, *settings]))
         settings_text = "\n".join(settings)
         local_lines = [t for n, t in local_lines if re.search(rf"\b{n}\b", used) or re.search(rf"\b{n}\b", settings_text)]
         parameters = ["self"]
@@ -1586,7 +1615,7 @@ class Emitter:
         if body:
             lines += [f"    def __init__({', '.join(parameters)}) -> None:", "        super().__init__()"]
             lines += [f"        {t}" for t in body] + [""]
-        lines += self._forward_lines(w, forward)
+        lines += preparing + self._forward_lines(w, forward)
         return "\n".join(lines)
 
     def _locals(self, group: Group, writer: Writer) -> tuple[list[tuple[str, str]], dict[str, str]]:
@@ -1607,7 +1636,7 @@ class Emitter:
         attributes = {m[1] for t in made if (m := re.match(r"self\.(\w+) = ", t))} | MODULE_ATTRIBUTES
         settings: dict[str, str] = {}
         counts: dict[str, int] = {}
-        block = self.model.block if group is None else group.block
+        block = writer.block
         for _, text in w.forward:
             for m in NAME_TOKEN.finditer(text):
                 counts[m[1]] = counts.get(m[1], 0) + 1
@@ -1676,9 +1705,9 @@ class Emitter:
                 return writer._expr(inner, ATOM, lambda n: f"{NAME}{n}{END}", False)
         return None
 
-    def _forward_lines(self, w: Written, forward: Sequence[tuple[int, str]]) -> list[str]:
+    def _forward_lines(self, w: Written, forward: Sequence[tuple[int, str]], name: str = "forward") -> list[str]:
         parameters = ["self", *(f"{n}: {t}" + (f" = {d}" if d else "") for n, t, d in w.parameters)]
-        lines = [f"    def forward({', '.join(parameters)}) -> {w.returns}:"]
+        lines = [f"    def {name}({', '.join(parameters)}) -> {w.returns}:"]
         return [*lines, *(f"        {'    ' * i}{t}" for i, t in forward)]
 
     def _is_float(self, group: Group, name: str) -> bool:

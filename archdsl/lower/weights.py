@@ -107,12 +107,15 @@ def many_matrices(weight: Any) -> bool:
 
 
 def _encoded(numbers: NDArray[np.float64], dtype: str) -> bytes:
-    """The bytes of some numbers, little-endian; bfloat16 is float32 rounded to its upper half, to even in the
-    middle."""
+    """The bytes of some numbers, little-endian. Every type is rounded from float32, to even in the middle; bfloat16 is
+    its upper half."""
     import numpy as np
 
+    if dtype == "int64":
+        return numbers.astype("<i8").tobytes()
+    single = numbers.astype("<f4")
     if dtype != "bfloat16":
-        return numbers.astype({"float32": "<f4", "float16": "<f2", "int64": "<i8"}[dtype]).tobytes()
-    bits = numbers.astype("<f4").view("<u4")
+        return single.astype({"float32": "<f4", "float16": "<f2"}[dtype]).tobytes()
+    bits = single.view("<u4")
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return rounded.astype("<u2").tobytes()

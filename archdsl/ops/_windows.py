@@ -1,4 +1,4 @@
-"""What convolutions and poolings share: windows that slide along axes, their sizes and reads, and how they are written."""
+"""What convolutions and poolings share: windows that slide along axes, their sizes, reads and texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from archdsl.ops._common import demand_floats, equals, first_input, listed, numb
 
 Options = Mapping[str, Any]
 
-# --- sizes ----------------------------------------------------------------------------------------------------------------
+# --- sizes --------------------------------------------------------------------------------------------------------
 
 
 def plus(a: Num, b: Num) -> Num:
@@ -38,7 +38,7 @@ def halves(a: Num) -> tuple[Num, Num]:
 
 @dataclass(frozen=True)
 class Window:
-    """Windows of `kernel` places, `dilation` apart, moved by `stride` along an axis with `before` and `after` zeros around it."""
+    """Windows of `kernel` places, `dilation` apart, moved by `stride`, over `before` zeros, an axis and `after`."""
 
     kernel: Num
     stride: Num
@@ -67,7 +67,7 @@ class Window:
         return At(((axis, Fraction(int(self.stride))),), Fraction(int(self.reach) - int(self.before)))
 
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options ------------------------------------------------------------------------------------------------------
 
 PADDINGS = ("same", "causal", "none")
 
@@ -123,7 +123,7 @@ def demand_padding(call: Application, count: int) -> None:
         )
 
 
-# --- texts ----------------------------------------------------------------------------------------------------------------
+# --- texts --------------------------------------------------------------------------------------------------------
 
 
 def joined(texts: Sequence[str]) -> str:
@@ -141,11 +141,11 @@ def padded(text: str, found: Sequence[Window], e: TorchScope) -> str:
     return f"F.pad({text}, {listed([e.number(n) for w in reversed(found) for n in (w.before, w.after)])})"
 
 
-# --- families -------------------------------------------------------------------------------------------------------------
+# --- families -----------------------------------------------------------------------------------------------------
 
 
 class Sliding(Primitive):
-    """Something done along the time of [..., time, channels], or along height and width of [batch, channels, height, width]."""
+    """Along time of [..., time, channels], or along height and width of [batch, channels, height, width]."""
 
     spatial: ClassVar[int]
 
@@ -222,8 +222,9 @@ class Windowed(Sliding):
             if shape[axis].static and int(shape[axis]) + room <= int(window.reach):
                 raise call.error(
                     "E0401",
-                    f"a window of `{self.name}` is {int(window.reach) + 1} places long, but axis {axis} of {shape_text(shape)} has only "
-                    f"{shape[axis]}{f' and {room} of padding' if room else ''}",
+                    f"a window of `{self.name}` is {int(window.reach) + 1} places long, "
+                    f"but axis {axis} of {shape_text(shape)} has only {shape[axis]}"
+                    f"{f' and {room} of padding' if room else ''}",
                     option="kernel",
                     input=0,
                 )
@@ -281,7 +282,8 @@ class Convolution(Windowed):
         else:
             uneven = True
         constructor = (
-            f"nn.Conv{self.spatial}d({e.init(self.channels(first_input(node).shape))}, {e.init(number(node, 'features'))}, "
+            f"nn.Conv{self.spatial}d({e.init(self.channels(first_input(node).shape))}, "
+            + f"{e.init(number(node, 'features'))}, "
             + joined([e.init(w.kernel) for w in found])
             + setting("stride", [w.stride for w in found], 1, e.init)
             + padding
@@ -325,10 +327,10 @@ class Pooling(Windowed):
 
 
 class Transposed(Sliding):
-    """The transpose of a convolution: each place spreads over a window of the output. `nn.ConvTranspose1d`, `nn.ConvTranspose2d`."""
+    """The transpose of a convolution, each place spread over a window: `nn.ConvTranspose1d` and `2d`."""
 
     def cuts(self, options: Options) -> list[tuple[Num, Num]]:
-        """How many places are cut off at both ends of the full `(size - 1) * stride + kernel`; where negative, added."""
+        """How many of the full `(size - 1) * stride + kernel` places are cut off at both ends, or added."""
         kernels, strides = per_axis(options, "kernel", self.spatial), per_axis(options, "stride", self.spatial)
         word, zero = padding_word(options), num(0)
         if word in ("", "none"):
@@ -402,7 +404,8 @@ class Transposed(Sliding):
             last = "" if by_torch or equals(after, 0) else f"-{e.number(after, UNARY)}"
             slices.append(f"{first}:{last}")
         constructor = (
-            f"nn.ConvTranspose{self.spatial}d({e.init(self.channels(first_input(node).shape))}, {e.init(number(node, 'features'))}, "
+            f"nn.ConvTranspose{self.spatial}d({e.init(self.channels(first_input(node).shape))}, "
+            + f"{e.init(number(node, 'features'))}, "
             + joined([e.init(n) for n in per_axis(node.options, "kernel", self.spatial)])
             + setting("stride", strides, 1, e.init)
             + setting("padding", padding, 0, e.init)

@@ -7,11 +7,14 @@ from archdsl.ops._windows import Pooling
 
 
 class AvgPool1d(Pooling):
-    """The mean of each window of `kernel` places of time, channels last; windows are `stride` apart, or else side by side.
+    """The mean of each window of `kernel` places of time, channels last; `stride` apart, or else side by side.
 
     Zeros that `padding` puts on either side count like others."""
 
-    signature = "avg_pool1d(kernel: size, stride: size = none, padding: int = 0)(x: [..., time, channels]) -> [..., time, channels]"
+    signature = (
+        "avg_pool1d(kernel: size, stride: size = none, padding: int = 0)(x: [..., time, channels]) "
+        "-> [..., time, channels]"
+    )
     spatial = 1
     function = "avg_pool1d"
     examples = (

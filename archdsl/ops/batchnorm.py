@@ -11,13 +11,14 @@ from archdsl.ops._norms import channels_second, demand_norm, settings
 
 
 class BatchNorm(Primitive):
-    """Batch normalization (Ioffe and Szegedy, 2015): each channel by its mean and variance over all other axes, `axis` being the channels'.
+    """Batch normalization (Ioffe and Szegedy, 2015): each channel by its mean and variance over all other axes.
 
-    Training takes the mean and variance of the batch, the later places of a sequence included, and keeps running ones for evaluation."""
+    `axis` is the channels'. Training takes the mean and variance of the batch, the later places of a sequence
+    included, and keeps running ones for evaluation."""
 
     signature = (
-        "batchnorm(eps: number = 1e-5, momentum: number = 0.1, axis: int = -1, init: scheme = none)(x: [batch, ..., channels]) "
-        "-> [batch, ..., channels]"
+        "batchnorm(eps: number = 1e-5, momentum: number = 0.1, axis: int = -1, init: scheme = none)"
+        "(x: [batch, ..., channels]) -> [batch, ..., channels]"
     )
     examples = (
         Example("x -> batchnorm"),

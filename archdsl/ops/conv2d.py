@@ -7,13 +7,15 @@ from archdsl.ops._windows import Convolution
 
 
 class Conv2d(Convolution):
-    """A convolution over height and width of [batch, channels, height, width]; sizes are one number or one for each of the two axes.
+    """A convolution over height and width; its sizes are one number, or a list of one for each of these two axes.
 
-    `padding` is `none`, `same`, `causal` (zeros only before the first place of each axis), or the number of zeros on either side."""
+    `padding` is `none`, `same`, `causal` (zeros only before the first place of each axis), or the number of zeros on
+    either side."""
 
     signature = (
-        "conv2d(features: size, kernel: ints, stride: ints = 1, dilation: ints = 1, groups: size = 1, padding = none, "
-        "bias: bool = true, init: scheme = none)(x: [batch, channels, height, width]) -> [batch, features, rows, columns]"
+        "conv2d(features: size, kernel: ints, stride: ints = 1, dilation: ints = 1, groups: size = 1, "
+        "padding = none, bias: bool = true, init: scheme = none)(x: [batch, channels, height, width]) "
+        "-> [batch, features, rows, columns]"
     )
     spatial = 2
     examples = (

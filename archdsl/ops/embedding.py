@@ -24,7 +24,8 @@ class Embedding(Primitive):
         if not ids.is_int:
             raise call.error(
                 "E0304",
-                f"`embedding` looks up whole numbers, but {called(ids)} holds {'true and false' if ids.is_bool else 'real numbers'}",
+                f"`embedding` looks up whole numbers, but {called(ids)} holds "
+                f"{'true and false' if ids.is_bool else 'real numbers'}",
                 input=0,
                 help="`linear(width)` projects vectors; ids are declared `token[batch, time]` or `int[batch, time]`",
             )

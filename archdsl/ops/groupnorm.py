@@ -11,14 +11,14 @@ from archdsl.ops._norms import channels_second, demand_norm, settings
 
 
 class GroupNorm(Primitive):
-    """Group normalization (Wu and He, 2018): each group of channels by its mean and variance over the group and all axes but the batch.
+    """Group normalization (Wu and He, 2018): channels in groups, by mean and variance of all but the batch axis.
 
-    `axis` is the channels'. The mean and variance take in the whole of a sequence; for groups within each place apart, bring the
-    channels in an axis of groups and use `layernorm`."""
+    `axis` is the channels'. The mean and variance take in the whole of a sequence; for groups within each place
+    apart, bring the channels in an axis of groups and use `layernorm`."""
 
     signature = (
-        "groupnorm(groups: size, eps: number = 1e-5, axis: int = -1, init: scheme = none)(x: [batch, ..., channels]) "
-        "-> [batch, ..., channels]"
+        "groupnorm(groups: size, eps: number = 1e-5, axis: int = -1, init: scheme = none)"
+        "(x: [batch, ..., channels]) -> [batch, ..., channels]"
     )
     examples = (
         Example("x -> groupnorm(2)"),

@@ -8,7 +8,7 @@ from archdsl.ops._recurrent import Layer
 
 GRU = '''
 class GRU(nn.Module):
-    """One layer of gated recurrent units: the weights and the kernel of nn.GRU, as a function, which torch.compile takes whole."""
+    """One layer of gated recurrent units: nn.GRU as a function, which torch.compile takes whole."""
 
     def __init__(self, inputs: int, hidden: int, bias: bool = True) -> None:
         super().__init__()
@@ -31,9 +31,10 @@ class GRU(nn.Module):
 
 
 class Gru(Layer):
-    """Gated recurrent units along time (Cho et al., 2014): the state after every step, from `h` or zeros; the last one is `y[:, -1]`.
+    """Gated recurrent units along time (Cho et al., 2014): the state after every step, from `h` or zeros.
 
-    With `reverse` from the last place to the first. Weights are torch's: gates reset, update, new; two vectors of bias."""
+    The last one is `y[:, -1]`. With `reverse` from the last place to the first. Weights are torch's: gates reset,
+    update, new; two vectors of bias."""
 
     signature = (
         "gru(hidden: size, bias: bool = true, reverse: bool = false, init: scheme = none)"

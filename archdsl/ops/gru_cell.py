@@ -12,7 +12,10 @@ class GruCell(Cell):
 
     Weights are torch's: gates reset, update, new; two vectors of bias."""
 
-    signature = "gru_cell(hidden: size, bias: bool = true, init: scheme = none)(x: [..., inputs], h: [..., hidden]) -> [..., hidden]"
+    signature = (
+        "gru_cell(hidden: size, bias: bool = true, init: scheme = none)(x: [..., inputs], h: [..., hidden]) "
+        "-> [..., hidden]"
+    )
     gates = 3
     examples = (
         Example("gru_cell(6)(x, h)", "x: [2, 8], h: [2, 6]"),
@@ -20,4 +23,5 @@ class GruCell(Cell):
     )
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{self.module(node, e, 'nn.GRUCell')}({self.rows(node, e, 0)}, {self.rows(node, e, 1)}){self.back(node, e)}"
+        cell, x, h = self.module(node, e, "nn.GRUCell"), self.rows(node, e, 0), self.rows(node, e, 1)
+        return f"{cell}({x}, {h}){self.back(node, e)}"

@@ -31,7 +31,8 @@ def keep_groups_by_max(scores: Tensor, groups: int, top: int) -> Tensor:
 class KeepGroups(Primitive):
     """Only the experts of the `top` best of equal `groups` keep their scores, the others get -inf (DeepSeek).
 
-    A group is as good as its best two experts together (`score: top2`, DeepSeek-V3) or as its best one (`max`, DeepSeek-V2)."""
+    A group is as good as its best two experts together (`score: top2`, DeepSeek-V3) or as its best one (`max`,
+    DeepSeek-V2)."""
 
     signature = "keep_groups(groups: size, top: size, score: word = top2)(scores: [..., experts]) -> [..., experts]"
     mixes = False

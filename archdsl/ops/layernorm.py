@@ -39,9 +39,14 @@ class GroupedLayerNormWithoutBias(nn.Module):
 
 
 class LayerNorm(Primitive):
-    """Layer normalization of the last axis (Ba et al., 2016): `(x - mean) / sqrt(variance + eps) * weight + bias`, in float32."""
+    """Layer normalization of the last axis (Ba et al., 2016): `(x - mean) / sqrt(variance + eps) * weight + bias`.
 
-    signature = "layernorm(eps: number = 1e-5, weight: bool = true, bias: bool = true, init: scheme = none)(x: [..., width]) -> [..., width]"
+    It is computed in float32."""
+
+    signature = (
+        "layernorm(eps: number = 1e-5, weight: bool = true, bias: bool = true, init: scheme = none)"
+        "(x: [..., width]) -> [..., width]"
+    )
     mixes = False
     examples = (
         Example("x -> layernorm"),

@@ -12,7 +12,7 @@ from archdsl.ops.linear_recurrence import LINEAR_RECURRENCE
 
 CAUSAL_LINEAR_ATTENTION = '''
 def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The sum over s <= t of (q[t] · k[s]) v[s]: in chunks of 64 places by scores, between them by a state [dim, value]."""
+    """The sum over s <= t of (q[t] · k[s]) v[s]: within chunks of 64 places by scores, between them by a state."""
     time = q.size(2)
     padding = (0, 0, 0, 64 * (time // 64 + 2) - time)  # two chunks at least: torch.export takes one for special
     q, k, v = (F.pad(t, padding).unfold(2, 64, 64).mT for t in (q, k, v))  # [batch, heads, chunk, place, dim]
@@ -24,7 +24,7 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 DECAYED_LINEAR_ATTENTION = '''
 def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
-    """The sum over s <= t of exp(log_decay[s + 1] + … + log_decay[t]) (q[t] · k[s]) v[s]: chunks of 64 places and a state, in float32."""
+    """The sum over s <= t of exp(log_decay[s + 1] + … + log_decay[t]) (q[t] · k[s]) v[s], in float32."""
     dtype, time = v.dtype, q.size(2)
     padding = (0, 0, 0, 64 * (time // 64 + 2) - time)  # two chunks at least: torch.export takes one for special
     q, k, v, log_decay = (
@@ -44,16 +44,17 @@ def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor)
 
 
 class LinearAttention(Primitive):
-    """Attention without softmax (Katharopoulos et al., 2020): the sum over s of `(q[t] · k[s]) v[s]`, in time linear in the length.
+    """Attention without softmax (Katharopoulos et al., 2020): the sum over s of `(q[t] · k[s]) v[s]`, in linear time.
 
-    q is [batch, heads, time, dim], k [batch, heads, source, dim], v [batch, heads, source, value]. `causal` sums over s <= t;
-    `normalize` divides by the sum of the `q[t] · k[s]`, plus `eps`. `log_decay`, at most 0, with the axes [batch, heads, time] or those
-    of them that it has from the right, scales each term by `exp(log_decay[s + 1] + … + log_decay[t])` (RetNet, Mamba-2)."""
+    q is [batch, heads, time, dim], k [batch, heads, source, dim], v [batch, heads, source, value]. `causal` sums over
+    s <= t; `normalize` divides by the sum of the `q[t] · k[s]`, plus `eps`. `log_decay`, at most 0, with the axes
+    [batch, heads, time] or those of them that it has from the right, scales each term by `exp(log_decay[s + 1] + … +
+    log_decay[t])` (RetNet, Mamba-2)."""
 
     signature = (
         "linear_attention(causal: bool = true, normalize: bool = false, eps: number = 1e-6)"
-        "(q: [batch, heads, time, dim], k: [batch, heads, source, dim], v: [batch, heads, source, value], log_decay: [...] = none) "
-        "-> [batch, heads, time, value]"
+        "(q: [batch, heads, time, dim], k: [batch, heads, source, dim], v: [batch, heads, source, value], "
+        "log_decay: [...] = none) -> [batch, heads, time, value]"
     )
     examples = (
         Example("linear_attention(q, k, v)", "q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6]"),
@@ -95,7 +96,7 @@ class LinearAttention(Primitive):
         if len(given) > 3 or any(d.value not in (1, w.value) for d, w in zip(given[::-1], wanted[::-1], strict=False)):
             raise call.error(
                 "E0301",
-                f"`log_decay` has the axes {shape_text(wanted)}, or some of them from the right, but it is {shape_text(given)}",
+                f"`log_decay` has the axes {shape_text(wanted)} or some from the right, but it is {shape_text(given)}",
                 input=3,
                 help="one decay for each head is [heads, 1]",
             )

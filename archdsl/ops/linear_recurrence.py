@@ -11,10 +11,11 @@ from archdsl.ops._common import demand_floats, first_input, listed
 
 LINEAR_RECURRENCE = '''
 def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
-    """h[t] = a[t] * h[t - 1] + b[t] along axis 1, from 0: chunks of 32 places side by side, then what each hands to the next."""
+    """h[t] = a[t] * h[t - 1] + b[t] along axis 1: chunks of 32 places side by side, then what each hands on."""
     time, rest = b.size(1), (0, 0) * (b.dim() - 2)
     padding = (*rest, 32, 32 * (time // 32 + 1) - time)  # a chunk of zeros before the first
-    a_steps, b_steps = (F.pad(t.float(), padding).unfold(1, 32, 32).unbind(-1) for t in (a, b))  # 32 x [batch, chunk, ...]
+    # 32 steps, each [batch, chunk, ...]
+    a_steps, b_steps = (F.pad(t.float(), padding).unfold(1, 32, 32).unbind(-1) for t in (a, b))
     states, products = [b_steps[0]], [a_steps[0]]
     for a_t, b_t in zip(a_steps[1:], b_steps[1:]):
         states.append(a_t * states[-1] + b_t)
@@ -36,9 +37,13 @@ def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
 class LinearRecurrence(Primitive):
     """`h[t] = a[t] * h[t - 1] + b[t]` along axis 1, element by element, in float32; h starts from `start`, or from 0.
 
-    `a` has the axes of `b`, or 1 in place of those after time. It is computed in parallel over time (up to 2,097,152 places)."""
+    `a` has the axes of `b`, or 1 in place of those after time. It is computed in parallel over time (up to 2,097,152
+    places)."""
 
-    signature = "linear_recurrence()(a: [batch, time, ...], b: [batch, time, ...], start: [batch, ...] = none) -> [batch, time, ...]"
+    signature = (
+        "linear_recurrence()(a: [batch, time, ...], b: [batch, time, ...], start: [batch, ...] = none) "
+        "-> [batch, time, ...]"
+    )
     examples = (
         Example("linear_recurrence(sigmoid(x), y)", "x: [2, 5, 8], y: [2, 5, 8]"),
         Example("linear_recurrence(sigmoid(x), y, h)", "x: [2, 70, 3], y: [2, 70, 3], h: [2, 3]"),
@@ -51,14 +56,14 @@ class LinearRecurrence(Primitive):
         if len(a) != len(b):
             raise call.error(
                 "E0302",
-                f"`linear_recurrence` needs factors of as many axes as it has terms, but they are {shape_text(a)} and {shape_text(b)}",
+                f"`linear_recurrence` needs as many axes of factors as of terms, not {shape_text(a)} and {shape_text(b)}",
                 input=1,
                 help="`unsqueeze(axis)` adds an axis of size 1",
             )
         if any(x.value != y.value and x.value != 1 for x, y in zip(a[2:], b[2:], strict=True)):
             raise call.error(
                 "E0301",
-                f"an axis of the factors `a` is that of the terms `b` or 1, but they are {shape_text(a)} and {shape_text(b)}",
+                f"an axis of the factors is that of the terms or 1, but they are {shape_text(a)} and {shape_text(b)}",
                 input=0,
             )
         if call.inputs[2] is not None:

@@ -8,7 +8,7 @@ from archdsl.ops._recurrent import Layer
 
 LSTM = '''
 class LSTM(nn.Module):
-    """One layer of long short-term memory: the weights and the kernel of nn.LSTM, as a function, which torch.compile takes whole."""
+    """One layer of long short-term memory: nn.LSTM as a function, which torch.compile takes whole."""
 
     def __init__(self, inputs: int, hidden: int, bias: bool = True) -> None:
         super().__init__()
@@ -31,9 +31,10 @@ class LSTM(nn.Module):
 
 
 class Lstm(Layer):
-    """Long short-term memory along time (Hochreiter and Schmidhuber, 1997): the state after every step, from `h` and `c` or zeros.
+    """Long short-term memory along time (Hochreiter and Schmidhuber, 1997): the state after every step.
 
-    With `reverse` from the last place to the first. Weights are torch's: gates input, forget, cell, output; two vectors of bias."""
+    It starts from `h` and `c`, or zeros. With `reverse` from the last place to the first. Weights are torch's: gates
+    input, forget, cell, output; two vectors of bias."""
 
     signature = (
         "lstm(hidden: size, bias: bool = true, reverse: bool = false, init: scheme = none)"

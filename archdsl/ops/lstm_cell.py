@@ -12,9 +12,9 @@ from archdsl.ops._recurrent import Cell
 
 
 class LstmCell(Cell):
-    """One step of long short-term memory (Hochreiter and Schmidhuber, 1997): state and cell after `x`, given those before: two results.
+    """One step of long short-term memory (Hochreiter and Schmidhuber, 1997): state and cell after `x`: two results.
 
-    Weights are torch's: gates input, forget, cell, output; two vectors of bias."""
+    `h` and `c` are those before. Weights are torch's: gates input, forget, cell, output; two vectors of bias."""
 
     signature = (
         "lstm_cell(hidden: size, bias: bool = true, init: scheme = none)"

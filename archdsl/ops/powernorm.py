@@ -11,7 +11,7 @@ from archdsl.ops._norms import demand_norm, settings
 
 POWER_NORM = '''
 class PowerNorm(nn.Module):
-    """Power normalization (Shen et al., 2020, PN-V): each channel by its root mean square, of the batch in training, a running one else."""
+    """Power normalization (Shen et al., 2020, PN-V): each channel by its root mean square, or a running one."""
 
     def __init__(self, width: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__()
@@ -32,11 +32,15 @@ class PowerNorm(nn.Module):
 
 
 class PowerNorm(Primitive):
-    """Power normalization (Shen et al., 2020, PN-V): each channel, the last axis, by its root mean square over all other axes.
+    """Power normalization (Shen et al., 2020, PN-V): each channel by its root mean square over all other axes.
 
-    Training takes the mean square of the batch, the later places of a sequence included, and keeps a running one for evaluation."""
+    The channels are the last axis. Training takes the mean square of the batch, the later places of a sequence
+    included, and keeps a running one for evaluation."""
 
-    signature = "powernorm(eps: number = 1e-5, momentum: number = 0.1, init: scheme = none)(x: [batch, ..., channels]) -> [batch, ..., channels]"
+    signature = (
+        "powernorm(eps: number = 1e-5, momentum: number = 0.1, init: scheme = none)(x: [batch, ..., channels]) "
+        "-> [batch, ..., channels]"
+    )
     examples = (Example("x -> powernorm"), Example("x -> powernorm(eps: 1e-3, momentum: 0.2)", "x: [5, 8]"))
 
     def check(self, call: Application) -> None:

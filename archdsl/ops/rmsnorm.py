@@ -50,11 +50,14 @@ class GroupedOffsetRMSNorm(nn.Module):
 
 
 class RMSNorm(Primitive):
-    """RMS normalization of the last axis (Zhang and Sennrich, 2019): `x / sqrt(mean(x * x) + eps) * weight`, in float32.
+    """RMS normalization of the last axis (Zhang and Sennrich, 2019): `x / sqrt(mean(x * x) + eps) * weight`.
 
-    With `offset` the gain is `1 + weight`, and the weight starts at 0 (Gemma)."""
+    It is computed in float32. With `offset` the gain is `1 + weight`, and the weight starts at 0 (Gemma)."""
 
-    signature = "rmsnorm(eps: number = 1e-6, weight: bool = true, offset: bool = false, init: scheme = none)(x: [..., width]) -> [..., width]"
+    signature = (
+        "rmsnorm(eps: number = 1e-6, weight: bool = true, offset: bool = false, init: scheme = none)"
+        "(x: [..., width]) -> [..., width]"
+    )
     mixes = False
     examples = (
         Example("x -> rmsnorm"),

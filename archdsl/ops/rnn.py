@@ -8,7 +8,7 @@ from archdsl.ops._recurrent import Layer, demand_act
 
 RNN = '''
 class {cls}(nn.Module):
-    """One plain recurrent layer: the weights and the kernel of nn.RNN, as a function, which torch.compile takes whole."""
+    """One plain recurrent layer: nn.RNN as a function, which torch.compile takes whole."""
 
     def __init__(self, inputs: int, hidden: int, bias: bool = True) -> None:
         super().__init__()
@@ -31,9 +31,9 @@ class {cls}(nn.Module):
 
 
 class Rnn(Layer):
-    """A plain recurrence along time (Elman, 1990): `act(x @ weight_ih.T + h @ weight_hh.T + biases)` after every step, h from `h` or 0.
+    """A plain recurrence along time (Elman, 1990): `act(x @ weight_ih.T + h @ weight_hh.T + biases)`, step by step.
 
-    `act` is `tanh` or `relu`. With `reverse` from the last place to the first."""
+    It starts from `h`, or zeros; `act` is `tanh` or `relu`. With `reverse` from the last place to the first."""
 
     signature = (
         "rnn(hidden: size, act: word = tanh, bias: bool = true, reverse: bool = false, init: scheme = none)"

@@ -8,7 +8,9 @@ from archdsl.ops._recurrent import Cell, demand_act
 
 
 class RnnCell(Cell):
-    """One step of a plain recurrence (Elman, 1990): `act(x @ weight_ih.T + h @ weight_hh.T + biases)`; `act` is `tanh` or `relu`."""
+    """One step of a plain recurrence (Elman, 1990): `act(x @ weight_ih.T + h @ weight_hh.T + biases)`.
+
+    `act` is `tanh` or `relu`."""
 
     signature = (
         "rnn_cell(hidden: size, act: word = tanh, bias: bool = true, init: scheme = none)"
@@ -26,4 +28,5 @@ class RnnCell(Cell):
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         act = "" if node.options["act"] == "tanh" else ', nonlinearity="relu"'
-        return f"{self.module(node, e, 'nn.RNNCell', act)}({self.rows(node, e, 0)}, {self.rows(node, e, 1)}){self.back(node, e)}"
+        cell, x, h = self.module(node, e, "nn.RNNCell", act), self.rows(node, e, 0), self.rows(node, e, 1)
+        return f"{cell}({x}, {h}){self.back(node, e)}"

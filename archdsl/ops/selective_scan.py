@@ -12,7 +12,7 @@ from archdsl.ops.linear_recurrence import LINEAR_RECURRENCE
 
 SELECTIVE_SCAN = '''
 def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """h[t] = exp(delta[t] a) h[t - 1] + delta[t] b[t] x[t], a state for each channel, read by c: y[t] = c[t] · h[t] (Mamba)."""
+    """Mamba: h[t] = exp(delta[t] a) h[t - 1] + delta[t] b[t] x[t] in each channel, read by y[t] = c[t] · h[t]."""
     delta = delta.float()
     decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]
     h = linear_recurrence(decay, (delta * x)[..., None] * b[:, :, None])
@@ -21,13 +21,14 @@ def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) ->
 
 
 class SelectiveScan(Primitive):
-    """The selective state space of Mamba (Gu and Dao, 2023): `h[t] = exp(delta[t] a) h[t-1] + delta[t] b[t] x[t]`, read by `c[t] · h[t]`.
+    """The selective state space of Mamba (Gu and Dao, 2023): `h[t] = exp(delta[t] a) h[t-1] + delta[t] b[t] x[t]`.
 
-    `skip x[t]` is added. x and delta (positive) are [batch, time, channels]; a, negative, [channels, state]; b and c [batch, time, state]; skip [channels].
-    In float32, in parallel over time."""
+    The result is `y[t] = c[t] · h[t] + skip x[t]`. x and delta (positive) are [batch, time, channels]; a, negative,
+    [channels, state]; b and c [batch, time, state]; skip [channels]. In float32, in parallel over time."""
 
     signature = (
-        "selective_scan()(x: [batch, time, channels], delta: [batch, time, channels], a: [channels, state], "
+        "selective_scan()"
+        "(x: [batch, time, channels], delta: [batch, time, channels], a: [channels, state], "
         "b: [batch, time, state], c: [batch, time, state], skip: [channels] = none) -> [batch, time, channels]"
     )
     examples = (

@@ -25,11 +25,15 @@ def interleaved_sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Te
 
 
 class Sinusoid(Primitive):
-    """The table of sinusoidal positions (Vaswani et al., 2017), float32: `sin` and `cos` of `(place + offset) * theta ** (-2i / width)`.
+    """The table of sinusoidal positions (Vaswani et al., 2017): sin and cos of `place * theta ** (-2i / width)`.
 
-    The sines stand before the cosines; with `interleaved` they take turns."""
+    Places count from `offset`. The sines stand before the cosines; with `interleaved` they take turns. It is
+    float32."""
 
-    signature = "sinusoid(length: size, width: size, theta: number = 10_000, interleaved: bool = false, offset: int = 0) -> [length, width]"
+    signature = (
+        "sinusoid(length: size, width: size, theta: number = 10_000, interleaved: bool = false, offset: int = 0) "
+        "-> [length, width]"
+    )
     mixes = False
     examples = (
         Example("x + sinusoid(5, 8)"),

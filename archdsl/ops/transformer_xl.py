@@ -21,7 +21,7 @@ class RelativeScores(nn.Module):
         self.weight = nn.Parameter(torch.empty(heads * head_dim, width))
         self.u = nn.Parameter(torch.zeros(heads, head_dim))
         self.v = nn.Parameter(torch.zeros(heads, head_dim))
-        nn.init.normal_(self.weight, std=0.02)
+        nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
 
     def forward(self, q: Tensor, keys: int, scale: float | None = None) -> tuple[Tensor, Tensor]:
         queries = q.size(-2)

@@ -8,7 +8,7 @@ from archdsl.ops._common import demand_floats
 
 
 class Unembed(Primitive):
-    """A score for each row of a shared embedding, `x @ table.T`: the head tied to `let words = shared(embedding(vocab, width))`."""
+    """A score for each row of a table, `x @ table.T`: a head tied to `let words = shared(embedding(vocab, width))`."""
 
     signature = "unembed()(x: [..., width], table: [rows, table_width]) -> [..., rows]"
     mixes = False

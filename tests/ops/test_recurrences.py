@@ -1,4 +1,4 @@
-"""Recurrences against torch's modules and against plain loops; they compile whole and, where parallel, export with any time."""
+"""Recurrences against torch's modules and plain loops; they compile whole and, where parallel, export with any time."""
 
 from collections.abc import Callable
 

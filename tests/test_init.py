@@ -1,0 +1,386 @@
+"""Weights are drawn as declared: by `archdsl init` and by the emitted module alike, and the same everywhere."""
+
+import hashlib
+import math
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch
+
+from archdsl.analyses.branches import branch_ends, query_key_maps
+from archdsl.api import load, module_from, torch_source
+from archdsl.ir.graph import CallNode, Graph, Model, OpNode, subgraphs
+from archdsl.lower.draws import CHUNK, Stream, natural_logarithm, normal_quantile
+from archdsl.lower.weights import arrays, draw
+
+LAYERS = """
+block layer(layers) {{
+  attention: mha(heads: 4, bias: true)
+  mask: causal
+  ffn: {ffn}
+  init: {init}
+}}
+model m(layers = 3) {{
+  vocab: 300
+  context: 64
+  width: 64
+  blocks: layers * layer(layers: layers)
+  head: lm
+}}
+"""
+EXPERTS = "moe(experts: 4, top_k: 2, expert: swiglu(hidden: 32))"
+
+
+def model_of(init: str, ffn: str = "mlp(hidden: 128)") -> Model:
+    return load(text=LAYERS.format(init=init, ffn=ffn))
+
+
+def drawn(model: Model, seed: int = 0) -> dict[str, NDArray[np.float64]]:
+    return dict(arrays(model, seed))
+
+
+def raw(init: str, shape: str = "64, 128", hypers: str = "") -> Model:
+    tensors = "(x: [batch, time, 64]) -> [batch, time, 64]"
+    return load(text=f"model m{hypers}{tensors} {{\n  param w: [{shape}] = {init}\n  return x * (w -> flatten(0) -> mean(0))\n}}\n")
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_quantile_is_that_of_the_normal_distribution() -> None:
+    normal = statistics.NormalDist()
+    p = np.concatenate([np.linspace(1e-6, 1 - 1e-6, 4001), 10.0 ** -np.arange(2, 17), 1 - 10.0 ** -np.arange(2, 15)])
+    expected = np.array([normal.inv_cdf(x) for x in p])
+    np.testing.assert_allclose(normal_quantile(p), expected, rtol=1e-13, atol=1e-15)
+
+
+def test_the_logarithm_needs_no_library() -> None:
+    x = np.concatenate([Stream(0, "x").uniform(10_000), 10.0 ** -np.arange(17)])
+    np.testing.assert_allclose(natural_logarithm(x), np.log(x), rtol=1e-15, atol=1e-16)
+
+
+def test_streams_are_what_they_always_were() -> None:
+    """Bits, not numbers: nobody's seed may change its meaning."""
+    found = hashlib.sha256(Stream(7, "blocks.0.q.weight").normal(1000).astype("<f4").tobytes()).hexdigest()
+    assert found[:16] == "2ad0ffc225f3b1bb"
+    assert Stream(7, "a").uniform(3).tolist() != Stream(8, "a").uniform(3).tolist()
+    assert Stream(7, "a").uniform(3).tolist() != Stream(7, "b").uniform(3).tolist()
+
+
+def test_a_stream_can_be_entered_anywhere() -> None:
+    whole = Stream(1, "w").uniform(3 * CHUNK)
+    assert (Stream(1, "w").at(CHUNK).uniform(CHUNK) == whole[CHUNK : 2 * CHUNK]).all()
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_file_loads_into_the_module(dtype: str, tmp_path: Path) -> None:
+    model = model_of("depth_scaled(0.02, layers)", EXPERTS)
+    told: list[tuple[str, int]] = []
+    draw(model, 3, dtype, tmp_path / "w.safetensors", lambda path, size: told.append((path, size)))
+    assert os.listdir(tmp_path) == ["w.safetensors"]
+    state = load_torch(tmp_path / "w.safetensors")
+    assert {t.dtype for t in state.values()} == {getattr(torch, dtype)}
+    module_from(model).load_state_dict({k: t.float() for k, t in state.items()}, strict=True)
+    assert told == [(k, v.size) for k, v in drawn(model, 3).items()]
+    for name, exact in drawn(model, 3).items():
+        expected = torch.from_numpy(exact).float().to(getattr(torch, dtype))
+        assert torch.equal(state[name], expected), name
+
+
+def test_the_same_seed_draws_the_same_bytes_in_another_process(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from archdsl.api import load, draw_weights;"
+        "draw_weights(load(text=sys.argv[1]), 5, 'float32', Path(sys.argv[2]))"
+    )
+    text = LAYERS.format(init="truncated_normal(0.02)", ffn="mlp(hidden: 128)")
+    env = {**os.environ, "PYTHONHASHSEED": "5", "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", script, text, str(tmp_path / "a")], check=True, env=env)
+    draw(load(text=text), 5, "float32", tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    draw(load(text=text), 6, "float32", tmp_path / "c")
+    assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
+
+
+def test_another_layer_changes_no_other_weight() -> None:
+    text = LAYERS.format(init="normal(0.02)", ffn="mlp(hidden: 128)")
+    three, four = drawn(load(text=text)), drawn(load(text=text, set={"layers": 4}))
+    assert set(three) < set(four)
+    assert all((three[k] == four[k]).all() for k in three)
+
+
+def test_drawing_needs_no_torch(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from archdsl.api import load, draw_weights;"
+        "draw_weights(load(text=sys.argv[1]), 0, 'bfloat16', Path(sys.argv[2])); print('torch' in sys.modules)"
+    )
+    text = LAYERS.format(init="xavier", ffn="mlp(hidden: 128)")
+    command = [sys.executable, "-c", script, text, str(tmp_path / "w")]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_a_broken_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    def interrupted(path: str, size: int) -> None:
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        draw(model_of("zeros"), 0, "float32", tmp_path / "w.safetensors", interrupted)
+    assert os.listdir(tmp_path) == []
+
+
+def test_buffers_that_are_saved_are_in_the_file(tmp_path: Path) -> None:
+    model = load(text="model m(x: [batch, time, 8]) { return x -> batchnorm }")
+    draw(model, 0, "float16", tmp_path / "w")
+    found = load_file(tmp_path / "w")
+    assert found["batchnorm.running_var"].tolist() == [1.0] * 8
+    assert found["batchnorm.running_mean"].tolist() == [0.0] * 8
+    assert found["batchnorm.num_batches_tracked"].dtype == np.int64
+    module_from(model).load_state_dict(load_torch(tmp_path / "w"), strict=True)
+
+
+# --- the module and the file draw by one law --------------------------------------------------------------------------
+
+SCHEMES = [
+    "zeros",
+    "constant(0.5)",
+    "normal(0.05)",
+    "normal(0.05, mean: 1)",
+    "truncated_normal(0.02, limit: 1)",
+    "uniform(0.3)",
+    "xavier",
+    "xavier_normal(gain: 2)",
+    "kaiming",
+    "kaiming_normal",
+    "orthogonal(gain: 1.5)",
+    "depth_scaled(0.02, layers)",
+    "small",
+    "deepnorm(layers)",
+]
+
+
+def assert_alike(a: NDArray[np.float64], b: NDArray[np.float64], name: str) -> None:
+    """Two samples of one law: equal mean and deviation, to six standard errors."""
+    assert a.shape == b.shape, name
+    deviation = max(a.std(), b.std())
+    assert abs(a.std() - b.std()) <= 6 * deviation / math.sqrt(a.size) + 1e-9, name
+    assert abs(a.mean() - b.mean()) <= 6 * deviation * math.sqrt(2 / a.size) + 1e-7, name
+
+
+@pytest.mark.parametrize("ffn", ["mlp(hidden: 128)", EXPERTS], ids=["mlp", "experts"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_module_and_file_agree(scheme: str, ffn: str) -> None:
+    model = model_of(scheme, ffn)
+    torch.manual_seed(0)
+    state = {k: t.double().numpy() for k, t in module_from(model).state_dict().items()}
+    ours = drawn(model)
+    assert list(state) == list(ours) or set(state) == set(ours)
+    for name, sample in ours.items():
+        assert_alike(sample, state[name], name)
+
+
+@pytest.mark.parametrize("spec", ["gpt2", "conformer_l", "seq2seq"])
+def test_defaults_agree_with_torch(spec: str) -> None:
+    numbers = {"gpt2": {"layers": 2, "width": 48}, "conformer_l": {"layers": 1, "width": 64}, "seq2seq": {"vocab": 500}}
+    model = load(spec, set=numbers[spec])
+    torch.manual_seed(0)
+    state = {k: t.double().numpy() for k, t in module_from(model).state_dict().items()}
+    ours = drawn(model)
+    assert set(state) == set(ours)
+    for name, sample in ours.items():
+        assert_alike(sample, state[name], name)
+
+
+# --- what each scheme means -------------------------------------------------------------------------------------------
+
+
+def deviation(values: NDArray[np.float64]) -> float:
+    return float(values.std())
+
+
+def test_depth_scaled_shrinks_the_ends_of_branches_only() -> None:
+    found = drawn(model_of("depth_scaled(0.02, layers)"))
+    for name in ("attention.q", "attention.v", "ffn.up"):
+        assert deviation(found[f"blocks.1.{name}.weight"]) == pytest.approx(0.02, rel=0.05)
+    for name in ("attention.out", "ffn.down"):
+        assert deviation(found[f"blocks.1.{name}.weight"]) == pytest.approx(0.02 / math.sqrt(6), rel=0.05)
+    assert not found["blocks.1.attention.q.bias"].any()
+
+
+def test_deepnorm_scales_all_but_queries_and_keys() -> None:
+    found = drawn(model_of("deepnorm(layers)"))
+    beta = (8 * 3) ** -0.25
+    square, wide = math.sqrt(2 / 128), math.sqrt(2 / 192)
+    assert deviation(found["blocks.0.attention.q.weight"]) == pytest.approx(square, rel=0.05)
+    assert deviation(found["blocks.0.attention.k.weight"]) == pytest.approx(square, rel=0.05)
+    assert deviation(found["blocks.0.attention.v.weight"]) == pytest.approx(beta * square, rel=0.05)
+    assert deviation(found["blocks.0.attention.out.weight"]) == pytest.approx(beta * square, rel=0.05)
+    assert deviation(found["blocks.0.ffn.up.weight"]) == pytest.approx(beta * wide, rel=0.05)
+
+
+def test_small_looks_at_the_width_even_where_the_input_is_wider() -> None:
+    found = drawn(model_of("small"))
+    assert deviation(found["blocks.0.ffn.down.weight"]) == pytest.approx(math.sqrt(2 / (5 * 64)), rel=0.05)
+
+
+def test_orthogonal_matrices_are_orthogonal() -> None:
+    found = drawn(model_of("orthogonal", EXPERTS))
+    up = found["blocks.0.ffn.experts.up.weight"]
+    for matrix in [found["blocks.0.attention.q.weight"], *up]:
+        product = matrix @ matrix.T if len(matrix) <= matrix.shape[1] else matrix.T @ matrix
+        np.testing.assert_allclose(product, np.eye(len(product)), atol=1e-12)
+    assert not np.allclose(up[0], up[1])
+
+
+def test_truncated_and_uniform_stay_within_their_limits() -> None:
+    truncated = drawn(raw("truncated_normal(0.02, limit: 1.5)", "400, 400"))["w"]
+    assert 0.0299 < np.abs(truncated).max() <= 0.03
+    uniform = drawn(raw("uniform(0.5)", "400, 400"))["w"]
+    assert 0.499 < np.abs(uniform).max() < 0.5
+
+
+def test_numbers_are_those_of_the_settings() -> None:
+    source = torch_source(text=LAYERS.format(init="depth_scaled(0.02, layers)", ffn="mlp(hidden: 128)"))
+    assert "std=0.02 / math.sqrt(2 * config.layers)" in source
+    assert "for linear in (self.q, self.k, self.v):\n            nn.init.normal_(linear.weight, std=0.02)" in source
+
+
+def test_nothing_is_written_for_what_torch_does_anyway() -> None:
+    source = torch_source(text="model m(x: [batch, time, 8]) { return x -> layernorm -> linear(8) }")
+    assert "init" not in source.replace("__init__", "")
+
+
+def test_an_option_wins_over_the_block_and_that_over_the_model() -> None:
+    text = """
+block layer(x: [batch, time, width]) -> [batch, time, width] {
+  return x -> linear(width, init: normal(0.5)) as a -> linear(width) as b
+}
+block other {
+  ffn: mlp(hidden: 256)
+  init: normal(0.3)
+}
+model m { vocab: 256  context: 8  width: 256  blocks: layer + other  head: lm  init: normal(0.1) }
+"""
+    found = drawn(load(text=text))
+    expected = {"blocks.0.a.weight": 0.5, "blocks.0.b.weight": 0.1, "blocks.1.ffn.up.weight": 0.3, "head.weight": 0.1}
+    for name, std in expected.items():
+        assert deviation(found[name]) == pytest.approx(std, rel=0.05), name
+
+
+# --- raw weights ------------------------------------------------------------------------------------------------------
+
+RAW = [
+    ("zeros", "torch.zeros(64, 128)"),
+    ("constant(2)", "torch.full((64, 128), 2.0)"),
+    ("normal(0.02)", "torch.randn(64, 128) * 0.02"),
+    ("uniform(0.5)", "torch.empty(64, 128).uniform_(-0.5, 0.5)"),
+    ("xavier", "nn.init.xavier_uniform_(torch.empty(64, 128))"),
+    ("truncated_normal(0.02)", "nn.init.trunc_normal_(torch.empty(64, 128), std=0.02, a=-0.04, b=0.04)"),
+    ("log(1 + indices(128))", "torch.log(1 + torch.arange(128)).expand(64, 128).clone()"),
+    ("indices(128)", "torch.arange(128).float().expand(64, 128).clone()"),
+    ("1 + normal(0.1)", "1 + torch.randn(64, 128) * 0.1"),
+    ("exp(uniform(0.5)) - 1", None),
+]
+
+
+@pytest.mark.parametrize(("init", "text"), RAW, ids=[r[0] for r in RAW])
+def test_raw_weights(init: str, text: str | None) -> None:
+    model = raw(init)
+    source = torch_source(text=f"{_spec(init)}")
+    if text is not None:
+        assert f"self.w = nn.Parameter({text})" in source
+    torch.manual_seed(0)
+    theirs = module_from(model).state_dict()["w"].double().numpy()
+    ours = drawn(model)["w"]
+    if "(1 +" in init or init.startswith(("indices", "zeros", "constant")):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-6)
+    else:
+        assert_alike(ours, theirs, init)
+
+
+def _spec(init: str) -> str:
+    head = "model m(x: [batch, time, 64]) -> [batch, time, 64] {"
+    return f"{head}\n  param w: [64, 128] = {init}\n  return x * (w -> flatten(0) -> mean(0))\n}}\n"
+
+
+def test_two_draws_of_one_expression_differ() -> None:
+    found = drawn(raw("normal(1) - normal(1)"))["w"]
+    assert deviation(found) == pytest.approx(math.sqrt(2), rel=0.05)
+
+
+# --- structure --------------------------------------------------------------------------------------------------------
+
+
+def linears(graph: Graph, prefix: str = "") -> dict[int, str]:
+    found: dict[int, str] = {}
+    for node in graph.nodes:
+        if isinstance(node, OpNode) and node.op.name in ("linear", "conv1d"):
+            found[id(node)] = prefix + node.name
+        if isinstance(node, OpNode):
+            for call in node.blocks.values():
+                found |= linears(call.block.graph, f"{prefix}{node.name}.")
+        if isinstance(node, CallNode):
+            found |= linears(node.block.graph, f"{prefix}{node.name}.")
+        for inner in subgraphs(node):
+            found |= linears(inner, prefix)
+    return found
+
+
+def ends(text: str) -> set[str]:
+    model = load(text=text)
+    names = linears(model.block.graph)
+    return {names[i] for i in branch_ends(model.block)}
+
+
+MODEL = "model m(x: [batch, time, 32]) {{\n{body}\n}}\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("  x += x -> mlp(hidden: 64)\n  return x -> linear(8) as head", {"mlp.down"}),
+        ("  x = layernorm(x + (x -> linear(32) as a))\n  return x -> linear(8) as head", {"a"}),
+        ("  h = x -> layernorm\n  x += (h -> mha(heads: 4)) + (h -> mlp(hidden: 64))\n  return x", {"mha.out", "mlp.down"}),
+        ("  x += 0.5 * (x -> linear(32) as a -> dropout(0.1))\n  return x", {"a"}),
+        ("  h = tanh((x -> linear(32) as a) + (x -> linear(32) as b))\n  return h", set()),
+        ("  x += x -> conv1d(32, kernel: 3, padding: same) as a\n  return x", {"a"}),
+        (f"  x += x -> {EXPERTS}\n  return x", {"moe.experts.down"}),
+        ("  x += x -> layernorm -> linear(32) as a -> layernorm\n  return x", set()),
+        ("  for i in 2 { x += x -> linear(64) as a -> gelu -> linear(32) as b }\n  return x", {"b"}),
+    ],
+)
+def test_ends_of_branches(body: str, expected: set[str]) -> None:
+    assert ends(MODEL.format(body=body)) == expected
+
+
+def test_a_residual_of_another_block_is_one_too() -> None:
+    text = """
+block scaled(x: [..., width], y: [..., width]) -> [..., width] {
+  param gain: [width] = constant(0.1)
+  return x + gain * y
+}
+block layer {
+  attention: mha(heads: 4)
+  ffn: mlp(hidden: 64)
+  residual: scaled
+}
+model m(x: [batch, time, 32]) { return x -> layer -> linear(8) as head }
+"""
+    assert ends(text) == {"layer.attention.out", "layer.ffn.down"}
+
+
+def test_queries_and_keys_are_found_through_rotations_and_norms() -> None:
+    text = MODEL.format(body="  return x -> gqa(heads: 4, kv_heads: 2, qk_norm: rmsnorm, position: rope)")
+    model = load(text=text)
+    (call,) = (n for n in model.block.graph.nodes if isinstance(n, CallNode))
+    names = linears(call.block.graph)
+    assert {names[i] for i in query_key_maps(call.block)} == {"q", "k"}
