@@ -12,16 +12,15 @@ from time import perf_counter
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.syntax import Syntax
 from train import Plan, load_module, model_class, read_bytes, sample, train, write
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = "examples/tiny_llama.arch"
 EMITTED = "build/demo/tiny_llama.py"
 WEIGHTS = "build/demo/tiny_llama.safetensors"
-PLAN = Plan(steps=300, batch=16, time=128, rate=3e-3)
+PLAN = Plan(steps=250, batch=12, time=128, rate=3e-3)
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
 
 
 def title(text: str) -> None:
@@ -41,7 +40,7 @@ def show_class(path: Path, name: str) -> None:
     """Print one class of an emitted file."""
     source = path.read_text(encoding="utf-8")
     found = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == name)
-    console.print(Syntax(ast.get_source_segment(source, found) or "", "python", background_color="default"))
+    console.print(ast.get_source_segment(source, found), style="cyan", markup=False)
 
 
 def texts() -> list[Path]:
@@ -78,7 +77,7 @@ def learn(path: Path) -> None:
 def main() -> None:
     (ROOT / EMITTED).parent.mkdir(parents=True, exist_ok=True)
     title("A spec")
-    console.print(Syntax((ROOT / SPEC).read_text(encoding="utf-8"), "text", background_color="default"))
+    console.print((ROOT / SPEC).read_text(encoding="utf-8").rstrip(), style="cyan", markup=False)
     title("Checked and counted, without torch; a model of 671 billion parameters as fast as a small one")
     archdsl("check", SPEC)
     archdsl("estimate", SPEC)

@@ -1,4 +1,4 @@
-"""Causality is proved: what may look ahead is refused and shown, what may not is accepted, and no proof is ever wrong."""
+"""Causality is proved: what looks ahead is refused and shown, what does not is accepted, and no proof is wrong."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,11 +78,10 @@ def test_masks_that_see_no_later_place(mask: str) -> None:
     assert layers(mask) == []
 
 
-@pytest.mark.parametrize(
-    "mask",
-    ["", "full", "padding", "window(4)", "chunked(4)", "prefix(3)", "global(2)", "strided(3)", "dilated(2, 2)"]
-    + ["random(2, 0)", "causal | prefix(3)", "causal | chunked(4)", "~causal", "documents"],
-)
+LATER = "full padding window(4) chunked(4) prefix(3) global(2) strided(3) random(2,0) dilated(2,2) ~causal documents"
+
+
+@pytest.mark.parametrize("mask", ["", *LATER.split(), "causal | prefix(3)", "causal | chunked(4)"])
 def test_masks_that_see_later_places(mask: str) -> None:
     (found,) = layers(mask)
     assert found.code == "E0406"
@@ -269,7 +268,7 @@ STEPS: Sequence[str] = (
     "x = x -> transpose(1, 2) -> linear(12) -> transpose(1, 2)",
     'x = x -> rearrange("b (n p) d -> b n (p d)", p: 4) -> linear(32) -> rearrange("b n (p d) -> b (n p) d", p: 4)',
     'x = x -> rearrange("b (n p) d -> b n (p d)", p: 4) -> shift -> rearrange("b n (p d) -> b (n p) d", p: 4)',
-    'x = x -> rearrange("b (n p) d -> (b n) p d", p: 3) -> cumsum(axis: 1) -> rearrange("(b n) p d -> b (n p) d", n: 4)',
+    'x = x -> rearrange("b (n p) d -> (b n) p d", p: 3) -> cumsum(1) -> rearrange("(b n) p d -> b (n p) d", n: 4)',
     'x = x -> rearrange("b (n p) d -> b (p n) d", p: 3)',
     "x = x -> unflatten(1, 3, 4) -> flip(2) -> flatten(1, 2)",
     "x = x -> unflatten(1, 3, 4) -> shift(1, axis: 2) -> flatten(1, 2)",

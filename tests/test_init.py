@@ -47,9 +47,16 @@ def drawn(model: Model, seed: int = 0) -> dict[str, NDArray[np.float64]]:
     return dict(arrays(model, seed))
 
 
-def raw(init: str, shape: str = "64, 128", hypers: str = "") -> Model:
-    tensors = "(x: [batch, time, 64]) -> [batch, time, 64]"
-    return load(text=f"model m{hypers}{tensors} {{\n  param w: [{shape}] = {init}\n  return x * (w -> flatten(0) -> mean(0))\n}}\n")
+RAW_SPEC = """
+model m(x: [batch, time, 64]) -> [batch, time, 64] {{
+  param w: [{shape}] = {init}
+  return x * (w -> flatten(0) -> mean(0))
+}}
+"""
+
+
+def raw(init: str, shape: str = "64, 128") -> Model:
+    return load(text=RAW_SPEC.format(init=init, shape=shape))
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -295,7 +302,7 @@ RAW = [
 @pytest.mark.parametrize(("init", "text"), RAW, ids=[r[0] for r in RAW])
 def test_raw_weights(init: str, text: str | None) -> None:
     model = raw(init)
-    source = torch_source(text=f"{_spec(init)}")
+    source = torch_source(text=RAW_SPEC.format(init=init, shape="64, 128"))
     if text is not None:
         assert f"self.w = nn.Parameter({text})" in source
     torch.manual_seed(0)
@@ -305,11 +312,6 @@ def test_raw_weights(init: str, text: str | None) -> None:
         np.testing.assert_allclose(theirs, ours, rtol=1e-6)
     else:
         assert_alike(ours, theirs, init)
-
-
-def _spec(init: str) -> str:
-    head = "model m(x: [batch, time, 64]) -> [batch, time, 64] {"
-    return f"{head}\n  param w: [64, 128] = {init}\n  return x * (w -> flatten(0) -> mean(0))\n}}\n"
 
 
 def test_two_draws_of_one_expression_differ() -> None:
@@ -349,7 +351,10 @@ MODEL = "model m(x: [batch, time, 32]) {{\n{body}\n}}\n"
     [
         ("  x += x -> mlp(hidden: 64)\n  return x -> linear(8) as head", {"mlp.down"}),
         ("  x = layernorm(x + (x -> linear(32) as a))\n  return x -> linear(8) as head", {"a"}),
-        ("  h = x -> layernorm\n  x += (h -> mha(heads: 4)) + (h -> mlp(hidden: 64))\n  return x", {"mha.out", "mlp.down"}),
+        (
+            "  h = x -> layernorm\n  x += (h -> mha(heads: 4)) + (h -> mlp(hidden: 64))\n  return x",
+            {"mha.out", "mlp.down"},
+        ),
         ("  x += 0.5 * (x -> linear(32) as a -> dropout(0.1))\n  return x", {"a"}),
         ("  h = tanh((x -> linear(32) as a) + (x -> linear(32) as b))\n  return h", set()),
         ("  x += x -> conv1d(32, kernel: 3, padding: same) as a\n  return x", {"a"}),

@@ -16,7 +16,7 @@ from archdsl.ir.program import models
 ROOT = Path(__file__).resolve().parent.parent
 
 # Published counts (total, without embeddings, active for each token), as exact as they can be had: of the models that
-# their authors or `transformers` release. BERT's are with both pre-training heads; GPT-J's and ALBERT's with their head.
+# their authors or `transformers` release. BERT has both pre-training heads; GPT-J and ALBERT have their head.
 PUBLISHED = {
     "gpt2": (124_439_808, 85_056_000, 124_439_808),
     "gpt2_medium": (354_823_168, 302_311_424, 354_823_168),
@@ -57,7 +57,7 @@ def _specs() -> Iterator[tuple[Path, str]]:
 
 SPECS = [pytest.param(path, name, id=name) for path, name in _specs()]
 
-# What is rare in the zoo: loops of every kind, shared blocks, raw weights, experts, recurrences, two graphs of one set of
+# What is rare in the zoo: loops of every kind, shared blocks, raw weights, experts, recurrences, two graphs of one
 # weights.
 ODD = {
     "two applications a turn": """

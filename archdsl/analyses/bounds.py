@@ -166,10 +166,10 @@ def _read(form: Form, fact: Fact, reads: Reads, layout: Layout) -> list[Form] | 
         grown = []
         for choice in (read, *read.also):
             for rows, offset in found:
-                added = _add(rows, offset, scales, parts, choice, layout)
-                if added is None:
+                one = _add(rows, offset, scales, parts, choice, layout)
+                if one is None:
                     return None
-                grown.append(added)
+                grown.append(one)
         found = grown
     return [_tidy(rows, offset, form.steps) for rows, offset in found]
 

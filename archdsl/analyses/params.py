@@ -201,11 +201,23 @@ class _Counts:
     def block(self, block: Block) -> Count:
         found = self.memo.get(id(block))
         if found is None:
-            found = Count()
-            for instance in block.instances:
-                self._instance(instance, found)
-            self._graph(block.graph, found, 1, "")
-            self.memo[id(block)] = found
+            found = self.memo[id(block)] = self._count(block, block.instances)
+        return found
+
+    def called(self, node: CallNode) -> Count:
+        """What one call brings. Of a block that a scan has split in two, the part that takes the steps owns what is shared."""
+        return self.block(node.block) if node.step is None else self._count(node.block, ())
+
+    def whole(self, block: Block) -> int:
+        """The total of a block, both parts of it where a scan has split it."""
+        before = self._count(block.before, ()).total if block.before is not None else 0
+        return before + self.block(block).total
+
+    def _count(self, block: Block, instances: tuple[Instance, ...]) -> Count:
+        found = Count()
+        for instance in instances:
+            self._instance(instance, found)
+        self._graph(block.graph, found, 1, "")
         return found
 
     def _instance(self, instance: Instance, into: Count) -> None:
@@ -231,7 +243,7 @@ class _Counts:
     def _node(self, node: Node, into: Count, times: int, index: str) -> None:
         if isinstance(node, CallNode):
             if node.instance is None:
-                into.add(self.block(node.block), f"{node.name}{index}.", times)
+                into.add(self.called(node), f"{node.name}{index}.", times)
         elif isinstance(node, OpNode):
             if node.instance is None:
                 self._op(node, into, f"{node.name}{index}.", times)
@@ -273,7 +285,7 @@ def _by_block(root: Block, counts: _Counts) -> list[BlockParams]:
     names = Counter(b.name for b in order.values())
     rows = []
     for key, block in order.items():
-        each = counts.block(block).total
+        each = counts.whole(block)
         if each == 0 and block is not root:
             continue
         alias = aliases[key]
@@ -291,13 +303,15 @@ def calls(block: Block) -> Iterator[tuple[Block, int, str]]:
             yield instance.block, 1, instance.label
         elif instance.node is not None:
             yield from ((c.block, 1, c.alias) for c in instance.node.blocks.values())
+    if block.before is not None:
+        yield from _calls(block.before.graph, 1)
     yield from _calls(block.graph, 1)
 
 
 def _calls(graph: Graph, times: int) -> Iterator[tuple[Block, int, str]]:
     for node in graph.nodes:
         if isinstance(node, CallNode):
-            if node.instance is None:
+            if node.instance is None and node.step is None:
                 yield node.block, times, node.alias
         elif isinstance(node, OpNode):
             if node.instance is None:

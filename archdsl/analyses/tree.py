@@ -65,36 +65,41 @@ def tree(model: Model) -> Branch:
             str(instance.span),
             (),
             node.weights,
-            _own(node.weights),
+            held(node),
             _inner(node),
             shared=True,
         )
+
+    def held(node: OpNode) -> int:
+        return _own(node.weights) + sum(count.block(c.block).total for c in node.blocks.values())
 
     def _inner(node: OpNode) -> list[Branch]:
         return [b for call in node.blocks.values() for b in of_block(call.block)]
 
     def of_node(node: Node) -> list[Branch]:
         if isinstance(node, CallNode):
-            if node.instance is not None or not count.block(node.block).weights:
+            block = node.block
+            if node.instance is not None or node.step is not None or not (count.whole(block) or count.block(block).weights):
                 return []
             outputs = tuple(v.shape for v in node.outputs)
+            # A scan may have split the block: what it prepares stands before its steps.
+            prepared = [b for n in block.before.graph.nodes for b in of_node(n)] if block.before is not None else []
             return [
                 _branch(
                     node.name,
-                    node.block.name,
+                    block.name,
                     str(node.span),
                     outputs,
                     (),
-                    count.block(node.block).total,
-                    of_block(node.block),
+                    count.whole(block),
+                    prepared + of_block(block),
                 )
             ]
         if isinstance(node, OpNode):
             if node.instance is not None or not (node.weights or node.blocks):
                 return []
-            total = _own(node.weights) + sum(count.block(c.block).total for c in node.blocks.values())
             outputs = tuple(v.shape for v in node.outputs)
-            return [_branch(node.name, node.op.name, str(node.span), outputs, node.weights, total, _inner(node))]
+            return [_branch(node.name, node.op.name, str(node.span), outputs, node.weights, held(node), _inner(node))]
         if isinstance(node, ParamNode):
             kind = "param" if node.weight.trained else "buffer"
             return [

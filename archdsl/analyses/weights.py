@@ -69,8 +69,8 @@ Step = Callable[[str], str]
 """From the name of an application to its steps in the path: `blocks` to `blocks.3` within a loop."""
 
 
-def _of_block(block: Block, prefix: str) -> Iterator[WeightInfo]:
-    for instance in block.instances:
+def _of_block(block: Block, prefix: str, owner: bool = True) -> Iterator[WeightInfo]:
+    for instance in block.instances if owner else ():
         yield from _of_instance(instance, block, prefix)
     yield from _of_graph(block.graph, block, prefix, str)
 
@@ -97,7 +97,8 @@ def _of_graph(graph: Graph, block: Block, prefix: str, step: Step) -> Iterator[W
 def _of_node(node: Node, block: Block, prefix: str, step: Step) -> Iterator[WeightInfo]:
     if isinstance(node, CallNode):
         if node.instance is None:
-            yield from _of_block(node.block, f"{prefix}{step(node.name)}.")
+            # Of a block that a scan has split in two, the part that takes the steps owns what is shared.
+            yield from _of_block(node.block, f"{prefix}{step(node.name)}.", owner=node.step is None)
     elif isinstance(node, OpNode):
         if node.instance is None and (node.weights or node.blocks):
             yield from _of_op(node, block, f"{prefix}{step(node.name)}.")

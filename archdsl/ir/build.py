@@ -206,6 +206,8 @@ class Elaborator:
         self.keep: list[Value] = []
         self.nodes = 0
         self.depth = 0
+        self.user_spans: list[Span] = []
+        """Where the user's spec applied the blocks that are being elaborated, the innermost last."""
         self.root: Frame | None = None
         self.inputs: dict[str, Value] = {}
         self.optional_inputs: set[str] = set()
@@ -216,7 +218,10 @@ class Elaborator:
     # --- reporting ------------------------------------------------------------------------------------------------------
 
     def report(self, problem: ArchError) -> None:
+        """Note what is wrong; what goes wrong within the library is shown where the user called it."""
         for d in problem.diagnostics:
+            if self.user_spans:
+                d = _shown_at(d, self.user_spans[-1])
             if not any(d.code == p.code and d.span == p.span and d.message == p.message for p in self.problems):
                 self.problems.append(d)
 
@@ -1027,6 +1032,8 @@ class Elaborator:
     ) -> tuple[Value, ...]:
         """Apply a block of the language. Errors inside the library are shown where the user wrote the block."""
         self.depth += 1
+        if not span.source.library:
+            self.user_spans.append(span)
         try:
             if self.depth > MAX_BLOCK_DEPTH:
                 raise error("E0207", f"blocks are nested more than {MAX_BLOCK_DEPTH} deep: `{template.name}` applies itself", span)
@@ -1039,6 +1046,8 @@ class Elaborator:
             raise ArchError([_shown_at(d, span) for d in problem.diagnostics]) from None
         finally:
             self.depth -= 1
+            if not span.source.library:
+                self.user_spans.pop()
 
     def _inline(
         self, template: Template, tensors: Sequence[tuple[Any, Span]], named: Mapping[str, tuple[Any, Span]], scope: Scope, span: Span
@@ -1280,11 +1289,9 @@ class Elaborator:
         return given
 
     def _check_type(self, param: ast.TensorParam, value: Value, span: Span, owner: str) -> None:
-        kind = param.type.kind
+        kind = _tensor_kind(param.type)
         if kind is None:
             return
-        if kind not in SIZE_TYPES:
-            raise error("E0203", f"`{kind}` is no type of tensors", param.type.span, help=did_you_mean(kind, SIZE_TYPES) or f"types are {', '.join(SIZE_TYPES)}")
         fits = (
             (kind in ("token", "int", "documents") and value.is_int)
             or (kind in ("bool", "padding") and value.is_bool)
@@ -1538,11 +1545,11 @@ class Elaborator:
         template = self.with_options(Template(declared, {}), args, (), _name_span(node))
         tensors = [(v, _name_span(node)) for v in given.values() if isinstance(v, Value)]
         if isinstance(node, ast.Model):
-            return self._inline(template, tensors, {}, scope, _name_span(node))
+            return self.apply_declared(template, tensors, {}, scope, _name_span(node))
         named = {k: (v, _name_span(node)) for k, v in given.items() if isinstance(v, Value)}
         wanted = {p.name for p in declared.node.header.tensors or ()}
         ordered = [named.pop(k) for k in list(named) if k not in wanted]
-        return self._inline(template, ordered, named, scope, _name_span(node))
+        return self.apply_declared(template, ordered, named, scope, _name_span(node))
 
     def _slot_meaning(self, node: Any) -> tuple[str, frozenset[str]]:
         if isinstance(node, ast.Block):
@@ -1678,7 +1685,7 @@ class Elaborator:
                 raise error("E0402", f"the weight `{s.name}` would have a size, {size}, that is known only when the model runs", dim.span, help="fix it by a hyper-parameter")  # fmt: skip
             shape.append(size)
         wanted = tuple(shape)
-        dtype = s.type.kind or "float"
+        dtype = _tensor_kind(s.type) or "float"
         init = self._first_value(s, wanted, scope)
         if frame.copies is not None:
             wanted = (frame.copies, *wanted)
@@ -1967,7 +1974,7 @@ class Elaborator:
             start = self.ev(c.start, scope)
             shape = self._carry_shape(c, start, scope, sequences[0])
             starts.append(start)
-            types.append((shape, c.type.kind or (start.dtype if isinstance(start, Value) else "float")))
+            types.append((shape, _tensor_kind(c.type) or (start.dtype if isinstance(start, Value) else "float")))
         frame.settle(None)
         with frame.level() as nodes:
             carries = [frame.own(Value(shape, t, c.name, c.span, True)) for c, (shape, t) in zip(s.carries, types, strict=True)]
@@ -2041,11 +2048,13 @@ class Elaborator:
         if not e.args:
             raise error("E0205", f"`{name}` takes a block", e.span)
         block = self.ev(e.args[0].value, scope)
-        if name == "accepts":
+        if name in ("accepts", "given"):
             key = self.ev(e.args[1].value, scope) if len(e.args) == 2 else None
             if not isinstance(key, str):
-                raise error("E0205", '`accepts(block, "name")` takes a block and the name of a hyper-parameter', e.span)
-            return isinstance(block, Template) and key in {h.name for h in _hypers(block)} and key not in block.args
+                raise error("E0205", f'`{name}(block, "name")` takes a block and the name of a hyper-parameter', e.span)
+            if name == "given":
+                return isinstance(block, Template) and key in block.args
+            return isinstance(block, Template) and key in {h.name for h in _hypers(block)}
         if name == "option":
             key = self.ev(e.args[1].value, scope) if len(e.args) == 3 else None
             if not isinstance(key, str) or not isinstance(block, Template):
@@ -2244,9 +2253,7 @@ class Elaborator:
                 if isinstance(size.value, Poly) and size.value.denominator != 1:
                     self._divides(size, scope.frame, dim.span)
                 shape.append(size)
-            kind = param.type.kind or "float"
-            if kind not in SIZE_TYPES:
-                raise error("E0203", f"`{kind}` is no type of tensors", param.type.span, help=did_you_mean(kind, SIZE_TYPES))
+            kind = _tensor_kind(param.type) or "float"
             if param.name in scope.vars:
                 raise error("E0202", f"`{param.name}` is a size or hyper-parameter too", param.span, help="give the tensor another name")
             value = Value(tuple(shape), kind, param.name, param.span, True)
@@ -2312,7 +2319,7 @@ class Elaborator:
                 if param.default is not None:
                     self.optional_inputs.add(param.name)
                 tensors.append((value, node.name_span))
-        return self._inline(template, tensors, {}, scope, node.name_span)
+        return self.apply_declared(template, tensors, {}, scope, node.name_span)
 
     def _input_tensors(self, slot: tuple[Any, Span], scope: Scope, node: ast.Model) -> list[tuple[Value, Span]]:
         """The inputs of a model are those of the block in its `input` slot."""
@@ -2421,6 +2428,14 @@ def _always_divides(remainder: dims.Bin) -> bool:
 def _spelled(n: Num) -> str:
     text = expr_text(n.expr) if not any("." in x for x in dims.free_names(n.expr)) else str(n)
     return text if text.replace("_", "") == str(n) else f"{text} = {n}" if n.static else text
+
+
+def _tensor_kind(t: ast.TensorType) -> str | None:
+    """The type that a shape is written with, if any. Raises E0203 for an unknown one."""
+    if t.kind is not None and t.kind not in SIZE_TYPES:
+        help_ = did_you_mean(t.kind, SIZE_TYPES) or f"types are {', '.join(SIZE_TYPES)}"
+        raise error("E0203", f"`{t.kind}` is no type of tensors", t.span, help=help_)
+    return t.kind
 
 
 def _dim_words(text: str, n: Num) -> str:
@@ -2582,6 +2597,8 @@ def _repeat(count: Num, part: ListValue, span: Span) -> ListValue:
     assert isinstance(n, int)
     if n < 0 or n * len(part.items) > MAX_LIST:
         raise error("E0404", f"a list has at most {MAX_LIST:,} elements, and this would have {n * len(part.items):,}", span)
+    if n == 0:
+        return ListValue((), Plus(()))
     return ListValue(part.items * n, Times(count.expr, part.pattern))
 
 

@@ -21,8 +21,8 @@ WORDS = frozenset(
     "top2 backward forward yarn ntk llama3 longrope dynamic".split()
 )
 CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
-FUNCTIONS = ("shared", "accepts", "offer", "option")
-RESERVED = frozenset({*CONSTANTS, *FUNCTIONS, "training"})
+FUNCTIONS = ("shared", "accepts", "offer", "given", "option")
+RESERVED = frozenset({*CONSTANTS, *FUNCTIONS[:3], "training"})
 
 
 @dataclass(eq=False)
@@ -77,7 +77,42 @@ def declare(source: Source, tree: ast.File) -> tuple[Module, list[Diagnostic]]:
             )
         else:
             module.names[declaration.name] = declaration
+        if isinstance(declaration, ast.Block | ast.Model):
+            problems += _signature_problems(declaration)
     return module, problems
+
+
+def _signature_problems(declaration: ast.Block | ast.Model) -> list[Diagnostic]:
+    """Names that a signature gives twice: hyper-parameters, tensors, and a tensor called like an axis."""
+    header = declaration.header
+    seen: dict[str, Span] = {}
+    problems = []
+    for entry in (*(header.hypers or ()), *(header.tensors or ())):
+        if entry.name in seen:
+            problems.append(
+                Diagnostic(
+                    "E0202",
+                    f"`{declaration.name}` declares `{entry.name}` twice",
+                    entry.span,
+                    labels=(Label(seen[entry.name], "first declared here"),),
+                    help="give one of them another name",
+                )
+            )
+        seen.setdefault(entry.name, entry.span)
+    tensors = {t.name for t in header.tensors or ()}
+    for param in header.tensors or ():
+        for dim in param.type.dims:
+            if isinstance(dim, ast.Name) and dim.id in tensors:
+                problems.append(
+                    Diagnostic(
+                        "E0202",
+                        f"`{dim.id}` is a tensor of `{declaration.name}` and the name of an axis",
+                        dim.span,
+                        labels=(Label(seen[dim.id], "the tensor"),),
+                        help="a tensor and an axis of one signature have different names",
+                    )
+                )
+    return problems
 
 
 class Loader:

@@ -313,6 +313,7 @@ KINDS: dict[str, tuple[str, Any]] = {
     "block": ("a block", lambda v: isinstance(v, Template | Instance)),
     "mask": ("a mask", lambda v: isinstance(v, Mask)),
     "position": ("a position", lambda v: isinstance(v, Template | Instance)),
+    "added": ("a position that is added to the embedding, learned or sinusoidal (rope and the like belong to the layers)", lambda v: isinstance(v, Template | Instance) and not hasattr(getattr(v, "template", v).target, "attend")),
     "scheme": ("a scheme such as normal(0.02)", lambda v: isinstance(v, Scheme)),
     "scaling": ("a scaling of rope: linear, ntk, yarn, llama3 or longrope", lambda v: isinstance(v, Scheme)),
     "list": ("a list", lambda v: isinstance(v, ListValue | tuple | Template | Instance)),

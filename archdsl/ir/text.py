@@ -255,7 +255,7 @@ class _BlockPrinter:
                 if node.instance is not None
                 else self.blocks[id(node.block)]
             )
-            part = f" {node.part}" if node.part else ""
+            part = " prepare" if node.step is not None else " step" if node.block.before is not None else ""
             step = f" as {node.name}" if node.name and node.instance is None else ""
             bound = ", ".join(f"{k} = {expr_text(e)}" for k, e in node.bind.items() if "." not in k and _readable(e))
             return [

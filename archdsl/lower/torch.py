@@ -1156,8 +1156,15 @@ class Groups(NamedTuple):
 GROUPED_MATMUL = '''
 def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Each expert's rows of x times its own matrix."""
-    if hasattr(F, "grouped_mm"):
+    compiling = torch.compiler.is_compiling()
+    if hasattr(F, "grouped_mm") and (x.dtype == torch.bfloat16 or not compiling):
         return F.grouped_mm(x, weight, offs=ends)
+    if compiling:  # the grouped kernel is traced in bfloat16 only, and how many rows an expert gets is not known
+        expert = torch.searchsorted(ends, torch.arange(x.size(0), device=x.device), right=True)
+        y = x.new_zeros(x.size(0), weight.size(-1))
+        for i, matrix in enumerate(weight):
+            y = torch.where((expert == i)[:, None], x @ matrix, y)
+        return y
     parts = x.tensor_split(ends[:-1].cpu())
     return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])
 '''

@@ -8,7 +8,7 @@ from typing import ClassVar
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.op import EVERYWHERE, Application, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import called, demand_floats, demand_like, first_input, listed, number, own_but
+from archdsl.ops._common import called, demand_own_type, demand_like, first_input, listed, number, own_but
 
 
 def recurrent_weights(call: Application, gates: int, suffix: str) -> Sequence[Weight]:
@@ -40,7 +40,7 @@ class Layer(Primitive):
     gates: ClassVar[int]
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
+        demand_own_type(self, call)
 
     def weights(self, call: Application) -> Sequence[Weight]:
         return recurrent_weights(call, self.gates, "_l0")
@@ -69,7 +69,7 @@ class Cell(Primitive):
     mixes = False
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
+        demand_own_type(self, call)
         rank = len(call.shape(0))
         for i in range(1, len(call.inputs)):
             if len(call.shape(i)) != rank:

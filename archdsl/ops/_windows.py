@@ -11,7 +11,7 @@ from archdsl.ir.dims import Num, Shape, add, binary, floordiv, free_names, num, 
 from archdsl.ir.graph import OpNode, Weight
 from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, Primitive, Reads, TorchScope, same
 from archdsl.ir.static import ListValue, kind_of
-from archdsl.ops._common import demand_floats, equals, first_input, listed, number
+from archdsl.ops._common import demand_floats, demand_own_type, equals, first_input, listed, number
 
 Options = Mapping[str, Any]
 
@@ -255,6 +255,7 @@ class Convolution(Windowed):
 
     def check(self, call: Application) -> None:
         super().check(call)
+        demand_own_type(self, call)
         demand_groups(call, self.channels(call.shape(0)))
 
     def shapes(self, call: Application) -> Sequence[Shape]:
@@ -319,11 +320,22 @@ class Pooling(Windowed):
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         found = self.windows(node.options)
-        settings = joined([e.number(w.kernel) for w in found])
+        settings = self.sizes_text([e.number(w.kernel) for w in found], "1")
         if any(w.stride.value != w.kernel.value for w in found):
-            settings += f", stride={joined([e.number(w.stride) for w in found])}"
-        settings += setting("padding", [w.before for w in found], 0, e.number)
-        return self.applied(node, e, lambda x: f"F.{self.function}({x}, {settings})")
+            settings += f", stride={self.sizes_text([e.number(w.stride) for w in found], '1')}"
+        if not all(equals(w.before, 0) for w in found):
+            settings += f", padding={self.sizes_text([e.number(w.before) for w in found], '0')}"
+        shape = first_input(node).shape
+        if len(shape) == 2:
+            return f"F.{self.function}_pool2d({e.at(0)}.unsqueeze(0), {settings}).squeeze(0)"
+        if len(shape) > 4:
+            leading = listed(["-1", *(e.number(n) for n in shape[1:-2])])
+            return f"F.{self.function}_pool2d({e.at(0)}.flatten(0, -3), {settings}).unflatten(0, {leading})"
+        return f"F.{self.function}_pool2d({e.arg(0)}, {settings})"
+
+    def sizes_text(self, texts: Sequence[str], aside: str) -> str:
+        """Sizes for torch's pooling of the last two axes: time and channels, which stand aside, or height and width."""
+        return listed([*texts, aside]) if self.spatial == 1 else joined(texts)
 
 
 class Transposed(Sliding):
@@ -342,7 +354,7 @@ class Transposed(Sliding):
         return [(zero, n) if int(n) < 0 else halves(n)[::-1] for n in spare]
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
+        demand_own_type(self, call)
         for option in ("kernel", "stride"):
             demand_per_axis(call, option, self.spatial)
         demand_padding(call, self.spatial)

@@ -16,7 +16,7 @@ class AvgPool1d(Pooling):
         "-> [..., time, channels]"
     )
     spatial = 1
-    function = "avg_pool1d"
+    function = "avg"
     examples = (
         Example("x -> avg_pool1d(2)", "x: [2, 6, 8]"),
         Example("x -> avg_pool1d(3, stride: 2, padding: 1)"),

@@ -16,7 +16,7 @@ class AvgPool2d(Pooling):
         "-> [batch, channels, rows, columns]"
     )
     spatial = 2
-    function = "avg_pool2d"
+    function = "avg"
     examples = (
         Example("x -> avg_pool2d(2)", "x: [2, 3, 6, 4]"),
         Example("x -> avg_pool2d([3, 2], stride: [2, 1], padding: [1, 0])", "x: [2, 3, 6, 4]"),

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from archdsl.ir.dims import Num, Poly, Shape, binary, num, shape_text
+from archdsl.ir.dims import Num, Poly, Shape, binary, neg, num, shape_text
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import EVERYWHERE, Application, At, Example, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import called, demand_at_most, equals, first_input, later, minus
+from archdsl.ops._common import called, demand_at_most, equals, first_input, later, minus, without_floors
 
 
 class Index(Primitive):
@@ -79,8 +79,10 @@ class Index(Primitive):
         if high is not size:
             demand_at_most(call, high, size, "a slice ends within its axis")
         demand_at_most(call, low, high, "a slice begins before it ends")
-        if negative(low):
-            demand_at_most(call, num(0), low, "a slice begins within its axis")
+        start = item[1]
+        if start is not None and negative(start):
+            back = num(-start.value) if isinstance(start.value, int) else minus(size, low)
+            demand_at_most(call, back, size, "a slice begins within its axis")
 
     def build(self, call: Application) -> Sequence[Any]:
         whole = all(
@@ -129,10 +131,9 @@ def spread(items: Sequence[Any], rank: int) -> list[Any]:
 
 
 def negative(n: Num) -> bool:
-    """Whether a place counts from the end."""
-    if isinstance(n.value, Poly):
-        return all(c < 0 for _, c in n.value.terms)
-    return n.value < 0
+    """Whether a place counts from the end: -1, `-time`, `-time // 2`."""
+    least = without_floors(neg(n.value))
+    return all(c > 0 for _, c in least.terms) if isinstance(least, Poly) else least > 0
 
 
 def ends(item: tuple[Any, ...], size: Num) -> tuple[Num, Num]:

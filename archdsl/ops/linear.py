@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from archdsl.ir.graph import OpNode, Weight
 from archdsl.ir.op import Application, Code, Example, Primitive, TorchScope
+from archdsl.ops._common import demand_own_type
 
 GROUPED_LINEAR = '''
 class GroupedLinear(nn.Module):
@@ -34,6 +35,9 @@ class Linear(Primitive):
         Example("x -> linear(5, bias: false)"),
         Example("x -> linear(5)", "x: [3, 8]"),
     )
+
+    def check(self, call: Application) -> None:
+        demand_own_type(self, call)
 
     def weights(self, call: Application) -> Sequence[Weight]:
         inputs, features = call.axes["inputs"], call.size("features")

@@ -56,7 +56,7 @@ class LinearRecurrence(Primitive):
         if len(a) != len(b):
             raise call.error(
                 "E0302",
-                f"`linear_recurrence` needs as many axes of factors as of terms, not {shape_text(a)} and {shape_text(b)}",
+                f"`linear_recurrence` needs factors with the axes of terms, not {shape_text(a)} and {shape_text(b)}",
                 input=1,
                 help="`unsqueeze(axis)` adds an axis of size 1",
             )

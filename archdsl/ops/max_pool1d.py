@@ -14,7 +14,7 @@ class MaxPool1d(Pooling):
         "-> [..., time, channels]"
     )
     spatial = 1
-    function = "max_pool1d"
+    function = "max"
     examples = (
         Example("x -> max_pool1d(2)", "x: [2, 6, 8]"),
         Example("x -> max_pool1d(3, stride: 2, padding: 1)"),

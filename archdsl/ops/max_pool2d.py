@@ -14,7 +14,7 @@ class MaxPool2d(Pooling):
         "-> [batch, channels, rows, columns]"
     )
     spatial = 2
-    function = "max_pool2d"
+    function = "max"
     examples = (
         Example("x -> max_pool2d(2)", "x: [2, 3, 6, 4]"),
         Example("x -> max_pool2d([3, 2], stride: [2, 1], padding: [1, 0])", "x: [2, 3, 6, 4]"),

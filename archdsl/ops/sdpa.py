@@ -40,6 +40,12 @@ def attention(
 '''
 
 
+def scores_pairs(target: Any) -> bool:
+    """Whether a block of the user's takes queries and keys and so may add to the scores."""
+    node = getattr(target, "node", None)
+    return node is not None and node.header.tensors is not None and len(node.header.tensors) == 2
+
+
 class SDPA(Primitive):
     """Scaled dot-product attention (Vaswani et al., 2017, equation 1): `softmax(q k^T * scale + bias) v` over the keys that `mask` lets see.
 
@@ -89,7 +95,14 @@ class SDPA(Primitive):
             target = (position.template if isinstance(position, Instance) else position).target
             if isinstance(target, Position):
                 q, k, extra = target.attend(call, position, q, k, mask, options["rotated"])
-            elif isinstance(position, Template | Instance):
+            elif not scores_pairs(target):
+                raise call.error(
+                    "E0204",
+                    f"`{target.name}` does not act inside attention",
+                    option="position",
+                    help="a position that is added to the embedding belongs to the model's `position` slot",
+                )
+            else:
                 # A block of the user's: scores from queries and keys.
                 extra = call.apply_block(position, (q, k), "position")[0]
             if extra is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Application, Example, Primitive, TorchScope
-from archdsl.ops._common import demand_floats
+from archdsl.ops._common import demand_own_type
 
 
 class Unembed(Primitive):
@@ -18,7 +18,7 @@ class Unembed(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
+        demand_own_type(self, call)
         width, expected = call.axes["width"], call.axes["table_width"]
         if width.value != expected.value:
             raise call.error(

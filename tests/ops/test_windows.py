@@ -128,6 +128,12 @@ def test_pools_agree_with_torch(kind: str, options: str, settings: tuple[int, ..
         expected = getattr(F, f"{kind}_pool1d")(x.transpose(1, 2), *settings).transpose(1, 2)
         torch.testing.assert_close(module(x), expected)
         assert evaluate(output.shape[1].value, {"batch": 2, "time": time}) == expected.size(1)
+    for leading in ((), (2, 3), (2, 3, 2)):
+        axes = "".join(f"{name}, " for name in "abc"[: len(leading)])
+        _, module = compiled(f"x -> {kind}_pool1d({options})", f"[{axes}time, 4]")
+        x = torch.randn(*leading, 7, 4)
+        expected = getattr(F, f"{kind}_pool1d")(x.view(-1, 7, 4).transpose(1, 2), *settings).transpose(1, 2)
+        torch.testing.assert_close(module(x), expected.reshape(*leading, -1, 4))
     _, module = compiled(f"x -> {kind}_pool2d({options})", "[batch, channels, time, 6]")
     x = torch.randn(2, 3, 7, 6)
     torch.testing.assert_close(module(x), getattr(F, f"{kind}_pool2d")(x, *settings))
@@ -150,3 +156,26 @@ def test_what_does_not_fit_is_said(expression: str, code: str) -> None:
     with pytest.raises(ArchError) as problem:
         archdsl.load(text=f"model m(x: [2, 5, 4]) {{ return {expression} }}")
     assert [d.code for d in problem.value.diagnostics] == [code]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "use",
+    [
+        "conv1d(8, kernel: 4, stride: 2)",
+        "conv1d(8, kernel: 3, dilation: 2, padding: causal)",
+        "conv_transpose1d(8, kernel: 4, stride: 2, padding: causal)",
+        "max_pool1d(2)",
+        "avg_pool1d(3, stride: 2, padding: 1)",
+        "unsqueeze(1) -> conv2d(4, kernel: 3, stride: 2, padding: 1) -> max_pool2d(2, stride: 1)",
+        "unsqueeze(1) -> conv_transpose2d(2, kernel: 3, stride: 2, padding: same)",
+    ],
+)
+def test_any_time_compiles_and_exports(use: str) -> None:
+    _, module = compiled(f"x -> {use}", "[batch, time, 8]")
+    x = torch.randn(3, 12, 8)
+    torch.testing.assert_close(torch.compile(module, fullgraph=True, backend="aot_eager")(x), module(x))
+    sizes = {0: torch.export.Dim("batch", min=2, max=64), 1: torch.export.Dim("time", min=8, max=4096)}
+    exported = torch.export.export(module, (x,), dynamic_shapes=(sizes,)).module()
+    longer = torch.randn(5, 21, 8)
+    torch.testing.assert_close(exported(longer), module(longer))

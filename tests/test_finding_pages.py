@@ -1,4 +1,4 @@
-"""The page of each finding after the syntax keeps its word: the wrong example raises exactly its code, the right one compiles."""
+"""The page of each finding after the syntax keeps its word: the wrong example raises its code, the right one none."""
 
 import re
 from pathlib import Path

@@ -1,0 +1,40 @@
+"""Goldens: texts that are kept in the repository and must come out again, byte by byte."""
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+UPDATE = "--update-golden"
+SHOWN = 60
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(UPDATE, action="store_true", help="write what comes out as the new goldens, instead of comparing")
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether goldens are to be written."""
+    return bool(request.config.getoption(UPDATE))
+
+
+@pytest.fixture
+def golden(update_golden: bool) -> Callable[[Path, str], None]:
+    """`golden(path, text)` fails unless the file at `path` holds `text`; one that is missing fails too."""
+
+    def compare(path: Path, text: str) -> None:
+        if update_golden:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+            return
+        if not path.exists():
+            pytest.fail(f"{path} is missing; `pytest {UPDATE}` writes it", pytrace=False)
+        kept = path.read_text(encoding="utf-8")
+        if kept != text:
+            lines = difflib.unified_diff(kept.splitlines(), text.splitlines(), "kept", "now", lineterm="", n=1)
+            shown = "\n".join(list(lines)[:SHOWN])
+            pytest.fail(f"{path} has changed; if this is meant, `pytest {UPDATE}` writes it:\n{shown}", pytrace=False)
+
+    return compare
