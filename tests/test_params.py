@@ -58,7 +58,7 @@ def _specs() -> Iterator[tuple[Path, str]]:
 SPECS = [pytest.param(path, name, id=name) for path, name in _specs()]
 
 # What is rare in the zoo: loops of every kind, shared blocks, raw weights, experts, recurrences, two graphs of one
-# weights.
+# set of weights.
 ODD = {
     "two applications a turn": """
         model m(width = 8)(x: [batch, time, width]) {

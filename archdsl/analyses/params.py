@@ -205,7 +205,7 @@ class _Counts:
         return found
 
     def called(self, node: CallNode) -> Count:
-        """What one call brings. Of a block that a scan has split in two, the part that takes the steps owns what is shared."""
+        """What a call brings. Of a block split in two by a scan, the part that takes the steps owns what is shared."""
         return self.block(node.block) if node.step is None else self._count(node.block, ())
 
     def whole(self, block: Block) -> int:

@@ -79,7 +79,11 @@ def tree(model: Model) -> Branch:
     def of_node(node: Node) -> list[Branch]:
         if isinstance(node, CallNode):
             block = node.block
-            if node.instance is not None or node.step is not None or not (count.whole(block) or count.block(block).weights):
+            if (
+                node.instance is not None
+                or node.step is not None
+                or not (count.whole(block) or count.block(block).weights)
+            ):
                 return []
             outputs = tuple(v.shape for v in node.outputs)
             # A scan may have split the block: what it prepares stands before its steps.

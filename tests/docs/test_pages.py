@@ -85,6 +85,7 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updat
     for file in ROOT.glob("*.md"):
         shutil.copy(file, tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     names: dict[str, object] = {"__name__": "__page__"}
     changed = {}
