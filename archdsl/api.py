@@ -285,10 +285,9 @@ def to_torch(
 def module_from(model: Model) -> nn.Module:
     """The emitted module of a loaded model."""
     from archdsl.lower.load import load_source
-    from archdsl.lower.python import class_name
     from archdsl.lower.torch import emit
 
-    module: nn.Module = load_source(emit(model), class_name(model.name))()
+    module: nn.Module = load_source(emit(model))()
     return module
 
 

@@ -61,7 +61,6 @@ def run(
             "E0502", "running a model needs PyTorch, which is not installed", help="pip install 'archdsl[torch]'"
         ) from None
     from archdsl.lower.load import load_source
-    from archdsl.lower.python import class_name
     from archdsl.lower.torch import emit
 
     where = _device(torch, device)
@@ -81,7 +80,7 @@ def run(
 
     def build() -> torch.nn.Module:
         with torch.device(where):
-            made: torch.nn.Module = load_source(source, class_name(model.name))()
+            made: torch.nn.Module = load_source(source)()
         return made
 
     module = timed("build", build)

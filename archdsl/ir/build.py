@@ -43,7 +43,7 @@ from archdsl.ir.graph import (
     subgraphs,
 )
 from archdsl.ir.masks import Mask
-from archdsl.ir.op import Primitive
+from archdsl.ir.op import At, Primitive
 from archdsl.ir.program import (
     CONSTANTS,
     FUNCTIONS,
@@ -923,6 +923,11 @@ class Elaborator:
         site.as_name, site.label, site.level = as_name, label, level
         if instance is not None:
             site.instance, site.handle = instance, handle
+        if op.own_type:
+            site.inputs = tuple(
+                self.primitive(frame, scope, "cast", [v], {"dtype": "float"}, span)[0] if isinstance(v, Value) and v.dtype in ("float32", "bfloat16") else v
+                for v in site.inputs
+            )
         op.check(site)
         outputs = tuple(op.build(site))
         if instance is not None and handle is not None:
@@ -1984,13 +1989,11 @@ class Elaborator:
             inner.vars.update({c.name: v for c, v in zip(s.carries, carries, strict=True)})
             inner.vars.update(dict(zip(s.names, slices, strict=True)))
             scope.body.emits.append(emits)
-            frame.turns.append(Turn({}))
             try:
                 self.statements(s.body, inner)
                 frame.settle(None)
             finally:
                 scope.body.emits.pop()
-                frame.turns.pop()
             ends = []
             for c, (shape, _) in zip(s.carries, types, strict=True):
                 end = inner.vars[c.name]
@@ -2130,7 +2133,7 @@ class Elaborator:
                 self._check_expert(node.block, span)
             elif isinstance(node, OpNode) and node.weights and not node.op.has_grouped():
                 raise error("E0204", f"`{node.op.name}` cannot stand in an expert: its weights have no form for many experts at once", span, help="linear, layernorm and rmsnorm can")  # fmt: skip
-            elif isinstance(node, OpNode) and node.op.mixes and not node.op.elementwise:
+            elif isinstance(node, OpNode) and node.op.mixes and any(r and r[0] != At(((0, Fraction(1)),)) for r in node.op.reads(node)):
                 raise error("E0204", f"an expert mixes no positions, and `{node.op.name}` does", span)
             elif not isinstance(node, OpNode | CheckNode):
                 raise error("E0204", "an expert is a plain block: no loops, raw weights or conditions", span)

@@ -219,15 +219,18 @@ class Frame:
 
     def allocate(self, base: str) -> str:
         """A step in the path of names that no other application of the block has."""
-        base = safe_name(base)
-        if self.turns:
-            turn = self.turns[-1]
-            turn.seen[base] = turn.seen.get(base, 0) + 1
-            slot = (base, turn.seen[base])
-            if slot not in turn.names:
-                turn.names[slot] = self._unique(base)
-            return turn.names[slot]
-        return self._unique(base)
+        return self._in_turn(len(self.turns) - 1, safe_name(base))
+
+    def _in_turn(self, depth: int, base: str) -> str:
+        """The n-th application of a name in a turn has one name in every turn, of this loop and of the loops around it."""
+        if depth < 0:
+            return self._unique(base)
+        turn = self.turns[depth]
+        turn.seen[base] = turn.seen.get(base, 0) + 1
+        slot = (base, turn.seen[base])
+        if slot not in turn.names:
+            turn.names[slot] = self._in_turn(depth - 1, base)
+        return turn.names[slot]
 
     def _unique(self, base: str) -> str:
         name, n = base, 1

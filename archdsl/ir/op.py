@@ -191,6 +191,8 @@ class Primitive:
     """The last tensor of the signature may be given any number of times."""
     mixes: ClassVar[bool] = True
     """Whether places other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
+    own_type: ClassVar[bool] = False
+    """Whether its kernel wants real inputs in the type of its weights: others are cast to it first."""
     numpy: ClassVar[str | NumpyFunction | None] = None
     """How to compute it with numpy in a weight's first value: a function's name in numpy, or a function; None where it cannot stand there."""
     examples: ClassVar[tuple[Example, ...]] = ()

@@ -17,7 +17,7 @@ from archdsl.syntax import ast
 
 # Words that stand for themselves; an option says which of them it takes.
 WORDS = frozenset(
-    "pre post branch sandwich serial parallel same float float32 bfloat16 int tokens "
+    "pre post branch sandwich serial parallel same float float32 bfloat16 int bool tokens "
     "top2 backward forward yarn ntk llama3 longrope dynamic".split()
 )
 CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "none": None}

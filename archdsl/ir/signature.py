@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from archdsl.diagnostics import Label
@@ -23,8 +24,8 @@ def promoted(inputs: Sequence[Input]) -> str:
     for value in tensors:
         dtype = "int" if value.is_int else "bool" if value.is_bool else value.dtype
         found = max(found, dtype, key=ORDER.index)
-    if found in ("bool", "int") and any(isinstance(v, Num) and not isinstance(v.value, int) for v in inputs):
-        return "float"
+    if found in ("bool", "int") and any(isinstance(v, Num) and isinstance(v.value, Fraction | float) for v in inputs):
+        return "float32"
     return "int" if found == "bool" and any(isinstance(v, Num) for v in inputs) else found
 
 

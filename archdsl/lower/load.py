@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import linecache
 import sys
@@ -9,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 
-def load_source(source: str, class_name: str) -> type[Any]:
-    """The class of that name from an emitted file, executed as a module of its own. The same text is executed once.
+def load_source(source: str, class_name: str = "") -> type[Any]:
+    """The model's class from an emitted file (the last one, unless named), executed as a module of its own, once for each text.
 
     Tracebacks, debuggers and `inspect.getsource` show its lines."""
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
@@ -27,5 +28,6 @@ def load_source(source: str, class_name: str) -> type[Any]:
         except BaseException:
             del sys.modules[name]
             raise
-    found: type[Any] = getattr(module, class_name)
+    name = class_name or [n.name for n in ast.parse(source).body if isinstance(n, ast.ClassDef)][-1]
+    found: type[Any] = getattr(module, name)
     return found

@@ -44,6 +44,8 @@ from archdsl.lower.python import WIDTH, class_name, formatted, local_name, singu
 
 IN, NAME, FREE, END = "\x02", "\x04", "\x05", "\x03"
 INPUT_TOKEN = re.compile(f"{IN}(-?\\d+):(\\d+){END}")
+PART = "\x06"
+PART_TOKEN = re.compile(f"{PART}(\\w+){END}")
 NAME_TOKEN = re.compile(f"{NAME}([^{END}]*){END}")
 FREE_TOKEN = re.compile(f"{FREE}([^{END}]*){END}")
 RELEASED = -5
@@ -359,6 +361,14 @@ class Writer:
             code, v, _ = self.pending.pop(id(value))
             return self.bind(v, code)
         return self.bound[id(value)]
+
+    def own_type(self) -> str:
+        """The type of the model's own numbers."""
+        for value in self.block.graph.inputs:
+            name = self.bound.get(id(value), "")
+            if value.dtype == "float" and self.holder.get(name) == id(value):
+                return f"{name}.dtype"
+        return "next(self.parameters()).dtype"
 
     # --- numbers ---
 
@@ -757,10 +767,16 @@ class Writer:
         counts = {n: sum(1 for t in node.turns for m, _ in parts[t].modules if m == n) for p in parts for n, _ in p.modules}
         for name in dict.fromkeys(n for p in parts for n, _ in p.modules):
             self._module_list(name, node, parts)
-        if len(texts) == 1 and len(orders) == 1 and all(len({m for m, _ in p.modules}) == len(p.modules) for p in parts):
+        once = all(len({m for m, _ in p.modules}) == len(p.modules) for p in parts)
+        sliced = any(PART_TOKEN.search(text) for p in parts for _, text in p.lines)
+        if len(texts) == 1 and len(orders) == 1 and once and not sliced:
             self._one_loop(node, parts)
+        elif len(texts) == 1 and len(orders) == 1 and not parts[0].varying and len(node.turns) > 1:
+            self._indexed_loop(node, parts[0])
         else:
             self._runs(node, parts, counts)
+        if self.recording is not None:
+            self.recording.extend(m for t in node.turns for m in parts[t].modules)
         if width:
             for t, emitted in enumerate(node.emitted):
                 for j, value in enumerate(emitted):
@@ -835,8 +851,6 @@ class Writer:
                 body.none.add(id(value))
         self.written.forward = lines
         self.recording = recording
-        if recording is not None:
-            recording.extend(body.modules)
         self.modules = outer_modules if recording is not None else self.modules
         self.bound = {**self.bound, **kept_bound}
         self.holder = before
@@ -864,12 +878,45 @@ class Writer:
         elif changed:
             self.line(f"{', '.join(n for n, _ in changed)} = {', '.join(t for _, t in changed)}")
 
+    def _source(self, name: str) -> str:
+        """The list of a loop's modules: the module's own, or, in a loop within a loop, the part that belongs to the outer turn."""
+        return f"self.{name}" if self.recording is None else f"{PART}{name}{END}"
+
+    def _indexed_loop(self, node: LoopNode, part: BodyText) -> None:
+        """Equal turns that use several modules of a list each: turn i has its slice."""
+        names = [n for n, _ in part.modules]
+        each = {n: names.count(n) for n in names}
+        words = {w for _, text in part.lines for w in re.findall(r"\w+", text)} | set(self.holder)
+        index = next(n for n in ("i", "j", "k", *(f"i_{n}" for n in range(2, 99))) if n not in words)
+        seen: dict[str, int] = {}
+        nested = {m[1] for _, text in part.lines for m in PART_TOKEN.finditer(text)}
+        self.line(f"for {index} in range({self._length(node)}):")
+        lines = []
+        for indent, text in part.lines:
+            def piece(m: re.Match[str]) -> str:
+                n = each[m[1]]
+                return f"{self._source(m[1])}[{n} * {index} : {n} * ({index} + 1)]"
+
+            text = PART_TOKEN.sub(piece, text)
+            for name in each:
+                if name not in nested:
+
+                    def place(m: re.Match[str], name: str = name) -> str:
+                        k = seen.get(name, 0)
+                        seen[name] = k + 1
+                        at = index if each[name] == 1 else f"{each[name]} * {index} + {k}" if k else f"{each[name]} * {index}"
+                        return f"{self._source(name)}[{at}]{m[1]}"
+
+                    text = re.sub(rf"(?<![\w.\x06]){re.escape(part.variables[name])}\b()", place, text)
+            lines.append((indent, text))
+        self._indented(lines)
+
     def _one_loop(self, node: LoopNode, parts: list[BodyText]) -> None:
         first = parts[0]
         variables, sources = [], []
         for name, _ in first.modules:
             variables.append(first.variables[name])
-            sources.append(f"self.{name}" if self.recording is None else self.modules.get(name, f"self.{name}"))
+            sources.append(self._source(name))
         for name in first.varying:
             variables.append(name)
             sources.append(self._list_of(node, [self._outer(p, p.varying[name]) for p in parts]))
@@ -900,7 +947,8 @@ class Writer:
                 runs.append((t, 1))
         period = next((p for p in range(2, 13) if len(turns) % p == 0 and all(turns[i] == turns[i % p] for i in range(len(turns)))), 0)
         position: dict[str, int] = {}
-        if len(runs) > 3 and period and period < len(turns):
+        sliced = any(PART_TOKEN.search(t) for p in parts for _, t in p.lines)
+        if len(runs) > 3 and period and period < len(turns) and not sliced:
             self._period(node, parts, turns[:period], len(turns) // period)
             return
         for body, count in runs:
@@ -915,14 +963,17 @@ class Writer:
                 whole = low == 0 and high == counts[name]
                 slices.append((name, low, high, whole))
             lines = [(i, self._outer_names(text, part)) for i, text in part.lines]
-            if count == 1 or any(v > 1 for v in each.values()):
+            if count == 1 or any(v > 1 for v in each.values()) or any(PART_TOKEN.search(t) for _, t in lines):
                 for k in range(count):
                     seen: dict[str, int] = {}
                     for i, text in lines:
                         self.written.forward.append((self.indent + i, self._indexed(text, part, slices, each, k, seen)))
                 continue
             variables = [part.variables[n] for n, *_ in slices]
-            sources = [f"self.{n}" if whole else f"self.{n}[{low or ''}:{'' if high == counts[n] else high}]" for n, low, high, whole in slices]
+            sources = [
+                self._source(n) if whole else f"{self._source(n)}[{low or ''}:{'' if high == counts[n] else high}]"
+                for n, low, high, whole in slices
+            ]
             if not variables:
                 self.line(f"for _ in range({count}):")
             elif len(variables) == 1:
@@ -939,16 +990,20 @@ class Writer:
         return text
 
     def _indexed(self, text: str, part: BodyText, slices: Any, each: Mapping[str, int], turn: int, seen: dict[str, int]) -> str:
+        nested = {m[1] for _, line in part.lines for m in PART_TOKEN.finditer(line)}
         for name, low, _, _ in slices:
             variable = part.variables[name]
+            first = low + turn * each[name]
+            text = text.replace(f"{PART}{name}{END}", f"{self._source(name)}[{first}:{first + each[name]}]" if self.recording is None else f"\x07{name}\x07[{first}:{first + each[name]}]")
 
             def place(m: re.Match[str], name: str = name, low: int = low) -> str:
                 k = seen.get(name, 0)
                 seen[name] = k + 1
-                return f"self.{name}[{low + turn * each[name] + k}]{m[1]}"
+                return f"{self._source(name)}[{low + turn * each[name] + k}]{m[1]}"
 
-            text = re.sub(rf"(?<![\w.]){re.escape(variable)}(\(|\.|\b(?=[,)\]]))", place, text)
-        return text
+            if name not in nested:
+                text = re.sub(rf"(?<![\w.\x06\x07]){re.escape(variable)}\b()", place, text)
+        return re.sub("\x07(\\w+)\x07", lambda m: f"{PART}{m[1]}{END}", text)
 
     def _period(self, node: LoopNode, parts: list[BodyText], turns: list[int], repeats: int) -> None:
         """`local, local, global` again and again: one loop over the groups."""
@@ -965,7 +1020,7 @@ class Writer:
                 old = part.variables[name]
                 lines = [(i, re.sub(rf"(?<![\w.]){re.escape(old)}(?=\(|\.|,|\))", variable, text, count=1)) for i, text in lines]
                 variables.append(variable)
-                sources.append(f"self.{name}[{offset or ''}::{total[name]}]")
+                sources.append(f"{self._source(name)}[{offset or ''}::{total[name]}]")
             blocks.append(lines)
         if not variables:
             self.line(f"for _ in range({repeats}):")
@@ -1075,6 +1130,8 @@ class Writer:
                 made = "new_zeros" if start.value == 0 else "new_ones" if start.value == 1 else "new_full"
                 body = f"({sizes})" if made != "new_full" else f"(({sizes}), {self.number(start)})"
                 dtype = ", dtype=torch.float32" if value.dtype == "float32" else ""
+                if value.dtype == "float" and node.sequences[0].dtype != "float":
+                    dtype = f", dtype={self.own_type()}"
                 self.line(f"{chosen} = {sequences[0]}.{made}{body[:-1]}{dtype})")
                 self.holder[chosen] = 0
             else:
@@ -1263,6 +1320,12 @@ class NodeScope:
             if isinstance(value, Value):
                 return f"{self.at(i)}.device"
         return f"{self.w.any_tensor}.device"
+
+    def dtype(self) -> str:
+        for i, value in enumerate(self.node.inputs):
+            if isinstance(value, Value) and value.dtype == "float":
+                return f"{self.at(i)}.dtype"
+        return self.w.own_type()
 
     def child(self, name: str) -> str:
         call = self.node.blocks[name]
@@ -1565,7 +1628,13 @@ class Emitter:
         taken: dict[str, list[Group]] = {}
         for group in self.groups:
             taken.setdefault(class_name(group.block.name), []).append(group)
-        used = {class_name(self.model.name)}
+        helpers = {k for g in self.groups if g.final is not None for k in g.final.helpers}
+        assert self.root_writer is not None
+        used = helpers | set(self.root_writer.written.helpers) | {"Config"}
+        self.root_class = class_name(self.model.name)
+        while self.root_class in used:
+            self.root_class += "Model"
+        used.add(self.root_class)
         for base, groups in taken.items():
             aliases = {g.number: {s.alias for s in g.sites if s.alias} - {g.block.name} for g in groups}
             for group in groups:
@@ -1741,8 +1810,7 @@ class Emitter:
         asserts = _once([t for t in init if t.startswith("assert ")])
         rest = [t for t in init if not t.startswith("assert ")]
         forward, _ = self._forward(w, None, writer, r, rest)
-        name = class_name(self.model.name)
-        lines = [f"class {name}(nn.Module):", f'    """{block.name} ({block.span})"""', ""]
+        lines = [f"class {self.root_class}(nn.Module):", f'    """{block.name} ({block.span})"""', ""]
         lines += ["    def __init__(self, config: Config = Config()) -> None:", "        super().__init__()"]
         if any("self.config" in t for _, t in forward):
             lines.append("        self.config = config")

@@ -37,6 +37,8 @@ def demand_act(call: Application) -> None:
 class Layer(Primitive):
     """A recurrent layer: [batch, time, inputs] to [batch, time, hidden]."""
 
+    own_type = True
+
     gates: ClassVar[int]
 
     def check(self, call: Application) -> None:
@@ -64,6 +66,8 @@ class Layer(Primitive):
 
 class Cell(Primitive):
     """One step of a recurrence: the rows of the input and of the state to the next state."""
+
+    own_type = True
 
     gates: ClassVar[int]
     mixes = False

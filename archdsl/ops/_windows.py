@@ -147,6 +147,8 @@ def padded(text: str, found: Sequence[Window], e: TorchScope) -> str:
 class Sliding(Primitive):
     """Along time of [..., time, channels], or along height and width of [batch, channels, height, width]."""
 
+    own_type = True
+
     spatial: ClassVar[int]
 
     def axes(self, rank: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from archdsl.ir.graph import OpNode, Weight
 from archdsl.ir.op import Application, Code, Example, Primitive, TorchScope
-from archdsl.ops._common import demand_own_type
+from archdsl.ops._common import demand_floats
 
 GROUPED_LINEAR = '''
 class GroupedLinear(nn.Module):
@@ -37,7 +37,10 @@ class Linear(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        demand_own_type(self, call)
+        demand_floats(self, call)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (call.tensor(0).dtype,)
 
     def weights(self, call: Application) -> Sequence[Weight]:
         inputs, features = call.axes["inputs"], call.size("features")
@@ -49,7 +52,14 @@ class Linear(Primitive):
     def torch(self, node: OpNode, e: TorchScope) -> Code | str:
         features, inputs = node.weights[0].shape
         bias = "" if node.options["bias"] else ", bias=False"
-        return f"{e.module(f'nn.Linear({e.init(inputs)}, {e.init(features)}{bias})')}({e.arg(0)})"
+        linear = e.module(f"nn.Linear({e.init(inputs)}, {e.init(features)}{bias})")
+        own = node.outputs[0].dtype
+        if own == "float":
+            return f"{linear}({e.arg(0)})"
+        # In float32 (or bfloat16), whatever the type of the model.
+        cast = {"float32": "float", "bfloat16": "bfloat16"}[own]
+        added = f", {linear}.bias.{cast}()" if node.options["bias"] else ""
+        return f"F.linear({e.arg(0)}, {linear}.weight.{cast}(){added})"
 
     def torch_grouped(self, node: OpNode, e: TorchScope, groups: str) -> Code | str:
         copies, features, inputs = node.weights[0].shape

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Application, Example, Primitive, TorchScope
-from archdsl.ops._common import demand_own_type
+from archdsl.ops._common import demand_floats
 
 
 class Unembed(Primitive):
@@ -18,7 +20,7 @@ class Unembed(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        demand_own_type(self, call)
+        demand_floats(self, call)
         width, expected = call.axes["width"], call.axes["table_width"]
         if width.value != expected.value:
             raise call.error(
@@ -28,5 +30,9 @@ class Unembed(Primitive):
                 help=f"project x first: `x -> linear({expected}) -> unembed(…)`",
             )
 
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (call.tensor(0).dtype,)
+
     def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"F.linear({e.arg(0)}, {e.arg(1)})"
+        cast = {"float32": ".float()", "bfloat16": ".bfloat16()"}.get(node.outputs[0].dtype, "")
+        return f"F.linear({e.arg(0)}, {e.at(1) if cast else e.arg(1)}{cast})"

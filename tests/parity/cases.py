@@ -21,7 +21,7 @@ Inputs = Callable[[torch.Generator], tuple[dict[str, Any], tuple[Tensor, ...]]]
 
 @dataclass(frozen=True)
 class Case:
-    """One architecture. `model` is the reference's class (or a function that imports it), `config` its configuration's."""
+    """One architecture. `model` is the reference's class, or a function that imports it."""
 
     name: str
     model: str | Callable[[], type]
@@ -35,7 +35,8 @@ class Case:
     spec: str = ""
     """The spec's file if it is not called like the case, and `:` the model in it."""
     free: int = 2
-    """How many leading axes of the inputs have any size: batch and time, or (images) the batch alone."""
+    """How many leading axes of the inputs an export may leave open: batch and time, or the batch alone (images have a
+    fixed size, and the steps of a `scan` are written out)."""
     keep: tuple[str, ...] = ()
     """Their tensors that keep what the class made them."""
     gain: float = 0.9
@@ -49,14 +50,14 @@ class Case:
         return self.spec.partition(":")[2] or None
 
     def reference(self) -> nn.Module:
-        return tiny(self.model, self.config, self.settings, self.gain, keep=self.keep)
+        return tiny(self.model, self.config, self.settings, gain=self.gain, keep=self.keep)
 
     def resized(self, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The same arguments with other sizes of their free axes: one row, and a few places less."""
         return tuple(a[:1, : a.shape[1] - 4] if self.free > 1 else a[:1] for a in arguments)
 
 
-# --- inputs ---------------------------------------------------------------------------------------------------------------
+# --- inputs ---------------------------------------------------------------------------------------------------------
 
 
 def ids(generator: torch.Generator) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
@@ -119,7 +120,7 @@ def with_zero_segments(generator: torch.Generator) -> tuple[dict[str, Any], tupl
     return {"input_ids": x}, (x, torch.zeros_like(x))
 
 
-# --- configurations shared by several -------------------------------------------------------------------------------------
+# --- configurations shared by several -------------------------------------------------------------------------------
 
 GPT = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 64, "n_layer": 3, "n_head": 4}
 LLAMA = {
@@ -185,7 +186,6 @@ SEQ2SEQ = {
     "eos_token_id": 2,
     "decoder_start_token_id": 1,
 }
-KEY_BIAS = (r"\.key\.bias$", r"k_proj\.bias$", r"linear_k\.bias$")
 
 
 def rope(theta: float = 10_000.0, kind: str = "default", **more: Any) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def without(settings: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {k: v for k, v in settings.items() if k not in keys}
 
 
-# --- tables shared by several ---------------------------------------------------------------------------------------------
+# --- tables shared by several ---------------------------------------------------------------------------------------
 
 LLAMA_ENDS = """
     model.embed_tokens.weight       token_embedding.weight
@@ -310,7 +310,8 @@ def t5_stack(name: str) -> str:
             f"{name}.block.#.layer.{i}.{attn}.{a}.weight   {name}.#.{ours}.{b}.weight\n"
             for a, b in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out"))
         )
-        rows += f"{name}.block.#.layer.{i}.layer_norm.weight   {name}.#.{ours if i == 0 or name == 'decoder' else 'ffn'}_norm.weight\n"
+        ours = ours if i == 0 or name == "decoder" else "ffn"
+        rows += f"{name}.block.#.layer.{i}.layer_norm.weight   {name}.#.{ours}_norm.weight\n"
     ffn = "1" if name == "encoder" else "2"
     if name == "decoder":
         rows += f"{name}.block.#.layer.2.layer_norm.weight   {name}.#.ffn_norm.weight\n"
@@ -345,7 +346,7 @@ def t5_table(encoder_bias: str, decoder_bias: str, head: str = "") -> tuple[Rule
     )
 
 
-# --- decoders -------------------------------------------------------------------------------------------------------------
+# --- decoders -------------------------------------------------------------------------------------------------------
 
 DECODERS = (
     Case(
@@ -680,7 +681,7 @@ DECODERS = (
     ),
 )
 
-# --- mixtures of experts --------------------------------------------------------------------------------------------------
+# --- mixtures of experts --------------------------------------------------------------------------------------------
 
 EXPERTS = (
     Case(
@@ -856,7 +857,7 @@ EXPERTS = (
             + LLAMA_ATTENTION
             + """
             model.layers.#.feed_forward.router.weight                   blocks.#.ffn.router.weight
-            model.layers.#.feed_forward.experts.gate_up_proj            blocks.#.ffn.experts.{gate,up}.weight   gate_up_t
+            model.layers.#.feed_forward.experts.gate_up_proj            blocks.#.ffn.experts.{gate,up}.weight  gate_up_t
             model.layers.#.feed_forward.experts.down_proj               blocks.#.ffn.experts.down.weight        mt
             model.layers.#.feed_forward.shared_expert.gate_proj.weight  blocks.#.ffn.shared.gate.weight
             model.layers.#.feed_forward.shared_expert.up_proj.weight    blocks.#.ffn.shared.up.weight
@@ -910,10 +911,11 @@ EXPERTS = (
             ba=lambda t: [p.flatten(0, 1) for p in t.unflatten(0, (2, -1)).split((2, 2), dim=1)],
         ),
         ids,
+        free=1,
     ),
 )
 
-# --- encoders -------------------------------------------------------------------------------------------------------------
+# --- encoders -------------------------------------------------------------------------------------------------------
 
 MLM = """
     cls.predictions.bias                    {head}.bias
@@ -1093,7 +1095,7 @@ ENCODERS = (
     ),
 )
 
-# --- encoder-decoders -----------------------------------------------------------------------------------------------------
+# --- encoder-decoders -----------------------------------------------------------------------------------------------
 
 ENCODER_DECODERS = (
     Case("t5", "T5ForConditionalGeneration", "T5Config", T5, t5_table("near.weight", "before.weight"), two_sequences),
@@ -1188,7 +1190,7 @@ ENCODER_DECODERS = (
     ),
 )
 
-# --- images, sound, recurrences -------------------------------------------------------------------------------------------
+# --- images, sound, recurrences -------------------------------------------------------------------------------------
 
 
 def _conformer_encoder() -> type:
@@ -1530,6 +1532,7 @@ OTHERS = (
             """
         ),
         ids,
+        free=1,
     ),
 )
 

@@ -1,7 +1,7 @@
 """Weights of a reference model under the names of ours: a table of names, and what happens to each tensor on the way.
 
-A row of a table is `their.name our.name [transform]`.  `#` stands for a number and `*` for `weight` or `bias`, in both names;
-`{q,k,v}` in ours makes three targets, and `[#]` behind ours a place along a leading axis (experts kept one by one).
+A row of a table is `their.name our.name [transform]`.  `#` stands for a number and `*` for `weight` or `bias`, in both
+names; `{q,k,v}` in ours makes three targets, and `[#]` behind ours a place along a leading axis (experts one by one).
 A transform is a differentiable function to one tensor for each target, so gradients go back by the same table.
 """
 
@@ -98,14 +98,14 @@ def load(module: nn.Module, values: Mapping[str, Tensor]) -> None:
     own: dict[str, Tensor] = dict(module.named_parameters())
     own.update({n: b for n, b in module.named_buffers() if n in saved and b.is_floating_point()})
     left, unknown = sorted(set(own) - set(values)), sorted(set(values) - set(own))
-    assert not left and not unknown, f"not given: {left}; unknown: {unknown}"
+    assert (left, unknown) == ([], []), "weights of ours that were not given, and names that are none of ours"
     with torch.no_grad():
         for name, tensor in own.items():
             assert tensor.shape == values[name].shape, f"{name}: {tuple(tensor.shape)} and {tuple(values[name].shape)}"
             tensor.copy_(values[name])
 
 
-# --- transforms ---------------------------------------------------------------------------------------------------------
+# --- transforms -----------------------------------------------------------------------------------------------------
 
 
 def thirds(t: Tensor) -> tuple[Tensor, ...]:

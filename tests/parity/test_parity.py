@@ -1,7 +1,10 @@
-"""The emitted modules against models that nobody here wrote: the same results and the same gradients from the same weights."""
+"""The emitted modules against models nobody here wrote: the same results and gradients from the same weights."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -15,10 +18,24 @@ from parity.mapping import carried, load, their_tensors
 
 pytestmark = pytest.mark.slow
 
-TOLERANCE = 2e-5
-"""Of results, relative to their largest; float32 rounding alone reaches 5e-6."""
+TOLERANCE = 1e-5
+"""Of results, relative to their largest; float32 rounding alone reaches 1e-6."""
 GRADIENT_TOLERANCE = 1e-4
+BFLOAT16_TOLERANCE = 0.05
+"""Relative, over the whole result. A router may choose another expert for a rounded token: then ten times that."""
+SILENT = (r"key\.bias$", r"k_proj\.bias$", r"linear_k\.bias$", r"expert_\d+\.")
+"""What may have no gradient: a softmax is blind to biases of keys, and an expert may not be chosen."""
+
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Tiny tensors gain nothing from threads, and tests that run side by side lose by them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @cache
@@ -26,6 +43,13 @@ def compiled(name: str) -> nn.Module:
     """The module of a case, compiled once for all tests of a process."""
     case = CASES[name]
     return archdsl.to_torch(case.path, model=case.model_name).eval()
+
+
+def pair(case: Case) -> tuple[nn.Module, nn.Module]:
+    """The reference, and our module with its weights."""
+    reference, module = case.reference(), compiled(case.name)
+    load(module, carried(their_tensors(reference), case.rules, case.inert))
+    return reference, module
 
 
 def inputs(case: Case, seed: int = 1) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
@@ -44,16 +68,14 @@ def objective(outputs: tuple[Tensor, ...]) -> Tensor:
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
-    return float((ours - theirs).abs().max() / theirs.abs().max())
+    with torch.no_grad():
+        return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
 @each_case
 def test_results_and_gradients_are_those_of_the_reference(case: Case) -> None:
-    reference, module = case.reference(), compiled(case.name)
+    reference, module = pair(case)
     called_with, arguments = inputs(case)
-    theirs = their_tensors(reference)
-    load(module, carried(theirs, case.rules, case.inert))
-
     expected = case.outputs(reference(**called_with))
     found = results(module, arguments)
     assert [o.shape for o in found] == [o.shape for o in expected]
@@ -63,7 +85,7 @@ def test_results_and_gradients_are_those_of_the_reference(case: Case) -> None:
     objective(expected).backward()
     module.zero_grad()
     objective(found).backward()
-    worst = gradient_errors(case, theirs, module)
+    worst = gradient_errors(case, their_tensors(reference), module)
     assert max(worst.values()) < GRADIENT_TOLERANCE, sorted(worst.items(), key=lambda e: -e[1])[:8]
 
 
@@ -72,37 +94,42 @@ def gradient_errors(case: Case, theirs: dict[str, Tensor], module: nn.Module) ->
     leaves = {n: t.detach().clone().requires_grad_() for n, t in theirs.items()}
     ours = dict(module.named_parameters())
     reached = {n: t for n, t in carried(leaves, case.rules, case.inert).items() if n in ours}
-    gradients = [ours[n].grad if ours[n].grad is not None else torch.zeros_like(ours[n]) for n in reached]
+    gradients = [torch.zeros_like(ours[n]) if (g := ours[n].grad) is None else g for n in reached]
     taken_back = torch.autograd.grad(list(reached.values()), list(leaves.values()), gradients, allow_unused=True)
-    found = {n: g for n, g in zip(leaves, taken_back, strict=True) if g is not None and theirs[n].requires_grad}
     # Where the result barely depends on a tensor its gradient is rounding noise: measured against the largest of all.
     largest = max(float(t.grad.abs().max()) for t in theirs.values() if t.grad is not None)
     errors = {}
-    for name, gradient in found.items():
-        wanted = theirs[name].grad
-        wanted = torch.zeros_like(gradient) if wanted is None else wanted
-        errors[name] = float((gradient - wanted).abs().max() / (wanted.abs().max() + 1e-3 * largest))
+    for (name, theirs_), gradient in zip(theirs.items(), taken_back, strict=True):
+        if gradient is None or not theirs_.requires_grad:
+            continue
+        wanted = torch.zeros_like(gradient) if theirs_.grad is None else theirs_.grad
+        size = float(wanted.abs().max())
+        assert size > 1e-6 * largest or any(re.search(s, name) for s in SILENT), f"{name} does not move the result"
+        errors[name] = float((gradient - wanted).abs().max()) / (size + 1e-3 * largest)
     return errors
 
 
 @each_case
-def test_runs_in_bfloat16(case: Case) -> None:
-    module = archdsl.to_torch(case.path, model=case.model_name).eval()
-    module.load_state_dict(compiled(case.name).state_dict())
-    module = module.to(torch.bfloat16)
-    arguments = tuple(a.to(torch.bfloat16) if a.is_floating_point() else a for a in inputs(case)[1])
-    found = results(module, arguments)
+def test_bfloat16_is_close_to_float32(case: Case) -> None:
+    module = pair(case)[1]
+    arguments = inputs(case)[1]
+    with torch.no_grad():
+        expected = results(module, arguments)
+    rounded = deepcopy(module).to(torch.bfloat16)
+    found = results(rounded, tuple(a.to(torch.bfloat16) if a.is_floating_point() else a for a in arguments))
     objective(found).backward()
-    for output in found:
+    routed = any(".router." in name for name, _ in module.named_parameters())
+    for output, wanted in zip(found, expected, strict=True):
         assert output.dtype == torch.bfloat16
-        assert output.isfinite().all()
-    for name, weight in module.named_parameters():
+        error = float((output.detach().float() - wanted).norm() / wanted.norm())
+        assert error < BFLOAT16_TOLERANCE * (10 if routed else 1)
+    for name, weight in rounded.named_parameters():
         assert weight.grad is None or weight.grad.isfinite().all(), name
 
 
 @each_case
 def test_compiles_as_one_graph(case: Case) -> None:
-    module = compiled(case.name)
+    module = pair(case)[1]
     arguments = inputs(case)[1]
     torch._dynamo.reset()
     with torch.no_grad():
@@ -114,7 +141,7 @@ def test_compiles_as_one_graph(case: Case) -> None:
 
 @each_case
 def test_exports_with_free_batch_and_time(case: Case) -> None:
-    module = compiled(case.name)
+    module = pair(case)[1]
     arguments = inputs(case)[1]
     exported = torch.export.export(module, arguments, dynamic_shapes=free_axes(case, arguments)).module()
     with torch.no_grad():
@@ -124,5 +151,4 @@ def test_exports_with_free_batch_and_time(case: Case) -> None:
 
 
 def free_axes(case: Case, arguments: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
-    auto = torch.export.Dim.AUTO
-    return tuple(dict.fromkeys(range(min(case.free, a.dim())), auto) for a in arguments)
+    return tuple(dict.fromkeys(range(min(case.free, a.dim())), torch.export.Dim.AUTO) for a in arguments)
