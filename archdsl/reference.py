@@ -83,3 +83,66 @@ def _library(name: str) -> str:
         f"Declared in {where}.",
     ]
     return "\n\n".join(p for p in parts if p) + "\n"
+
+
+# --- the pages of the documentation -----------------------------------------------------------------------------------
+
+
+def primitives_page() -> str:
+    """`docs/primitives.md`: every primitive with its signature and what it says of itself."""
+    from archdsl.ops import registry
+
+    # What has no example of its use is never written: other primitives put it into a graph.
+    names = sorted(name for name in registry.names() if registry.get(name).examples)
+    parts = [
+        "# Primitives",
+        "The ops of the compiler. A primitive knows its shapes, its weights, which other places it reads, and how it is written"
+        " in\nPyTorch; everything else is [the standard library](library.md). `archdsl explain NAME` prints an entry with"
+        " examples.\nOperators are primitives too: `a + b` is `plus(a, b)`.",
+        " · ".join(f"[{name}](#{name})" for name in names),
+    ]
+    for name in names:
+        op = registry.get(name)
+        parts += [f"## {name}", f"```arch\n{_broken(op.signature)}\n```", inspect.cleandoc(op.__doc__ or "")]
+    return "\n\n".join(parts) + "\n"
+
+
+def _broken(signature: str) -> str:
+    """A signature with its two lists and its results on lines of their own where one line is too long."""
+    if len(signature) <= 120:
+        return signature
+    hypers, between, rest = signature.partition(")(")
+    indent = " " * hypers.index("(")
+    return f"{hypers}{between[0]}\n{indent}({rest}" if between else signature
+
+
+def library_page() -> str:
+    """`docs/library.md`: every block of the standard library with its signature, by file."""
+    from archdsl.ir.program import find_in_library
+    from archdsl.resources import library_files, library_index
+    from archdsl.syntax import ast
+
+    index = library_index()
+    parts = [
+        "# The standard library",
+        "Blocks written in the language itself: `specs/std/*.arch`, to be read, copied and changed. `archdsl explain NAME`"
+        " prints one\nwith its body. What has no equations here is [a primitive](primitives.md).",
+        " · ".join(f"[{name}](#{name})" for name in sorted(index)),
+    ]
+    for stem in library_files():
+        parts.append(f"## std/{stem}.arch")
+        for name in (n for n, s in index.items() if s == stem):
+            found = find_in_library(name)
+            assert found is not None, name
+            module, declaration = found
+            text = module.source.text
+            parts.append(f"### {name}")
+            if isinstance(declaration, ast.Block):
+                header = declaration.header.span
+                shown = text[declaration.span.start : header.end]
+                if not isinstance(declaration.body, ast.Body):
+                    shown = text[declaration.span.start : declaration.span.end]
+                parts += [f"```arch\n{shown}\n```", declaration.doc]
+            else:
+                parts.append(f"```arch\n{declaration.span.text}\n```")
+    return "\n\n".join(p for p in parts if p) + "\n"

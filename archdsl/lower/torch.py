@@ -838,10 +838,11 @@ class Writer:
         indent, self.indent = self.indent, 0
         self._body(graph)
         ends = list(graph.outputs[: len(carried)])
-        self._assign_ends(ends, carried)
         for value, name in zip(graph.outputs[len(carried) :], lists, strict=True):
+            # Before the carried names change: what is emitted may be a value from before the turn.
             assert value is not None
             self.line(f"{name}.append({self.take(value, 0)})")
+        self._assign_ends(ends, carried)
         self.indent = indent
         body = BodyText(self.written.forward, list(self.recording), dict(self.modules), varying)
         for value in outside[b]:

@@ -85,6 +85,18 @@ def ids_segments_padding(generator: torch.Generator) -> tuple[dict[str, Any], tu
     return {"input_ids": x, "token_type_ids": segments, "attention_mask": real.long()}, (x, segments, real)
 
 
+def ids_and_padding(generator: torch.Generator) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
+    """The second row ends three tokens early: near enough that every place sees a token within its window."""
+    x = tokens(generator)
+    real = torch.arange(TIME) < torch.tensor([[TIME], [TIME - 3]])
+    return {"input_ids": x, "attention_mask": real.long()}, (x, real)
+
+
+def texts_and_images(generator: torch.Generator) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
+    x, images = tokens(generator), torch.randn(3, 3, 24, 24, generator=generator)
+    return {"input_ids": x, "pixel_values": images}, (x, images)
+
+
 def two_sequences(generator: torch.Generator) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
     source, target = tokens(generator, SOURCE), tokens(generator)
     return {"input_ids": source, "decoder_input_ids": target}, (source, target)
@@ -1001,6 +1013,45 @@ ENCODERS = (
         ids_and_segments(2),
     ),
     Case(
+        "modernbert",
+        "ModernBertForMaskedLM",
+        "ModernBertConfig",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 64,
+            "intermediate_size": 112,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 64,
+            "global_attn_every_n_layers": 3,
+            "local_attention": 8,
+            "rope_parameters": {"full_attention": rope(1000.0), "sliding_attention": rope(100.0)},
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "cls_token_id": 1,
+            "sep_token_id": 2,
+        },
+        table(
+            """
+            model.embeddings.tok_embeddings.weight      token_embedding.weight
+            model.embeddings.norm.weight                embedding_norm.weight
+            model.layers.#.attn_norm.weight             blocks.#.attention_norm.weight
+            model.layers.#.attn.Wqkv.weight             blocks.#.attention.{q,k,v}.weight   thirds
+            model.layers.#.attn.Wo.weight               blocks.#.attention.out.weight
+            model.layers.#.mlp_norm.weight              blocks.#.ffn_norm.weight
+            model.layers.#.mlp.Wi.weight                blocks.#.ffn.{gate,up}.weight       halves
+            model.layers.#.mlp.Wo.weight                blocks.#.ffn.down.weight
+            model.final_norm.weight                     norm.weight
+            head.dense.weight                           head.dense.weight
+            head.norm.weight                            head.norm.weight
+            decoder.bias                                head.bias
+            """,
+            halves=lambda t: t.chunk(2),
+        ),
+        ids_and_padding,
+    ),
+    Case(
         "fnet",
         "FNetForMaskedLM",
         "FNetConfig",
@@ -1390,6 +1441,69 @@ OTHERS = (
         ids,
     ),
     Case(
+        "clip",
+        "CLIPModel",
+        "CLIPConfig",
+        {
+            "projection_dim": 40,
+            "text_config": {
+                "vocab_size": VOCAB,
+                "hidden_size": 64,
+                "intermediate_size": 112,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "max_position_embeddings": 32,
+                "eos_token_id": 2,
+                "projection_dim": 40,
+            },
+            "vision_config": {
+                "hidden_size": 64,
+                "intermediate_size": 112,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "image_size": 24,
+                "patch_size": 6,
+                "projection_dim": 40,
+            },
+        },
+        table(
+            """
+            logit_scale                                             log_scale           one
+            text_model.embeddings.token_embedding.weight            read.words.weight
+            text_model.embeddings.position_embedding.weight         read.position.weight
+            text_model.final_layer_norm.*                           read.norm.*
+            text_projection.weight                                  read.project.weight
+            vision_model.embeddings.class_embedding                 see.class_token     row
+            vision_model.embeddings.patch_embedding.weight          see.patches.weight
+            vision_model.embeddings.position_embedding.weight       see.position.weight
+            vision_model.pre_layrnorm.*                             see.first_norm.*
+            vision_model.post_layernorm.*                           see.norm.*
+            visual_projection.weight                                see.project.weight
+            """
+            + "".join(
+                under(
+                    f"{theirs}.encoder.layers.#.",
+                    f"""
+                    self_attn.q_proj.*      {ours}.layer.#.attention.q.*
+                    self_attn.k_proj.*      {ours}.layer.#.attention.k.*
+                    self_attn.v_proj.*      {ours}.layer.#.attention.v.*
+                    self_attn.out_proj.*    {ours}.layer.#.attention.out.*
+                    layer_norm1.*           {ours}.layer.#.attention_norm.*
+                    layer_norm2.*           {ours}.layer.#.ffn_norm.*
+                    mlp.fc1.*               {ours}.layer.#.ffn.up.*
+                    mlp.fc2.*               {ours}.layer.#.ffn.down.*
+                    """,
+                )
+                for theirs, ours in (("text_model", "read"), ("vision_model", "see"))
+            ),
+            one=lambda t: t[None],
+            row=lambda t: t[None, None],
+        ),
+        texts_and_images,
+        outputs=lambda out: (out.logits_per_text, out.logits_per_image),
+        free=1,
+    ),
+    Case(
         "swin",
         "SwinForImageClassification",
         "SwinConfig",
@@ -1462,6 +1576,85 @@ OTHERS = (
             backbone.layers.#.mixer.norm.weight         blocks.#.attention.norm.weight
             backbone.layers.#.mixer.out_proj.weight     blocks.#.attention.output.weight
             """
+        ),
+        ids,
+    ),
+    Case(
+        "lfm2",
+        "Lfm2ForCausalLM",
+        "Lfm2Config",
+        dict(
+            LLAMA,
+            num_hidden_layers=4,
+            intermediate_size=96,
+            block_auto_adjust_ff_dim=False,
+            layer_types=["conv", "conv", "full_attention", "conv"],
+            rope_parameters=rope(1e6),
+        ),
+        table(
+            """
+            model.embed_tokens.weight               token_embedding.weight
+            model.embedding_norm.weight             norm.weight
+            model.layers.#.operator_norm.weight     blocks.#.attention_norm.weight
+            model.layers.#.ffn_norm.weight          blocks.#.ffn_norm.weight
+            model.layers.#.conv.conv.weight         blocks.#.attention.conv.weight
+            model.layers.#.conv.in_proj.weight      blocks.#.attention.input.weight
+            model.layers.#.conv.out_proj.weight     blocks.#.attention.out.weight
+            model.layers.#.self_attn.q_proj.weight  blocks.#.attention.q.weight
+            model.layers.#.self_attn.k_proj.weight  blocks.#.attention.k.weight
+            model.layers.#.self_attn.v_proj.weight  blocks.#.attention.v.weight
+            model.layers.#.self_attn.out_proj.weight    blocks.#.attention.out.weight
+            model.layers.#.self_attn.q_layernorm.weight blocks.#.attention.q_norm.weight
+            model.layers.#.self_attn.k_layernorm.weight blocks.#.attention.k_norm.weight
+            model.layers.#.feed_forward.w1.weight   blocks.#.ffn.gate.weight
+            model.layers.#.feed_forward.w3.weight   blocks.#.ffn.up.weight
+            model.layers.#.feed_forward.w2.weight   blocks.#.ffn.down.weight
+            """
+        ),
+        ids,
+    ),
+    Case(
+        "jamba",
+        "JambaForCausalLM",
+        "JambaConfig",
+        dict(
+            LLAMA,
+            num_hidden_layers=4,
+            attn_layer_period=2,
+            attn_layer_offset=1,
+            expert_layer_period=2,
+            expert_layer_offset=1,
+            num_experts=4,
+            num_experts_per_tok=2,
+            mamba_d_state=8,
+            mamba_dt_rank=4,
+            use_mamba_kernels=False,
+        ),
+        table(
+            """
+            model.embed_tokens.weight                       token_embedding.weight
+            model.final_layernorm.weight                    norm.weight
+            lm_head.weight                                  head.weight
+            model.layers.#.input_layernorm.weight           blocks.#.attention_norm.weight
+            model.layers.#.pre_ff_layernorm.weight          blocks.#.ffn_norm.weight
+            model.layers.#.mamba.A_log                      blocks.#.attention.log_rates
+            model.layers.#.mamba.D                          blocks.#.attention.skip
+            model.layers.#.mamba.conv1d.*                   blocks.#.attention.conv.*
+            model.layers.#.mamba.in_proj.weight             blocks.#.attention.input.weight
+            model.layers.#.mamba.x_proj.weight              blocks.#.attention.select.weight
+            model.layers.#.mamba.dt_proj.*                  blocks.#.attention.step.*
+            model.layers.#.mamba.out_proj.weight            blocks.#.attention.output.weight
+            model.layers.#.mamba.dt_layernorm.weight        blocks.#.attention.step_norm.weight
+            model.layers.#.mamba.b_layernorm.weight         blocks.#.attention.b_norm.weight
+            model.layers.#.mamba.c_layernorm.weight         blocks.#.attention.c_norm.weight
+            model.layers.#.feed_forward.gate_proj.weight    blocks.#.ffn.gate.weight
+            model.layers.#.feed_forward.up_proj.weight      blocks.#.ffn.up.weight
+            model.layers.#.feed_forward.down_proj.weight    blocks.#.ffn.down.weight
+            model.layers.#.feed_forward.router.weight       blocks.#.ffn.router.gate.weight
+            model.layers.#.feed_forward.experts.gate_up_proj    blocks.#.ffn.experts.{gate,up}.weight   gate_up
+            model.layers.#.feed_forward.experts.down_proj       blocks.#.ffn.experts.down.weight
+            """
+            + LLAMA_ATTENTION
         ),
         ids,
     ),

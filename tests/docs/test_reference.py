@@ -1,0 +1,47 @@
+"""The generated pages are those of the present code, and no link of the documentation is broken."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from docs.pages import ROOT
+
+from archdsl.cli import app
+from archdsl.reference import library_page, primitives_page
+
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def test_primitives_are_current(golden: Callable[[Path, str], None]) -> None:
+    golden(ROOT / "docs" / "primitives.md", primitives_page())
+
+
+def test_library_is_current(golden: Callable[[Path, str], None]) -> None:
+    golden(ROOT / "docs" / "library.md", library_page())
+
+
+def _anchors(page: Path) -> set[str]:
+    """What can stand behind `#`, as the usual renderers make it of a heading."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for link in LINK.findall(re.sub(r"`[^`\n]*`", "", text)):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in _anchors(target), f"{page.name}: {link}"
+
+
+def test_readme_lists_every_command() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `archdsl (\w+)", text, re.MULTILINE)
+    assert sorted(listed) == sorted(str(command.name) for command in app.registered_commands)
