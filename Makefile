@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: install ## the tour: check, estimate and compile specs of the zoo
+demo: install ## the tour: check, estimate, compile and run a spec, then train what was compiled
 	@$(BIN)/python examples/demo.py
 
 test: install ## run the tests in JOBS processes (2)

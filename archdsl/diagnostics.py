@@ -39,7 +39,11 @@ class ArchError(Exception):
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
-        super().__init__("\n".join(f"{d.span}: {d.code} {d.message}" if d.span else f"{d.code} {d.message}" for d in self.diagnostics))
+        super().__init__(
+            "\n".join(
+                f"{d.span}: {d.code} {d.message}" if d.span else f"{d.code} {d.message}" for d in self.diagnostics
+            )
+        )
 
 
 def error(

@@ -96,9 +96,9 @@ def primitives_page() -> str:
     names = sorted(name for name in registry.names() if registry.get(name).examples)
     parts = [
         "# Primitives",
-        "The ops of the compiler. A primitive knows its shapes, its weights, which other places it reads, and how it is written"
-        " in\nPyTorch; everything else is [the standard library](library.md). `archdsl explain NAME` prints an entry with"
-        " examples.\nOperators are primitives too: `a + b` is `plus(a, b)`.",
+        "The ops of the compiler. A primitive knows its shapes, its weights, which other places it reads, and how it\n"
+        "is written in PyTorch; everything else is [the standard library](library.md). `archdsl explain NAME` prints\n"
+        "an entry with examples. Operators are primitives too: `a + b` is `plus(a, b)`.",
         " · ".join(f"[{name}](#{name})" for name in names),
     ]
     for name in names:
@@ -125,8 +125,8 @@ def library_page() -> str:
     index = library_index()
     parts = [
         "# The standard library",
-        "Blocks written in the language itself: `specs/std/*.arch`, to be read, copied and changed. `archdsl explain NAME`"
-        " prints one\nwith its body. What has no equations here is [a primitive](primitives.md).",
+        "Blocks written in the language itself: `specs/std/*.arch`, to be read, copied and changed. `archdsl explain\n"
+        "NAME` prints one with its body. What has no equations here is [a primitive](primitives.md).",
         " · ".join(f"[{name}](#{name})" for name in sorted(index)),
     ]
     for stem in library_files():

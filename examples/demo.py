@@ -6,6 +6,7 @@ import ast
 import math
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 from time import perf_counter
 
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SPEC = "examples/tiny_llama.arch"
 EMITTED = "build/demo/tiny_llama.py"
 WEIGHTS = "build/demo/tiny_llama.safetensors"
-PLAN = Plan(steps=250, batch=12, time=128, rate=3e-3)
+PLAN = Plan(steps=500, batch=6, time=128, rate=3e-3)
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -44,9 +45,9 @@ def show_class(path: Path, name: str) -> None:
 
 
 def texts() -> list[Path]:
-    """What the model is trained on: the documents of this project, its specs and its standard library."""
-    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.arch"), *ROOT.glob("specs/std/*.arch")]
-    return sorted(found)
+    """What the model is trained on: specs, the standard library, and the pages that explain them."""
+    pages = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "language.md"]
+    return sorted([*ROOT.glob("examples/*.arch"), *ROOT.glob("specs/std/*.arch"), *pages])
 
 
 def learn(path: Path) -> None:
@@ -55,7 +56,7 @@ def learn(path: Path) -> None:
     torch.manual_seed(PLAN.seed)
     model = model_class(load_module(path))()
     console.print(
-        f"{len(data):,} bytes of documents and specs · {PLAN.steps} steps of {PLAN.batch} × {PLAN.time} bytes · "
+        f"{len(data):,} bytes of specs and documents · {PLAN.steps} steps of {PLAN.batch} × {PLAN.time} bytes · "
         f"{torch.get_num_threads()} threads\n"
         f"Without learning anything, the loss is that of an even guess among 256 bytes: ln 256 = {math.log(256):.2f}\n"
     )
@@ -63,15 +64,15 @@ def learn(path: Path) -> None:
     columns = TextColumn("training"), BarColumn(), TextColumn("loss {task.fields[loss]}"), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=PLAN.steps, loss="")
+        recent: deque[float] = deque(maxlen=20)
         for step, loss in train(model, data, PLAN):
+            recent.append(loss)
             progress.update(task, completed=step + 1, loss=f"{loss:.3f}")
-            if step % 50 == 0 or step + 1 == PLAN.steps:
-                console.print(f"step {step + 1:4}   loss {loss:.3f}")
+            if step == 0 or (step + 1) % 100 == 0:
+                console.print(f"step {step + 1:4}   loss {sum(recent) / len(recent):.3f}")
     write(ROOT / WEIGHTS, model.state_dict())
-    console.print(f"\n{perf_counter() - start:.0f} s. What it writes now after `# ` and `block `:\n")
-    for prompt in ("# ", "block "):
-        console.print(sample(model, prompt, 200, temperature=0.5).rstrip(), style="cyan", markup=False)
-        console.print()
+    console.print(f"\n{perf_counter() - start:.0f} s. What it writes now after `block `:\n")
+    console.print(sample(model, "block ", 300, temperature=0.5).rstrip(), style="cyan", markup=False)
 
 
 def main() -> None:

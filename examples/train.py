@@ -3,7 +3,8 @@
     archdsl compile examples/tiny_llama.arch --to torch -o tiny_llama.py
     python examples/train.py tiny_llama.py README.md docs/*.md --checkpoint run.safetensors -o tiny_llama.safetensors
 
-The model's vocabulary needs 256 entries or more: its tokens are bytes. The checkpoint holds weights, optimizer and step;
+The model's vocabulary needs 256 entries or more: its tokens are bytes. The checkpoint holds weights, optimizer and
+step;
 run again with the same one, training goes on from there, through the same batches as if it had never stopped. What `-o`
 writes are the weights alone, under their names in the spec: `archdsl run SPEC --weights` reads them.
 """
@@ -96,12 +97,11 @@ def optimizer_for(model: nn.Module, plan: Plan) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=plan.rate, betas=(0.9, 0.95), fused=True)
 
 
-def train(
-    model: nn.Module, data: Tensor, plan: Plan, checkpoint: Path | None = None
-) -> Iterator[tuple[int, float]]:
+def train(model: nn.Module, data: Tensor, plan: Plan, checkpoint: Path | None = None) -> Iterator[tuple[int, float]]:
     """Train, and give each step's number and loss; with a checkpoint, go on from what it holds and keep it up to date.
 
-    The loss is the mean cross entropy of the next byte in nats; terms that the spec adds by `loss` are trained on too."""
+    The loss is the mean cross entropy of the next byte in nats; terms that the spec adds by `loss` are trained on
+    too."""
     device = next(model.parameters()).device
     optimizer = optimizer_for(model, plan)
     first = resume(checkpoint, model, optimizer) if checkpoint is not None and checkpoint.exists() else 0
@@ -142,7 +142,7 @@ def resume(path: Path, model: nn.Module, optimizer: torch.optim.AdamW) -> int:
     try:
         with safe_open(path, framework="pt") as file:
             step = int(file.metadata()["step"])
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118: it has no other iterator
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         model.load_state_dict({name: tensor for name, tensor in state.items() if "/" not in name})
         for name, weight in model.named_parameters():
             moments = {m: state[f"{m}/{name}"].to(weight.device) for m in ("exp_avg", "exp_avg_sq")}
@@ -209,7 +209,12 @@ def main() -> None:
     if model.config.vocab < 256:
         raise SystemExit(f"{given.model}: its vocabulary has {model.config.vocab} entries; bytes need 256")
 
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("loss {task.fields[loss]}"), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns) as progress:
         task = progress.add_task("training", total=plan.steps, loss="")
         for step, loss in train(model, data, plan, given.checkpoint):

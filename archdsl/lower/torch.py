@@ -1692,6 +1692,8 @@ class Emitter:
         if body:
             lines += [f"    def __init__({', '.join(parameters)}) -> None:", "        super().__init__()"]
             lines += [f"        {t}" for t in body] + [""]
+        else:  # what it was to be given it can read off its tensors: callers, which come later, give it nothing
+            group.needs_config, group.arguments = False, []
         lines += preparing + self._forward_lines(w, forward)
         return "\n".join(lines)
 

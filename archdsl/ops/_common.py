@@ -77,14 +77,16 @@ def demand_floats(op: Primitive, call: Application, inputs: Sequence[int] | None
 
 
 def demand_own_type(op: Primitive, call: Application, inputs: Sequence[int] | None = None) -> None:
-    """Refuse what a matrix of the model's own type cannot be multiplied with: a tensor fixed to float32 in a model of bfloat16."""
+    """Refuse what a matrix of the model's own type cannot be multiplied with: a tensor fixed to float32 in a model of
+    bfloat16."""
     demand_floats(op, call, inputs)
     for i in range(len(call.inputs)) if inputs is None else inputs:
         value = call.inputs[i]
         if isinstance(value, Value) and value.dtype != "float":
             raise call.error(
                 "E0304",
-                f"the weights of `{op.name}` are of the model's own type, but {called(value)} is {value.dtype} whatever that is",
+                f"the weights of `{op.name}` are of the model's own type, "
+                f"but {called(value)} is {value.dtype} whatever that is",
                 input=i,
                 help="bring it back first: `cast(float)`, or `cast_like(x)`",
             )

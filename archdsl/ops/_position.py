@@ -29,7 +29,8 @@ def arguments(position: Any) -> dict[str, Any]:
 
 
 def attention_scale(position: Any) -> Callable[[TorchScope], str] | None:
-    """The factor that the scaling of a rope puts on the scores: YaRN and LongRoPE sharpen attention over longer contexts."""
+    """The factor that the scaling of a rope puts on the scores: YaRN and LongRoPE sharpen attention over longer
+    contexts."""
     if position is None:
         return None
     scaling = arguments(position).get("scaling")

@@ -8,7 +8,7 @@ from typing import ClassVar
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.op import EVERYWHERE, Application, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import called, demand_own_type, demand_like, first_input, listed, number, own_but
+from archdsl.ops._common import called, demand_like, demand_own_type, first_input, listed, number, own_but
 
 
 def recurrent_weights(call: Application, gates: int, suffix: str) -> Sequence[Weight]:

@@ -24,19 +24,27 @@ def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
 
 
 class Alibi(Position):
-    """Attention with linear biases (Press et al., 2021): scores fall with the distance, by a slope 2 ** (-8 i / heads) for each head."""
+    """Attention with linear biases (Press et al., 2021): scores fall with the distance, by a slope 2 ** (-8 i /
+    heads) for each head."""
 
     signature = "alibi(heads: size = none)(queries: [], keys: [])"
     examples = (Example("sdpa(q, q, q, mask: causal, position: alibi)", "q: [2, 6, 5, 8]"),)
 
-    def attend(self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool) -> tuple[Value, Value, Value | None]:
+    def attend(
+        self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool
+    ) -> tuple[Value, Value, Value | None]:
         if q.rank < 4:
-            raise call.error("E0302", "alibi has a slope for each head, and q has no axis of heads", help="use `split_heads(heads)` first")
+            raise call.error(
+                "E0302",
+                "alibi has a slope for each head, and q has no axis of heads",
+                help="use `split_heads(heads)` first",
+            )
         return q, k, call.once("alibi", "alibi", [q.shape[-2], k.shape[-2]], heads=q.shape[-3])
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         queries, keys = call.inputs
-        assert isinstance(queries, Num) and isinstance(keys, Num)
+        assert isinstance(queries, Num)
+        assert isinstance(keys, Num)
         return ((call.size("heads"), queries, keys),)
 
     def dtypes(self, call: Application) -> Sequence[str]:
@@ -44,5 +52,8 @@ class Alibi(Position):
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         queries, keys = node.inputs
-        assert isinstance(queries, Num) and isinstance(keys, Num)
-        return f"{e.helper(ALIBI)}({e.number(node.options['heads'])}, {e.number(queries)}, {e.number(keys)}, {e.device()})"
+        assert isinstance(queries, Num)
+        assert isinstance(keys, Num)
+        return (
+            f"{e.helper(ALIBI)}({e.number(node.options['heads'])}, {e.number(queries)}, {e.number(keys)}, {e.device()})"
+        )

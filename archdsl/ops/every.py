@@ -17,7 +17,11 @@ class Every(Primitive):
     examples = (Example("x -> every(2)"), Example("x -> every(3, axis: 2)"))
 
     def shapes(self, call: Application) -> Sequence[Shape]:
-        shape, step, axis = list(call.shape(0)), call.size("step"), self._axis(call.options["axis"].value, len(call.shape(0)))
+        shape, step, axis = (
+            list(call.shape(0)),
+            call.size("step"),
+            self._axis(call.options["axis"].value, len(call.shape(0))),
+        )
         shape[axis] = binary("//", binary("+", shape[axis], binary("-", step, num(1))), step)
         return (tuple(shape),)
 

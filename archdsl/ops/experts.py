@@ -26,14 +26,23 @@ class Experts(Primitive):
     An expert is any block that mixes no positions; each of its weights gets a leading axis of `count`.
     """
 
-    signature = "experts(expert: block, count: size)(x: [..., width], weights: [..., top_k], chosen: int[..., top_k]) -> [..., width]"
+    signature = (
+        "experts(expert: block, count: size)"
+        "(x: [..., width], weights: [..., top_k], chosen: int[..., top_k]) -> [..., width]"
+    )
     examples = (
         Example("experts(swiglu(hidden: 8), 5)(x, w, c)", "x: [2, 6, 8], w: [2, 6, 2], c: int[2, 6, 2]"),
         Example("experts(mlp(hidden: 8), 5)(x, w, c)", "x: [6, 8], w: [6, 1], c: int[6, 1]"),
     )
 
     def build(self, call: Application) -> Sequence[Value]:
-        count = call.size("count")
+        count, top_k = call.size("count"), call.axes["top_k"]
+        if not top_k.static or not count.static:
+            raise call.error(
+                "E0402",
+                f"`experts` sends each token to {top_k} of {count}, which is known only when the model runs",
+                help="weights and chosen: [..., top_k], their last axis fixed: see `topk`",
+            )
         expert = call.expert(call.options["expert"], count, call.axes["width"])
         return call.node(blocks={"": expert}, copies=count, active=call.axes["top_k"])
 

@@ -8,7 +8,21 @@ from fractions import Fraction
 from archdsl.ir.dims import Num, Shape, num
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import Mask
-from archdsl.ir.op import BIT_AND, BIT_OR, COMPARE, PLUS, TIMES, UNARY, Application, At, Code, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import (
+    BIT_AND,
+    BIT_OR,
+    COMPARE,
+    PLUS,
+    TIMES,
+    UNARY,
+    Application,
+    At,
+    Code,
+    Primitive,
+    Reads,
+    TorchScope,
+    same,
+)
 
 RANDOM_KEYS = '''
 def random_keys(query: Tensor, key: Tensor, count: int, seed: int) -> Tensor:
@@ -30,7 +44,8 @@ class MaskTensor(Primitive):
     def shapes(self, call: Application) -> Sequence[Shape]:
         mask: Mask = call.options["mask"]
         queries, keys = call.inputs[0], call.inputs[1]
-        assert isinstance(queries, Num) and isinstance(keys, Num)
+        assert isinstance(queries, Num)
+        assert isinstance(keys, Num)
         rows = queries if mask.reads_queries else num(1)
         tensors = [v for v in call.inputs[2:] if isinstance(v, Value)]
         if not tensors:
@@ -63,20 +78,23 @@ class MaskTensor(Primitive):
     def torch(self, node: OpNode, e: TorchScope) -> Code:
         mask: Mask = node.options["mask"]
         queries, keys = node.inputs[0], node.inputs[1]
-        assert isinstance(queries, Num) and isinstance(keys, Num)
+        assert isinstance(queries, Num)
+        assert isinstance(keys, Num)
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
         same_axis = queries.value == keys.value
         writer = Writer(node, e, same_axis, tensors)
         if any(leaf.rule not in ("keys", "queries", "same", "padding", "documents", "full") for leaf in mask.leaves()):
             if not mask.reads_queries:
-                writer.key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})")
+                writer.key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})[None, :]")
             elif same_axis:
                 key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})")
                 writer.key, writer.query = key, e.local("query", f"{key}[:, None]")
             else:
                 writer.key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})")
                 first = Code(f"{e.number(keys, PLUS)} - {e.number(queries, PLUS + 1)}", PLUS)
-                writer.query = e.local("query", f"torch.arange({first.text}, {e.number(keys)}, device={e.device()})[:, None]")
+                writer.query = e.local(
+                    "query", f"torch.arange({first.text}, {e.number(keys)}, device={e.device()})[:, None]"
+                )
         return writer.write(mask)
 
 
@@ -106,7 +124,11 @@ class Writer:
     def leaf(self, mask: Mask, causal: bool) -> Code:
         if mask.parts:
             return self.write(mask)
-        query, key, n = self.query, self.key, lambda i=0, s=COMPARE + 1: self.e.number(mask.numbers[i], s)
+        query, key = self.query, self.key
+
+        def n(i: int = 0, strength: int = COMPARE + 1) -> str:
+            return self.e.number(mask.numbers[i], strength)
+
         match mask.rule:
             case "full":
                 return Code(f"{key} >= 0", COMPARE) if key else Code("True")

@@ -14,7 +14,8 @@ from archdsl.ops._position import Position, arguments
 
 RELATIVE_BIAS = '''
 class RelativeBias(nn.Embedding):
-    """A bias for each head and bucket of distances; buckets grow with the distance (T5, Raffel et al., 2019, section 2.1)."""
+    """A bias for each head and bucket of distances; buckets grow with the distance (T5, Raffel et al., 2019, section
+    2.1)."""
 
     def __init__(self, buckets: int, heads: int, max_distance: int, bidirectional: bool = True) -> None:
         super().__init__(buckets, heads)
@@ -41,22 +42,31 @@ class RelativeBias(nn.Embedding):
 
 
 class RelativeBias(Position):
-    """T5's relative position bias: a learned bias for each head and bucket of distances, `buckets` of them, the last from `max_distance` on.
+    """T5's relative position bias: a learned bias for each head and bucket of distances, `buckets` of them, the last
+    from `max_distance` on.
 
-    `bidirectional` tells keys before and after a query apart; unless said, it is so where the mask lets later keys be seen.
+    `bidirectional` tells keys before and after a query apart; unless said, it is so where the mask lets later keys be
+    seen.
     """
 
     signature = (
-        "relative_bias(buckets: size = 32, max_distance: size = 128, bidirectional: bool = none, heads: size = none)(queries: [], keys: [])"
+        "relative_bias(buckets: size = 32, max_distance: size = 128, bidirectional: bool = none, heads: size = none)"
+        "(queries: [], keys: [])"
     )
     examples = (
         Example("sdpa(q, q, q, position: relative_bias(buckets: 8, max_distance: 4))", "q: [2, 4, 5, 8]"),
         Example("sdpa(q, q, q, mask: causal, position: relative_bias)", "q: [2, 4, 5, 8]"),
     )
 
-    def attend(self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool) -> tuple[Value, Value, Value | None]:
+    def attend(
+        self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool
+    ) -> tuple[Value, Value, Value | None]:
         if q.rank < 4:
-            raise call.error("E0302", "a relative bias is one for each head, and q has no axis of heads", help="use `split_heads(heads)` first")
+            raise call.error(
+                "E0302",
+                "a relative bias is one for each head, and q has no axis of heads",
+                help="use `split_heads(heads)` first",
+            )
         given = arguments(position)
         both_ways = given.get("bidirectional")
         both_ways = ahead(mask) != 0 if both_ways is None else both_ways
@@ -68,7 +78,8 @@ class RelativeBias(Position):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         queries, keys = call.inputs
-        assert isinstance(queries, Num) and isinstance(keys, Num)
+        assert isinstance(queries, Num)
+        assert isinstance(keys, Num)
         return ((call.size("heads"), queries, keys),)
 
     def dtypes(self, call: Application) -> Sequence[str]:
@@ -79,7 +90,8 @@ class RelativeBias(Position):
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         queries, keys = node.inputs
-        assert isinstance(queries, Num) and isinstance(keys, Num)
+        assert isinstance(queries, Num)
+        assert isinstance(keys, Num)
         buckets, heads = node.weights[0].shape
         one_way = "" if node.options["bidirectional"] else ", bidirectional=False"
         cls = e.helper(RELATIVE_BIAS)

@@ -30,7 +30,8 @@ def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
 
 ROTATE_PART = '''
 def rotate_part(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the first channels of each head, in pairs (i, i + dims / 2), by an angle that grows with the position; leave the rest."""
+    """Turn the first channels of each head, in pairs (i, i + dims / 2), by an angle that grows with the position;
+    leave the rest."""
     cos, sin = rope
     a, b, rest = x.split((cos.size(-1), cos.size(-1), x.size(-1) - 2 * cos.size(-1)), dim=-1)
     a, b = a.float(), b.float()
@@ -39,7 +40,8 @@ def rotate_part(x: Tensor, rope: Tensor) -> Tensor:
 
 ROTATE_PART_PAIRS = '''
 def rotate_part_pairs(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the first channels of each head, in pairs (2i, 2i + 1), by an angle that grows with the position; leave the rest."""
+    """Turn the first channels of each head, in pairs (2i, 2i + 1), by an angle that grows with the position; leave
+    the rest."""
     cos, sin = rope
     turned, rest = x.split((2 * cos.size(-1), x.size(-1) - 2 * cos.size(-1)), dim=-1)
     a, b = turned[..., 0::2].float(), turned[..., 1::2].float()
@@ -49,14 +51,18 @@ def rotate_part_pairs(x: Tensor, rope: Tensor) -> Tensor:
 
 
 class Rope(Position):
-    """Rotary position embedding (Su et al., 2021): turns pairs of channels by angles that grow with the place along the last axis but one.
+    """Rotary position embedding (Su et al., 2021): turns pairs of channels by angles that grow with the place along
+    the last axis but one.
 
-    `dims` (or `fraction` of the head) channels are turned, all by default; pairs are (i, i + dims / 2), or (2i, 2i + 1) if `interleaved`.
-    `scaling` is linear(factor), ntk(factor), yarn(factor, original, …), llama3(factor, low, high, original) or longrope(short, long, original).
+    `dims` (or `fraction` of the head) channels are turned, all by default; pairs are (i, i + dims / 2), or (2i, 2i +
+    1) if `interleaved`.
+    `scaling` is linear(factor), ntk(factor), yarn(factor, original, …), llama3(factor, low, high, original) or
+    longrope(short, long, original).
     """
 
     signature = (
-        "rope(theta: number = 10_000, dims: size = none, fraction: number = none, interleaved: bool = false, scaling: scaling = none)"
+        "rope(theta: number = 10_000, dims: size = none, fraction: number = none, interleaved: bool = false, "
+        "scaling: scaling = none)"
         "(x: [..., time, width]) -> [..., time, width]"
     )
     examples = (
@@ -67,13 +73,17 @@ class Rope(Position):
         Example("x -> rope(scaling: yarn(factor: 4, original: 8))", "x: [2, 4, 5, 8]"),
         Example("x -> rope(scaling: llama3(factor: 8, original: 16))", "x: [2, 4, 5, 8]"),
         Example("x -> rope(scaling: ntk(factor: 2))", "x: [2, 4, 5, 8]"),
-        Example("x -> rope(scaling: longrope(short: [1, 1, 1.5, 2], long: [1, 2, 3, 4], original: 3))", "x: [2, 4, 5, 8]"),
+        Example(
+            "x -> rope(scaling: longrope(short: [1, 1, 1.5, 2], long: [1, 2, 3, 4], original: 3))", "x: [2, 4, 5, 8]"
+        ),
     )
 
     def build(self, call: Application) -> Sequence[Value]:
         return (turn(call, call.tensor(0), call.options),)
 
-    def attend(self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool) -> tuple[Value, Value, Value | None]:
+    def attend(
+        self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool
+    ) -> tuple[Value, Value, Value | None]:
         if rotated:
             return q, k, None
         options = {"theta": None, **_given(position)}
@@ -107,10 +117,18 @@ def turn(call: Application, x: Value, options: Any) -> Value:
         raise call.error("E0204", f"rope turns {dims} channels, and a head has {head}", option="position")
     if isinstance(dims.value, int) and dims.value % 2:
         raise call.error(
-            "E0204", f"rope turns pairs of channels, and {dims} is odd", option="position", help="make head_dim even, or set `dims`"
+            "E0204",
+            f"rope turns pairs of channels, and {dims} is odd",
+            option="position",
+            help="make head_dim even, or set `dims`",
         )
     scaling = options.get("scaling")
-    table = call.once("rope_table", "rope", [x.shape[-2]], theta=theta, dims=dims, **({"scaling": scaling} if scaling is not None else {}))
+    table = call.once(
+        "rope_table",
+        "rope",
+        [x.shape[-2]],
+        theta=theta,
+        dims=dims,
+        **({"scaling": scaling} if scaling is not None else {}),
+    )
     return call.apply("turn", x, table, interleaved=bool(options.get("interleaved")))
-
-

@@ -24,7 +24,8 @@ def rope_table(length: int, frequencies: Tensor) -> Tensor:
 
 YARN = '''
 def yarn_scaling(
-    frequencies: Tensor, theta: float, factor: float, original: int, beta_fast: float, beta_slow: float, truncate: bool = True
+    frequencies: Tensor, theta: float, factor: float, original: int, beta_fast: float, beta_slow: float, truncate:
+    bool = True
 ) -> Tensor:
     """YaRN: interpolate the slow waves, keep the fast ones, ramp between them (Peng et al., 2023, section 3.2)."""
     dims = 2 * frequencies.numel()
@@ -51,7 +52,8 @@ def llama3_scaling(frequencies: Tensor, factor: float, low: float, high: float, 
 
 LONGROPE = '''
 def longrope_scaling(frequencies: Tensor, length: int, short: list[float], long: list[float], original: int) -> Tensor:
-    """LongRoPE: each wave slowed by a divisor of its own, another one beyond the original context (Ding et al., 2024)."""
+    """LongRoPE: each wave slowed by a divisor of its own, another one beyond the original context (Ding et al.,
+    2024)."""
     divisors = torch.tensor((short, long), device=frequencies.device)
     beyond = torch.as_tensor(length > original, device=frequencies.device)
     return frequencies / torch.where(beyond, divisors[1], divisors[0])
@@ -72,7 +74,11 @@ class RopeTable(Primitive):
             for field in ("short", "long"):
                 count = sum(k.startswith(f"{field}.") for k in scaling.numbers)
                 if isinstance(pairs, int) and count != pairs // 2:
-                    raise call.error("E0301", f"longrope needs a divisor for each of {pairs // 2} pairs of channels, and `{field}` has {count}")
+                    raise call.error(
+                        "E0301",
+                        f"longrope needs a divisor for each of {pairs // 2} pairs of channels, "
+                        f"and `{field}` has {count}",
+                    )
         return ((num(2), length, binary("//", call.size("dims"), num(2))),)
 
     def dtypes(self, call: Application) -> Sequence[str]:
@@ -92,12 +98,14 @@ class RopeTable(Primitive):
             return f"{table}({places}, {waves} / {e.number(scaling.numbers['factor'], 71)})"
         if scaling.name == "ntk":
             dims = e.number(node.options["dims"], 70)
-            stretched = f"{e.number(node.options['theta'], 70)} * {e.number(scaling.numbers['factor'], 91)} ** ({dims} / ({dims} - 2))"
+            factor = e.number(scaling.numbers["factor"], 91)
+            stretched = f"{e.number(node.options['theta'], 70)} * {factor} ** ({dims} / ({dims} - 2))"
             waves = f"{e.helper(FREQUENCIES)}({e.number(node.options['dims'])}, {stretched}, {e.device()})"
             return f"{table}({places}, {waves})"
         if scaling.name == "yarn":
             truncate = "" if scaling.numbers["truncate"].value else ", truncate=False"
-            args = f"{theta}, factor={n['factor']}, original={n['original']}, beta_fast={n['beta_fast']}, beta_slow={n['beta_slow']}{truncate}"
+            args = f"{theta}, factor={n['factor']}, original={n['original']}, "
+            args += f"beta_fast={n['beta_fast']}, beta_slow={n['beta_slow']}{truncate}"
             return f"{table}({places}, {e.helper(YARN)}({waves}, {args}))"
         if scaling.name == "llama3":
             args = f"factor={n['factor']}, low={n['low']}, high={n['high']}, original={n['original']}"

@@ -13,7 +13,10 @@ class Rotate(Primitive):
     """x turned by a position that is a rope; any other position, or none, leaves it as it is."""
 
     signature = "rotate(position: position)(x: [..., time, width]) -> [..., time, width]"
-    examples = (Example("rotate(x, rope(theta: 100))", "x: [2, 4, 5, 8]"), Example("x -> rotate(none)", "x: [2, 4, 5, 8]", gradients=False))
+    examples = (
+        Example("rotate(x, rope(theta: 100))", "x: [2, 4, 5, 8]"),
+        Example("x -> rotate(none)", "x: [2, 4, 5, 8]", gradients=False),
+    )
 
     def build(self, call: Application) -> Sequence[Value]:
         position = call.options["position"]

@@ -10,7 +10,7 @@ from archdsl.ir.dims import Num, Shape, num, shape_text, sub
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import Mask, ahead, normal
 from archdsl.ir.op import EVERYWHERE, Application, At, Code, Example, Primitive, Reads, TorchScope, same
-from archdsl.ir.static import Instance, Template
+from archdsl.ir.static import Instance
 from archdsl.ops._position import Position, attention_scale
 from archdsl.ops.mask import tensor_leaves
 
@@ -25,7 +25,8 @@ def attention(
     sink: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Attention with capped scores or with a sink, a score for looking at nothing, written out: no fused kernel has them."""
+    """Attention with capped scores or with a sink, a score for looking at nothing, written out: no fused kernel has
+    them."""
     if k.size(-3) != q.size(-3):
         k, v = (t.repeat_interleave(q.size(-3) // t.size(-3), dim=-3) for t in (k, v))
     scores = (q @ k.transpose(-1, -2)).float() * (q.size(-1) ** -0.5 if scale is None else scale)
@@ -47,24 +48,34 @@ def scores_pairs(target: Any) -> bool:
 
 
 class SDPA(Primitive):
-    """Scaled dot-product attention (Vaswani et al., 2017, equation 1): `softmax(q k^T * scale + bias) v` over the keys that `mask` lets see.
+    """Scaled dot-product attention (Vaswani et al., 2017, equation 1): `softmax(q k^T * scale + bias) v` over the
+    keys that `mask` lets see.
 
-    q: [batch, heads, time, head_dim], k and v: [batch, kv_heads, source, …], kv_heads dividing heads; or all without the axis of heads.
-    `scale` is 1 / sqrt(head_dim) unless given. `position` acts inside: rope turns q and k (unless `rotated`), others add a bias to the scores.
-    `bias` is added to the scores; `sink: [heads]` is one more score for each query, of a key that holds nothing. A query without keys gives 0.
+    q: [batch, heads, time, head_dim], k and v: [batch, kv_heads, source, …], kv_heads dividing heads; or all without
+    the axis of heads.
+    `scale` is 1 / sqrt(head_dim) unless given. `position` acts inside: rope turns q and k (unless `rotated`), others
+    add a bias to the scores.
+    `bias` is added to the scores; `sink: [heads]` is one more score for each query, of a key that holds nothing. A
+    query without keys gives 0.
     """
 
     signature = (
-        "sdpa(mask: mask = full, position: position = none, scale: number = none, dropout: number = 0, softcap: number = none, "
-        "rotated: bool = false)(q: [..., time, head_dim], k: [..., source, head_dim], v: [..., source, value_dim], bias: [...] = none, "
+        "sdpa(mask: mask = full, position: position = none, scale: number = none, dropout: number = 0, "
+        "softcap: number = none, rotated: bool = false)"
+        "(q: [..., time, head_dim], k: [..., source, head_dim], v: [..., source, value_dim], bias: [...] = none, "
         "sink: [...] = none) -> [..., time, value_dim]"
     )
     examples = (
         Example("sdpa(q, k, v)", "q: [2, 4, 5, 8], k: [2, 4, 7, 8], v: [2, 4, 7, 6]"),
         Example("sdpa(q, k, v, mask: causal)", "q: [2, 4, 5, 8], k: [2, 2, 5, 8], v: [2, 2, 5, 8]"),
-        Example("sdpa(q, k, v, mask: causal & window(2), scale: 0.5)", "q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8]"),
+        Example(
+            "sdpa(q, k, v, mask: causal & window(2), scale: 0.5)", "q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8]"
+        ),
         Example("sdpa(q, k, v, mask: causal, softcap: 20)", "q: [2, 4, 5, 8], k: [2, 2, 5, 8], v: [2, 2, 5, 8]"),
-        Example("sdpa(q, k, v, s_bias, sink: s)", "q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8], s_bias: [4, 5, 5], s: [4]"),
+        Example(
+            "sdpa(q, k, v, s_bias, sink: s)",
+            "q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8], s_bias: [4, 5, 5], s: [4]",
+        ),
         Example("sdpa(q, k, v, mask: causal, position: alibi)", "q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8]"),
     )
 
@@ -73,17 +84,26 @@ class SDPA(Primitive):
         if not len(q) == len(k) == len(v) or len(q) < 2:
             raise call.error(
                 "E0302",
-                f"`sdpa` takes q, k and v with the same number of axes: {shape_text(q)}, {shape_text(k)} and {shape_text(v)} were given",
+                f"`sdpa` takes q, k and v with the same number of axes: "
+                f"{shape_text(q)}, {shape_text(k)} and {shape_text(v)} were given",
                 help="cut the last axis into heads with `split_heads(heads)`",
             )
         if len(q) >= 4:
             heads, kv_heads = q[-3], k[-3]
             if kv_heads.value != v[-3].value:
-                raise call.error("E0301", f"`sdpa` needs as many heads of values as of keys: there are {kv_heads} of k and {v[-3]} of v", input=2)
+                raise call.error(
+                    "E0301",
+                    f"`sdpa` needs as many heads of values as of keys: there are {kv_heads} of k and {v[-3]} of v",
+                    input=2,
+                )
             if heads.value != kv_heads.value:
                 call.condition("%", heads, kv_heads, "the heads of keys divide those of queries")
-        if call.options["dropout"].value < 0 or call.options["dropout"].value >= 1:
-            raise call.error("E0204", "dropout is at least 0 and less than 1", option="dropout")
+        for i, name in ((3, "bias"), (4, "sink")):
+            if isinstance(call.inputs[i], Num):
+                raise call.error("E0203", f"`{name}` of `sdpa` is a tensor, and a number was given")
+        dropout: Num = call.options["dropout"]
+        if not dropout.static or not 0 <= float(dropout) < 1:
+            raise call.error("E0204", f"dropout is at least 0 and less than 1, and {dropout} was given", option="dropout")
 
     def build(self, call: Application) -> Sequence[Value]:
         q, k, v = (call.tensor(i) for i in range(3))
@@ -118,7 +138,8 @@ class SDPA(Primitive):
         return call.node(inputs=(q, k, v, tensor, bias, sink))
 
     def _mask(self, call: Application, mask: Mask, q: Value, k: Value, plain: bool) -> Value | None:
-        """The mask as a tensor; None if every query sees every key. `plain` asks for a tensor even where a kernel needs none."""
+        """The mask as a tensor; None if every query sees every key. `plain` asks for a tensor even where a kernel
+        needs none."""
         if mask.rule == "full":
             return None
         queries, keys = q.shape[-2], k.shape[-2]
@@ -137,13 +158,16 @@ class SDPA(Primitive):
             if axis.value != wanted.value and whole_axis(axis)[0] != whole_axis(wanted)[0]:
                 raise call.error(
                     "E0403",
-                    f"the mask `{leaf}` speaks of {axis} places, but there are {wanted} {'queries' if leaf.rule == 'queries' else 'keys'}",
+                    f"the mask `{leaf}` speaks of {axis} places, "
+                    f"but there are {wanted} {'queries' if leaf.rule == 'queries' else 'keys'}",
                     option="mask",
                 )
         heads = num(max(q.rank - 3, 0))
         if not mask.reads_queries:
             queries = num(1)  # one mask of keys serves every query, whichever axis they stand on
-        return call.once("mask", "mask", [queries, keys, *tensors], mask=mask, heads=heads, **({"plain": True} if plain else {}))
+        return call.once(
+            "mask", "mask", [queries, keys, *tensors], mask=mask, heads=heads, **({"plain": True} if plain else {})
+        )
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return ((*call.shape(0)[:-1], call.shape(2)[-1]),)
@@ -153,7 +177,8 @@ class SDPA(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         q, k = node.inputs[0], node.inputs[1]
-        assert isinstance(q, Value) and isinstance(k, Value)
+        assert isinstance(q, Value)
+        assert isinstance(k, Value)
         rank, time = q.rank, q.rank - 2
         lead = tuple(same(i) if rank < 4 or i != rank - 3 else EVERYWHERE for i in range(rank - 2))
         bound = ahead(node.options["mask"])
@@ -176,7 +201,8 @@ class SDPA(Primitive):
 
     def torch(self, node: OpNode, e: TorchScope) -> Code:
         q, k = node.inputs[0], node.inputs[1]
-        assert isinstance(q, Value) and isinstance(k, Value)
+        assert isinstance(q, Value)
+        assert isinstance(k, Value)
         kind, mask = e.mask(3)
         if e.has(4):
             kind, mask = "tensor", e.arg(4)

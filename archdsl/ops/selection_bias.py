@@ -9,7 +9,8 @@ from archdsl.ir.op import Application, Code, Example, Primitive, TorchScope
 
 SELECTION_BIAS = '''
 class SelectionBias(nn.Module):
-    """A bias that chooses experts and does not weigh them; no gradient reaches it: it is nudged towards experts that get too few tokens
+    """A bias that chooses experts and does not weigh them; no gradient reaches it: it is nudged towards experts that
+    get too few tokens
     (DeepSeek-V3, section 2.1.2)."""
 
     def __init__(self, experts: int) -> None:
@@ -22,7 +23,8 @@ class SelectionBias(nn.Module):
 
 
 class SelectionBias(Primitive):
-    """Scores plus a bias that only chooses experts: part of the state, not of the parameters (DeepSeek-V3, section 2.1.2)."""
+    """Scores plus a bias that only chooses experts: part of the state, not of the parameters (DeepSeek-V3, section
+    2.1.2)."""
 
     signature = "selection_bias()(scores: [..., experts]) -> [..., experts]"
     mixes = False

@@ -10,7 +10,8 @@ from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, Re
 
 
 class SplitHeads(Primitive):
-    """[batch, time, heads * head_dim] to [batch, heads, time, head_dim]: the last axis is cut into `heads` equal parts."""
+    """[batch, time, heads * head_dim] to [batch, heads, time, head_dim]: the last axis is cut into `heads` equal
+    parts."""
 
     signature = "split_heads(heads: size)(x: [..., time, width]) -> [..., heads, time, head_dim]"
     mixes = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.dims import Num, Shape, binary
+from archdsl.ir.dims import Num, Shape, binary, function
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import EVERYWHERE, Application, Example, Reads, TorchScope, same
@@ -13,7 +13,8 @@ from archdsl.ops._position import Position, arguments
 
 RELATIVE_SCORES = '''
 class RelativeScores(nn.Module):
-    """Transformer-XL (Dai et al., 2019, section 3.3): the query plus a content bias, and its scaled scores against every distance."""
+    """Transformer-XL (Dai et al., 2019, section 3.3): the query plus a content bias, and its scaled scores against
+    every distance."""
 
     def __init__(self, width: int, heads: int, head_dim: int) -> None:
         super().__init__()
@@ -23,13 +24,13 @@ class RelativeScores(nn.Module):
         self.v = nn.Parameter(torch.zeros(heads, head_dim))
         nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
 
-    def forward(self, q: Tensor, keys: int, scale: float | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
         queries = q.size(-2)
         place = torch.arange(keys - 1, -queries, -1, device=q.device)[:, None]  # distances, the farthest back first
         angle = place * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
         table = torch.cat((angle.sin(), angle.cos()), dim=-1).to(q.dtype)
         r = F.linear(table, self.weight).unflatten(-1, self.u.shape)  # [distance, heads, head_dim]
-        scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * (q.size(-1) ** -0.5 if scale is None else scale)
+        scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * q.size(-1) ** -0.5
         query, key = torch.arange(queries, device=q.device)[:, None], torch.arange(keys, device=q.device)
         column = queries - 1 - query + key  # of the distance between them
         return q + self.u[:, None], scores.gather(-1, column.expand(*scores.shape[:-1], -1))
@@ -37,22 +38,39 @@ class RelativeScores(nn.Module):
 
 
 class TransformerXL(Position):
-    """Transformer-XL's relative positions: each score is (q + u) k plus (q + v) r, r a projection of the sinusoid of the distance.
+    """Transformer-XL's relative positions: each score is (q + u) k plus (q + v) r, r a projection of the sinusoid of
+    the distance.
 
     `width` is that of the sinusoid: heads * head_dim unless given.
     """
 
-    signature = "transformer_xl(width: size = none, heads: size = none, head_dim: size = none)(q: [..., heads, time, head_dim], keys: [])"
+    signature = (
+        "transformer_xl(width: size = none, heads: size = none, head_dim: size = none)"
+        "(q: [..., heads, time, head_dim], keys: [])"
+    )
     hints = ("=", "distance")
     examples = (Example("sdpa(q, q, q, position: transformer_xl)", "q: [2, 4, 5, 8]"),)
 
-    def attend(self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool) -> tuple[Value, Value, Value | None]:
+    def attend(
+        self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool
+    ) -> tuple[Value, Value, Value | None]:
         if q.rank != 4:
-            raise call.error("E0302", "transformer_xl takes q: [batch, heads, time, head_dim]", help="use `split_heads(heads)` first")
+            raise call.error(
+                "E0302", "transformer_xl takes q: [batch, heads, time, head_dim]", help="use `split_heads(heads)` first"
+            )
         given = arguments(position)
         heads, head_dim = q.shape[-3], q.shape[-1]
-        options = {**given, "heads": heads, "head_dim": head_dim, "width": given.get("width") or binary("*", heads, head_dim)}
+        options = {
+            **given,
+            "heads": heads,
+            "head_dim": head_dim,
+            "width": given.get("width") or binary("*", heads, head_dim),
+        }
         turned, scores = call.apply_position(position, (q, k.shape[-2]), options, outputs=2)
+        if call.options.get("scale") is not None:
+            # The scores come scaled by 1 / sqrt(head_dim); all of them are to be scaled alike.
+            ratio = binary("*", call.options["scale"], function("sqrt", (head_dim,)))
+            scores = call.apply("times", scores, ratio)
         return turned, k, scores
 
     def shapes(self, call: Application) -> Sequence[Shape]:

@@ -11,7 +11,8 @@ from archdsl.ops.rope import ROTATE, ROTATE_PAIRS, ROTATE_PART, ROTATE_PART_PAIR
 
 
 class Turn(Primitive):
-    """Pairs of channels turned by a table of cosines and sines [2, time, dims / 2]; channels beyond `dims` stay. Written `rope` or `rotate`."""
+    """Pairs of channels turned by a table of cosines and sines [2, time, dims / 2]; channels beyond `dims` stay.
+    Written `rope` or `rotate`."""
 
     signature = "turn(interleaved: bool = false)(x: [..., time, width], table: [two, time, half]) -> [..., time, width]"
     hints = ("=",)
@@ -28,7 +29,8 @@ class Turn(Primitive):
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         x, table = node.inputs
-        assert isinstance(x, Value) and isinstance(table, Value)
+        assert isinstance(x, Value)
+        assert isinstance(table, Value)
         pairs = node.options["interleaved"]
         whole = isinstance(table.shape[2].value, int) and table.shape[2].value * 2 == x.shape[-1].value
         source = (ROTATE_PAIRS if pairs else ROTATE) if whole else (ROTATE_PART_PAIRS if pairs else ROTATE_PART)

@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
-from docs.pages import ROOT, Block, blocks
 
 import archdsl
 from archdsl.api import find_spec, module_of
 from archdsl.ir.program import models
 from archdsl.trial import run
+from docs.pages import ROOT, Block, blocks
 
 PAGE = ROOT / "docs" / "language.md"
 EXAMPLES = [b for b in blocks(PAGE) if b.kind == "arch"]
@@ -58,7 +58,7 @@ def test_words_of_the_examples() -> None:
 def test_reserved_words_are_those_of_the_grammar() -> None:
     grammar = (ROOT / "grammars" / "arch.lark").read_text(encoding="utf-8")
     rules = re.sub(r"//[^\n]*", "", grammar)
-    reserved = {word for word in re.findall(r'"([a-z_]+)"', rules)}
+    reserved = set(re.findall(r'"([a-z_]+)"', rules))
     listed = next(b.text.split() for b in blocks(PAGE) if b.text.startswith("and as assert"))
     assert set(listed) == reserved
     assert listed == sorted(listed)

@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from docs.pages import ROOT, Block, blocks, rewrite
 from typer.testing import CliRunner
 
 from archdsl import torch_source
 from archdsl.cli import app
+from docs.pages import ROOT, Block, blocks, rewrite
 
 PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
 

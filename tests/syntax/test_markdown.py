@@ -1,6 +1,5 @@
 """Runs `tests/language/syntax.md`: each case a heading, an `arch` block, and what is said about it as `text`."""
 
-import os
 import re
 from pathlib import Path
 
@@ -16,7 +15,6 @@ CASE = re.compile(
     r"^## (?P<title>[^\n]+)\n\n```arch\n(?P<text>.*?)```\n\n```text\n(?P<said>.*?)```\n", re.MULTILINE | re.DOTALL
 )
 CASES = {match["title"]: match for match in CASE.finditer(PAGE.read_text(encoding="utf-8"))}
-UPDATE = "UPDATE_GOLDENS"
 
 
 def said_about(text: str) -> str:
@@ -32,12 +30,12 @@ def test_every_heading_is_a_case() -> None:
 
 
 @pytest.mark.parametrize("title", CASES)
-def test_case(title: str) -> None:
+def test_case(title: str, update_golden: bool) -> None:
     case = CASES[title]
     said = said_about(case["text"])
-    if os.environ.get(UPDATE) and said != case["said"]:
+    if update_golden and said != case["said"]:
         page = PAGE.read_text(encoding="utf-8")
         changed = case[0].replace(f"```text\n{case['said']}```", f"```text\n{said}```")
         PAGE.write_text(page.replace(case[0], changed), encoding="utf-8")
         return
-    assert said == case["said"], f"if this is meant: {UPDATE}=1 python -m pytest {Path(__file__).name}"
+    assert said == case["said"], "if this is meant: pytest --update-golden"

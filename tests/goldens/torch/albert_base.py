@@ -1,0 +1,116 @@
+"""ALBERT (Lan et al., 2019): one layer's weights shared by every depth, factorized embeddings.
+
+11,221,680 parameters. Made by archdsl 0.1.0 from albert.arch (f19b352b0e6d):
+    archdsl compile albert.arch:albert_base --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 12
+    width: int = 768
+    vocab: int = 30_000
+    context: int = 512
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, heads: int) -> None:
+        super().__init__()
+        assert config.width % heads == 0, "heads divides width"
+        self.heads = heads
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, hidden)
+        self.down = nn.Linear(hidden, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class EncoderLayer(nn.Module):
+    """encoder_layer (albert.arch:3)"""
+
+    def __init__(self, config: Config, heads: int) -> None:
+        super().__init__()
+        self.attention = Attention(config, heads=heads)
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-12)
+        self.ffn = MLP(config, hidden=4 * config.width)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-12)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.attention_norm(x + self.attention(x, mask))
+        return self.ffn_norm(x + self.ffn(x))
+
+
+class MaskedLM(nn.Module):
+    """BERT's masked-language-model head: a linear map, an activation and a norm before the (tied) logits.
+
+    mlm (std/models.arch:117)
+    """
+
+    def __init__(self, config: Config, rank: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.width, rank)
+        self.norm = nn.LayerNorm(rank, eps=1e-12)
+        self.bias = nn.Parameter(torch.zeros(config.vocab))
+
+    def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
+        h = self.norm(F.gelu(self.dense(x)))
+        return F.linear(h, token_embedding) + self.bias
+
+
+class AlbertBase(nn.Module):
+    """albert_base (albert.arch:11)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, 128)
+        self.position = nn.Embedding(config.context, 128)
+        self.segment_embedding = nn.Embedding(2, 128)
+        self.embedding_norm = nn.LayerNorm(128, eps=1e-12)
+        self.embedding_projection = nn.Linear(128, config.width)
+        self.blocks = EncoderLayer(config, heads=12)
+        self.head = MaskedLM(config, rank=128)
+        for embedding in (self.token_embedding, self.position, self.segment_embedding):
+            nn.init.normal_(embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor, segments: Tensor, padding: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        x = self.token_embedding(tokens) + self.position(torch.arange(time, device=tokens.device))
+        mask = padding[:, None, None, :]  # [batch, 1, 1, time]
+        x = self.embedding_projection(self.embedding_norm(x + self.segment_embedding(segments)))
+        for _ in range(self.config.layers):
+            x = self.blocks(x, mask)
+        return self.head(x, self.token_embedding.weight)

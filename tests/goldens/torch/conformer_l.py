@@ -1,0 +1,165 @@
+"""Conformer encoder (Gulati et al., 2020): half-step feed-forwards around attention and convolution.
+
+115,111,424 parameters. Made by archdsl 0.1.0 from conformer.arch (4e4c602707c8):
+    archdsl compile conformer.arch:conformer_l --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    width: int = 512
+    layers: int = 17
+    heads: int = 8
+    features: int = 80
+
+
+class RelativeScores(nn.Module):
+    """Transformer-XL (Dai et al., 2019, section 3.3): the query plus a content bias, and its scaled scores against
+    every distance."""
+
+    def __init__(self, width: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.width = width
+        self.weight = nn.Parameter(torch.empty(heads * head_dim, width))
+        self.u = nn.Parameter(torch.zeros(heads, head_dim))
+        self.v = nn.Parameter(torch.zeros(heads, head_dim))
+        nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
+
+    def forward(self, q: Tensor, keys: int, scale: float | None = None) -> tuple[Tensor, Tensor]:
+        queries = q.size(-2)
+        place = torch.arange(keys - 1, -queries, -1, device=q.device)[:, None]  # distances, the farthest back first
+        angle = place * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
+        table = torch.cat((angle.sin(), angle.cos()), dim=-1).to(q.dtype)
+        r = F.linear(table, self.weight).unflatten(-1, self.u.shape)  # [distance, heads, head_dim]
+        scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * (
+            q.size(-1) ** -0.5 if scale is None else scale
+        )
+        query, key = torch.arange(queries, device=q.device)[:, None], torch.arange(keys, device=q.device)
+        column = queries - 1 - query + key  # of the distance between them
+        return q + self.u[:, None], scores.gather(-1, column.expand(*scores.shape[:-1], -1))
+
+
+class ConvSubsampling(nn.Module):
+    """Two convolutions of stride 2 over time and features (Conformer, Gulati et al., 2020): a quarter of the frames.
+
+    conv_subsampling (std/models.arch:91)
+    """
+
+    def __init__(self, config: Config, factor: int = 4) -> None:
+        super().__init__()
+        assert factor == 4, "two convolutions of stride 2"
+        self.factor = factor
+        self.first = nn.Conv2d(1, config.width, 3, stride=2, padding=1)
+        self.second = nn.Conv2d(config.width, config.width, 3, stride=2, padding=1)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        assert frames.size(1) % self.factor == 0, "time must be a multiple of 4"
+        x = F.relu(self.first(frames.unsqueeze(1)))
+        x = F.relu(self.second(x))
+        return x.transpose(1, 2).flatten(2)
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, hidden)
+        self.down = nn.Linear(hidden, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.up(x)))
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        head_dim = config.width // config.heads
+        self.heads = config.heads
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.position = RelativeScores(config.width, config.heads, head_dim)
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        q, distance = self.position(q, x.size(1))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=distance.masked_fill(~mask, -torch.inf))
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class ConvolutionModule(nn.Module):
+    """convolution_module (conformer.arch:3)"""
+
+    def __init__(self, config: Config, kernel: int) -> None:
+        super().__init__()
+        self.layernorm = nn.LayerNorm(config.width, eps=1e-5)
+        self.linear = nn.Linear(config.width, 2 * config.width)
+        self.conv1d = nn.Conv1d(config.width, config.width, kernel, padding="same", groups=config.width)
+        self.batchnorm = nn.BatchNorm1d(config.width)
+        self.linear_2 = nn.Linear(config.width, config.width)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.glu(self.linear(self.layernorm(x)))
+        h = F.silu(self.batchnorm(self.conv1d(h.transpose(1, 2))).transpose(1, 2))
+        return self.dropout(self.linear_2(h))
+
+
+class ConformerLayer(nn.Module):
+    """conformer_layer (conformer.arch:9)"""
+
+    def __init__(self, config: Config, kernel: int = 31) -> None:
+        super().__init__()
+        self.layernorm = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn_1 = MLP(config, hidden=4 * config.width)
+        self.layernorm_2 = nn.LayerNorm(config.width, eps=1e-5)
+        self.mha = Attention(config)
+        self.convolution_module = ConvolutionModule(config, kernel=kernel)
+        self.layernorm_3 = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn_2 = MLP(config, hidden=4 * config.width)
+        self.layernorm_4 = nn.LayerNorm(config.width, eps=1e-5)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = x + 0.5 * self.ffn_1(self.layernorm(x))
+        x = x + self.mha(self.layernorm_2(x), mask)
+        x = x + self.convolution_module(x)
+        x = x + 0.5 * self.ffn_2(self.layernorm_3(x))
+        return self.layernorm_4(x)
+
+
+class ConformerL(nn.Module):
+    """conformer_l (conformer.arch:17)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.conv_subsampling = ConvSubsampling(config)
+        self.linear = nn.Linear(config.width * (-(-config.features // 4)), config.width)
+        self.dropout = nn.Dropout(0.1)
+        self.layer = nn.ModuleList(ConformerLayer(config) for _ in range(config.layers))
+
+    def forward(self, frames: Tensor, real: Tensor) -> Tensor:
+        assert frames.size(1) % 4 == 0, "time must be a multiple of 4"
+        x = self.dropout(self.linear(self.conv_subsampling(frames)))
+        mask = real[:, ::4][:, None, None, :]  # [batch, 1, 1, time / 4]
+        for layer in self.layer:
+            x = layer(x, mask)
+        return x

@@ -1,0 +1,306 @@
+"""DeepSeek-V3 671B: multi-head latent attention, three dense layers, then 58 MoE layers.
+
+671,026,404,352 parameters. Made by archdsl 0.1.0 from deepseek_v3.arch (964f011cd9c2):
+    archdsl compile deepseek_v3.arch:deepseek_v3 --to torch
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    vocab: int = 129_280
+    context: int = 163_840
+    width: int = 7168
+
+
+class Groups(NamedTuple):
+    """Rows sorted by expert: where each expert's rows end, and the expert of each row."""
+
+    ends: Tensor
+    expert: Tensor
+
+
+def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Each expert's rows of x times its own matrix."""
+    compiling = torch.compiler.is_compiling()
+    if hasattr(F, "grouped_mm") and (x.dtype == torch.bfloat16 or not compiling):
+        return F.grouped_mm(x, weight, offs=ends)
+    if compiling:  # the grouped kernel is traced in bfloat16 only, and how many rows an expert gets is not known
+        expert = torch.searchsorted(ends, torch.arange(x.size(0), device=x.device), right=True)
+        y = x.new_zeros(x.size(0), weight.size(-1))
+        for i, matrix in enumerate(weight):
+            y = torch.where((expert == i)[:, None], x @ matrix, y)
+        return y
+    parts = x.tensor_split(ends[:-1].cpu())
+    return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])
+
+
+def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
+    """Radians a place, for each pair of channels."""
+    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+
+
+def yarn_scaling(
+    frequencies: Tensor,
+    theta: float,
+    factor: float,
+    original: int,
+    beta_fast: float,
+    beta_slow: float,
+    truncate: bool = True,
+) -> Tensor:
+    """YaRN: interpolate the slow waves, keep the fast ones, ramp between them (Peng et al., 2023, section 3.2)."""
+    dims = 2 * frequencies.numel()
+
+    def pair(turns: float) -> float:
+        """The pair of channels that turns so often within the original context."""
+        return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair(beta_fast), pair(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    ramp = ((torch.arange(dims // 2, device=frequencies.device) - low) / max(high - low, 1e-3)).clamp(0, 1)
+    return frequencies * (1 - ramp + ramp / factor)
+
+
+def rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Cosines and sines of every place and pair of channels."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the channel pairs (2i, 2i + 1) by an angle that grows with the position."""
+    cos, sin = rope
+    a, b = x[..., 0::2].float(), x[..., 1::2].float()
+    return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).type_as(x)
+
+
+class SelectionBias(nn.Module):
+    """A bias that chooses experts and does not weigh them; no gradient reaches it: it is nudged towards experts that
+    get too few tokens
+    (DeepSeek-V3, section 2.1.2)."""
+
+    def __init__(self, experts: int) -> None:
+        super().__init__()
+        self.register_buffer("bias", torch.zeros(experts))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return scores + self.bias
+
+
+def keep_groups(scores: Tensor, groups: int, top: int) -> Tensor:
+    """Leave only the experts of the best groups; a group is as good as its two best experts together."""
+    scores = scores.unflatten(-1, (groups, -1))
+    best = scores.topk(2).values.sum(-1).topk(top).indices
+    keep = torch.zeros_like(scores[..., 0], dtype=torch.bool).scatter(-1, best, True)
+    return scores.masked_fill(~keep[..., None], -torch.inf).flatten(-2)
+
+
+class GroupedLinear(nn.Module):
+    """One weight matrix an expert. The rows of x are sorted by expert."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(experts, outputs)) if bias else None
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(inputs**-0.5), inputs**-0.5)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        y = grouped_matmul(x, self.weight.transpose(1, 2), groups.ends)
+        return y if self.bias is None else y + self.bias[groups.expert]
+
+
+def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Send each token to its chosen experts and add their answers, weighted."""
+    tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
+    expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
+    ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
+    token = order // chosen.size(-1)
+    y = experts(tokens[token], Groups(ends, expert)) * weights[order, None].to(x.dtype)
+    return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values are read from one narrow latent; a part of each head, shared by all heads of keys, carries the position.
+
+    mla (std/attention.arch:52)
+    """
+
+    def __init__(
+        self, config: Config, heads: int, kv_rank: int, nope_dim: int, rope_dim: int, v_dim: int, q_rank: int
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.kv_rank = kv_rank
+        self.rope_dim = rope_dim
+        self.nope_dim = nope_dim
+        self.v_dim = v_dim
+        self.q_down = nn.Linear(config.width, q_rank, bias=False)
+        self.q_norm = nn.RMSNorm(q_rank, eps=1e-6)
+        self.q_up = nn.Linear(q_rank, heads * (nope_dim + rope_dim), bias=False)
+        self.kv_down = nn.Linear(config.width, kv_rank + rope_dim, bias=False)
+        self.kv_norm = nn.RMSNorm(kv_rank, eps=1e-6)
+        self.kv_up = nn.Linear(kv_rank, heads * (nope_dim + v_dim), bias=False)
+        self.out = nn.Linear(heads * v_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        q = self.q_norm(self.q_down(x))
+        q = self.q_up(q).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        latent, k_rope = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
+        kv = self.kv_up(self.kv_norm(latent)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        q, q_rope = q.split((self.nope_dim, self.rope_dim), dim=-1)
+        k, v = kv.split((self.nope_dim, self.v_dim), dim=-1)
+        k_rope = rotate_pairs(k_rope.unsqueeze(1), rope).expand(-1, self.heads, -1, -1)
+        q = torch.cat((q, rotate_pairs(q_rope, rope)), dim=-1)
+        k = torch.cat((k, k_rope), dim=-1)
+        y = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=(self.nope_dim + self.rope_dim) ** -0.5 * (0.1 * 1 * math.log(40) + 1) ** 2
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class SwiGLU(nn.Module):
+    """swiglu (std/ffn.arch:14)"""
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.width, hidden, bias=False)
+        self.up = nn.Linear(config.width, hidden, bias=False)
+        self.down = nn.Linear(hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class DenseLayer(nn.Module):
+    """layer (deepseek_v3.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = LatentAttention(
+            config, heads=128, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128, q_rank=1536
+        )
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = SwiGLU(config, hidden=18_432)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class SigmoidRouter(nn.Module):
+    """Sigmoid scores (DeepSeek-V3, section 2.1.2): a bias chooses but does not weigh; only the experts of the best groups can be chosen.
+
+    sigmoid_router (std/ffn.arch:57)
+    """
+
+    def __init__(
+        self, config: Config, experts: int, top_k: int, groups: int = 1, top_groups: int = 1, scale: float = 1
+    ) -> None:
+        super().__init__()
+        assert experts % groups == 0, "the groups share the experts equally"
+        self.groups = groups
+        self.top_groups = top_groups
+        self.top_k = top_k
+        self.scale = scale
+        self.gate = nn.Linear(config.width, experts, bias=False)
+        self.balance = SelectionBias(experts)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        scores = torch.sigmoid(self.gate(x).float())
+        choice = self.balance(scores)
+        choice = keep_groups(choice, self.groups, self.top_groups)
+        _, chosen = choice.topk(self.top_k)
+        weights = scores.gather(-1, chosen)
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return (weights * self.scale).type_as(x), chosen
+
+
+class ExpertSwiGLU(nn.Module):
+    """swiglu (std/ffn.arch:14)"""
+
+    def __init__(self, config: Config, hidden: int, expert_count: int) -> None:
+        super().__init__()
+        self.gate = GroupedLinear(expert_count, config.width, hidden, bias=False)
+        self.up = GroupedLinear(expert_count, config.width, hidden, bias=False)
+        self.down = GroupedLinear(expert_count, hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        return self.down(F.silu(self.gate(x, groups)) * self.up(x, groups), groups)
+
+
+class MoE(nn.Module):
+    """Mixture of experts: each token goes to its `top_k` experts, weighted by the router, and, if there is one, to the shared expert.
+
+    moe (std/ffn.arch:19)
+    """
+
+    def __init__(self, config: Config, experts: int, top_k: int) -> None:
+        super().__init__()
+        assert top_k <= experts, "a token goes to at most as many experts as there are"
+        self.num_experts = experts
+        self.router = SigmoidRouter(config, experts=experts, top_k=top_k, groups=8, top_groups=4, scale=2.5)
+        self.experts = ExpertSwiGLU(config, hidden=2048, expert_count=experts)
+        self.shared = SwiGLU(config, hidden=2048)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.router(x)
+        y = dispatch(self.experts, self.num_experts, x, weights, chosen)
+        return y + self.shared(x)
+
+
+class SparseLayer(nn.Module):
+    """layer (deepseek_v3.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = LatentAttention(
+            config, heads=128, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128, q_rank=1536
+        )
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = MoE(config, experts=256, top_k=8)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class DeepseekV3(nn.Module):
+    """deepseek_v3 (deepseek_v3.arch:13)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(
+            [*(DenseLayer(config) for _ in range(3)), *(SparseLayer(config) for _ in range(58))]
+        )
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.head = nn.Linear(config.width, config.vocab, bias=False)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        rope = rope_table(
+            time,
+            yarn_scaling(
+                frequencies(64, 10_000, tokens.device), 10_000, factor=40, original=4096, beta_fast=32, beta_slow=1
+            ),
+        )
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block(x, rope)
+        return self.head(self.norm(x))

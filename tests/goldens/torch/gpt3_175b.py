@@ -1,0 +1,109 @@
+"""GPT-3 (Brown et al., 2020): GPT-2 with alternating dense and locally banded sparse attention.
+
+174,604,259,328 parameters. Made by archdsl 0.1.0 from gpt3.arch (41623c53f320):
+    archdsl compile gpt3.arch:gpt3_175b --to torch
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 96
+    width: int = 12_288
+    heads: int = 96
+    band: int = 256
+    vocab: int = 50_257
+    context: int = 2048
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        self.heads = config.heads
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.out = nn.Linear(config.width, config.width)
+        for linear in (self.q, self.k, self.v):
+            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
+        nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * config.layers))
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, hidden)
+        self.down = nn.Linear(hidden, config.width)
+        nn.init.normal_(self.up.weight, std=0.02)
+        nn.init.zeros_(self.up.bias)
+        nn.init.normal_(self.down.weight, std=0.02 / math.sqrt(2 * config.layers))
+        nn.init.zeros_(self.down.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class Layer(nn.Module):
+    """layer (gpt3.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.attention = Attention(config)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn = MLP(config, hidden=4 * config.width)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), mask)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class GPT3_175B(nn.Module):
+    """gpt3_175b (gpt3.arch:12)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.position = nn.Embedding(config.context, config.width)
+        self.blocks = nn.ModuleList(Layer(config) for _ in range(config.layers // 2 * 2))
+        self.norm = nn.LayerNorm(config.width, eps=1e-5)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+        nn.init.normal_(self.position.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        key = torch.arange(time, device=tokens.device)
+        query = key[:, None]
+        mask = (key <= query) & (query - key < self.config.band)
+        x = self.token_embedding(tokens) + self.position(torch.arange(time, device=tokens.device))
+        for block, mask in zip(self.blocks, (self.config.layers // 2) * [None, mask]):
+            x = block(x, mask)
+        return F.linear(self.norm(x), self.token_embedding.weight)

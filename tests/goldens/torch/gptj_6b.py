@@ -1,0 +1,114 @@
+"""GPT-J 6B: attention and feed-forward run in parallel from one shared norm; written as equations.
+
+6,050,882,784 parameters. Made by archdsl 0.1.0 from gptj.arch (a6e9e583c933):
+    archdsl compile gptj.arch:gptj_6b --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    vocab: int = 50_400
+    context: int = 2048
+    width: int = 4096
+
+
+def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
+    """Radians a place, for each pair of channels."""
+    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+
+
+def rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Cosines and sines of every place and pair of channels."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate_part_pairs(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the first channels of each head, in pairs (2i, 2i + 1), by an angle that grows with the position; leave
+    the rest."""
+    cos, sin = rope
+    turned, rest = x.split((2 * cos.size(-1), x.size(-1) - 2 * cos.size(-1)), dim=-1)
+    a, b = turned[..., 0::2].float(), turned[..., 1::2].float()
+    turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+    return torch.cat((turned.type_as(x), rest), dim=-1)
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, heads: int) -> None:
+        super().__init__()
+        assert config.width % heads == 0, "heads divides width"
+        self.heads = heads
+        self.q = nn.Linear(config.width, config.width, bias=False)
+        self.k = nn.Linear(config.width, config.width, bias=False)
+        self.v = nn.Linear(config.width, config.width, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        q = rotate_part_pairs(q, rope)
+        y = F.scaled_dot_product_attention(q, rotate_part_pairs(k, rope), v, is_causal=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, hidden)
+        self.down = nn.Linear(hidden, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class ParallelLayer(nn.Module):
+    """parallel_layer (gptj.arch:3)"""
+
+    def __init__(self, config: Config, heads: int) -> None:
+        super().__init__()
+        self.ln = nn.LayerNorm(config.width, eps=1e-5)
+        self.attention = Attention(config, heads=heads)
+        self.ffn = MLP(config, hidden=4 * config.width)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        h = self.ln(x)
+        return x + (self.attention(h, rope) + self.ffn(h))
+
+
+class Gptj6B(nn.Module):
+    """gptj_6b (gptj.arch:10)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(ParallelLayer(config, heads=16) for _ in range(28))
+        self.norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.head = nn.Linear(config.width, config.vocab)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        rope = rope_table(time, frequencies(64, 10_000, tokens.device))
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block(x, rope)
+        return self.head(self.norm(x))

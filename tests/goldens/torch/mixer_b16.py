@@ -1,0 +1,80 @@
+"""MLP-Mixer (Tolstikhin et al., 2021): token mixing and channel mixing, no attention.
+
+59,880,472 parameters. Made by archdsl 0.1.0 from mixer.arch (1530e17f6bd1):
+    archdsl compile mixer.arch:mixer_b16 --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 12
+    width: int = 768
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, hidden: int, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class MixerLayer(nn.Module):
+    """mixer_layer (mixer.arch:3)"""
+
+    def __init__(self, config: Config, token_hidden: int, channel_hidden: int, patches: int) -> None:
+        super().__init__()
+        self.layernorm = nn.LayerNorm(config.width, eps=1e-5)
+        self.mlp = MLP(hidden=token_hidden, width=patches)
+        self.layernorm_2 = nn.LayerNorm(config.width, eps=1e-5)
+        self.mlp_2 = MLP(hidden=channel_hidden, width=config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.mlp(self.layernorm(x).transpose(1, 2)).transpose(1, 2)
+        return x + self.mlp_2(self.layernorm_2(x))
+
+
+class Classifier(nn.Module):
+    """A class of the whole sequence: `pool: mean`, or `pool: first`.
+
+    classifier (std/models.arch:133)
+    """
+
+    def __init__(self, config: Config, classes: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(config.width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(x.mean(1))
+
+
+class MixerB16(nn.Module):
+    """mixer_b16 (mixer.arch:8)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, config.width, 16, stride=16)
+        self.blocks = nn.ModuleList(
+            MixerLayer(config, token_hidden=config.width // 2, channel_hidden=4 * config.width, patches=196)
+            for _ in range(config.layers)
+        )
+        self.norm = nn.LayerNorm(config.width, eps=1e-6)
+        self.head = Classifier(config, classes=1000)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = self.patches(pixels).flatten(2).transpose(1, 2)  # [batch, 196, width]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))

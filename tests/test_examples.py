@@ -1,0 +1,95 @@
+"""The scripts of `examples/`: training goes on from a checkpoint as if it had never stopped, and the tour runs."""
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import archdsl
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+SMALL = {"layers": 1, "width": 32, "heads": 2, "kv_heads": 1, "hidden": 32}
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+
+def module() -> Any:
+    torch.manual_seed(0)
+    return archdsl.to_torch(EXAMPLES / "tiny_llama.arch", set=SMALL)
+
+
+@pytest.mark.usefixtures("scripts")
+def test_training_resumes(tmp_path: Path) -> None:
+    from train import Plan, read_bytes, train
+
+    data = read_bytes([EXAMPLES / "gpt2.arch", EXAMPLES / "llama3.arch"])
+    plan = Plan(steps=6, batch=2, time=16, warmup=2, save_every=3)
+    checkpoint = tmp_path / "run.safetensors"
+
+    whole = module()
+    losses = [loss for _, loss in train(whole, data, plan)]
+    list(itertools.islice(train(module(), data, plan, checkpoint), 4))  # stopped after the checkpoint of step 3
+    resumed = module()
+    rest = list(train(resumed, data, plan, checkpoint))
+
+    assert [step for step, _ in rest] == [3, 4, 5]
+    assert [loss for _, loss in rest] == losses[3:]
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(weight, resumed.state_dict()[name]), name
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint.name]
+
+
+@pytest.mark.usefixtures("scripts")
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    from train import Plan, read_bytes, train
+
+    data = read_bytes([EXAMPLES / "gpt2.arch"])
+    checkpoint = tmp_path / "run.safetensors"
+    list(train(module(), data, Plan(steps=1, batch=1, time=8), checkpoint))
+    other = archdsl.to_torch(EXAMPLES / "tiny_llama.arch", set={**SMALL, "width": 64})
+    with pytest.raises(SystemExit, match="not a checkpoint of this model"):
+        list(train(other, data, Plan(steps=2, batch=1, time=8), checkpoint))
+    checkpoint.write_bytes(b"nothing")
+    with pytest.raises(SystemExit, match="not a checkpoint of this model"):
+        list(train(module(), data, Plan(steps=2, batch=1, time=8), checkpoint))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("scripts")
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import train
+
+    monkeypatch.chdir(tmp_path)
+    Path("small.py").write_text(archdsl.torch_source(EXAMPLES / "tiny_llama.arch", set=SMALL), encoding="utf-8")
+    text = str(EXAMPLES / "gpt2.arch")
+    sized = ["--steps", "2", "--batch", "2", "--time", "16", "--device", "cpu"]
+    monkeypatch.setattr(
+        sys, "argv", ["train.py", "small.py", text, *sized, "--bf16", "-o", "w.safetensors", "--sample", "model "]
+    )
+    train.main()
+    said = capsys.readouterr().out
+    assert "loss" in said
+    assert "model " in said
+    state = load_file("w.safetensors")
+    archdsl.to_torch(EXAMPLES / "tiny_llama.arch", set=SMALL).load_state_dict(state)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("scripts")
+def test_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    import demo
+
+    monkeypatch.setattr(demo, "EMITTED", str(tmp_path / "tiny_llama.py"))
+    monkeypatch.setattr(demo, "WEIGHTS", str(tmp_path / "tiny_llama.safetensors"))
+    monkeypatch.setattr(demo, "PLAN", demo.Plan(steps=2, batch=2, time=32))
+    demo.main()
+    said = capfd.readouterr().out
+    for promised in ("no errors", "671,026,404,352", "class Decoder", "backward", "step    1", "norm"):
+        assert promised in said
