@@ -23,8 +23,8 @@ LAYERS = (
     ("archdsl", "archdsl.api", "archdsl.reference", "archdsl.trial"),
     ("archdsl.views", "archdsl.cli", "archdsl.__main__"),
 )
-# The builder looks primitives up by name, and the primitives are written in terms of the IR.
-UPWARD = {("archdsl.ir.build", "archdsl.ops.registry"), ("archdsl.ir.program", "archdsl.ops.registry")}
+# A spec names primitives, and the primitives are written in terms of the IR.
+UPWARD = {("archdsl.ir.program", "archdsl.ops.registry")}
 
 BACK_ENDS = ("onnx", "onnx_ir", "onnxruntime", "torch", "transformers")
 

@@ -1,8 +1,8 @@
 """Numbers that remember how they came about.
 
 A `Num` is a value, the expression that made it in the names of the enclosing block, and the place it was written at.
-The value is exact: an integer, a fraction, a float, or, where a size is known only when the model runs, a `Poly` over the
-symbols of the model's inputs.  The expression is what the emitted code prints (`4 * width`, not `3072`).
+The value is exact: an integer, a fraction, a float, or, where a size is known only when the model runs, a `Poly` over
+the symbols of the model's inputs.  The expression is what the emitted code prints (`4 * width`, not `3072`).
 """
 
 from __future__ import annotations
@@ -246,7 +246,9 @@ def equal_where_whole(a: Value, b: Value) -> bool:
 def is_size_like(value: Poly) -> bool:
     """Whether the value is a whole number whatever the symbols are."""
     return value.denominator == 1 and all(
-        p > 0 and (isinstance(a, Symbol) or a.function in ("floor", "ceil", "max", "min")) for m, _ in value.terms for a, p in m
+        p > 0 and (isinstance(a, Symbol) or a.function in ("floor", "ceil", "max", "min"))
+        for m, _ in value.terms
+        for a, p in m
     )
 
 
@@ -282,12 +284,13 @@ def power(a: Value, b: Value) -> Value:
     if isinstance(b, Poly):
         return opaque("pow", a, b)
     if isinstance(b, int) and not isinstance(a, float):
-        if b >= 0 and abs(a) > 1 and b * math.log2(abs(float(a)) if abs(a) < 1e300 else 1e300) > 512:
+        size = -a if a < 0 else a
+        if b >= 0 and size > 1 and b * math.log2(float(size) if size < 1e300 else 1e300) > 512:
             raise OverflowError
         if b < 0 and a == 0:
             raise ZeroDivisionError
         return whole(Fraction(a) ** b)
-    result_float = float(a) ** float(b)
+    result_float: float | complex = float(a) ** float(b)
     if isinstance(result_float, complex):
         raise ValueError
     if not isinstance(a, float) and result_float == int(result_float) and abs(result_float) < 2**52:
@@ -312,7 +315,8 @@ def apply_function(function: str, *args: Value) -> Value:
     if function == "maximum":
         return max(numbers)
     if function == "abs":
-        return abs(numbers[0])
+        first = numbers[0]
+        return abs(first) if isinstance(first, float) else (-first if first < 0 else first)
     if function == "sign":
         return (numbers[0] > 0) - (numbers[0] < 0)
     if function == "sqrt":
@@ -458,7 +462,8 @@ OPERATORS: dict[str, Callable[[Value, Value], Value]] = {
 
 
 def shortest(expr: Expr, local: Mapping[str, Expr]) -> Expr:
-    """`heads * head_dim` where `head_dim = width / heads` is simply `width`; anything longer stays as it was written."""
+    """`heads * head_dim` where `head_dim = width / heads` is simply `width`; anything longer stays as it was
+    written."""
     full = expr
     for _ in range(len(local) + 1):
         names = [n for n in free_names(full) if n in local]
@@ -548,7 +553,13 @@ def _tidy(op: str, a: Expr, b: Expr) -> Expr:
         return b
     if op == "+" and a == b and not isinstance(a, Lit):
         return Bin("*", Lit("2"), a)
-    if isinstance(a, Lit) and isinstance(b, Lit) and op in ("+", "-", "*") and a.text.isdecimal() and b.text.isdecimal():
+    if (
+        isinstance(a, Lit)
+        and isinstance(b, Lit)
+        and op in ("+", "-", "*")
+        and a.text.isdecimal()
+        and b.text.isdecimal()
+    ):
         value = OPERATORS[op](int(a.text), int(b.text))
         if isinstance(value, int) and value >= 0:
             return literal(value)

@@ -12,16 +12,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
+from archdsl.diagnostics import ArchError, error
 from archdsl.ir import dims
-from archdsl.ir.build import Elaborator, Scope, _hypers, _tensor_params
+from archdsl.ir.build import Elaborator
 from archdsl.ir.dims import Num
+from archdsl.ir.elaborate.headers import hypers_of, is_inline, tensor_params
+from archdsl.ir.elaborate.scope import Scope
 from archdsl.ir.frame import Frame
 from archdsl.ir.graph import CallNode, OpNode, Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.program import Module, models
 from archdsl.ir.static import Declared, Instance, ListValue, Pattern, Plus, Ref, Scheme, Template, Times, Word
+from archdsl.ir.wording import one_of
 from archdsl.limits import MAX_NESTING
 from archdsl.source import Source, Span
 from archdsl.syntax import ast
@@ -228,7 +231,7 @@ class Expander(Elaborator):
     def _template(self, template: Template) -> ast.Expr:
         """A block by its name, with its hyper-parameters in their order; those that a primitive must be given go
         without names."""
-        hypers = _hypers(template)
+        hypers = list(hypers_of(template).values())
         order = {h.name: i for i, h in enumerate(hypers)}
         args = sorted(template.args.items(), key=lambda a: order.get(a[0], len(order)))
         args = [(k, v) for k, v in args if not _is_default(template, k, v)]
@@ -336,7 +339,7 @@ class Expander(Elaborator):
             for n in frame.nodes[before:]
             if isinstance(n, OpNode | CallNode) and (isinstance(n, CallNode) or n.weights or n.blocks)
         ]
-        node = made[-1] if made and instance is None and not _is_inline(template) else None
+        node = made[-1] if made and instance is None and not is_inline(template) else None
 
         def make() -> ast.Expr:
             callee = (
@@ -359,13 +362,13 @@ class Expander(Elaborator):
         self._note(recorder, result, make)
         return result
 
-    def _elementwise(self, op: Primitive, args: Any, scope: Scope, span: Span, as_name: str) -> Any:
+    def _elementwise(self, op: Primitive, args: Any, scope: Scope, span: Span) -> Any:
         recorder = self._recorder(scope.frame)
         if recorder is None:
-            return super()._elementwise(op, args, scope, span, as_name)
+            return super()._elementwise(op, args, scope, span)
         recorder.quiet += 1
         try:
-            result = super()._elementwise(op, args, scope, span, as_name)
+            result = super()._elementwise(op, args, scope, span)
         finally:
             recorder.quiet -= 1
         if isinstance(result, Value):
@@ -405,32 +408,32 @@ class Expander(Elaborator):
             )
         return result
 
-    def _ev_Unary(self, e: ast.Unary, scope: Scope, expect: str | None) -> Any:
+    def _unary(self, e: ast.Unary, scope: Scope) -> Any:
         recorder = self._recorder(scope.frame)
         if recorder is not None and isinstance(e.operand, ast.Name) and isinstance(scope.get(e.operand.id), Value):
             operand = scope.get(e.operand.id)
             recorder.quiet += 1
             try:
-                result = super()._ev_Unary(e, scope, expect)
+                result = super()._unary(e, scope)
             finally:
                 recorder.quiet -= 1
             self._note(recorder, result, lambda: ast.Unary(e.op, self.read(operand), span=NOWHERE))
             return result
-        return super()._ev_Unary(e, scope, expect)
+        return super()._unary(e, scope)
 
-    def _ev_Index(self, e: ast.Index, scope: Scope, expect: str | None) -> Any:
+    def _index(self, e: ast.Index, scope: Scope) -> Any:
         recorder = self._recorder(scope.frame)
         if recorder is None:
-            return super()._ev_Index(e, scope, expect)
+            return super()._index(e, scope)
         value = self.ev(e.value, scope)
         if not isinstance(value, Value):
-            return super()._ev_Index(e, scope, expect)
+            return super()._index(e, scope)
         recorder.quiet += 1
         try:
             # The tensor has been evaluated and noted: what is indexed now is that very tensor.
             inner = scope.inner()
             inner.vars["indexed tensor"] = value
-            result = super()._ev_Index(replace(e, value=ast.Name("indexed tensor", span=e.value.span)), inner, expect)
+            result = super()._index(replace(e, value=ast.Name("indexed tensor", span=e.value.span)), inner)
         finally:
             recorder.quiet -= 1
 
@@ -452,16 +455,16 @@ class Expander(Elaborator):
 
     # --- statements ---
 
-    def _statement(self, item: Any, scope: Scope) -> None:
+    def statement(self, item: Any, scope: Scope) -> None:
         recorder = self._recorder(scope.frame)
         if recorder is None:
-            super()._statement(item, scope)
+            super().statement(item, scope)
             return
         if scope is recorder.scope:
             # The user's own `let` or `assert` beside the slots.
             recorder.quiet += 1
             try:
-                super()._statement(item, scope)
+                super().statement(item, scope)
             finally:
                 recorder.quiet -= 1
             text = item.span.text
@@ -469,7 +472,7 @@ class Expander(Elaborator):
             if isinstance(item, ast.Let):
                 self._register(scope.vars[item.name], name_of(item.name))
             return
-        super()._statement(item, scope)
+        super().statement(item, scope)
         try:
             if isinstance(item, ast.Let) and isinstance(scope.vars[item.name], Instance):
                 instance = scope.vars[item.name]
@@ -494,12 +497,14 @@ class Expander(Elaborator):
             args = [(a.name, self.read(self.ev(a.value, scope))) for a in condition.args]
             if ("ahead", ast.Number("1", span=NOWHERE)) in args:
                 args.remove(("ahead", ast.Number("1", span=NOWHERE)))
-            call = ast.Call(name_of("causal"), tuple(ast.Arg(k, v, span=NOWHERE) for k, v in args), span=NOWHERE)
+            call: ast.Expr = ast.Call(
+                name_of("causal"), tuple(ast.Arg(k, v, span=NOWHERE) for k, v in args), span=NOWHERE
+            )
         elif isinstance(condition, ast.Binary) and condition.op in ("==", "!=", "<", "<=", ">", ">="):
             a, b = self.ev(condition.left, scope), self.ev(condition.right, scope)
             if not (isinstance(a, Num) and isinstance(b, Num)) or (a.static and b.static):
                 return
-            call = ast.Binary(condition.op, expr_of(a.expr), expr_of(b.expr), span=NOWHERE)  # type: ignore[assignment]
+            call = ast.Binary(condition.op, expr_of(a.expr), expr_of(b.expr), span=NOWHERE)
         else:
             return
         if call not in recorder.asserted:
@@ -513,8 +518,8 @@ class Expander(Elaborator):
             recorder.names[id(value)] = name
             self.alive.append(value)
 
-    def _do_Param(self, s: ast.Param, scope: Scope) -> None:
-        super()._do_Param(s, scope)
+    def _param(self, s: ast.Param, scope: Scope) -> None:
+        super()._param(s, scope)
         recorder = self._recorder(scope.frame)
         if recorder is None:
             return
@@ -533,31 +538,31 @@ class Expander(Elaborator):
             Kept(lambda names: f"{s.kind} {names[id(value)]}: {kind}[{shape}] = {first}", (), (id(value),))
         )
 
-    def _do_Update(self, s: ast.Update, scope: Scope) -> None:
+    def _update(self, s: ast.Update, scope: Scope) -> None:
         if self._recorder(scope.frame) is None:
-            super()._do_Update(s, scope)
+            super()._update(s, scope)
             return
         added = ast.Binary("+", ast.Name(s.name, span=s.span), s.value, span=s.span)
-        self._do_Assign(ast.Assign((s.name,), added, s.type, span=s.span), scope)
+        self._assign(ast.Assign((s.name,), added, s.type, span=s.span), scope)
 
-    def _for(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
+    def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
         recorder = self._recorder(scope.frame)
         if recorder is None:
-            return super()._for(s, scope, collect=collect)
+            return super().for_loop(s, scope, collect=collect)
         try:
             iterable = self.written(self.ev(s.iterable, scope))
         except ExpansionError as problem:
             recorder.failed = str(problem)
-            return super()._for(s, scope, collect=collect)
+            return super().for_loop(s, scope, collect=collect)
         if collect:
             recorder.failed = "a loop that emits"
-            return super()._for(s, scope, collect=collect)
+            return super().for_loop(s, scope, collect=collect)
         loop = Loop(s.name, iterable, [], [])
         self.carried = []
         outer, before = recorder.notes, dict(scope.vars)
         self.turn = (recorder, loop)
         try:
-            result = super()._for(s, scope, collect=collect)
+            result = super().for_loop(s, scope, collect=collect)
         finally:
             recorder.notes = outer
         if recorder.failed:
@@ -648,20 +653,16 @@ def _unchanged(op: str, a: Any, b: Any) -> Value | None:
 
 def _is_default(template: Template, name: str, value: Any) -> bool:
     """Whether a number or word is what the block takes anyway."""
-    default = next((h.default for h in _hypers(template) if h.name == name), None)
+    hyper = hypers_of(template).get(name)
+    default = hyper.default if hyper is not None else None
     if value is None or isinstance(value, bool):
         return default == name_of("none" if value is None else str(value).lower())
     return isinstance(value, Num) and isinstance(default, ast.Number) and expr_of(value.expr) == default
 
 
-def _is_inline(template: Template) -> bool:
-    target = template.target
-    return isinstance(target, Declared) and isinstance(target.node, ast.Block) and target.node.inline
-
-
 def _expands(template: Template) -> bool:
     """Inline blocks of the library are written out; those of the user stay calls."""
-    return _is_inline(template) and isinstance(template.target, Declared) and template.target.module.source.library
+    return is_inline(template) and isinstance(template.target, Declared) and template.target.module.source.library
 
 
 def _natural(template: Template, callee: ast.Expr) -> str:
@@ -996,12 +997,8 @@ def expand_spec(module: Module, model: str | None, overrides: Mapping[str, str],
     source, tree = module.source, module.tree
     declared = {d.name: d for d in tree.declarations if isinstance(d, ast.Block | ast.Model)}
     if only is not None and only not in declared:
-        listed = ", ".join(f"`{n}`" for n in declared)
-        raise error(
-            "E0210",
-            f"{source.name} declares no block or model `{only}`",
-            help=did_you_mean(only, declared) or f"it has {listed}",
-        )
+        help_ = one_of(only, declared, "it has")
+        raise error("E0210", f"{source.name} declares no block or model `{only}`", help=help_)
     texts: dict[str, str] = {}
     why: dict[str, str] = {}
     for name in [model] if model is not None else list(models(module)):
@@ -1042,18 +1039,11 @@ def _recordings(module: Module, name: str | None, overrides: Mapping[str, str]) 
                 recorder.inputs[id(value)] = n
             recorder.tensors = tuple(params)
         elif recorder.node.header.tensors is None:
-            found = _tensor_params(Declared(recorder.node, module))
+            found = tensor_params(Declared(recorder.node, module))
             recorder.tensors = tuple(tensor_param(t) for t in found)
-    keep = expander.alive
-    assert keep is not None
     module.constants.clear()
-    return [replace_alive(r, expander) for r in expander.done]
-
-
-def replace_alive(recorder: Recorder, expander: Expander) -> Recorder:
-    """Tensors are known by identity: the recorder keeps the elaborator, and with it every tensor, alive."""
-    recorder.scope.frame.elaborator = expander
-    return recorder
+    # Tensors are known by identity: each recorder's frame keeps the expander, and with it every tensor, alive.
+    return expander.done
 
 
 def _settle_text(recorder: Recorder, texts: dict[str, str], why: dict[str, str]) -> None:
@@ -1069,6 +1059,3 @@ def _settle_text(recorder: Recorder, texts: dict[str, str], why: dict[str, str])
     if texts.setdefault(name, text) != text:
         why[name] = "its equations depend on what it is given"
         del texts[name]
-
-
-__all__ = ["Diagnostic", "Expander", "expand_spec"]

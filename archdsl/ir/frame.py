@@ -1,4 +1,5 @@
-"""The frame of one block while it is being elaborated: its graph, the names of its weights, and what it needs of the model around."""
+"""The frame of one block while it is being elaborated: its graph, the names of its weights, and what it needs of the
+model around."""
 
 from __future__ import annotations
 
@@ -9,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error
-from archdsl.ir.dims import Expr, Num, Poly, Var, div, evaluate, num, substitute, symbol
+from archdsl.ir.dims import Expr, Num, Poly, Var, div, evaluate, substitute, symbol
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import (
     CallNode,
     Context,
     Graph,
     Handle,
+    Input,
     Node,
     OpNode,
     ParamNode,
@@ -27,18 +29,21 @@ from archdsl.ir.static import Instance, Scheme, outward, static_key
 from archdsl.source import Span
 
 if TYPE_CHECKING:
-    from archdsl.ir.build import Elaborator
+    from archdsl.ir.elaborate.base import Elaboration
 
-# Attributes of torch's nn.Module: a submodule of such a name would hide them. (Kept here so that torch need not be imported.)
-MODULE_ATTRIBUTES = frozenset(
-    "T_destination add_module apply bfloat16 buffers call_super_init children compile config cpu cuda double dump_patches eval "
-    "extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu load_state_dict modules mtia "
-    "named_buffers named_children named_modules named_parameters parameters register_backward_hook register_buffer "
-    "register_forward_hook register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook "
-    "register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module register_parameter "
-    "register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory "
-    "state_dict to to_empty train training type xpu zero_grad self super init_weights".split()
-)
+# Attributes of torch's nn.Module: a submodule of such a name would hide them. (Kept here so that torch need not be
+# imported.)
+_ATTRIBUTES = """
+    T_destination add_module apply bfloat16 buffers call_super_init children compile config cpu cuda double
+    dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu
+    load_state_dict modules mtia named_buffers named_children named_modules named_parameters parameters
+    register_backward_hook register_buffer register_forward_hook register_forward_pre_hook
+    register_full_backward_hook register_full_backward_pre_hook register_load_state_dict_post_hook
+    register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook
+    register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty
+    train training type xpu zero_grad self super init_weights
+"""
+MODULE_ATTRIBUTES = frozenset(_ATTRIBUTES.split())
 
 
 def safe_name(name: str) -> str:
@@ -47,7 +52,7 @@ def safe_name(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) or name in MODULE_ATTRIBUTES else name
 
 
-# --- demands on the model around ------------------------------------------------------------------------------------------
+# --- demands on the model around --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +137,7 @@ def _under_own_names(value: Value) -> Value:
     return Value(shape, value.dtype, name, value.span)
 
 
-# --- the frame --------------------------------------------------------------------------------------------------------------
+# --- the frame --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -155,9 +160,10 @@ class Turn:
 
 
 class Frame:
-    """One block being elaborated. `levels` are the graphs being written: the block's own, then those of loops, scans and conditions."""
+    """One block being elaborated. `levels` are the graphs being written: the block's own, then those of loops, scans
+    and conditions."""
 
-    def __init__(self, elaborator: Elaborator, name: str, span: Span, *, root: bool = False) -> None:
+    def __init__(self, elaborator: Elaboration, name: str, span: Span, *, root: bool = False) -> None:
         self.elaborator = elaborator
         self.name = name
         self.span = span
@@ -213,7 +219,9 @@ class Frame:
         finally:
             self.settle(None)
             self.levels.pop()
-            self.made = {k: v for k, v in self.made.items() if k in made or self.level_of.get(id(v), 0) < len(self.levels)}
+            self.made = {
+                k: v for k, v in self.made.items() if k in made or self.level_of.get(id(v), 0) < len(self.levels)
+            }
 
     # --- names of weights ---
 
@@ -222,7 +230,8 @@ class Frame:
         return self._in_turn(len(self.turns) - 1, safe_name(base))
 
     def _in_turn(self, depth: int, base: str) -> str:
-        """The n-th application of a name in a turn has one name in every turn, of this loop and of the loops around it."""
+        """The n-th application of a name in a turn has one name in every turn, of this loop and of the loops around
+        it."""
         if depth < 0:
             return self._unique(base)
         turn = self.turns[depth]
@@ -258,8 +267,8 @@ class Frame:
     # --- demands ---
 
     def satisfy(self, demand: Demand, names: Mapping[str, Expr] | None = None) -> Value | Handle:
-        """The value of a demand here: made by the frame that can, else an implicit input of this block. `names` rewrites a callee's
-        demand into this frame's names."""
+        """The value of a demand here: made by the frame that can, else an implicit input of this block. `names`
+        rewrites a callee's demand into this frame's names."""
         if names is not None:
             demand = self._translate(demand, names)
         if isinstance(demand, Foreign) and id(demand.value) in self.level_of:
@@ -279,18 +288,23 @@ class Frame:
     def _translate(self, demand: Demand, names: Mapping[str, Expr]) -> Demand:
         if isinstance(demand, Once):
             inputs = tuple(
-                i.outward(names) if isinstance(i, Num) else None if i is None else self._translate(i, names) for i in demand.inputs
+                i.outward(names) if isinstance(i, Num) else None if i is None else self._translate(i, names)
+                for i in demand.inputs
             )
-            return replace(demand, inputs=inputs, options={k: option_outward(v, names) for k, v in demand.options.items()})
+            return replace(
+                demand, inputs=inputs, options={k: option_outward(v, names) for k, v in demand.options.items()}
+            )
         if isinstance(demand, Use):
             return replace(demand, bind={k: substitute(e, names) for k, e in demand.bind.items()})
         return demand
 
     def _implicit(self, demand: Demand) -> Value | Handle:
-        value: Value | Handle
         if isinstance(demand, Use) and not demand.weight:
-            value = Handle(demand.instance)
-        elif isinstance(demand, Use):
+            handle = Handle(demand.instance)
+            name = demand.instance.label or demand.instance.name
+            self.contexts[demand.key] = Context(demand.key, name, handle, demand)
+            return handle
+        if isinstance(demand, Use):
             value = self.own(_under_own_names(self._weight_value(demand)), 0)
         elif isinstance(demand, Foreign):
             value = self.own(_under_own_names(demand.value), 0)
@@ -299,10 +313,8 @@ class Frame:
         else:
             shape, dtype = self.elaborator.once_type(self, demand)
             value = self.own(Value(shape, dtype, demand.hint, demand.span), 0)
-        name = value.name if isinstance(value, Value) else demand.instance.label or demand.instance.name  # type: ignore[union-attr]
-        self.contexts[demand.key] = Context(demand.key, name, value, demand)
-        if isinstance(value, Value):
-            self.demand_of[id(value)] = demand
+        self.contexts[demand.key] = Context(demand.key, value.name, value, demand)
+        self.demand_of[id(value)] = demand
         return value
 
     def contexts_at(self, contexts: Sequence[Context], names: dict[str, Expr]) -> tuple[Value | Handle, ...]:
@@ -321,7 +333,11 @@ class Frame:
         if isinstance(demand, ModelInput):
             return self.elaborator.find_model_input(demand)
         if isinstance(demand, Once):
-            inputs = tuple(i if i is None or isinstance(i, Num) else self.satisfy(i) for i in demand.inputs)
+            inputs: list[Input] = []
+            for i in demand.inputs:
+                found = i if i is None or isinstance(i, Num) else self.satisfy(i)
+                assert not isinstance(found, Handle), demand.op
+                inputs.append(found)
             value = self.elaborator.put_once(self, demand, inputs, self._level(demand) or 0)
             self.demand_of[id(value)] = demand
             return value
@@ -329,7 +345,8 @@ class Frame:
         raise error("E0211", "this tensor or shared block cannot be reached from where it is used", where)
 
     def _level(self, demand: Demand) -> int | None:
-        """The innermost level of this block's own tensors that a demand is made from; None where it is made from none of them."""
+        """The innermost level of this block's own tensors that a demand is made from; None where it is made from none
+        of them."""
         if isinstance(demand, Foreign):
             return self.level_of.get(id(demand.value))
         if not isinstance(demand, Once):
@@ -376,7 +393,8 @@ class Frame:
 
 
 def whole_axis(length: Num) -> tuple[DimValue, int]:
-    """The axis of the model's inputs that a length is a part of, and how many of its places go to one: `time / 4` is (time, 4)."""
+    """The axis of the model's inputs that a length is a part of, and how many of its places go to one: `time / 4` is
+    (time, 4)."""
     value = length.value
     if not isinstance(value, Poly) or len(value.symbols) != 1:
         return value, 1

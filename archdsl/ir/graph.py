@@ -1,7 +1,7 @@
 """The IR: a model is blocks, a block is a small dataflow graph of primitives and calls of blocks.
 
-Each distinct block (its body and its sizes) exists once, whatever the depth: a `LoopNode` repeats calls of it, and every
-analysis is memoized by block.  Names, spans and the spelling of sizes survive to the end.
+Each distinct block (its body and its sizes) exists once, whatever the depth: a `LoopNode` repeats calls of it, and
+every analysis is memoized by block.  Names, spans and the spelling of sizes survive to the end.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Init:
-    """How a weight is drawn. `graph` is an expression over draws, `indices` and numbers whose one output has the weight's
-    shape; or a named scheme with numbers, of which the shape of the weight decides the rest."""
+    """How a weight is drawn. `graph` is an expression over draws, `indices` and numbers whose one output has the
+    weight's shape; or a named scheme with numbers, of which the shape of the weight decides the rest."""
 
     scheme: str = "default"
     numbers: Mapping[str, Num] = field(default_factory=dict)
@@ -77,8 +77,9 @@ class Init:
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """A weight of a primitive: `path step.name` is its key. `kind` tells initialisation what it is: `matrix`, `embedding`,
-    `bias`, `gain` (of a norm) or `raw`. A buffer (`trained=False`) that is `saved` belongs to the state, not to the count."""
+    """A weight of a primitive: `path step.name` is its key. `kind` tells initialisation what it is: `matrix`,
+    `embedding`, `bias`, `gain` (of a norm) or `raw`. A buffer (`trained=False`) that is `saved` belongs to the state,
+    not to the count."""
 
     name: str
     shape: Shape
@@ -91,7 +92,8 @@ class Weight:
     dtype: str = "float"
     """`float`: the model's own; or `int64`, `bool`."""
     told: bool = False
-    """Whether the emitted module must be told how to draw it, because what torch's own module does is not what the spec says."""
+    """Whether the emitted module must be told how to draw it, because what torch's own module does is not what the spec
+    says."""
 
 
 Input = Value | Num | None
@@ -107,8 +109,8 @@ class OpNode:
     outputs: tuple[Value, ...]
     weights: tuple[Weight, ...] = ()
     blocks: Mapping[str, CallNode] = field(default_factory=dict)
-    """Blocks that the primitive applies itself (the expert of `experts`): calls for one row of their own, which stand in no graph. Their
-    weights lie under the node's own step in the path of names."""
+    """Blocks that the primitive applies itself (the expert of `experts`): calls for one row of their own, which stand
+    in no graph. Their weights lie under the node's own step in the path of names."""
     copies: Num | None = None
     """Of `blocks`: how many sets of weights there are; `active` of them are used for each token."""
     active: Num | None = None
@@ -123,8 +125,8 @@ class OpNode:
 
 @dataclass(frozen=True, eq=False)
 class CallNode:
-    """One use of a block. `bind` says what the block's own names are in the caller's; `inputs` are its tensors, then what
-    its contexts ask for. With an `instance` the weights live with the instance's owner."""
+    """One use of a block. `bind` says what the block's own names are in the caller's; `inputs` are its tensors, then
+    what its contexts ask for. With an `instance` the weights live with the instance's owner."""
 
     block: Block
     inputs: tuple[Value | None, ...]
@@ -135,7 +137,8 @@ class CallNode:
     instance: Instance | None = None
     handle: Handle | None = None
     alias: str = ""
-    """The `let`, slot or hyper-parameter that the block was first called by: what tells two classes of one block apart."""
+    """The `let`, slot or hyper-parameter that the block was first called by: what tells two classes of one block
+    apart."""
     step: Block | None = None
     """Of a call that only prepares: the block that takes the steps (its `before` is the block of this call)."""
     span: Span | None = None
@@ -143,9 +146,10 @@ class CallNode:
 
 @dataclass(frozen=True, eq=False)
 class LoopNode:
-    """`for name in list`: turn t runs `bodies[turns[t]]`. `pattern` is the list as the spec writes it (`3 * dense + 58 * sparse`)
-    over indices of bodies. A body's inputs are the carried values (`starts` before the first turn); its outputs are theirs after
-    the turn, then what is emitted. `outputs` are the carried values at the end, then each emission of each turn."""
+    """`for name in list`: turn t runs `bodies[turns[t]]`. `pattern` is the list as the spec writes it (`3 * dense +
+    58 * sparse`) over indices of bodies. A body's inputs are the carried values (`starts` before the first turn); its
+    outputs are theirs after the turn, then what is emitted. `outputs` are the carried values at the end, then each
+    emission of each turn."""
 
     variable: str
     bodies: tuple[Graph, ...]
@@ -159,8 +163,8 @@ class LoopNode:
 
 @dataclass(frozen=True, eq=False)
 class ScanNode:
-    """A recurrence along axis 1 with one set of weights. The body's inputs are the carried values, then one slice of each
-    sequence; its outputs are the next carried values, then what is emitted."""
+    """A recurrence along axis 1 with one set of weights. The body's inputs are the carried values, then one slice of
+    each sequence; its outputs are the next carried values, then what is emitted."""
 
     body: Graph
     starts: tuple[Value | Num, ...]
@@ -246,8 +250,8 @@ Node = OpNode | CallNode | LoopNode | ScanNode | CondNode | ParamNode | WeightNo
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A dataflow graph, in the order in which it was written (which is a topological order). Graphs inside a loop, scan or
-    condition may also read the values of the graphs around them."""
+    """A dataflow graph, in the order in which it was written (which is a topological order). Graphs inside a loop, scan
+    or condition may also read the values of the graphs around them."""
 
     inputs: tuple[Value, ...]
     nodes: tuple[Node, ...]
@@ -332,9 +336,9 @@ class Handle:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What a block needs of the model around it and cannot make from its own tensors alone (a rope table, a mask, the padding,
-    a shared block's weights): an implicit input. `key` is equal for equal demands; `make` asks the frame of the caller for it,
-    the demand being rewritten into the caller's names."""
+    """What a block needs of the model around it and cannot make from its own tensors alone (a rope table, a mask, the
+    padding, a shared block's weights): an implicit input. `key` is equal for equal demands; `make` asks the frame of
+    the caller for it, the demand being rewritten into the caller's names."""
 
     key: Hashable
     name: str

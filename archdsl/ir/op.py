@@ -1,7 +1,8 @@
 """The contract of a primitive: one class in one file answers everything the compiler asks of it.
 
-A primitive's signature is a line of the language itself, `linear(features: size, bias: bool = true)(x: [..., inputs]) -> [..., features]`;
-it gives the options with kinds and defaults, the tensors, and, where names of axes suffice, the shape rule and what is read.
+A primitive's signature is a line of the language itself, `linear(features: size, bias: bool = true)(x: [..., inputs])
+-> [..., features]`; it gives the options with kinds and defaults, the tensors, and, where names of axes suffice, the
+shape rule and what is read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from archdsl.ir.graph import CallNode, Input, OpNode, Value, Weight
 from archdsl.source import Source, Span
 from archdsl.syntax import ast
 
-# --- Python text with its binding strength ------------------------------------------------------------------------------
+# --- Python text with its binding strength ----------------------------------------------------------------------------
 
 ATOM, POWER, UNARY, TIMES, PLUS, BIT_AND, BIT_OR, COMPARE, COND, NONE = 100, 90, 80, 70, 60, 50, 45, 40, 10, 0
 
@@ -50,8 +51,9 @@ class TorchScope(Protocol):
         """Whether input i was given."""
 
     def mask(self, i: int) -> tuple[str, str]:
-        """Input i, a mask: ("", "") where there is none, ("causal", "") where it is just causal and needs no tensor, ("tensor", text), or
-        ("either", text) where the same class also stands where the text is None and the mask just causal."""
+        """Input i, a mask: ("", "") where there is none, ("causal", "") where it is just causal and needs no tensor,
+        ("tensor", text), or ("either", text) where the same class also stands where the text is None and the mask just
+        causal."""
 
     def number(self, n: Num, strength: int = NONE) -> str:
         """A number in `forward`: a literal, `self.heads`, or an expression of run-time sizes such as `x.size(1)`."""
@@ -63,13 +65,15 @@ class TorchScope(Protocol):
         """The size of an axis of input i, read off the tensor: `x.size(1)`."""
 
     def module(self, constructor: str) -> str:
-        """Make a submodule in `__init__` under the node's step in the path of names; the text that reads it: `self.q`."""
+        """Make a submodule in `__init__` under the node's step in the path of names; the text that reads it:
+        `self.q`."""
 
     def stateless(self, name: str, constructor: str) -> str:
         """A submodule without weights (`nn.Dropout(0.1)`), one for all uses in the block: `self.dropout`."""
 
     def helper(self, source: str) -> str:
-        """Put a function or class (source text, one top-level definition, with docstring) above the block's class; its name."""
+        """Put a function or class (source text, one top-level definition, with docstring) above the block's class; its
+        name."""
 
     def local(self, hint: str, code: Code | str) -> str:
         """Bind an expression to a fresh local name in a statement of its own; the name."""
@@ -88,15 +92,15 @@ class TorchScope(Protocol):
         """Which of the outputs are read at all: '' for the others."""
 
 
-# --- which places an op reads ---------------------------------------------------------------------------------------------
+# --- which places an op reads -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class At:
     """The latest place read along one axis of an input: sum of `scale` x (place along an output axis), plus `offset`.
 
-    `axes` holds (output axis from 0, scale). Bounds from above are what causality needs. Places in `also` are read too: the latest of
-    them all is what counts."""
+    `axes` holds (output axis from 0, scale). Bounds from above are what causality needs. Places in `also` are read too:
+    the latest of them all is what counts."""
 
     axes: tuple[tuple[int, Fraction], ...] = ()
     offset: Fraction = Fraction(0)
@@ -115,23 +119,35 @@ Reads = tuple["At | None", ...]
 
 @dataclass(frozen=True)
 class Regrouping:
-    """What an op does that only cuts, moves and merges the axes of its first input. `cuts` are the sizes that each input axis is cut
-    into, the last running fastest; `axes` the (input axis, cut) that each output axis is made of, again the last running fastest."""
+    """What an op does that only cuts, moves and merges the axes of its first input. `cuts` are the sizes that each
+    input axis is cut into, the last running fastest; `axes` the (input axis, cut) that each output axis is made of,
+    again the last running fastest."""
 
     cuts: tuple[tuple[Num, ...], ...]
     axes: tuple[tuple[tuple[int, int], ...], ...]
 
 
-# --- one application -------------------------------------------------------------------------------------------------------
+# --- one application --------------------------------------------------------------------------------------------------
 
 
 class Application(Protocol):
     """One use of a primitive in a spec, checked against its signature: what `shapes`, `weights` and `build` may ask."""
 
-    options: Mapping[str, Any]
-    inputs: tuple[Input, ...]
-    axes: Mapping[str, Num]
-    span: Span
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options by name, defaults included."""
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The tensors (or numbers) in the order of the signature, None for one that was left out."""
+
+    @property
+    def axes(self) -> Mapping[str, Num]:
+        """The sizes of the signature's axes by name."""
+
+    @property
+    def span(self) -> Span:
+        """Where the primitive is applied."""
 
     def shape(self, i: int) -> Shape:
         """The shape of input i; () of a number."""
@@ -142,51 +158,74 @@ class Application(Protocol):
     def size(self, option: str) -> Num:
         """An option that is a whole number."""
 
-    def error(self, code: str, message: str, *, option: str = "", input: int | None = None, help: str = "", notes: Sequence[str] = ()) -> ArchError:
+    def error(
+        self,
+        code: str,
+        message: str,
+        *,
+        option: str = "",
+        input: int | None = None,
+        help: str = "",
+        notes: Sequence[str] = (),
+    ) -> ArchError:
         """A diagnostic at the application (or at one of its options or inputs), ready to be raised."""
 
     def condition(self, op: str, left: Num, right: Num, message: str) -> None:
-        """Demand `left op right` (`==`, `<=`, or `%` for "right divides left") of sizes: checked now if they are static, else when
-        the model runs. An error E0401 if it does not hold."""
+        """Demand `left op right` (`==`, `<=`, or `%` for "right divides left") of sizes: checked now if they are
+        static, else when the model runs. An error E0401 if it does not hold."""
 
-    def node(self, *, inputs: Sequence[Input] | None = None, blocks: Mapping[str, CallNode] | None = None, copies: Num | None = None, active: Num | None = None) -> tuple[Value, ...]:
-        """Put this application into the graph as one node (with other inputs than it was written with, if given); its outputs."""
+    def node(
+        self,
+        *,
+        inputs: Sequence[Input] | None = None,
+        blocks: Mapping[str, CallNode] | None = None,
+        copies: Num | None = None,
+        active: Num | None = None,
+    ) -> tuple[Value, ...]:
+        """Put this application into the graph as one node (with other inputs than it was written with, if given); its
+        outputs."""
 
     def apply(self, name: str, *inputs: Input, **options: Any) -> Value:
         """Apply another primitive (with one output) in the same graph."""
 
     def once(self, name: str, hint: str, inputs: Sequence[Input], *, instance: Any = None, **options: Any) -> Value:
-        """The output of a primitive that depends only on sizes, options and the model's inputs: computed once by the model and handed
-        to every block that asks for the same."""
+        """The output of a primitive that depends only on sizes, options and the model's inputs: computed once by the
+        model and handed to every block that asks for the same."""
 
     def apply_block(self, block: Any, inputs: Sequence[Input], label: str) -> tuple[Value, ...]:
         """Apply a block value (a position with weights, an activation) at this place."""
 
-    def apply_position(self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], outputs: int = 1) -> Any:
-        """A position with weights of its own at this place, under the name `position`; the output, or a tuple of them."""
+    def apply_position(
+        self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], outputs: int = 1
+    ) -> Any:
+        """A position with weights of its own at this place, under the name `position`; the output, or a tuple of
+        them."""
 
     def expert(self, block: Any, copies: Num, width: Num) -> CallNode:
-        """A block elaborated for rows `[rows, width]`, every weight with a leading axis of `copies`: for `node(blocks=…)`."""
+        """A block elaborated for rows `[rows, width]`, every weight with a leading axis of `copies`: for
+        `node(blocks=…)`."""
 
     def model_input(self, kind: str, length: Num) -> Value:
-        """The model's input of kind `padding` or `documents` that belongs to the axis of that length (strides included)."""
+        """The model's input of kind `padding` or `documents` that belongs to the axis of that length (strides
+        included)."""
 
     def bring(self, value: Value) -> Value:
         """A tensor of a block around (a mask's tensor that came through a hyper-parameter), made available here."""
 
 
-# --- primitives -------------------------------------------------------------------------------------------------------------
+# --- primitives -------------------------------------------------------------------------------------------------------
 
 NumpyFunction = Callable[..., Any]
 
 
 class Primitive:
-    """Base of all primitives. A subclass gives `signature`, its docstring (the first line is the reference's), `torch`, and whatever of
-    `check`, `shapes`, `dtypes`, `weights`, `reads`, `build` the signature cannot say."""
+    """Base of all primitives. A subclass gives `signature`, its docstring (the first line is the reference's), `torch`,
+    and whatever of `check`, `shapes`, `dtypes`, `weights`, `reads`, `build` the signature cannot say."""
 
     signature: ClassVar[str]
     elementwise: ClassVar[bool] = False
-    """Output = broadcast shape of the inputs; numbers may stand for tensors; applied to numbers alone it is computed now."""
+    """Output = broadcast shape of the inputs; numbers may stand for tensors; applied to numbers alone it is computed
+    now."""
     variadic: ClassVar[bool] = False
     """The last tensor of the signature may be given any number of times."""
     mixes: ClassVar[bool] = True
@@ -194,10 +233,14 @@ class Primitive:
     own_type: ClassVar[bool] = False
     """Whether its kernel wants real inputs in the type of its weights: others are cast to it first."""
     numpy: ClassVar[str | NumpyFunction | None] = None
-    """How to compute it with numpy in a weight's first value: a function's name in numpy, or a function; None where it cannot stand there."""
+    """How to compute it with numpy in a weight's first value: a function's name in numpy, or a function; None where it
+    cannot stand there."""
     examples: ClassVar[tuple[Example, ...]] = ()
     hints: ClassVar[tuple[str, ...]] = ()
-    """What to call the outputs in emitted code where the spec has no name for them; `=` is the name of the first input."""
+    """What to call the outputs in emitted code where the spec has no name for them; `=` is the name of the first
+    input."""
+    moves_axes: ClassVar[bool] = False
+    """Whether as many axes come out in another order: worth a comment with the shape in emitted code."""
 
     @cached_property
     def _parsed(self) -> tuple[str, ast.Header]:
@@ -245,8 +288,9 @@ class Primitive:
         return call.node()
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        """For each input (tensors and numbers alike; () for a number) the latest place read along each axis, as a function of the place in
-        the first output. By default: axes of one name stand at the same place, `...` and broadcast axes too, all others are read whole."""
+        """For each input (tensors and numbers alike; () for a number) the latest place read along each axis, as a
+        function of the place in the first output. By default: axes of one name stand at the same place, `...` and
+        broadcast axes too, all others are read whole."""
         from archdsl.ir.signature import named_reads
 
         return named_reads(self, node)
@@ -256,16 +300,29 @@ class Primitive:
         return self.reads(node)
 
     def regroups(self, node: OpNode) -> Regrouping | None:
-        """How axes are cut and merged, for ops that do nothing else: it says more than `reads` can, which knows one axis at a time."""
+        """How axes are cut and merged, for ops that do nothing else: it says more than `reads` can, which knows one
+        axis at a time."""
         return None
 
+    def is_mask(self, options: Mapping[str, Any]) -> bool:
+        """Whether the output is a mask that its readers ask for by `TorchScope.mask`: with some inputs it needs no
+        tensor."""
+        return False
+
+    def needs_tensor(self, options: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
+        """Whether the output must exist: not a mask that is just causal. Only inputs that are numbers may be asked what
+        they are."""
+        return True
+
     def torch(self, node: OpNode, e: TorchScope) -> Code | str | Sequence[Code | str]:
-        """The PyTorch expression (or one for each output). A plain string is taken for one that needs no parentheses."""
+        """The PyTorch expression (or one for each output). A plain string is taken for one that needs no
+        parentheses."""
         raise TypeError(f"{type(self).__name__} says nothing of PyTorch")
 
     def torch_grouped(self, node: OpNode, e: TorchScope, groups: str) -> Code | str | None:
-        """The same where every weight has a leading axis of experts and the rows of the input are sorted by expert. `groups` is a local of
-        type Groups (`ends`: where each expert's rows end; `expert`: the expert of each row). None: no weights, `torch` will do."""
+        """The same where every weight has a leading axis of experts and the rows of the input are sorted by expert.
+        `groups` is a local of type Groups (`ends`: where each expert's rows end; `expert`: the expert of each row).
+        None: no weights, `torch` will do."""
         if node.weights:
             raise TypeError(f"{type(self).__name__} says nothing of experts")
         return None
@@ -276,7 +333,8 @@ class Primitive:
 
 @dataclass(frozen=True)
 class Example:
-    """A use of a primitive, for the contract test and the reference: an expression over tensors `name: shape`, all sizes fixed.
+    """A use of a primitive, for the contract test and the reference: an expression over tensors `name: shape`, all
+    sizes fixed.
 
     `inputs` is written as in a signature: `x: [2, 5, 8], ids: int[2, 5]`. Ints are drawn below `below`."""
 
@@ -286,5 +344,3 @@ class Example:
     statements: str = ""
     """Lines before the `return`."""
     gradients: bool = True
-
-

@@ -6,23 +6,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from archdsl.diagnostics import ArchError, Diagnostic, Label, did_you_mean, error
+from archdsl.diagnostics import ArchError, Diagnostic, Label, error
 from archdsl.ir import masks
+from archdsl.ir.wording import one_of
 from archdsl.limits import MAX_IMPORTS
 from archdsl.resources import library_index, library_source
 from archdsl.source import Source, Span
 from archdsl.syntax import ast
 
+if TYPE_CHECKING:
+    from archdsl.ir.op import Primitive
+
 # Words that stand for themselves; an option says which of them it takes.
-WORDS = frozenset(
-    "pre post branch sandwich serial parallel same float float32 bfloat16 int bool tokens "
-    "top2 backward forward yarn ntk llama3 longrope dynamic".split()
-)
+_WORDS = """
+    pre post branch sandwich serial parallel same float float32 bfloat16 int bool tokens
+    top2 backward forward yarn ntk llama3 longrope dynamic
+"""
+WORDS = frozenset(_WORDS.split())
 CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
 FUNCTIONS = ("shared", "accepts", "offer", "given", "option")
 RESERVED = frozenset({*CONSTANTS, *FUNCTIONS[:3], "training"})
+
+
+Named = ast.Let | ast.Block | ast.Model | ast.Variant
+"""A declaration that gives something a name."""
 
 
 @dataclass(eq=False)
@@ -31,12 +40,12 @@ class Module:
 
     source: Source
     tree: ast.File
-    names: dict[str, ast.Let | ast.Block | ast.Model | ast.Variant] = field(default_factory=dict)
+    names: dict[str, Named] = field(default_factory=dict)
     imports: list[tuple[str | None, Module]] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
     """File-level lets that were evaluated."""
 
-    def find(self, name: str) -> tuple[Module, ast.Let | ast.Block | ast.Model | ast.Variant] | None:
+    def find(self, name: str) -> tuple[Module, Named] | None:
         """A declaration by the name it has in this file: its own, or an import's (`c.decoder`)."""
         if name in self.names:
             return self, self.names[name]
@@ -62,7 +71,9 @@ def declare(source: Source, tree: ast.File) -> tuple[Module, list[Diagnostic]]:
             continue
         span = declaration.span if isinstance(declaration, ast.Let) else declaration.name_span
         if declaration.name in RESERVED:
-            problems.append(Diagnostic("E0104", f"`{declaration.name}` is a word of the language and cannot be declared", span))
+            problems.append(
+                Diagnostic("E0104", f"`{declaration.name}` is a word of the language and cannot be declared", span)
+            )
         elif declaration.name in module.names:
             first = module.names[declaration.name]
             where = first.span if isinstance(first, ast.Let) else first.name_span
@@ -85,9 +96,10 @@ def declare(source: Source, tree: ast.File) -> tuple[Module, list[Diagnostic]]:
 def _signature_problems(declaration: ast.Block | ast.Model) -> list[Diagnostic]:
     """Names that a signature gives twice: hyper-parameters, tensors, and a tensor called like an axis."""
     header = declaration.header
+    entries: list[ast.Hyper | ast.TensorParam] = [*(header.hypers or ()), *(header.tensors or ())]
     seen: dict[str, Span] = {}
     problems = []
-    for entry in (*(header.hypers or ()), *(header.tensors or ())):
+    for entry in entries:
         if entry.name in seen:
             problems.append(
                 Diagnostic(
@@ -124,7 +136,8 @@ class Loader:
         self.problems: list[Diagnostic] = []
 
     def load(self, source: Source, path: Path | None) -> Module:
-        """The module of a source; `path` is where its imports are relative to. Raises ArchError with every problem found."""
+        """The module of a source; `path` is where its imports are relative to. Raises ArchError with every problem
+        found."""
         from archdsl.syntax.parse import parse
 
         module = self._load(source, path, parse(source), ())
@@ -150,7 +163,9 @@ class Loader:
         from archdsl.syntax.parse import parse, read_source
 
         if path is None or self.root is None:
-            raise error("E0208", "a spec that is not a file cannot import", declaration.span, help="save it as a file first")
+            raise error(
+                "E0208", "a spec that is not a file cannot import", declaration.span, help="save it as a file first"
+            )
         relative = Path(declaration.path)
         target = (path.parent / relative).resolve()
         root = self.root.resolve()
@@ -163,7 +178,12 @@ class Loader:
             )
         if target in chain:
             names = " -> ".join(p.name for p in (*chain[chain.index(target) :], target))
-            raise error("E0209", f"these files import each other: {names}", declaration.span, help="move what both need into a third file")
+            raise error(
+                "E0209",
+                f"these files import each other: {names}",
+                declaration.span,
+                help="move what both need into a third file",
+            )
         if target in self.modules:
             return self.modules[target]
         if len(self.modules) >= MAX_IMPORTS:
@@ -173,7 +193,9 @@ class Loader:
             source = read_source(target, shown)
         except ArchError as problem:
             first = problem.diagnostics[0]
-            raise error("E0208", f'cannot import "{declaration.path}": {first.message}', declaration.span, help=first.help) from None
+            raise error(
+                "E0208", f'cannot import "{declaration.path}": {first.message}', declaration.span, help=first.help
+            ) from None
         return self._load(source, target, parse(source), chain)
 
 
@@ -188,12 +210,19 @@ def library(stem: str) -> Module:
     return module
 
 
-def find_in_library(name: str) -> tuple[Module, ast.Let | ast.Block | ast.Model | ast.Variant] | None:
+def find_in_library(name: str) -> tuple[Module, Named] | None:
     stem = library_index().get(name)
     if stem is None:
         return None
     module = library(stem)
     return module, module.names[name]
+
+
+def find_primitive(name: str) -> Primitive | None:
+    """The primitive of that name, or None."""
+    from archdsl.ops import registry
+
+    return registry.find(name)
 
 
 def every_name(module: Module) -> set[str]:
@@ -223,11 +252,15 @@ def pick_model(module: Module, name: str | None) -> ast.Model | ast.Variant:
     """The model of that name; without a name the file's first. Raises E0210."""
     found = models(module)
     if not found:
-        raise error("E0210", f"{module.source.name} declares no model", Span(module.source, 0, 0), help="add `model name { … }`")
+        raise error(
+            "E0210",
+            f"{module.source.name} declares no model",
+            Span(module.source, 0, 0),
+            help="add `model name { … }`",
+        )
     if name is None:
         return next(iter(found.values()))
     if name not in found:
-        listed = ", ".join(f"`{n}`" for n in found)
-        help_ = did_you_mean(name, found) or f"it has {listed}"
+        help_ = one_of(name, found, "it has")
         raise error("E0210", f"{module.source.name} has no model `{name}`", None, help=help_)
     return found[name]

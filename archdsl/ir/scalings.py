@@ -1,4 +1,5 @@
-"""Scalings of rotary embeddings, by name, with their numbers and defaults (None: must be given; NaN: may be left out)."""
+"""Scalings of rotary embeddings, by name, with their numbers and defaults (None: must be given; NaN: may be left
+out)."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ SCALINGS: dict[str, dict[str, float | None]] = {
     "yarn": {"factor": None, "original": None, "beta_fast": 32, "beta_slow": 1, "mscale": 1, "truncate": 1},
     # Llama 3.1.
     "llama3": {"factor": None, "low": 1, "high": 4, "original": None},
-    # LongRoPE (Ding et al., 2024), Phi-3: a divisor for each pair, `long` beyond the original context and `short` within.
+    # LongRoPE (Ding et al., 2024), Phi-3: a divisor for each pair, `long` beyond the original context and `short`
+    # within.
     "longrope": {"short": None, "long": None, "original": None, "factor": math.nan},
 }

@@ -1,4 +1,5 @@
-"""Schemes: ways to draw a weight, by name. Each is a name, its numbers, and a default value for each (None: must be given)."""
+"""Schemes: ways to draw a weight, by name. Each is a name, its numbers, and a default value for each (None: must be
+given)."""
 
 from __future__ import annotations
 
@@ -21,5 +22,5 @@ SCHEMES: dict[str, dict[str, float | None]] = {
     # DeepNet (Wang et al., 2022): xavier, by beta = (8 * layers) ** -1/4 for values, outputs and feed-forwards.
     "deepnorm": {"layers": None},
 }
-"""What `default` is, which needs no name: linear maps and convolutions uniform within 1 / sqrt(fan in), embeddings normal(0.02),
-biases of linear maps uniform within 1 / sqrt(fan in), gains one, biases of norms zero."""
+"""What `default` is, which needs no name: linear maps and convolutions uniform within 1 / sqrt(fan in), embeddings
+normal(0.02), biases of linear maps uniform within 1 / sqrt(fan in), gains one, biases of norms zero."""

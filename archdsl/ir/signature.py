@@ -1,4 +1,5 @@
-"""Rules that follow from a signature alone: broadcasting, result shapes by names of axes, what is read along each axis."""
+"""Rules that follow from a signature alone: broadcasting, result shapes by names of axes, what is read along each
+axis."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def shape_mismatch(call: Application, name: str, first: int, second: int, back: 
     )
     diagnostic = err.diagnostics[0]
     labels = [
-        Label(d.origin, f"{v.name and f'`{v.name}`' or 'a side'} gets this axis, {d}, here")
+        Label(d.origin, f"{f'`{v.name}`' if v.name else 'a side'} gets this axis, {d}, here")
         for v, d in ((a, a.shape[-back]), (b, b.shape[-back]))
         if d.origin is not None and d.origin != diagnostic.span
     ]
@@ -77,7 +78,8 @@ def shape_mismatch(call: Application, name: str, first: int, second: int, back: 
 
 
 def result_shapes(op: Primitive, call: Application) -> Sequence[Shape]:
-    """Shapes as the signature writes them: names are axes of the tensors or options; `...` is that of the first tensor that has one."""
+    """Shapes as the signature writes them: names are axes of the tensors or options; `...` is that of the first tensor
+    that has one."""
     rest: Shape = ()
     for param, value in zip(op.header.tensors or (), call.inputs, strict=False):
         spot = next((i for i, d in enumerate(param.type.dims) if isinstance(d, ast.Ellipsis)), None)
@@ -115,17 +117,27 @@ def elementwise_reads(node: OpNode) -> Sequence[Reads]:
             continue
         offset = rank - value.rank
         reads.append(
-            tuple(At() if d.value == 1 != node.outputs[0].shape[offset + i].value else same(offset + i) for i, d in enumerate(value.shape))
+            tuple(
+                At() if d.value == 1 != node.outputs[0].shape[offset + i].value else same(offset + i)
+                for i, d in enumerate(value.shape)
+            )
         )
     return reads
 
 
 def named_reads(op: Primitive, node: OpNode) -> Sequence[Reads]:
-    """What follows from names: an axis that input and result share stands at the same place; all others are read whole."""
+    """What follows from names: an axis that input and result share stands at the same place; all others are read
+    whole."""
     if op.elementwise:
         return elementwise_reads(node)
     results = op.header.results
-    first = op.header.tensors[0].type.dims if results is None and op.header.tensors else results[0].type.dims if results else ()
+    first = (
+        op.header.tensors[0].type.dims
+        if results is None and op.header.tensors
+        else results[0].type.dims
+        if results
+        else ()
+    )
     out = spread(first, node.outputs[0].rank)
     reads: list[Reads] = []
     params = list(op.header.tensors or ())
@@ -150,5 +162,3 @@ def spread(dims: Sequence[ast.Expr], rank: int) -> list[str]:
         else:
             names.append(f"#{i}")
     return names
-
-

@@ -7,19 +7,21 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from archdsl.diagnostics import ArchError, Label, did_you_mean, error
-from archdsl.ir.dims import Num, Shape, num, shape_text
+from archdsl.diagnostics import ArchError, Label, error
+from archdsl.ir.dims import Num, Shape, expr_text, num, shape_text
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.frame import Foreign, Frame, ModelInput, Once, whole_axis
 from archdsl.ir.graph import CallNode, Handle, Init, Input, OpNode, Value, Weight
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
-from archdsl.ir.static import Instance, ListValue, Scheme, Template, Word, kind_of
+from archdsl.ir.static import Instance, ListValue, Ref, Scheme, Template, Word, kind_of
+from archdsl.ir.wording import one_of
 from archdsl.source import Span
 from archdsl.syntax import ast
 
 if TYPE_CHECKING:
-    from archdsl.ir.build import Elaborator, Scope
+    from archdsl.ir.elaborate.base import Elaboration
+    from archdsl.ir.elaborate.scope import Scope
 
 TYPES = ("float", "float32", "bfloat16", "int", "bool")
 
@@ -31,7 +33,7 @@ class Site:
         self.op = op
         self.frame = frame
         self.scope = scope
-        self.elaborator: Elaborator = frame.elaborator
+        self.elaborator: Elaboration = frame.elaborator
         self.span = span
         self.options: dict[str, Any] = {}
         self.spans: dict[str, Span] = {}
@@ -61,7 +63,14 @@ class Site:
         return value
 
     def error(
-        self, code: str, message: str, *, option: str = "", input: int | None = None, help: str = "", notes: Sequence[str] = ()
+        self,
+        code: str,
+        message: str,
+        *,
+        option: str = "",
+        input: int | None = None,
+        help: str = "",
+        notes: Sequence[str] = (),
     ) -> ArchError:
         span = self.spans.get(option, self.span)
         labels = []
@@ -88,16 +97,27 @@ class Site:
             self.inputs = tuple(inputs)
         frame, op = self.frame, self.op
         shapes, dtypes = op.shapes(self), op.dtypes(self)
-        weights = tuple(self._weight(w) for w in op.weights(self))
+        weights = tuple(self.own_weight(w) for w in op.weights(self))
         outputs = tuple(Value(tuple(s), d, "", self.span) for s, d in zip(shapes, dtypes, strict=True))
         instance = self.instance
         node = OpNode(
-            op, self.options, self.inputs, outputs, weights, blocks or {}, copies, active, dict(self.axes), "", instance, self.handle, self.span
-        )  # fmt: skip
+            op,
+            self.options,
+            self.inputs,
+            outputs,
+            weights,
+            blocks or {},
+            copies,
+            active,
+            dict(self.axes),
+            instance=instance,
+            handle=self.handle,
+            span=self.span,
+        )
         if instance is not None:
             if instance.node is None:
                 instance.node = node
-            elif [tuple(d.value for d in w.shape) for w in instance.node.weights] != [tuple(d.value for d in w.shape) for w in weights]:
+            elif _sizes(instance.node.weights) != _sizes(weights):
                 first = instance.node.weights[0].shape if instance.node.weights else ()
                 raise self.error(
                     "E0305",
@@ -117,7 +137,9 @@ class Site:
         outputs = self.elaborator.primitive(self.frame, self.scope, name, inputs, options, self.span)
         return outputs[0]
 
-    def once(self, name: str, hint: str, inputs: Sequence[Input], *, instance: Instance | None = None, **options: Any) -> Value:
+    def once(
+        self, name: str, hint: str, inputs: Sequence[Input], *, instance: Instance | None = None, **options: Any
+    ) -> Value:
         frame = self.frame
         demands: list[Any] = []
         for value in inputs:
@@ -127,7 +149,9 @@ class Site:
                 depth = max(frame.level_of[id(v)] for v in inputs if isinstance(v, Value))
                 key = ("here", name, tuple(i.value if isinstance(i, Num) else id(i) for i in inputs), repr(options))
                 if key not in frame.made:
-                    frame.made[key] = self.elaborator.primitive(frame, self.scope, name, inputs, options, self.span, depth, hint)[0]
+                    frame.made[key] = self.elaborator.primitive(
+                        frame, self.scope, name, inputs, options, self.span, depth, hint
+                    )[0]
                 return frame.made[key]
             demands.append(demand)
         found = frame.satisfy(Once(name, hint, tuple(demands), options, self.span, instance))
@@ -142,11 +166,21 @@ class Site:
         result = self.elaborator.apply(block, self.scope, self.span, numbers=numbers, tensors=tensors)
         return result if isinstance(result, tuple) else (result,)
 
-    def apply_position(self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], outputs: int = 1) -> Any:
+    def apply_position(
+        self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], outputs: int = 1
+    ) -> Any:
         instance = position if isinstance(position, Instance) else None
         target = position.template.target if instance is not None else position.target
         found = self.elaborator.primitive(
-            self.frame, self.scope, target, inputs, options, self.span, as_name="position", label="position", instance=instance
+            self.frame,
+            self.scope,
+            target,
+            inputs,
+            options,
+            self.span,
+            as_name="position",
+            label="position",
+            instance=instance,
         )
         return found[0] if outputs == 1 else found
 
@@ -166,7 +200,7 @@ class Site:
 
     # --- weights ---
 
-    def _weight(self, weight: Weight) -> Weight:
+    def own_weight(self, weight: Weight) -> Weight:
         frame = self.frame
         scheme = self.options.get("init")
         if not isinstance(scheme, Scheme) and weight.kind in ("matrix", "embedding", "bias"):
@@ -178,7 +212,8 @@ class Site:
             loose = next(d for d in shape if not d.static)
             raise self.error(
                 "E0402",
-                f"a weight of `{self.op.name}` would have the shape {shape_text(shape)}, but `{loose}` is known only when the model runs",
+                f"a weight of `{self.op.name}` would have the shape {shape_text(shape)}, "
+                f"but `{loose}` is known only when the model runs",
                 help="fix the size by a hyper-parameter, or bring the axis out of the way with `transpose`",
             )
         return replace(weight, init=init, shape=shape, told=weight.told or told)
@@ -233,9 +268,14 @@ class Site:
             f"`{self.op.name}` needs one size for its axis `{axis}`, but it is {known} and, in {param.name}, {size}",
             input=i,
         )
-        labels = [Label(n.origin, f"{n} comes from here") for n in (known, size) if n.origin is not None and n.origin != self.span]
+        origins = [(n, n.origin) for n in (known, size) if n.origin is not None and n.origin != self.span]
+        labels = [Label(origin, f"{n} comes from here") for n, origin in origins]
         d = problem.diagnostics[0]
         return ArchError([replace(d, labels=(*d.labels, *labels))])
+
+
+def _sizes(weights: Sequence[Weight]) -> list[tuple[DimValue, ...]]:
+    return [tuple(d.value for d in w.shape) for w in weights]
 
 
 def _type_text(t: ast.TensorType) -> str:
@@ -270,7 +310,7 @@ def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Sp
         return value.name
     if kind == "ints":
         if isinstance(value, Num):
-            value = ListValue((value,), None)  # type: ignore[arg-type]
+            value = ListValue((value,), Ref(0))
         if isinstance(value, ListValue) and all(isinstance(v, Num) and isinstance(v.value, int) for v in value.items):
             return value.items
     if kind in ("size", "int") and isinstance(value, Num):
@@ -289,8 +329,6 @@ def whole_size(value: Num, kind: str, what: str, span: Span) -> Num:
         v = int(v)
         value = Num(v, value.expr, value.origin)
     if isinstance(v, Fraction | float):
-        from archdsl.ir.dims import expr_text
-
         raise error(
             "E0401",
             f"{what} must be a whole number, but {expr_text(value.expr)} = {float(v):g}",
@@ -300,6 +338,11 @@ def whole_size(value: Num, kind: str, what: str, span: Span) -> Num:
     if kind == "size" and isinstance(v, int) and v < 1:
         raise error("E0203", f"{what} must be at least 1, and {v} was given", span)
     return value
+
+
+def _is_added_position(value: Any) -> bool:
+    template = value.template if isinstance(value, Instance) else value
+    return isinstance(template, Template) and not hasattr(template.target, "attend")
 
 
 KINDS: dict[str, tuple[str, Any]] = {
@@ -313,7 +356,10 @@ KINDS: dict[str, tuple[str, Any]] = {
     "block": ("a block", lambda v: isinstance(v, Template | Instance)),
     "mask": ("a mask", lambda v: isinstance(v, Mask)),
     "position": ("a position", lambda v: isinstance(v, Template | Instance)),
-    "added": ("a position that is added to the embedding, learned or sinusoidal (rope and the like belong to the layers)", lambda v: isinstance(v, Template | Instance) and not hasattr(getattr(v, "template", v).target, "attend")),
+    "added": (
+        "a position that is added to the embedding, learned or sinusoidal (rope and the like belong to the layers)",
+        _is_added_position,
+    ),
     "scheme": ("a scheme such as normal(0.02)", lambda v: isinstance(v, Scheme)),
     "scaling": ("a scaling of rope: linear, ntk, yarn, llama3 or longrope", lambda v: isinstance(v, Scheme)),
     "list": ("a list", lambda v: isinstance(v, ListValue | tuple | Template | Instance)),
@@ -356,7 +402,5 @@ def options_of(
 
 def unknown_option(name: str, owner: str, declared: Any, span: Span) -> ArchError:
     names = sorted(declared)
-    help_ = did_you_mean(name, names) or (f"it takes {', '.join(f'`{n}`' for n in names)}" if names else "it takes no options")
+    help_ = one_of(name, names, "it takes") if names else "it takes no options"
     return error("E0201", f"`{owner}` has no option `{name}`", span, help=help_)
-
-

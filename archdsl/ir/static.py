@@ -1,4 +1,5 @@
-"""What a name of a spec can stand for before anything runs: numbers, words, lists, blocks, shared instances, masks, schemes."""
+"""What a name of a spec can stand for before anything runs: numbers, words, lists, blocks, shared instances, masks,
+schemes."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from archdsl.ir.masks import Mask
 from archdsl.source import Span
 
 if TYPE_CHECKING:
+    from archdsl.ir.frame import Frame
     from archdsl.ir.graph import Block
     from archdsl.ir.op import Primitive
     from archdsl.syntax import ast
@@ -93,11 +95,11 @@ class Declared:
 
 @dataclass(eq=False)
 class Instance:
-    """`shared(block)`: one set of weights, wherever it is applied. `owner` is the frame that it lives in; block and path step are
-    fixed by the first use."""
+    """`shared(block)`: one set of weights, wherever it is applied. `owner` is the frame that it lives in; block and
+    path step are fixed by the first use."""
 
     template: Template
-    owner: Any
+    owner: Frame
     label: str
     span: Span | None = None
     block: Block | None = None
@@ -133,7 +135,12 @@ def static_key(value: Any) -> Hashable:
     if isinstance(value, Num):
         return ("num", value.value) if not isinstance(value.value, float) else ("num", Fraction(value.value))
     if isinstance(value, Template):
-        return ("template", id(_identity(value.target)), tuple((k, static_key(v)) for k, v in value.args.items()), value.label)
+        return (
+            "template",
+            id(_identity(value.target)),
+            tuple((k, static_key(v)) for k, v in value.args.items()),
+            value.label,
+        )
     if isinstance(value, ListValue):
         return ("list", tuple(static_key(v) for v in value.items), value.pattern)
     if isinstance(value, Mask):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 from archdsl.ir.dims import Num, Shape, num
 from archdsl.ir.graph import OpNode, Value
@@ -74,6 +75,14 @@ class MaskTensor(Primitive):
                 place = At(((rank - 1, Fraction(1)),), also=(same(rank - 2),))
             found.append((same(0), place) if value.rank == 2 else (place,))
         return found
+
+    def is_mask(self, options: Mapping[str, Any]) -> bool:
+        return not options.get("plain")
+
+    def needs_tensor(self, options: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
+        queries, keys = inputs[0], inputs[1]
+        square = isinstance(queries, Num) and isinstance(keys, Num) and queries.value == keys.value
+        return not (self.is_mask(options) and options["mask"].rule == "causal" and square)
 
     def torch(self, node: OpNode, e: TorchScope) -> Code:
         mask: Mask = node.options["mask"]

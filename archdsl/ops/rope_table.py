@@ -90,26 +90,26 @@ class RopeTable(Primitive):
         theta, scaling = e.number(node.options["theta"]), node.options["scaling"]
         places = e.number(length)
         waves = f"{e.helper(FREQUENCIES)}({e.number(node.options['dims'])}, {theta}, {e.device()})"
-        table = e.helper(TABLE)
         if scaling is None:
-            return f"{table}({places}, {waves})"
+            return f"{e.helper(TABLE)}({places}, {waves})"
         n = {k: e.number(v) for k, v in scaling.numbers.items()}
         if scaling.name == "linear":
-            return f"{table}({places}, {waves} / {e.number(scaling.numbers['factor'], 71)})"
-        if scaling.name == "ntk":
+            waves = f"{waves} / {e.number(scaling.numbers['factor'], 71)}"
+        elif scaling.name == "ntk":
             dims = e.number(node.options["dims"], 70)
             factor = e.number(scaling.numbers["factor"], 91)
             stretched = f"{e.number(node.options['theta'], 70)} * {factor} ** ({dims} / ({dims} - 2))"
             waves = f"{e.helper(FREQUENCIES)}({e.number(node.options['dims'])}, {stretched}, {e.device()})"
-            return f"{table}({places}, {waves})"
-        if scaling.name == "yarn":
+        elif scaling.name == "yarn":
             truncate = "" if scaling.numbers["truncate"].value else ", truncate=False"
             args = f"{theta}, factor={n['factor']}, original={n['original']}, "
             args += f"beta_fast={n['beta_fast']}, beta_slow={n['beta_slow']}{truncate}"
-            return f"{table}({places}, {e.helper(YARN)}({waves}, {args}))"
-        if scaling.name == "llama3":
+            waves = f"{e.helper(YARN)}({waves}, {args})"
+        elif scaling.name == "llama3":
             args = f"factor={n['factor']}, low={n['low']}, high={n['high']}, original={n['original']}"
-            return f"{table}({places}, {e.helper(LLAMA3)}({waves}, {args}))"
-        lists = {f: "[" + ", ".join(v for k, v in n.items() if k.startswith(f"{f}.")) + "]" for f in ("short", "long")}
-        args = f"{places}, short={lists['short']}, long={lists['long']}, original={n['original']}"
-        return f"{table}({places}, {e.helper(LONGROPE)}({waves}, {args}))"
+            waves = f"{e.helper(LLAMA3)}({waves}, {args})"
+        else:
+            short, long = (", ".join(v for k, v in n.items() if k.startswith(f"{f}.")) for f in ("short", "long"))
+            args = f"{places}, short=[{short}], long=[{long}], original={n['original']}"
+            waves = f"{e.helper(LONGROPE)}({waves}, {args})"
+        return f"{e.helper(TABLE)}({places}, {waves})"

@@ -14,6 +14,7 @@ class Transpose(Primitive):
     """Two axes change places."""
 
     signature = "transpose(a: int, b: int)(x: [...]) -> [...]"
+    moves_axes = True
     examples = (
         Example("x -> transpose(1, 2)"),
         Example("x -> transpose(0, -1)"),

@@ -1,0 +1,294 @@
+"""Applications of declared blocks: within the block around, or as a module of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from archdsl.diagnostics import ArchError, Label, error
+from archdsl.ir.dims import Expr, Num, Poly, Var, literal, same_shape, shape_text, symbol
+from archdsl.ir.elaborate.base import Elaboration, shown_at
+from archdsl.ir.elaborate.closure import contexts_read, outward_names
+from archdsl.ir.elaborate.headers import hypers_of, is_inline, library_block, result_names, tensor_params
+from archdsl.ir.elaborate.lists import value_key
+from archdsl.ir.elaborate.primitives import joined_names
+from archdsl.ir.elaborate.scope import BodyState, Given, ReportedError, Scope
+from archdsl.ir.frame import Frame, Use
+from archdsl.ir.graph import Block, CallNode, CheckNode, Handle, OpNode, Value
+from archdsl.ir.op import Primitive, same
+from archdsl.ir.site import Site
+from archdsl.ir.static import Declared, Instance, Template, localise, static_key
+from archdsl.limits import MAX_BLOCK_DEPTH
+from archdsl.source import Span
+
+
+class Blocks(Elaboration):
+    """Applies declared blocks."""
+
+    def apply_declared(
+        self,
+        template: Template,
+        tensors: Sequence[Given],
+        named: Mapping[str, Given],
+        scope: Scope,
+        span: Span,
+        as_name: str = "",
+        instance: Instance | None = None,
+    ) -> tuple[Value, ...]:
+        self.depth += 1
+        if not span.source.library:
+            self.user_spans.append(span)
+        try:
+            if self.depth > MAX_BLOCK_DEPTH:
+                text = f"blocks are nested more than {MAX_BLOCK_DEPTH} deep: `{template.name}` applies itself"
+                raise error("E0207", text, span)
+            if is_inline(template):
+                return self.apply_inline(template, tensors, named, scope, span)
+            return self._outline(template, tensors, named, scope, span, as_name, instance)
+        except ArchError as problem:
+            if span.source.library:
+                raise
+            raise ArchError([shown_at(d, span) for d in problem.diagnostics]) from None
+        finally:
+            self.depth -= 1
+            if not span.source.library:
+                self.user_spans.pop()
+
+    def apply_inline(
+        self, template: Template, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
+    ) -> tuple[Value, ...]:
+        frame = scope.frame
+        assert isinstance(template.target, Declared)
+        inner = Scope(template.target.module, frame, BodyState(inline=True))
+        for name, value in template.args.items():
+            inner.vars[name] = value.labelled(name) if isinstance(value, Template) else value
+        given, sizes = self.match_tensors(template, tensors, named, inner, span, None)
+        inner.vars.update(given)
+        self.defaults(template, inner, span, sizes, None)
+        self.check_shapes(template, inner, given, span)
+        stash, frame.pending = frame.pending, []
+        try:
+            outputs = self.body(template, inner, given)
+            frame.settle(None)
+        finally:
+            frame.pending = stash + frame.pending
+        return outputs
+
+    def _outline(
+        self,
+        template: Template,
+        tensors: Sequence[Given],
+        named: Mapping[str, Given],
+        scope: Scope,
+        span: Span,
+        as_name: str,
+        instance: Instance | None,
+    ) -> tuple[Value, ...]:
+        """A call of a block that has a module of its own."""
+        frame = scope.frame
+        call = self._call_block(template, tensors, named, frame, span, frame.copies, instance)
+        if instance is None:
+            frame.put(call)
+            frame.name_later(as_name or template.label or template.name, bool(as_name or template.label), False)
+        else:
+            self._place_instance(call, instance, frame, span)
+        return call.outputs
+
+    def _place_instance(self, call: CallNode, instance: Instance, frame: Frame, span: Span) -> None:
+        """Put a call of a shared block, which lives where it was made."""
+        if instance.block is None:
+            instance.block = call.block
+        elif instance.block.key != call.block.key:
+            raise error(
+                "E0305",
+                f"the shared `{instance.name}` got its sizes at its first use, and these tensors have others",
+                span,
+                labels=[Label(instance.span, "shared here")] if instance.span else [],
+                help="share a block only where the sizes are the same",
+            )
+        if instance.owner is not frame:
+            # The numbers of the template are the owner's; only axes are known by this frame's names.
+            handle = frame.satisfy(Use(instance, "", dict(call.bind)))
+            assert isinstance(handle, Handle)
+            object.__setattr__(call, "handle", handle)
+        else:
+            frame.satisfy(Use(instance, "", call.bind))
+            object.__setattr__(call, "name", instance.path)
+        object.__setattr__(call, "instance", instance)
+        frame.put(call)
+
+    def _call_block(
+        self,
+        template: Template,
+        tensors: Sequence[Given],
+        named: Mapping[str, Given],
+        frame: Frame,
+        span: Span,
+        copies: Num | None,
+        instance: Instance | None = None,
+    ) -> CallNode:
+        """A call of a block that has a module of its own, put nowhere yet."""
+        assert isinstance(template.target, Declared)
+        bind: dict[str, Expr] = {}
+        args = template.args
+        if instance is not None and instance.owner is not frame:
+            args = joined_names(instance, args)
+        own = {k: localise(k, v, bind) for k, v in args.items()}
+        inner = Frame(self, template.name, template.target.node.name_span)
+        inner.init = localise("init", frame.init, bind) if frame.init is not None else None
+        inner.known.update({k: v for k, v in own.items() if isinstance(v, Num)})
+        if copies is not None:
+            bind["expert_count"] = copies.expr
+            inner.copies = copies.named("expert_count")
+        scope = Scope(template.target.module, inner, BodyState())
+        scope.vars.update(own)
+        given, sizes = self.match_tensors(template, tensors, named, scope, span, bind)
+        block = self._block(replace(template, args=own), scope, given, sizes, span)
+        for name, value in block.hypers.items():
+            # A number that was not given is the default's own, unless the body computes it from others.
+            if isinstance(value, Num) and name not in bind and isinstance(value.expr, Var) and name not in block.local:
+                bind[name] = literal(value.value) if not isinstance(value.value, Poly) else value.expr
+        names = outward_names(block, bind)
+        inputs = tuple(_caller_input(name, template.target, tensors, named) for name in block.tensor_names)
+        contexts = frame.contexts_at(block.contexts, names)
+        bind = {**bind, **{k: v for k, v in names.items() if "." in k}}
+        outputs = tuple(
+            Value(tuple(d.outward(names).at(d.origin or span) for d in v.shape), v.dtype, "", span)
+            for v in block.graph.outputs
+            if v is not None
+        )
+        return CallNode(block, inputs, contexts, outputs, bind, alias=template.alias, span=span)
+
+    def _block(
+        self, template: Template, scope: Scope, given: Mapping[str, Any], sizes: Mapping[str, Num], span: Span
+    ) -> Block:
+        """The block for these hyper-parameters and tensors, elaborated once. Raises ReportedError where that was wrong
+        before."""
+        key = _block_key(template, scope.frame, given)
+        if key in self.broken:
+            raise ReportedError
+        block = self.memo.get(key)
+        if block is None:
+            before = len(self.problems)
+            try:
+                block = self._elaborate(template, scope, given, sizes, key, span)
+            except (ArchError, ReportedError):
+                self.broken.add(key)
+                raise
+            if len(self.problems) > before:
+                self.broken.add(key)
+            self.memo[key] = block
+        return block
+
+    def _elaborate(
+        self,
+        template: Template,
+        scope: Scope,
+        given: Mapping[str, Any],
+        sizes: Mapping[str, Num],
+        key: Hashable,
+        span: Span,
+    ) -> Block:
+        assert isinstance(template.target, Declared)
+        node, frame = template.target.node, scope.frame
+        scope.vars.update(given)
+        self.defaults(template, scope, span, sizes, frame)
+        self.check_shapes(template, scope, given, span)
+        outputs = self.body(template, scope, given)
+        frame.settle(None)
+        inputs: dict[int, tuple[str, Value]] = {}
+        for param in tensor_params(template.target):
+            value = given.get(param.name)
+            if isinstance(value, Value):
+                inputs.setdefault(id(value), (param.name, value))
+        graph = frame.graph([v for _, v in inputs.values()], outputs)
+        return Block(
+            name=node.name,
+            key=key,
+            doc=node.doc,
+            span=node.name_span,
+            graph=graph,
+            header=node.header,
+            tensor_names=tuple(n for n, _ in inputs.values()),
+            result_names=result_names(node, len(outputs)),
+            contexts=contexts_read(frame.contexts.values(), graph),
+            hypers={name: scope.vars[name] for name in hypers_of(template) if name in scope.vars},
+            local=dict(frame.local),
+            axes=dict(frame.axes),
+            asserts=tuple(frame.asserts),
+            instances=tuple(frame.instances),
+            library=template.target.module.source.library,
+            copies=frame.copies,
+        )
+
+    # --- experts ------------------------------------------------------------------------------------------------------
+
+    def expert(self, site: Site, block: Any, copies: Num, width: Num) -> CallNode:
+        if isinstance(block, Instance):
+            raise error("E0203", "an expert cannot be shared: every expert has its own weights", site.span)
+        frame = site.frame
+        rows = Num(symbol("rows"), Var("rows"), site.span)
+        row = frame.own(Value((rows, width), "float", "x", site.span))
+        if frame.copies is not None:
+            raise error("E0204", "experts cannot hold experts", site.span)
+        if isinstance(block.target, Primitive) or is_inline(block):
+            block = Template(library_block("only"), {"block": block})
+        call = self._call_block(block, [(row, site.span)], {}, frame, site.span, copies)
+        if len(call.outputs) != 1 or not same_shape(call.outputs[0].shape, row.shape):
+            found = ", ".join(shape_text(o.shape) for o in call.outputs)
+            raise error(
+                "E0301",
+                f"an expert gives back the shape it gets, {shape_text(row.shape)}, and `{block.name}` gives {found}",
+                site.span,
+            )
+        _check_expert(call.block, site.span)
+        return call
+
+
+def _caller_input(name: str, target: Declared, tensors: Sequence[Given], named: Mapping[str, Given]) -> Value | None:
+    """What the caller gave for a tensor of the block."""
+    if name in named:
+        value = named[name][0]
+    else:
+        free = [p.name for p in tensor_params(target) if p.name not in named]
+        at = free.index(name) if name in free else len(free)
+        value = tensors[at][0] if at < len(tensors) else None
+    return value if isinstance(value, Value) else None
+
+
+def _block_key(template: Template, frame: Frame, given: Mapping[str, Any]) -> Hashable:
+    """Equal for applications that make the same block: of tensors, shapes, types and which are one
+    count."""
+    assert isinstance(template.target, Declared)
+    tensors = []
+    seen: dict[int, str] = {}
+    for name, value in given.items():
+        if isinstance(value, Value):
+            alias = seen.setdefault(id(value), name)
+            tensors.append((name, alias, tuple(d.value for d in value.shape), value.dtype))
+    return (
+        id(template.target.node),
+        tuple((k, value_key(v)) for k, v in template.args.items()),
+        tuple(tensors),
+        static_key(frame.init),
+        None if frame.copies is None else frame.copies.value,
+    )
+
+
+def _check_expert(block: Block, span: Span) -> None:
+    """Raises E0204 for what has no form for many experts at once."""
+    for node in block.graph.nodes:
+        if isinstance(node, CallNode):
+            _check_expert(node.block, span)
+        elif not isinstance(node, OpNode | CheckNode):
+            raise error("E0204", "an expert is a plain block: no loops, raw weights or conditions", span)
+        elif isinstance(node, OpNode) and node.weights and not node.op.has_grouped():
+            raise error(
+                "E0204",
+                f"`{node.op.name}` cannot stand in an expert: its weights have no form for many experts at once",
+                span,
+                help="linear, layernorm and rmsnorm can",
+            )
+        elif isinstance(node, OpNode) and node.op.mixes and any(r and r[0] != same(0) for r in node.op.reads(node)):
+            raise error("E0204", f"an expert mixes no positions, and `{node.op.name}` does", span)

@@ -1,0 +1,175 @@
+"""Bodies: slots, equations, or a call of another block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from archdsl.diagnostics import error
+from archdsl.ir.dims import same_shape, shape_text
+from archdsl.ir.elaborate.base import Elaboration
+from archdsl.ir.elaborate.headers import hypers_of, library_block
+from archdsl.ir.elaborate.scope import POISON, Given, ReportedError, Scope
+from archdsl.ir.graph import Value
+from archdsl.ir.static import Declared, Instance, Scheme, Template, kind_of
+from archdsl.ir.wording import one_of, written_shape
+from archdsl.source import Span
+from archdsl.syntax import ast
+
+
+class Bodies(Elaboration):
+    """Runs bodies."""
+
+    def body(self, template: Template, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
+        assert isinstance(template.target, Declared)
+        node = template.target.node
+        if not isinstance(node.body, ast.Body):
+            value = self._alias(node.body, scope, given)
+        elif node.body.slots or not node.body.items:
+            value = self._slots(node, scope, given)
+        else:
+            value = self._equations(node, node.body, scope, given)
+        flat: list[Value] = []
+        for item in value if isinstance(value, tuple) else (value,):
+            for v in item if isinstance(item, list) else [item]:
+                if not isinstance(v, Value):
+                    raise error("E0203", f"a block gives tensors back, and this is {kind_of(v)}", node.name_span)
+                flat.append(v)
+        if node.header.results is None:
+            first = next((v for v in given.values() if isinstance(v, Value)), None)
+            _check_like_first(node, first, flat)
+        else:
+            self._check_results(node, node.header.results, flat, scope)
+        return tuple(flat)
+
+    def _check_results(
+        self, node: ast.Block | ast.Model, results: Sequence[ast.Result], values: Sequence[Value], scope: Scope
+    ) -> None:
+        """Results as the signature declares them: they take on the sizes that it promises."""
+        if len(results) != len(values):
+            declared = f"{len(results)} result{'s' * (len(results) > 1)}"
+            raise error("E0205", f"`{node.name}` declares {declared} and gives {len(values)} back", node.name_span)
+        for result, value in zip(results, values, strict=True):
+            what = f"the result `{result.name}` of `{node.name}`" if result.name else f"the result of `{node.name}`"
+            where = value.span if value.span and not value.span.source.library else result.span
+            shape = self.same_dims(result.type, value, scope, what, where, bind=True)
+            if not same_shape(shape, value.shape):
+                # `time / 4` is what the result promises; the condition that makes it so has been noted.
+                object.__setattr__(value, "shape", shape)
+
+    # --- one call of another block ------------------------------------------------------------------------------------
+
+    def _alias(self, body: ast.Expr, scope: Scope, given: Mapping[str, Any]) -> Any:
+        """`block swiglu(hidden) = glu_mlp(…)`: the body of the other block, in this one's names."""
+        value = self.ev(body, scope)
+        if isinstance(value, Instance):
+            raise error("E0203", "a block is one call of another, and this is shared", body.span)
+        if not isinstance(value, Template):
+            raise error("E0203", f"a block is one call of another, and this is {kind_of(value)}", body.span)
+        tensors = [(v, body.span) for v in given.values() if isinstance(v, Value)]
+        if isinstance(value.target, Declared):
+            return self.apply_inline(value, tensors, {}, scope, body.span)
+        return self.apply_template(replace(value, label=""), tensors, {}, scope, body.span)
+
+    # --- slots --------------------------------------------------------------------------------------------------------
+
+    def _slots(self, node: ast.Block | ast.Model, scope: Scope, given: Mapping[str, Any]) -> Any:
+        """A body of slots is a call of the library's block."""
+        declared, span = slot_block(node), node.name_span
+        args = self.slot_arguments(node, declared, scope, f"`{node.name}`")
+        template = self.with_options(Template(declared, {}), args, (), span)
+        tensors = {k: (v, span) for k, v in given.items() if isinstance(v, Value)}
+        by_name: set[str] = set()
+        if isinstance(node, ast.Block):
+            by_name = {p.name for p in declared.node.header.tensors or ()}
+        ordered = [t for k, t in tensors.items() if k not in by_name]
+        named = {k: t for k, t in tensors.items() if k in by_name}
+        return self.apply_declared(template, ordered, named, scope, span)
+
+    def slot_arguments(
+        self,
+        node: ast.Block | ast.Model,
+        declared: Declared,
+        scope: Scope,
+        owner: str,
+        adjust: Callable[[str, Any, Span], Given] | None = None,
+    ) -> dict[str, Given]:
+        assert isinstance(node.body, ast.Body)
+        hypers = hypers_of(Template(declared, {}))
+        args: dict[str, Given] = {}
+        for item in node.body.items:
+            if isinstance(item, ast.Let | ast.Assert):
+                self.statement(item, scope)
+                continue
+            if not isinstance(item, ast.Slot):
+                help_ = "write the whole body in one of the two ways"
+                raise error("E0215", "slots and equations do not mix", item.span, help=help_)
+            if item.key in args:
+                raise error("E0202", f"the slot `{item.key}` is given twice", item.key_span)
+            if item.key not in hypers:
+                help_ = one_of(item.key, hypers, "its slots are")
+                raise error("E0201", f"{owner} has no slot `{item.key}`", item.key_span, help=help_)
+            value, where = self.ev(item.value, scope, hypers[item.key].kind), item.value.span
+            if isinstance(value, Value) and value.dtype in ("padding", "documents"):
+                value = self.as_mask(value, where)
+            if adjust is not None:
+                value, where = adjust(item.key, value, where)
+            if isinstance(value, Template):
+                value = value.labelled(item.key)
+            if item.key == "init" and isinstance(value, Scheme):
+                scope.frame.init = value
+            args[item.key] = (value, where)
+        return args
+
+    # --- equations ----------------------------------------------------------------------------------------------------
+
+    def _equations(self, node: ast.Block | ast.Model, body: ast.Body, scope: Scope, given: Mapping[str, Any]) -> Any:
+        """Statements; without `return` the result is the last value of the first tensor."""
+        first = next((k for k, v in given.items() if isinstance(v, Value)), "")
+        before = scope.vars.get(first)
+        self.statements([item for item in body.items if not isinstance(item, ast.Slot)], scope)
+        if scope.body.result is not None:
+            return scope.body.result
+        last = scope.vars.get(first)
+        if last is POISON:
+            raise ReportedError
+        if not first or last is before:
+            help_ = f"end it with `return …`, or bind `{first}` again" if first else "end it with `return …`"
+            raise error("E0213", f"`{node.name}` gives nothing back", node.name_span, help=help_)
+        return last
+
+
+def _check_like_first(node: ast.Block | ast.Model, first: Value | None, results: Sequence[Value]) -> None:
+    """Without `->` the result has the first tensor's shape: demanded of blocks of equations that name their tensors,
+    outside the library."""
+    demanded = (
+        isinstance(node, ast.Block)
+        and not node.inline
+        and isinstance(node.body, ast.Body)
+        and not node.body.slots
+        and node.header.tensors is not None
+        and not node.name_span.source.library
+    )
+    if not demanded or first is None or len(results) != 1 or same_shape(first.shape, results[0].shape):
+        return
+    raise error(
+        "E0301",
+        f"`{node.name}` says nothing of its result, so it should have the shape of its first tensor, "
+        f"{shape_text(first.shape)}; it has {shape_text(results[0].shape)}",
+        node.name_span,
+        help=f"write the result behind the tensors: `-> {written_shape(results[0])}`",
+    )
+
+
+def slot_block(node: ast.Block | ast.Model) -> Declared:
+    """The library's block that a body of slots calls."""
+    if isinstance(node, ast.Block):
+        return library_block("transformer_block")
+    slots = {s.key: s.value for s in node.body.slots}
+    if "encoder" in slots or "decoder" in slots:
+        return library_block("encoder_decoder")
+    source = slots.get("input")
+    if source is None or (isinstance(source, ast.Name) and source.id == "tokens"):
+        return library_block("language_model")
+    return library_block("input_model")

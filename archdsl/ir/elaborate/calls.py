@@ -1,0 +1,293 @@
+"""Calls of blocks: which arguments are tensors, which are hyper-parameters, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from archdsl.diagnostics import error
+from archdsl.ir import dims
+from archdsl.ir.dims import Num
+from archdsl.ir.elaborate.base import Elaboration
+from archdsl.ir.elaborate.headers import default_none, hypers_of, tensor_params
+from archdsl.ir.elaborate.scope import (
+    ABSENT,
+    Absent,
+    Argument,
+    Function,
+    Given,
+    MaskRule,
+    SchemeRule,
+    Scope,
+    is_tensor,
+)
+from archdsl.ir.graph import Value
+from archdsl.ir.masks import Mask
+from archdsl.ir.op import Primitive
+from archdsl.ir.site import coerce, options_of, unknown_option
+from archdsl.ir.static import Declared, Instance, Template, kind_of
+from archdsl.ir.wording import listed, one_of, spelled
+from archdsl.source import Span
+from archdsl.syntax import ast
+
+NUMBER_FUNCTIONS = frozenset(
+    {"sqrt", "exp", "log", "sin", "cos", "tanh", "abs", "sign", "floor", "ceil", "minimum", "maximum"}
+)
+"""Element-wise primitives that take numbers alone."""
+
+
+@dataclass
+class Arguments:
+    """What a call gives, by kind."""
+
+    tensors: list[Given] = field(default_factory=list)
+    named: dict[str, Given] = field(default_factory=dict)
+    """Tensors by name."""
+    in_order: list[Given] = field(default_factory=list)
+    static: dict[str, Given] = field(default_factory=dict)
+    """Hyper-parameters by name."""
+
+
+class Calls(Elaboration):
+    """Evaluates calls of blocks."""
+
+    def call(
+        self, e: ast.Call, scope: Scope, *, as_name: str = "", piped: Any = None, expect: str | None = None
+    ) -> Any:
+        callee = self._callee(e.function, scope, expect)
+        carried: list[Argument] = [] if piped is None else [(None, piped, e.span)]
+        if isinstance(callee, Function):
+            value = self.function(callee.name, e, scope)
+            if not carried and not as_name:
+                return value
+            # `x -> offer(router, experts: 8)` applies what was offered to.
+            return self._apply_args(value, carried, scope, e.span, as_name)
+        if isinstance(callee, MaskRule | Mask):
+            return self.mask(callee, e, scope)
+        args = self._arguments(e, callee, scope)
+        if isinstance(callee, SchemeRule):
+            return self.scheme(callee, args, e.span)
+        return self._apply_args(callee, [*carried, *args], scope, e.span, as_name)
+
+    def _callee(self, e: ast.Expr, scope: Scope, expect: str | None = None) -> Any:
+        if isinstance(e, ast.Name):
+            return self.lookup(e.id, scope, e.span, applied=True, expect=expect)
+        return self.ev(e, scope)
+
+    def _arguments(self, e: ast.Call, callee: Any, scope: Scope) -> list[Argument]:
+        """The arguments evaluated: a hyper-parameter that is a scheme or a scaling has names of its own."""
+        kinds: dict[str, str | None] = {}
+        in_order: list[str | None] = []
+        if isinstance(callee, Template):
+            kinds = {h.name: h.kind for h in hypers_of(callee).values()}
+            in_order = [kind for name, kind in kinds.items() if name not in callee.args]
+        args: list[Argument] = []
+        for i, arg in enumerate(e.args):
+            kind = kinds.get(arg.name) if arg.name else (in_order[i] if i < len(in_order) else None)
+            value = self.ev(arg.value, scope, kind if kind in ("scheme", "scaling") else None)
+            if kind != "scheme":
+                value = self.drawn(value, scope, arg.value.span)
+            args.append((arg.name, value, arg.value.span))
+        return args
+
+    def pipeline(self, e: ast.Pipeline, scope: Scope) -> Any:
+        value = self.drawn(self.ev(e.head, scope), scope, e.head.span)
+        before = e.head
+        for stage in e.stages:
+            if isinstance(value, tuple):
+                raise error(
+                    "E0203",
+                    f"a pipeline carries one tensor, and this has {len(value)} results",
+                    before.span,
+                    help="bind them first: `a, b = …`",
+                )
+            if not is_tensor(value) or isinstance(value, Absent):
+                what = "a tensor that was left out" if isinstance(value, Absent) else kind_of(value)
+                raise error("E0203", f"a pipeline carries a tensor, and this is {what}", before.span)
+            as_name, inner = (stage.name, stage.value) if isinstance(stage, ast.As) else ("", stage)
+            if isinstance(inner, ast.Call):
+                value = self.call(inner, scope, as_name=as_name, piped=value)
+            else:
+                callee = self._callee(inner, scope)
+                value = self._apply_args(callee, [(None, value, before.span)], scope, inner.span, as_name)
+            before = stage
+        return value
+
+    def _apply_args(self, callee: Any, args: Sequence[Argument], scope: Scope, span: Span, as_name: str) -> Any:
+        """A call with its arguments evaluated: sets hyper-parameters, or, if there are tensors, applies."""
+        if not isinstance(callee, Template | Instance):
+            raise error("E0206", f"{kind_of(callee)} cannot be applied", span)
+        instance = callee if isinstance(callee, Instance) else None
+        template = callee.template if isinstance(callee, Instance) else callee
+        target = template.target
+        if isinstance(target, Primitive) and target.elementwise and not target.header.hypers:
+            return self._elementwise(target, args, scope, span)
+        sorted_ = _by_kind(target, args)
+        if instance is not None and (sorted_.static or sorted_.in_order):
+            raise error(
+                "E0205",
+                f"the shared `{callee.name}` has its hyper-parameters already",
+                span,
+                help="give them where it is shared",
+            )
+        template = self.with_options(template, sorted_.static, sorted_.in_order, span)
+        no_tensors = isinstance(target, Primitive) and not target.header.tensors
+        if not sorted_.tensors and not sorted_.named and not no_tensors:
+            if as_name:
+                raise error("E0205", f"`as {as_name}` names an application, and no tensor is given here", span)
+            return template if instance is None else instance
+        return self.apply_template(template, sorted_.tensors, sorted_.named, scope, span, as_name, instance)
+
+    def _elementwise(self, op: Primitive, args: Sequence[Argument], scope: Scope, span: Span) -> Any:
+        """An element-wise function takes numbers too; of numbers alone it is a number."""
+        params = [p.name for p in op.header.tensors or ()]
+        if not args:
+            return Template(op, {}, "", span)
+        given: dict[str, Given] = {}
+        for name, value, where in args:
+            slot = name or next((p for p in params if p not in given), None)
+            if slot is None or slot not in params or slot in given:
+                notes = [f"its signature is {op.signature}"]
+                raise error("E0205", f"`{op.name}` takes {', '.join(params)}", where, notes=notes)
+            if not isinstance(value, Value | Num):
+                raise error("E0203", f"`{op.name}` takes tensors and numbers, and {kind_of(value)} was given", where)
+            given[slot] = (value, where)
+        missing = [p for p in params if p not in given]
+        if missing:
+            raise error("E0205", f"`{op.name}` still needs {listed(missing)}", span)
+        inputs = [given[p][0] for p in params]
+        numbers = [v for v in inputs if isinstance(v, Num)]
+        if len(numbers) == len(inputs):
+            if op.name not in NUMBER_FUNCTIONS:
+                raise error("E0203", f"`{op.name}` needs a tensor", span)
+            try:
+                return dims.function(op.name, numbers, span)
+            except (ValueError, OverflowError, ZeroDivisionError):
+                raise error("E0401", f"{op.name}({', '.join(map(spelled, numbers))}) is not a number", span) from None
+        return self.primitive(scope.frame, scope, op.name, inputs, {}, span, spans=[given[p][1] for p in params])[0]
+
+    # --- hyper-parameters ---------------------------------------------------------------------------------------------
+
+    def with_options(
+        self, template: Template, static: Mapping[str, Given], in_order: Sequence[Given], span: Span
+    ) -> Template:
+        if not static and not in_order:
+            return template
+        before = {k: (v, span) for k, v in template.args.items()}
+        hypers = hypers_of(template)
+        if isinstance(template.target, Primitive):
+            merged = options_of(template.target, {**before, **static}, in_order, span)
+        else:
+            merged = _merged(template, before, static, in_order)
+        args: dict[str, Any] = {}
+        for name, (value, where) in merged.items():
+            hyper = hypers.get(name)
+            if hyper is not None and hyper.kind not in ("sizes", "named_sizes"):
+                value = coerce(value, hyper.kind, default_none(hyper), f"`{name}` of `{template.name}`", where)
+                if isinstance(template.target, Declared) and isinstance(value, Num) and value.origin is None:
+                    value = value.at(where)
+            args[name] = value
+        return replace(template, args=args)
+
+    # --- applications -------------------------------------------------------------------------------------------------
+
+    def apply_template(
+        self,
+        template: Template,
+        tensors: Sequence[Given],
+        named: Mapping[str, Given],
+        scope: Scope,
+        span: Span,
+        as_name: str = "",
+        instance: Instance | None = None,
+    ) -> Any:
+        if instance is not None and not instance.label:
+            instance.label = as_name or template.label
+        if isinstance(template.target, Primitive):
+            inputs, spans = self.primitive_inputs(template.target, tensors, named, scope, span)
+            outputs = self.primitive(
+                scope.frame,
+                scope,
+                template.target,
+                inputs,
+                template.args,
+                span,
+                spans=spans,
+                as_name=as_name,
+                label=template.label,
+                instance=instance,
+            )
+        else:
+            outputs = self.apply_declared(template, tensors, named, scope, span, as_name, instance)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def apply(
+        self, block: Any, scope: Scope, span: Span, *, numbers: Sequence[Num] = (), tensors: Sequence[Value | None] = ()
+    ) -> Any:
+        instance = block if isinstance(block, Instance) else None
+        template = block.template if isinstance(block, Instance) else block
+        template = self.with_options(template, {}, [(n, span) for n in numbers], span)
+        given = [(ABSENT if t is None else t, span) for t in tensors]
+        return self.apply_template(template, given, {}, scope, span, "", instance)
+
+
+def _by_kind(target: Primitive | Declared, args: Sequence[Argument]) -> Arguments:
+    """Tensors and static arguments apart. Raises E0205 for one given twice and for a tensor that the block has not."""
+    tensor_names = {p.name for p in tensor_params(target)}
+    found = Arguments()
+    for name, value, where in args:
+        if isinstance(value, tuple):
+            raise error(
+                "E0203",
+                f"this has {len(value)} results, and one tensor is wanted",
+                where,
+                help="bind them first: `a, b = …`",
+            )
+        given_tensor = is_tensor(value)
+        if isinstance(value, Instance) and isinstance(target, Primitive):
+            given_tensor = name in tensor_names if name else _wants_table(target, found.in_order)
+        if name is None:
+            (found.tensors if given_tensor else found.in_order).append((value, where))
+        elif name in found.static or name in found.named:
+            raise error("E0205", f"`{name}` is given twice", where)
+        elif given_tensor and name not in tensor_names:
+            if isinstance(value, Absent):
+                continue
+            help_ = one_of(name, sorted(tensor_names), "its tensors are")
+            raise error("E0205", f"`{target.name}` has no tensor `{name}`", where, help=help_)
+        elif given_tensor or (name in tensor_names and value is None):
+            found.named[name] = (ABSENT if value is None else value, where)
+        else:
+            found.static[name] = (value, where)
+    return found
+
+
+def _wants_table(op: Primitive, in_order: Sequence[Given]) -> bool:
+    """Whether a shared block given in order stands for a tensor of the primitive (its weight) and not for an option."""
+    hypers = op.header.hypers or ()
+    return len(in_order) >= len(hypers) or not any(h.kind in ("block", "position") for h in hypers)
+
+
+def _merged(
+    template: Template, before: Mapping[str, Given], static: Mapping[str, Given], in_order: Sequence[Given]
+) -> dict[str, Given]:
+    """Hyper-parameters of a declared block in their order: arguments without a name fill those not given by name."""
+    hypers = hypers_of(template)
+    merged = dict(before)
+    for name, (value, where) in static.items():
+        if name not in hypers:
+            raise unknown_option(name, template.name, hypers, where)
+        merged[name] = (value, where)
+    rest = list(in_order)
+    for name in hypers:
+        if rest and name not in merged:
+            merged[name] = rest.pop(0)
+    if rest:
+        raise error(
+            "E0205",
+            f"`{template.name}` was given more static arguments than it has hyper-parameters left",
+            rest[0][1],
+            help=f"its hyper-parameters are {listed(hypers)}" if hypers else "it has no hyper-parameters",
+        )
+    return {name: merged[name] for name in hypers if name in merged}

@@ -1,0 +1,240 @@
+"""`for`, unrolled as far as its turns differ, and `scan`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from archdsl.diagnostics import error
+from archdsl.ir.dims import Num, Shape, same_shape, shape_text
+from archdsl.ir.elaborate.base import Elaboration
+from archdsl.ir.elaborate.headers import tensor_kind
+from archdsl.ir.elaborate.hoist import hoist
+from archdsl.ir.elaborate.lists import distinct, repetitions, value_key
+from archdsl.ir.elaborate.scope import MISSING, POISON, ReportedError, Scope
+from archdsl.ir.frame import Turn
+from archdsl.ir.graph import Graph, LoopNode, ScanNode, Value
+from archdsl.ir.static import Instance, ListValue, Pattern, Ref, Template, Times, kind_of
+from archdsl.syntax import ast
+
+
+class Loops(Elaboration):
+    """Runs loops."""
+
+    # --- for ----------------------------------------------------------------------------------------------------------
+
+    def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
+        items, pattern = self._items(s, scope)
+        carried = [n for n in dict.fromkeys(_assigned(s.body)) if isinstance(scope.get(n), Value)]
+        state: list[Value] = [scope.get(n) for n in carried]
+        starts = tuple(state)
+        bodies: list[tuple[Graph, list[Value]]] = []
+        memo: dict[Hashable, int] = {}
+        turns: list[int] = []
+        emitted: list[tuple[Value, ...]] = []
+        names: dict[tuple[str, int], str] = {}
+        for item in items:
+            shapes = tuple((tuple(d.value for d in v.shape), v.dtype) for v in state)
+            key = (value_key(item), shapes)
+            if key not in memo:
+                memo[key] = len(bodies)
+                bodies.append(self._turn(s, scope, item, carried, state, names, collect))
+            turns.append(memo[key])
+            graph, emits = bodies[memo[key]]
+            ends = graph.outputs[: len(carried)]
+            state = [
+                Value(v.shape, v.dtype, n, v.span, True) for n, v in zip(carried, ends, strict=True) if v is not None
+            ]
+            emitted.append(tuple(Value(v.shape, v.dtype, "", v.span) for v in emits))
+        if not items:
+            return []
+        if len(bodies) != len(distinct(items)):
+            pattern = None  # turns over one element differ by their shapes
+        graphs = tuple(g for g, _ in bodies)
+        scope.frame.put(LoopNode(s.name, graphs, tuple(turns), pattern, starts, tuple(state), tuple(emitted), s.span))
+        scope.vars.update(zip(carried, state, strict=True))
+        return [v for turn in emitted for v in turn] if collect else None
+
+    def _items(self, s: ast.For, scope: Scope) -> tuple[list[Any], Pattern | None]:
+        """What a loop runs over, and how the spec wrote it. Where only the count matters, the elements are None."""
+        source, span = self.ev(s.iterable, scope), s.iterable.span
+        if isinstance(source, Num) and s.name not in _names_read(s.body):
+            return [None] * repetitions(source, span), Times(source.expr, Ref(0))
+        items = self.elements(source, span)
+        if isinstance(source, ListValue):
+            return items, source.pattern
+        return items, Ref(0) if isinstance(source, Template | Instance) else None
+
+    def _turn(
+        self,
+        s: ast.For,
+        scope: Scope,
+        item: Any,
+        carried: list[str],
+        state: list[Value],
+        names: dict[tuple[str, int], str],
+        collect: bool,
+    ) -> tuple[Graph, list[Value]]:
+        """One turn of a loop as a graph of what it carries, and what it emits."""
+        frame = scope.frame
+        inner = scope.inner()
+        inner.in_loop = True
+        emits: list[Value] = []
+        with frame.level() as nodes:
+            inputs = [frame.own(Value(v.shape, v.dtype, n, v.span, True)) for n, v in zip(carried, state, strict=True)]
+            inner.vars.update(zip(carried, inputs, strict=True))
+            if item is not None:
+                inner.vars[s.name] = item.labelled(s.name) if isinstance(item, Template) else item
+            frame.turns.append(Turn(names))
+            if collect:
+                scope.body.emits.append(emits)
+            try:
+                self.statements(s.body, inner)
+                frame.settle(None)
+            finally:
+                frame.turns.pop()
+                if collect:
+                    scope.body.emits.pop()
+            ends = [inner.vars[n] for n in carried]
+            if any(e is POISON for e in ends):
+                raise ReportedError
+            graph = Graph(tuple(inputs), tuple(nodes), (*ends, *emits))
+        return graph, emits
+
+    # --- scan ---------------------------------------------------------------------------------------------------------
+
+    def scan(self, s: ast.Scan, scope: Scope) -> Any:
+        frame = scope.frame
+        sequences = self._sequences(s, scope)
+        starts: list[Value | Num] = []
+        inner = scope.inner()
+        inner.in_loop = True
+        emits: list[Value] = []
+        types: list[tuple[Shape, str]] = []
+        for c in s.carries:
+            start = self.ev(c.start, scope)
+            shape = self._carry_shape(c, start, scope, sequences[0])
+            starts.append(start)
+            types.append((shape, tensor_kind(c.type) or (start.dtype if isinstance(start, Value) else "float")))
+        frame.settle(None)
+        with frame.level() as nodes:
+            carries = [
+                frame.own(Value(shape, t, c.name, c.span, True)) for c, (shape, t) in zip(s.carries, types, strict=True)
+            ]
+            slices = [
+                frame.own(Value((v.shape[0], *v.shape[2:]), v.dtype, n, s.span, True))
+                for n, v in zip(s.names, sequences, strict=True)
+            ]
+            inner.vars.update({c.name: v for c, v in zip(s.carries, carries, strict=True)})
+            inner.vars.update(dict(zip(s.names, slices, strict=True)))
+            scope.body.emits.append(emits)
+            try:
+                self.statements(s.body, inner)
+                frame.settle(None)
+            finally:
+                scope.body.emits.pop()
+            ends = [_end(c, inner.vars[c.name], shape) for c, (shape, _) in zip(s.carries, types, strict=True)]
+            changing = {id(v) for v in (*carries, *slices)}
+            fixed, steps = hoist(nodes, changing, split_calls=not frame.turns)
+            graph = Graph((*carries, *slices), tuple(steps), (*ends, *emits))
+        if not emits and not s.carries:
+            raise error("E0214", "a scan emits something or carries something", s.span)
+        for node in fixed:
+            frame.put(node)
+        batch, length = sequences[0].shape[:2]
+        stacked = tuple(Value((batch, length, *v.shape[1:]), v.dtype, "", s.span) for v in emits)
+        finals = tuple(Value(shape, t, c.name, c.span, True) for c, (shape, t) in zip(s.carries, types, strict=True))
+        frame.put(ScanNode(graph, tuple(starts), tuple(sequences), stacked, finals, length, s.span))
+        scope.vars.update({c.name: v for c, v in zip(s.carries, finals, strict=True)})
+        results = stacked or finals
+        return results if len(results) > 1 else results[0]
+
+    def _sequences(self, s: ast.Scan, scope: Scope) -> list[Value]:
+        """The tensors that a scan runs along."""
+        sequences: list[Value] = []
+        for e in s.sequences:
+            value = self.ev(e, scope)
+            if not isinstance(value, Value) or value.rank < 2:
+                raise error("E0203", "`scan` runs along axis 1 of tensors", e.span)
+            sequences.append(value)
+        if len(s.names) != len(sequences):
+            raise error("E0205", f"{len(s.names)} names run over {len(sequences)} tensors", s.span)
+        length = sequences[0].shape[1]
+        for value, e in zip(sequences, s.sequences, strict=True):
+            if value.shape[1].value != length.value:
+                text = f"the tensors of a scan have one length: {length} and {value.shape[1]} differ"
+                raise error("E0301", text, e.span)
+        return sequences
+
+    def _carry_shape(self, c: ast.Carry, start: Any, scope: Scope, first: Value) -> Shape:
+        """The shape of a carried tensor; a batch that has no name yet is that of the first sequence."""
+        if isinstance(start, Value):
+            return self.same_dims(c.type, start, scope, f"the start of `{c.name}`", c.start.span, bind=True)
+        if not isinstance(start, Num):
+            text = f"a carried tensor starts as a tensor or a number, and this is {kind_of(start)}"
+            raise error("E0203", text, c.start.span)
+        shape = []
+        for i, dim in enumerate(c.type.dims):
+            if isinstance(dim, ast.Ellipsis):
+                raise error("E0203", "a carried tensor that starts as a number needs its whole shape", dim.span)
+            if i == 0 and isinstance(dim, ast.Name) and scope.get(dim.id) is MISSING:
+                shape.append(first.shape[0])
+            else:
+                shape.append(self.size(dim, scope))
+        return tuple(shape)
+
+
+def _end(carry: ast.Carry, end: Any, shape: Shape) -> Value:
+    """What a step makes of a carried tensor."""
+    if end is POISON:
+        raise ReportedError
+    assert isinstance(end, Value), carry.name
+    if not same_shape(end.shape, shape):
+        text = f"`{carry.name}` is carried as {shape_text(shape)}, and a step makes it {shape_text(end.shape)}"
+        raise error("E0301", text, carry.span)
+    return end
+
+
+def _assigned(items: Sequence[ast.Statement]) -> list[str]:
+    """Names of tensors that statements bind, in order."""
+    found: list[str] = []
+    for item in items:
+        found.extend(bound_names(item))
+    return found
+
+
+def bound_names(item: ast.Statement) -> list[str]:
+    """Names of tensors that a statement binds, in order."""
+    if isinstance(item, ast.Assign):
+        names = list(item.names)
+        if isinstance(item.value, ast.Scan):
+            names += [c.name for c in item.value.carries]
+        elif isinstance(item.value, ast.For):
+            names += _assigned(item.value.body)
+        return names
+    if isinstance(item, ast.Update | ast.Let | ast.Param):
+        return [item.name]
+    if isinstance(item, ast.If):
+        return _assigned(item.then) + _assigned(item.otherwise)
+    if isinstance(item, ast.For):
+        return _assigned(item.body)
+    return []
+
+
+def _names_read(items: Any) -> set[str]:
+    """Every name that a piece of syntax mentions."""
+    found: set[str] = set()
+    stack: list[Any] = [items]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, tuple | list):
+            stack.extend(x)
+        elif isinstance(x, ast.Name):
+            found.add(x.id.partition(".")[0])
+            found.add(x.id)
+        elif isinstance(x, ast.Update):
+            found.add(x.name)
+            stack.extend((x.value, x.type))
+        elif isinstance(x, ast.Node):
+            stack.extend(getattr(x, f) for f in x.__dataclass_fields__ if f not in ("span", "name_span", "key_span"))
+    return found

@@ -1,0 +1,44 @@
+"""Words of diagnostics: numbers, shapes and lists of names as a spec would say them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from archdsl.diagnostics import Label, did_you_mean
+from archdsl.ir.dims import Num, expr_text, free_names
+from archdsl.ir.graph import Value
+from archdsl.source import Span
+
+
+def spelled(n: Num) -> str:
+    """A number as it was written, with what it is: `4 * width = 3072`."""
+    text = expr_text(n.expr) if not any("." in x for x in free_names(n.expr)) else str(n)
+    return text if text.replace("_", "") == str(n) else f"{text} = {n}" if n.static else text
+
+
+def dim_words(text: str, n: Num) -> str:
+    """A size as a shape asks for it, with what it is."""
+    return f"{text} = {n}" if text != str(n) and n.static else str(n)
+
+
+def written_shape(value: Value) -> str:
+    """A shape as a signature would write it."""
+    texts = [(expr_text(d.expr), str(d)) for d in value.shape]
+    return f"[{', '.join(number if '.' in text else text for text, number in texts)}]"
+
+
+def listed(names: Iterable[str]) -> str:
+    """`a`, `b`, `c`."""
+    return ", ".join(f"`{n}`" for n in names)
+
+
+def one_of(name: str, names: Iterable[str], otherwise: str) -> str:
+    """Help for an unknown name: the nearest of those there are, else all of them behind `otherwise`, in their order."""
+    names = list(names)
+    return did_you_mean(name, names) or f"{otherwise} {listed(names)}"
+
+
+def origins(numbers: Iterable[Num], span: Span) -> list[Label]:
+    """Where each number was written, if that is known and not the place of the error itself."""
+    found = [n for n in numbers if n.origin is not None and n.origin != span]
+    return [Label(n.origin, f"{spelled(n)} comes from here") for n in found if n.origin is not None]
