@@ -370,7 +370,8 @@ class Frame:
     def _own_instance(self, use: Use) -> Value | Handle:
         instance = use.instance
         if not instance.path:
-            instance.path = self.allocate(instance.label or instance.name)
+            # Not a name of a loop's turns: the instance is one, however often it is applied.
+            instance.path = self._unique(safe_name(instance.label or instance.name))
             instance.bind = {k: substitute(e, instance.joined) for k, e in use.bind.items()}
             self.instances.append(instance)
         if not use.weight:

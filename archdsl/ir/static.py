@@ -154,6 +154,21 @@ def static_key(value: Any) -> Hashable:
     return ("object", id(value))
 
 
+def spelling(value: Any) -> Hashable:
+    """How the numbers of a static value were written."""
+    if isinstance(value, Num):
+        return value.expr
+    if isinstance(value, Template):
+        return tuple((k, spelling(v)) for k, v in value.args.items())
+    if isinstance(value, Scheme):
+        return tuple((k, n.expr) for k, n in value.numbers.items())
+    if isinstance(value, Mask):
+        return (tuple(n.expr for n in value.numbers), tuple(spelling(p) for p in value.parts))
+    if isinstance(value, ListValue):
+        return tuple(spelling(v) for v in value.items)
+    return None
+
+
 def _identity(target: Any) -> Any:
     return target.node if isinstance(target, Declared) else target
 
@@ -190,7 +205,7 @@ def localise(name: str, value: Any, bind: dict[str, Expr], label: str = "") -> A
         seen: dict[Hashable, Any] = {}
         items = []
         for item in value.items:
-            key = static_key(item)
+            key = (static_key(item), spelling(item))
             if key not in seen:
                 inner = f"{name}_{len(seen)}" if len(value.items) > 1 else name
                 seen[key] = localise(inner, item, bind, label or name)

@@ -11,7 +11,8 @@ from typing import Any
 
 
 def load_source(source: str, class_name: str = "") -> type[Any]:
-    """The model's class from an emitted file (the last one, unless named), executed as a module of its own, once for each text.
+    """The model's class from an emitted file (the last one, unless named), executed as a module of its own, once for
+    each text.
 
     Tracebacks, debuggers and `inspect.getsource` show its lines."""
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]

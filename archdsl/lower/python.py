@@ -33,7 +33,20 @@ SPELLED = {
     "gpt": "GPT",
     "t5": "T5",
 }
-TAKEN = {*keyword.kwlist, *dir(builtins), "self", "torch", "nn", "F", "Tensor", "math", "config", "Config", "dataclass", "NamedTuple"}
+TAKEN = {
+    *keyword.kwlist,
+    *dir(builtins),
+    "self",
+    "torch",
+    "nn",
+    "F",
+    "Tensor",
+    "math",
+    "config",
+    "Config",
+    "dataclass",
+    "NamedTuple",
+}
 
 
 def class_name(name: str) -> str:

@@ -99,7 +99,7 @@ class Blocks(Elaboration):
         """Put a call of a shared block, which lives where it was made."""
         if instance.block is None:
             instance.block = call.block
-        elif instance.block.key != call.block.key:
+        elif _with_any_run_time_size(instance.block.key) != _with_any_run_time_size(call.block.key):
             raise error(
                 "E0305",
                 f"the shared `{instance.name}` got its sizes at its first use, and these tensors have others",
@@ -144,6 +144,8 @@ class Blocks(Elaboration):
         scope = Scope(template.target.module, inner, BodyState())
         scope.vars.update(own)
         given, sizes = self.match_tensors(template, tensors, named, scope, span, bind)
+        for name, value in args.items():
+            _demand_readable(template.name, name, value, given, span)
         block = self._block(replace(template, args=own), scope, given, sizes, span)
         for name, value in block.hypers.items():
             # A number that was not given is the default's own, unless the body computes it from others.
@@ -292,3 +294,24 @@ def _check_expert(block: Block, span: Span) -> None:
             )
         elif isinstance(node, OpNode) and node.op.mixes and any(r and r[0] != same(0) for r in node.op.reads(node)):
             raise error("E0204", f"an expert mixes no positions, and `{node.op.name}` does", span)
+
+
+def _demand_readable(block: str, name: str, value: Any, given: Mapping[str, Any], span: Span) -> None:
+    """A hyper-parameter that only the running model knows must be the length of some axis of the block's tensors."""
+    if not isinstance(value, Num) or value.static:
+        return
+    if any(d.value == value.value for v in given.values() if isinstance(v, Value) for d in v.shape):
+        return
+    raise error(
+        "E0402",
+        f"`{name}` of `{block}` is {value}, which is known only when the model runs and is no axis of its tensors",
+        value.origin or span,
+        help="give the block a tensor that has this axis, or a number",
+    )
+
+
+def _with_any_run_time_size(key: Any) -> Any:
+    """A block's key, every size that only the running model knows being as good as any other."""
+    if isinstance(key, Poly):
+        return "?"
+    return tuple(_with_any_run_time_size(k) for k in key) if isinstance(key, tuple) else key

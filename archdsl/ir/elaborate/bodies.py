@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from archdsl.diagnostics import error
+from archdsl.diagnostics import ArchError, error
 from archdsl.ir.dims import same_shape, shape_text
 from archdsl.ir.elaborate.base import Elaboration
 from archdsl.ir.elaborate.headers import hypers_of, library_block
@@ -98,29 +98,52 @@ class Bodies(Elaboration):
         assert isinstance(node.body, ast.Body)
         hypers = hypers_of(Template(declared, {}))
         args: dict[str, Given] = {}
+        broken = False
         for item in node.body.items:
-            if isinstance(item, ast.Let | ast.Assert):
-                self.statement(item, scope)
-                continue
-            if not isinstance(item, ast.Slot):
-                help_ = "write the whole body in one of the two ways"
-                raise error("E0215", "slots and equations do not mix", item.span, help=help_)
-            if item.key in args:
-                raise error("E0202", f"the slot `{item.key}` is given twice", item.key_span)
-            if item.key not in hypers:
+            if isinstance(item, ast.Slot) and item.key not in hypers:
                 help_ = one_of(item.key, hypers, "its slots are")
-                raise error("E0201", f"{owner} has no slot `{item.key}`", item.key_span, help=help_)
-            value, where = self.ev(item.value, scope, hypers[item.key].kind), item.value.span
-            if isinstance(value, Value) and value.dtype in ("padding", "documents"):
-                value = self.as_mask(value, where)
-            if adjust is not None:
-                value, where = adjust(item.key, value, where)
-            if isinstance(value, Template):
-                value = value.labelled(item.key)
-            if item.key == "init" and isinstance(value, Scheme):
-                scope.frame.init = value
-            args[item.key] = (value, where)
+                self.report(error("E0201", f"{owner} has no slot `{item.key}`", item.key_span, help=help_))
+                continue
+            try:
+                self._slot_argument(item, hypers, scope, adjust, args)
+            except (ArchError, ReportedError) as problem:
+                # The other slots may be wrong too, each for itself.
+                if isinstance(problem, ArchError):
+                    self.report(problem)
+                if isinstance(item, ast.Let):
+                    scope.vars[item.name] = POISON
+                broken = True
+        if broken:
+            raise ReportedError
         return args
+
+    def _slot_argument(
+        self,
+        item: ast.Slot | ast.Statement,
+        hypers: Mapping[str, ast.Hyper],
+        scope: Scope,
+        adjust: Callable[[str, Any, Span], Given] | None,
+        args: dict[str, Given],
+    ) -> None:
+        """One slot's value, or a `let` or `assert` among the slots."""
+        if isinstance(item, ast.Let | ast.Assert):
+            self.statement(item, scope)
+            return
+        if not isinstance(item, ast.Slot):
+            help_ = "write the whole body in one of the two ways"
+            raise error("E0215", "slots and equations do not mix", item.span, help=help_)
+        if item.key in args:
+            raise error("E0202", f"the slot `{item.key}` is given twice", item.key_span)
+        value, where = self.ev(item.value, scope, hypers[item.key].kind), item.value.span
+        if isinstance(value, Value) and value.dtype in ("padding", "documents"):
+            value = self.as_mask(value, where)
+        if adjust is not None:
+            value, where = adjust(item.key, value, where)
+        if isinstance(value, Template):
+            value = value.labelled(item.key)
+        if item.key == "init" and isinstance(value, Scheme):
+            scope.frame.init = value
+        args[item.key] = (value, where)
 
     # --- equations ----------------------------------------------------------------------------------------------------
 

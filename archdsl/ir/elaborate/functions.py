@@ -121,6 +121,10 @@ class Functions(Elaboration):
                 value = num(int(value))
             if not isinstance(value, Num):
                 raise error("E0203", f"`{key}` of `{rule.name}` is a number, and {kind_of(value)} was given", where)
+            if not value.static:
+                raise error(
+                    "E0402", f"`{key}` of `{rule.name}` is {value}, which is known only when the model runs", where
+                )
             numbers[key] = value
         for key, default in fields.items():
             if key in numbers or f"{key}.0" in numbers:

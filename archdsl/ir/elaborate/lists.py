@@ -9,7 +9,7 @@ from archdsl.diagnostics import error
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
 from archdsl.ir.site import whole_size
-from archdsl.ir.static import ListValue, Pattern, Plus, Ref, Times, static_key
+from archdsl.ir.static import ListValue, Pattern, Plus, Ref, Times, spelling, static_key
 from archdsl.ir.wording import spelled
 from archdsl.limits import MAX_LIST
 from archdsl.source import Span
@@ -21,8 +21,9 @@ def as_list(value: Any) -> ListValue:
 
 
 def value_key(value: Any) -> Hashable:
-    """Equal for static values that mean the same, and for one tensor."""
-    return ("value", id(value)) if isinstance(value, Value) else static_key(value)
+    """Equal for static values that mean the same and are spelled the same, and for one tensor: `4` and `width // 2` may
+    be equal here and differ for another width."""
+    return ("value", id(value)) if isinstance(value, Value) else (static_key(value), spelling(value))
 
 
 def distinct(items: Sequence[Any]) -> dict[Hashable, int]:
