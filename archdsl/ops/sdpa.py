@@ -103,7 +103,8 @@ class SDPA(Primitive):
                 raise call.error("E0203", f"`{name}` of `sdpa` is a tensor, and a number was given")
         dropout: Num = call.options["dropout"]
         if not dropout.static or not 0 <= float(dropout) < 1:
-            raise call.error("E0204", f"dropout is at least 0 and less than 1, and {dropout} was given", option="dropout")
+            text = f"dropout is at least 0 and less than 1, and {dropout} was given"
+            raise call.error("E0204", text, option="dropout")
 
     def build(self, call: Application) -> Sequence[Value]:
         q, k, v = (call.tensor(i) for i in range(3))

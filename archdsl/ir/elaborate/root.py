@@ -191,6 +191,8 @@ class Root(Elaboration):
         args = self.slot_arguments(node, declared, scope, "a model of slots", adjust)
         hypers = hypers_of(Template(declared, {}))
         required = next((name for name, h in hypers.items() if h.default is None and name not in args), None)
+        if required is not None and self.problems:
+            raise ReportedError  # a slot by a wrong name is missing under its right one
         if required is not None:
             text = f"`{node.name}` still needs its slot `{required}`"
             raise error("E0205", text, span, help=f"for example `{required}: …`")

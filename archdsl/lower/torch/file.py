@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from textwrap import wrap
 
 from archdsl.analyses.params import total
 from archdsl.ir import dims
@@ -15,7 +16,7 @@ from archdsl.ir.dims import Lit, Num, Poly, Var
 from archdsl.ir.frame import MODULE_ATTRIBUTES
 from archdsl.ir.graph import Block, Model, Value
 from archdsl.ir.op import ATOM
-from archdsl.lower.python import formatted, local_name
+from archdsl.lower.python import WIDTH, formatted, local_name
 from archdsl.lower.torch.block import BlockWriter
 from archdsl.lower.torch.classes import Classes, FinalResolver, default, is_dynamic
 from archdsl.lower.torch.reading import block_tensors
@@ -289,5 +290,5 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def _docstring(block: Block) -> str:
-    text, where = first_sentence(block.doc), f"{block.name} ({block.span})"
+    text, where = "\n    ".join(wrap(first_sentence(block.doc), WIDTH - 10)), f"{block.name} ({block.span})"
     return f'    """{text}\n\n    {where}\n    """' if text else f'    """{where}"""'

@@ -12,7 +12,8 @@ GROUPED_MATMUL = '''
 def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Each expert's rows of x times its own matrix."""
     compiling = torch.compiler.is_compiling()
-    if hasattr(F, "grouped_mm") and (x.dtype == torch.bfloat16 or not compiling):
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
+    if hasattr(F, "grouped_mm") and aligned and (x.dtype == torch.bfloat16 or not compiling):
         return F.grouped_mm(x, weight, offs=ends)
     if compiling:  # the grouped kernel is traced in bfloat16 only, and how many rows an expert gets is not known
         expert = torch.searchsorted(ends, torch.arange(x.size(0), device=x.device), right=True)

@@ -20,6 +20,7 @@ from archdsl.lower.python import local_name, singular
 from archdsl.lower.torch import patterns
 from archdsl.lower.torch.locals import Hold
 from archdsl.lower.torch.modules import Made
+from archdsl.lower.torch.numbers import Numbers
 from archdsl.lower.torch.reading import module_names
 from archdsl.lower.torch.text import PART, PART_TOKEN, Line, loop_header, runs
 from archdsl.lower.torch.written import InitText, Resolver
@@ -211,6 +212,7 @@ class LoopWriter:
 
     def _runs(self, bodies: list[Body]) -> None:
         """Turns of different kinds: one loop for each run of equal ones; a turn by itself is no loop."""
+        self._demand_counts()
         total = Counter(name for t in self.node.turns for name in bodies[t].names)
         used: Counter[str] = Counter()
         for b, count in runs(self.node.turns):
@@ -230,6 +232,13 @@ class LoopWriter:
                 used[name] = high
             self.locals.line(loop_header([body.variables[n] for n in each], sources, str(count)))
             self._inner(lines)
+
+    def _demand_counts(self) -> None:
+        """What is written out turn by turn holds for these lengths only: other numbers of the user's are refused."""
+        numbers = self.writer.numbers
+        for count in patterns.counts(self.node.pattern) if self.node.pattern is not None else ():
+            if dims.free_names(count):
+                self.writer.written.init.append(partial(_count_line, count, numbers))
 
     def _turn(self, body: Body, lines: Sequence[Line], used: Mapping[str, int]) -> list[Line]:
         """One turn by itself, whose modules come after those that turns before it `used`."""
@@ -350,3 +359,11 @@ def _placed(
                 text = re.sub(variable, partial(place, name), text)
         found.append((indent, text))
     return found
+
+
+def _count_line(count: dims.Expr, numbers: Numbers, resolver: Resolver) -> str:
+    """`assert config.layers == 4, "…"`; nothing where it is a plain number."""
+    text = numbers.init_expr(count, resolver)
+    if not re.search(r"[A-Za-z]", text):
+        return ""
+    return f'assert {text} == {numbers.worth(count)}, "`forward` is written out for this many: compile the spec anew"'

@@ -78,7 +78,9 @@ class Numbers:
         left = self.text(expr.left, own + (op == "**"), name, static)
         right = self.text(expr.right, own + (op != "**"), name, static)
         text = f"{left} {op} {right}"
-        if op == "*" and self._is_whole(expr) and not (self._is_whole(expr.left) and self._is_whole(expr.right)):
+        exact = _is_rational(expr) and self._is_whole(expr)
+        if op == "*" and exact and not (self._is_whole(expr.left) and self._is_whole(expr.right)):
+            # A size by way of a fraction, `8 / 3 * width`: floats may miss it by their last bit.
             return f"round({text})"
         return f"({text})" if own < above else text
 
@@ -93,12 +95,25 @@ class Numbers:
             return f"math.copysign(1, {args[0]})"
         return f"{FUNCTIONS.get(expr.name, f'math.{expr.name}')}({', '.join(args)})"
 
+    def worth(self, expr: Expr) -> str:
+        """What a static expression comes to in the spec."""
+        value = dims.expr_value(dims.substitute(expr, self.values))
+        assert not isinstance(value, Poly)
+        return dims.expr_text(dims.literal(value))
+
     def _is_whole(self, expr: Expr) -> bool:
         """Whether it is known to be an integer, each name being worth what it is in the spec."""
         try:
             return isinstance(dims.expr_value(dims.substitute(expr, self.values)), int)
         except (ArithmeticError, ValueError):
             return False
+
+
+def _is_rational(expr: Expr) -> bool:
+    """Whether it is arithmetic alone: a function's value (`sqrt`) is no size, even where it comes out whole."""
+    if isinstance(expr, Bin):
+        return expr.op != "**" and _is_rational(expr.left) and _is_rational(expr.right)
+    return not isinstance(expr, Fn)
 
 
 def values_of(block: Block) -> Mapping[str, Expr]:
@@ -118,7 +133,7 @@ def values_of(block: Block) -> Mapping[str, Expr]:
             for v in (*value.numbers, *value.parts):
                 note(v)
         elif isinstance(value, ListValue):
-            for v in value.items[:1]:
+            for v in value.items:
                 note(v)
 
     for value in [*block.hypers.values(), *block.axes.values()]:

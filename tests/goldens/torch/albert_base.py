@@ -75,7 +75,7 @@ class EncoderLayer(nn.Module):
 class MaskedLM(nn.Module):
     """BERT's masked-language-model head: a linear map, an activation and a norm before the (tied) logits.
 
-    mlm (std/models.arch:117)
+    mlm (std/models.arch:121)
     """
 
     def __init__(self, config: Config, rank: int) -> None:

@@ -78,7 +78,7 @@ class EncoderLayer(nn.Module):
 class MaskedLM(nn.Module):
     """BERT's masked-language-model head: a linear map, an activation and a norm before the (tied) logits.
 
-    mlm (std/models.arch:117)
+    mlm (std/models.arch:121)
     """
 
     def __init__(self, config: Config) -> None:
@@ -95,7 +95,7 @@ class MaskedLM(nn.Module):
 class NextSentence(nn.Module):
     """BERT's two-way head on the first place.
 
-    next_sentence (std/models.arch:128)
+    next_sentence (std/models.arch:133)
     """
 
     def __init__(self, config: Config) -> None:

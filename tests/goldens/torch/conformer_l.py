@@ -31,15 +31,13 @@ class RelativeScores(nn.Module):
         self.v = nn.Parameter(torch.zeros(heads, head_dim))
         nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
 
-    def forward(self, q: Tensor, keys: int, scale: float | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
         queries = q.size(-2)
         place = torch.arange(keys - 1, -queries, -1, device=q.device)[:, None]  # distances, the farthest back first
         angle = place * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
         table = torch.cat((angle.sin(), angle.cos()), dim=-1).to(q.dtype)
         r = F.linear(table, self.weight).unflatten(-1, self.u.shape)  # [distance, heads, head_dim]
-        scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * (
-            q.size(-1) ** -0.5 if scale is None else scale
-        )
+        scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * q.size(-1) ** -0.5
         query, key = torch.arange(queries, device=q.device)[:, None], torch.arange(keys, device=q.device)
         column = queries - 1 - query + key  # of the distance between them
         return q + self.u[:, None], scores.gather(-1, column.expand(*scores.shape[:-1], -1))
@@ -48,7 +46,7 @@ class RelativeScores(nn.Module):
 class ConvSubsampling(nn.Module):
     """Two convolutions of stride 2 over time and features (Conformer, Gulati et al., 2020): a quarter of the frames.
 
-    conv_subsampling (std/models.arch:91)
+    conv_subsampling (std/models.arch:94)
     """
 
     def __init__(self, config: Config, factor: int = 4) -> None:

@@ -30,7 +30,8 @@ class Groups(NamedTuple):
 def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Each expert's rows of x times its own matrix."""
     compiling = torch.compiler.is_compiling()
-    if hasattr(F, "grouped_mm") and (x.dtype == torch.bfloat16 or not compiling):
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
+    if hasattr(F, "grouped_mm") and aligned and (x.dtype == torch.bfloat16 or not compiling):
         return F.grouped_mm(x, weight, offs=ends)
     if compiling:  # the grouped kernel is traced in bfloat16 only, and how many rows an expert gets is not known
         expert = torch.searchsorted(ends, torch.arange(x.size(0), device=x.device), right=True)
@@ -131,9 +132,9 @@ def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen:
 
 
 class LatentAttention(nn.Module):
-    """Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values are read from one narrow latent; a part of each head, shared by all heads of keys, carries the position.
+    """Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values are read from one narrow latent.
 
-    mla (std/attention.arch:52)
+    mla (std/attention.arch:54)
     """
 
     def __init__(
@@ -170,7 +171,10 @@ class LatentAttention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """swiglu (std/ffn.arch:14)"""
+    """Gated by SiLU (Shazeer, 2020).
+
+    swiglu (std/ffn.arch:16)
+    """
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
@@ -200,9 +204,9 @@ class DenseLayer(nn.Module):
 
 
 class SigmoidRouter(nn.Module):
-    """Sigmoid scores (DeepSeek-V3, section 2.1.2): a bias chooses but does not weigh; only the experts of the best groups can be chosen.
+    """Sigmoid scores (DeepSeek-V3, section 2.1.2).
 
-    sigmoid_router (std/ffn.arch:57)
+    sigmoid_router (std/ffn.arch:69)
     """
 
     def __init__(
@@ -228,7 +232,10 @@ class SigmoidRouter(nn.Module):
 
 
 class ExpertSwiGLU(nn.Module):
-    """swiglu (std/ffn.arch:14)"""
+    """Gated by SiLU (Shazeer, 2020).
+
+    swiglu (std/ffn.arch:16)
+    """
 
     def __init__(self, config: Config, hidden: int, expert_count: int) -> None:
         super().__init__()
@@ -241,9 +248,9 @@ class ExpertSwiGLU(nn.Module):
 
 
 class MoE(nn.Module):
-    """Mixture of experts: each token goes to its `top_k` experts, weighted by the router, and, if there is one, to the shared expert.
+    """Mixture of experts: each token goes to its `top_k` experts, weighted by the router.
 
-    moe (std/ffn.arch:19)
+    moe (std/ffn.arch:26)
     """
 
     def __init__(self, config: Config, experts: int, top_k: int) -> None:

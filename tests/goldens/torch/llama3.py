@@ -51,7 +51,7 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Grouped-query attention (Ainslie et al., 2023): every group of heads shares one head of keys and values.
 
-    gqa (std/attention.arch:28)
+    gqa (std/attention.arch:29)
     """
 
     def __init__(self, config: Config) -> None:
@@ -76,7 +76,10 @@ class Attention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """swiglu (std/ffn.arch:14)"""
+    """Gated by SiLU (Shazeer, 2020).
+
+    swiglu (std/ffn.arch:16)
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ class MixerLayer(nn.Module):
 class Classifier(nn.Module):
     """A class of the whole sequence: `pool: mean`, or `pool: first`.
 
-    classifier (std/models.arch:133)
+    classifier (std/models.arch:138)
     """
 
     def __init__(self, config: Config, classes: int) -> None:

@@ -42,7 +42,7 @@ class GRU(nn.Module):
 class Bidirectional(nn.Module):
     """A recurrence read forwards and backwards, side by side: [batch, time, 2 * hidden].
 
-    bidirectional (std/transformer.arch:106)
+    bidirectional (std/transformer.arch:111)
     """
 
     def __init__(self, config: Config, cell_hidden: int) -> None:
