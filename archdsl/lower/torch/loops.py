@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from archdsl.ir import dims
-from archdsl.ir.graph import Graph, LoopNode, ParamNode, Value, captured
+from archdsl.ir.graph import Graph, LoopNode, Value, captured
 from archdsl.lower.python import local_name, singular
 from archdsl.lower.torch import patterns
 from archdsl.lower.torch.locals import Hold
@@ -47,6 +47,11 @@ class Body:
     def names(self) -> list[str]:
         """Lists of modules that a turn uses, once for each module."""
         return [m.name for m in self.made]
+
+    @property
+    def raw(self) -> set[str]:
+        """Lists of raw weights."""
+        return {m.name for m in self.made if m.raw}
 
     @property
     def sliced(self) -> set[str]:
@@ -139,10 +144,11 @@ class LoopWriter:
         return found
 
     def _variable(self, base: str, others: set[Value], varying: Mapping[str, Value]) -> str:
-        """The loop's variable for what differs from turn to turn; it may take the name of one of the values it runs
-        over."""
+        """The loop's variable for what differs from turn to turn: `layer_mask` where it runs over `mask` among others."""
         holder = self.locals.holder
-        if base in holder and holder[base] not in others:
+        if base in holder and holder[base] in others:
+            base = f"{local_name(self.node.variable)}_{base}"
+        elif base in holder:
             base = singular(base)
         name, n = base, 1
         while (
@@ -264,9 +270,10 @@ class LoopWriter:
             for name in body.names:
                 old = body.variables[name]
                 variable = f"{old}_{k + 1}" if total[name] > 1 else old
-                # Where it is called or handed on: a local may have the same name.
-                pattern = rf"(?<![\w.]){re.escape(old)}(?=\(|\.|,|\))"
-                lines = [(i, re.sub(pattern, variable, text, count=1)) for i, text in lines]
+                # Where it is called or handed on: a local may have the same name. A raw weight is read anywhere.
+                pattern = rf"(?<![\w.]){re.escape(old)}" + (r"\b" if name in body.raw else r"(?=\(|\.|,|\))")
+                times = 0 if name in body.raw else 1
+                lines = [(i, re.sub(pattern, variable, text, count=times)) for i, text in lines]
                 variables.append(variable)
                 sources.append(f"{self.modules.source(name)}[{used[name] or ''}::{total[name]}]")
                 used[name] += 1
@@ -312,11 +319,11 @@ class LoopWriter:
         for name in dict.fromkeys(name for b in bodies for name in b.names):
             if name not in self.modules.made:
                 self.modules.made.add(name)
-                self._module_list(name, [[m.constructor for m in b.made if m.name == name] for b in bodies])
+                self._module_list(name, bodies)
 
-    def _module_list(self, name: str, makers: list[list[InitText]]) -> None:
-        raw = any(isinstance(n, ParamNode) and n.name == name for g in self.node.bodies for n in g.nodes)
-        kind = "nn.ParameterList" if raw else "nn.ModuleList"
+    def _module_list(self, name: str, bodies: list[Body]) -> None:
+        makers = [[m.constructor for m in b.made if m.name == name] for b in bodies]
+        kind = "nn.ParameterList" if any(name in b.raw for b in bodies) else "nn.ModuleList"
         for count in patterns.counts(self.node.pattern) if self.node.pattern is not None else ():
             for used in dims.free_names(dims.shortest(count, self.writer.block.local)):
                 self.writer.numbers.note(used)
@@ -347,8 +354,8 @@ def _placed(
     sliced = body.sliced
 
     def place(name: str, _: re.Match[str]) -> str:
-        seen[name] += 1
-        return module(name, seen[name] - 1)
+        seen[name] += name not in body.raw
+        return module(name, max(seen[name] - 1, 0))
 
     found = []
     for indent, line in lines:

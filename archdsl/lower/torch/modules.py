@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 
 class Made(NamedTuple):
-    """A module that the turn of a loop makes: its step in the path of names, and its constructor."""
+    """A module that the turn of a loop makes: its step in the path of names, its constructor, and whether it is a raw
+    weight (which has no text of its own, and may be read in several places)."""
 
     name: str
     constructor: InitText
+    raw: bool
 
 
 class Modules:
@@ -57,10 +59,10 @@ class Modules:
 
     # --- submodules ---
 
-    def add(self, name: str, constructor: InitText) -> str:
+    def add(self, name: str, constructor: InitText, *, raw: bool = False) -> str:
         """A submodule under a step of the path of names; what `forward` calls it (in a loop, the loop's variable)."""
         if self.recording is not None:
-            self.recording.append(Made(name, constructor))
+            self.recording.append(Made(name, constructor, raw))
             return self.variables[name]
         if name not in self.made:
             self.made.add(name)
@@ -127,9 +129,9 @@ class Modules:
         weight, name = node.weight, node.name
         text = self.template(first_value(weight, self.numbers.init, self.written.helpers))
         if weight.trained:
-            return self.add(name, lambda r: f"nn.Parameter({text(r)})")
+            return self.add(name, lambda r: f"nn.Parameter({text(r)})", raw=True)
         if self.recording is not None:  # a ParameterList holds no buffers
-            return self.add(name, lambda r: f"nn.Parameter({text(r)}, requires_grad=False)")
+            return self.add(name, lambda r: f"nn.Parameter({text(r)}, requires_grad=False)", raw=True)
         self.line(lambda r: f'self.register_buffer("{name}", {text(r)}, persistent=False)')
         return f"self.{name}"
 

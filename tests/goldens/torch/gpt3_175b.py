@@ -104,6 +104,6 @@ class GPT3_175B(nn.Module):
         query = key[:, None]
         mask = (key <= query) & (query - key < self.config.band)
         x = self.token_embedding(tokens) + self.position(torch.arange(time, device=tokens.device))
-        for block, mask in zip(self.blocks, (self.config.layers // 2) * [None, mask]):
-            x = block(x, mask)
+        for block, layer_mask in zip(self.blocks, (self.config.layers // 2) * [None, mask]):
+            x = block(x, layer_mask)
         return F.linear(self.norm(x), self.token_embedding.weight)
