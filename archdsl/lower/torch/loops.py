@@ -144,7 +144,7 @@ class LoopWriter:
         return found
 
     def _variable(self, base: str, others: set[Value], varying: Mapping[str, Value]) -> str:
-        """The loop's variable for what differs from turn to turn: `layer_mask` where it runs over `mask` among others."""
+        """The loop's variable for what differs from turn to turn: `layer_mask` where it runs over `mask`, too."""
         holder = self.locals.holder
         if base in holder and holder[base] in others:
             base = f"{local_name(self.node.variable)}_{base}"
