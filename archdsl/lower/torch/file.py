@@ -24,9 +24,6 @@ from archdsl.lower.torch.text import NAME_TOKEN, NUMBER, Line, argument, first_s
 from archdsl.lower.torch.written import Group, Written
 from archdsl.version import __version__
 
-FRACTIONS = {"scale", "dropout", "theta", "eps"}
-"""Hyper-parameters that are annotated as a float even where the spec gives a whole number."""
-
 
 class FileWriter:
     """Writes one model's file."""
@@ -130,7 +127,8 @@ class FileWriter:
     def _is_float(self, group: Group, name: str) -> bool:
         value = group.block.hypers.get(name)
         if isinstance(value, Num):
-            return not isinstance(value.value, int) or name in FRACTIONS
+            number = any(h.name == name and h.kind == "number" for h in group.block.header.hypers or ())
+            return number or not isinstance(value.value, int)
         texts = (dims.expr_text(s.bind.get(name, Var(name))) for s in group.sites)
         return any(re.fullmatch(r"[\d_]*\.[\d_]+|[\d_.]+e-?\d+", text) for text in texts)
 
