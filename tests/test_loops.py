@@ -10,12 +10,13 @@ INPUT = "(x: [batch, time, width]) -> [batch, time, width]"
 LOOPS = {
     "raw weights in unequal turns": "for f in [a, gelu, a] { param w: [width] = ones  x = (x -> f) * w + w }",
     "raw weights in a period": "for f in 3 * [a, gelu] { param w: [width] = ones  x = (x -> f) * w + w }",
-    "loops within loops": "for i in n { for j in 2 { x += x -> linear(width) as mix -> gelu } x = x -> linear(width) as end }",
+    "loops within loops": "for i in n { for j in 2 { x += x -> linear(width) as p -> gelu } x = x -> linear(width) as q }",
     "three deep": "for i in 2 { for j in 2 { for k in 2 { x += x -> linear(width) as deep } } }",
     "a list within a list": "for f in a + n * (2 * [a] + [gru(8), a]) + [gelu] { x = x -> f }",
     "the turn's number": "for i in n { x = x -> mlp(hidden: i + 1) as f }",
     "two of a kind a turn": "for i in n { x = x -> linear(width) as f -> linear(width) as f }",
-    "skips": "skips = for f in n * a { x = f(x)  emit x }\n for i in n { x = concat(x, skips[n - 1 - i]) -> linear(width) as m }",
+    "skips": "skips = for f in n * a { x = f(x)  emit x }\n"
+    "for i in n { x = concat(x, skips[n - 1 - i]) -> linear(width) as m }",
     "an instance among others": "let s = shared(a)\n for f in 2 * [s, a] { x = x -> f }",
     "equal sizes by two spellings": "for h in [4, width // 2, 4] { x = x -> mlp(hidden: h) as f }",
 }

@@ -257,11 +257,11 @@ class Graph:
     nodes: tuple[Node, ...]
     outputs: tuple[Value | None, ...]
 
-    def as_networkx(self) -> nx.DiGraph:
+    def as_networkx(self) -> nx.DiGraph[Any]:
         """Nodes are values and IR nodes; edges run with the data."""
         import networkx as nx
 
-        view = nx.DiGraph()
+        view: nx.DiGraph[Any] = nx.DiGraph()
         view.add_nodes_from(self.inputs)
         for node in self.nodes:
             view.add_node(node)
