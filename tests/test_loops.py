@@ -10,7 +10,7 @@ INPUT = "(x: [batch, time, width]) -> [batch, time, width]"
 LOOPS = {
     "raw weights in unequal turns": "for f in [a, gelu, a] { param w: [width] = ones  x = (x -> f) * w + w }",
     "raw weights in a period": "for f in 3 * [a, gelu] { param w: [width] = ones  x = (x -> f) * w + w }",
-    "loops within loops": "for i in n { for j in 2 { x += x -> linear(width) as p -> gelu } x = x -> linear(width) as q }",
+    "loops within loops": "for i in n { for j in 2 { x += x -> linear(width) as p } x = x -> linear(width) as q }",
     "three deep": "for i in 2 { for j in 2 { for k in 2 { x += x -> linear(width) as deep } } }",
     "a list within a list": "for f in a + n * (2 * [a] + [gru(8), a]) + [gelu] { x = x -> f }",
     "the turn's number": "for i in n { x = x -> mlp(hidden: i + 1) as f }",
