@@ -208,7 +208,7 @@ class Site:
         told = isinstance(scheme, Scheme) and weight.init.scheme == "default"
         init = Init(scheme.name, scheme.numbers) if isinstance(scheme, Scheme) and told else weight.init
         shape = weight.shape if frame.copies is None else (frame.copies, *weight.shape)
-        if weight.trained and any(not d.static for d in shape):
+        if any(not d.static for d in shape):
             loose = next(d for d in shape if not d.static)
             raise self.error(
                 "E0402",

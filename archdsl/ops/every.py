@@ -8,6 +8,7 @@ from fractions import Fraction
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Application, At, Example, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import axis_of, place
 
 
 class Every(Primitive):
@@ -16,24 +17,18 @@ class Every(Primitive):
     signature = "every(step: size, axis: int = 1)(x: [...])"
     examples = (Example("x -> every(2)"), Example("x -> every(3, axis: 2)"))
 
+    def check(self, call: Application) -> None:
+        if not call.size("step").static:
+            raise call.error("E0402", "a step is a number that is known before the model runs", option="step")
+
     def shapes(self, call: Application) -> Sequence[Shape]:
-        shape, step, axis = (
-            list(call.shape(0)),
-            call.size("step"),
-            self._axis(call.options["axis"].value, len(call.shape(0))),
-        )
+        shape, step, axis = list(call.shape(0)), call.size("step"), axis_of(self, call)
         shape[axis] = binary("//", binary("+", shape[axis], binary("-", step, num(1))), step)
         return (tuple(shape),)
 
-    def _axis(self, axis: int, rank: int) -> int:
-        return axis + rank if axis < 0 else axis
-
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = node.outputs[0].rank
-        axis = self._axis(node.options["axis"].value, rank)
-        return (tuple(At(((i, Fraction(node.options["step"].value)),)) if i == axis else same(i) for i in range(rank)),)
+        rank, axis = node.outputs[0].rank, place(node)
+        return (tuple(At(((i, Fraction(int(node.options["step"]))),)) if i == axis else same(i) for i in range(rank)),)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
-        rank = node.outputs[0].rank
-        axis = self._axis(node.options["axis"].value, rank)
-        return f"{e.at(0)}[{':, ' * axis}::{e.number(node.options['step'])}]"
+        return f"{e.at(0)}[{':, ' * place(node)}::{e.number(node.options['step'])}]"

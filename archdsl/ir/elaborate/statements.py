@@ -200,7 +200,10 @@ class Statements(Elaboration):
         value = self.ev(s.value, Scope(scope.module, frame, BodyState(weight_shape=shape), scope), "scheme")
         if isinstance(value, Scheme):
             return Init(value.name, value.numbers)
+        fixed = all(d.static for d in shape)
         if isinstance(value, Num):
+            if fixed:
+                self._known_before(value, span)
             return Init("constant", {"value": value})
         if not isinstance(value, Value):
             text = f"a weight's first value is a scheme or an expression of numbers, and this is {kind_of(value)}"
@@ -214,7 +217,19 @@ class Statements(Elaboration):
             name = bad.op.name if bad is not None else "this"
             help_ = "use arithmetic, exp, log, indices and draws such as normal(0.02)"
             raise error("E0204", f"`{name}` cannot stand in a weight's first value", span, help=help_)
+        for node in frame.nodes if fixed else ():
+            assert isinstance(node, OpNode)
+            for n in (*node.inputs, *node.options.values()):
+                if isinstance(n, Num):
+                    self._known_before(n, span)
         return Init("expression", {}, Graph((), tuple(frame.nodes), (value,)))
+
+    def _known_before(self, n: Num, span: Span) -> None:
+        """A weight of fixed sizes is made with the module, before any input is there."""
+        if not n.static:
+            raise error(
+                "E0402", f"a weight's first value cannot depend on {n}, which only the running model knows", span
+            )
 
     # --- conditions ---------------------------------------------------------------------------------------------------
 
