@@ -133,7 +133,7 @@ def _device(torch: Any, name: str) -> Any:
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as problem:
+    except (RuntimeError, AssertionError) as problem:
         raise error(
             "E0502",
             f"there is no device `{name}` here: {_line(problem).split('. ')[0]}",

@@ -54,10 +54,6 @@ class Mask:
         )
 
     @property
-    def reads_tensors(self) -> bool:
-        return any(leaf.tensor is not None or leaf.rule in TENSOR_RULES for leaf in self.leaves())
-
-    @property
     def reads_queries(self) -> bool:
         """Whether two queries may see different keys: a mask of keys alone needs no axis for queries."""
         return any(leaf.rule not in KEY_RULES for leaf in self.leaves())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from archdsl.ir.dims import Expr, Num, substitute
+from archdsl.ir.dims import Expr, Num
 from archdsl.ir.masks import Mask
 from archdsl.source import Span
 
@@ -238,14 +238,6 @@ def _rename_pattern(pattern: Pattern, name: str, bind: dict[str, Expr]) -> Patte
         return Times(Var(joined), _rename_pattern(pattern.part, name, bind))
     if isinstance(pattern, Plus):
         return Plus(tuple(_rename_pattern(p, name, bind) for p in pattern.parts))
-    return pattern
-
-
-def outward_pattern(pattern: Pattern, names: Mapping[str, Expr]) -> Pattern:
-    if isinstance(pattern, Times):
-        return Times(substitute(pattern.count, names), outward_pattern(pattern.part, names))
-    if isinstance(pattern, Plus):
-        return Plus(tuple(outward_pattern(p, names) for p in pattern.parts))
     return pattern
 
 

@@ -1,0 +1,30 @@
+"""What `zeros`, `ones` and `fill` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.dims import Shape
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Primitive, TorchScope
+from archdsl.ops._common import demand_sizes, numbers_in
+
+
+class Filled(Primitive):
+    """A tensor of the model's own type, of the sizes `dims`, that is one number everywhere."""
+
+    mixes = False
+
+    def check(self, call: Application) -> None:
+        demand_sizes(self, call, "dims")
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return (numbers_in(call.options, "dims"),)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return ("float",)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        """By torch's function of the same name."""
+        sizes = ", ".join(e.number(n) for n in numbers_in(node.options, "dims"))
+        return f"torch.{self.name}({sizes}, dtype={e.dtype()}, device={e.device()})"

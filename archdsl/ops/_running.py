@@ -1,0 +1,24 @@
+"""What `cumsum` and `cumprod` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Reads, TorchScope
+from archdsl.ir.signature import promoted
+from archdsl.ops._common import AxisOp, first_input, own_places, written
+
+
+class Running(AxisOp):
+    """Something of all places up to the own, along an axis. Its name is that of torch's method."""
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        found = promoted(call.inputs)
+        return ("int" if found == "bool" else found,)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        return (own_places(first_input(node).rank),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f"{e.at(0)}.{self.name}({written(node)})"
