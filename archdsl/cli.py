@@ -358,18 +358,76 @@ def explain(topic: Annotated[str, typer.Argument(metavar="CODE|OP|BLOCK", help="
 
 
 @command("list")
-def list_(json: JsonOption = False) -> None:
-    """List the zoo: the models that ship with the compiler."""
-    from archdsl.api import list_zoo
+def list_(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WORD", help="Only models of which each word is said: in a name, an author, a remark."
+        ),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help="decoder, encoder, encoder-decoder, recurrent, convolutional, vision or layer (repeatable).",
+        ),
+    ] = None,
+    family: Annotated[
+        list[str] | None, typer.Option("--family", metavar="FILE", help="Models of this file (repeatable).")
+    ] = None,
+    year: Annotated[
+        str | None, typer.Option("--year", metavar="YEAR", help="2017, 2017..2020, 2017.. or ..2020.")
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """List the zoo, the models that ship with the compiler: year, kind, exact parameters and what is special."""
+    from archdsl import zoo
 
+    found = zoo.chosen(
+        zoo.families(),
+        text=" ".join(words or ()),
+        kinds=_known("--kind", kind, zoo.KINDS),
+        families=_known("--family", [f.removesuffix(".arch") for f in family or ()], _families()),
+        years=_years(year),
+    )
     if json:
-        import json as text
+        _print_json(zoo.ZooReport(families=found).model_dump_json(indent=2))
+    else:
+        from archdsl.views import print_report, zoo_view
 
-        _print_json(text.dumps({"models": [e._asdict() for e in list_zoo()]}, indent=2, ensure_ascii=False))
-        return
-    from archdsl.views import print_report, zoo_view
+        print_report(*zoo_view(found))
+        if not found:
+            print("no model of the zoo is like that")
+    return WRONG_SPEC if any(f.problems for f in found) else FINE
 
-    print_report(zoo_view(list_zoo()))
+
+def _families() -> list[str]:
+    from archdsl.resources import zoo_files
+
+    return list(zoo_files())
+
+
+def _known(option: str, given: list[str] | None, names: Iterable[str]) -> list[str]:
+    """What an option was given, each of it one of the names there are."""
+    from archdsl.diagnostics import did_you_mean
+
+    for name in given or ():
+        if name not in (known := list(names)):
+            help_ = did_you_mean(name, known) or f"there are {', '.join(known)}"
+            raise typer.BadParameter(f"there is no {name!r}; {help_}", param_hint=f"'{option}'")
+    return given or []
+
+
+def _years(text: str | None) -> tuple[int | None, int | None]:
+    """The first and the last year: `2017`, `2017..2020`, `2017..`, `..2020`."""
+    if text is None:
+        return None, None
+    first, dots, last = text.partition("..")
+    if not all(y.isdecimal() or (dots and not y) for y in (first, last or first)) or not (first or last):
+        raise typer.BadParameter(f"write it as 2017 or 2017..2020, not {text!r}", param_hint="'--year'")
+    start = int(first) if first else None
+    return start, (int(last) if last else None) if dots else start
 
 
 # --- the back ends ----------------------------------------------------------------------------------------------------

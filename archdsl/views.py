@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 
     from archdsl.analyses.params import ParamsReport
     from archdsl.analyses.tree import Branch
-    from archdsl.api import ZooEntry
     from archdsl.ir.graph import Model
     from archdsl.trial import RunReport
+    from archdsl.zoo import ZooFamily
 
 UNBROKEN = 10_000
 """How wide a report may be where its reader is no terminal: a line stays a line, the same bytes everywhere."""
+WIDE = 140
+"""Columns of a terminal from which on the zoo's table has room for names of files."""
 
 
 def print_report(*parts: RenderableType) -> None:
@@ -97,20 +99,42 @@ def tree_view(root: Branch) -> RenderableType:
     return grow(Tree(label(root)), root)
 
 
-def zoo_view(entries: Iterable[ZooEntry]) -> RenderableType:
-    """The zoo, one line a model."""
+def zoo_view(families: Sequence[ZooFamily]) -> Iterator[RenderableType]:
+    """The zoo, one line a model; what is special about a family stands beside its first. Then one line for each thing
+    that is wrong."""
+    import shutil
+    import sys
+
     from rich.markup import escape
     from rich.table import Table
 
+    wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= WIDE
+    experts = any(m.active != m.parameters for f in families for m in f.models)
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("model", no_wrap=True)
-    table.add_column("file", style="dim", no_wrap=True)
-    table.add_column("description")
-    before = ""
-    for entry in entries:
-        table.add_row(escape(entry.name), entry.file, escape(entry.description) if entry.file != before else "")
-        before = entry.file
-    return table
+    table.add_column("model", no_wrap=True, style="bold")
+    if wide:
+        table.add_column("file", style="dim", no_wrap=True)
+    table.add_column("year", no_wrap=True)
+    table.add_column("kind", no_wrap=True, style="cyan")
+    table.add_column("parameters", justify="right", no_wrap=True)
+    if experts:
+        table.add_column("active", justify="right", no_wrap=True, style="dim")
+    table.add_column("what is special", ratio=1, overflow="fold")
+    for family in families:
+        about = f"[bold]{escape(family.name)}[/]" + (f" [dim]({escape(family.authors)})[/]" if family.authors else "")
+        about += f": {escape(family.about)}" if family.about else ""
+        for i, m in enumerate(family.models):
+            row = [escape(m.name), *([family.file] if wide else []), str(family.year or ""), m.kind, f"{m.parameters:,}"]
+            if experts:
+                row.append(f"{m.active:,}" if m.active != m.parameters else "")
+            table.add_row(*row, about if i == 0 else "")
+    if table.row_count:
+        yield table
+    for family in families:
+        for problem in family.problems:
+            named = f" ({', '.join(problem.models)})" if problem.models else ""
+            said = f"{problem.place}{named}: {problem.code} {problem.message}"
+            yield f"[red]{escape(' '.join(said.split()))}[/]"
 
 
 @contextlib.contextmanager

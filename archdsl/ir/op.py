@@ -92,6 +92,77 @@ class TorchScope(Protocol):
         """Which of the outputs are read at all: '' for the others."""
 
 
+class OnnxScope(Protocol):
+    """What a primitive is handed to write itself as ONNX nodes.
+
+    `g.Add(a, b)` adds a standard operator and gives its output, or a tuple of them with `outputs=2`; keywords are
+    attributes. Among the inputs None is one left out; a Python number or a `Num` becomes a constant of the type of the
+    first tensor, a list of them an int64 vector, of which items may be sizes that only the running model knows. A
+    result of another type than the node's is cast to it. Types are named as in the IR (`float`, the model's own;
+    `float32`, `bfloat16`, `int`, `bool`), or `int32` and `double`."""
+
+    by_row: bool
+    """Whether the rows of a batch stand at places of their own: what is made of places then has an axis of batch."""
+    own: str
+    """What `float` is in this graph: `float32`, `float16` or `bfloat16`."""
+
+    def __getattr__(self, operator: str) -> Callable[..., Any]: ...
+
+    def contrib(self, operator: str, *inputs: Any, **attributes: Any) -> Any:
+        """The same for an operator of onnxruntime's own (`com.microsoft`). Ask `offers` first."""
+
+    def offers(self, operator: str, dtype: str = "float") -> bool:
+        """Whether the target runs an operator of onnxruntime's own in that type where it is asked to be fast."""
+
+    def arg(self, i: int, dtype: str | None = None) -> Any:
+        """Input i as a tensor, in another type if one is given; a number is a scalar of that type."""
+
+    def args(self, dtype: str | None = None) -> list[Any]:
+        """All inputs as tensors of one type: that of the first result unless one is given."""
+
+    def has(self, i: int) -> bool:
+        """Whether input i was given."""
+
+    def weight(self, name: str) -> Any:
+        """One of the node's weights, in torch's layout."""
+
+    def number(self, n: Num, dtype: str = "int") -> Any:
+        """A number as a scalar tensor."""
+
+    def size(self, i: int, axis: int) -> Any:
+        """The size of an axis of input i: a number, or a vector of one int64 that may stand in a list."""
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        """The tensor in another type; itself where it has that one."""
+
+    def dtype(self, x: Any) -> str:
+        """The type of a tensor: `float32`, `float16`, `bfloat16`, `double`, `int`, `int32` or `bool`."""
+
+    def constant(self, value: Any, dtype: str = "float") -> Any:
+        """Numbers (also nested lists, or a numpy array) as a tensor."""
+
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        """`x weightᵀ + bias` for a weight [out, in] of the model's: the one place where that product is written."""
+
+    def places(self, length: Num) -> Any:
+        """The places 0, 1, … length - 1 as int64; in a step of decoding those of the tokens that are new, `by_row`
+        [batch, length]."""
+
+    def pairs(self, queries: Num, keys: Num) -> tuple[Any, Any]:
+        """The places of queries [queries, 1] and of keys [1, keys], int64, the last query standing at the last key:
+        what masks and distances are made of. `by_row` they are [batch, 1, queries, 1] and [batch, 1, 1, keys]."""
+
+    def scan(
+        self, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any], axis: int = 1
+    ) -> tuple[Any, ...]:
+        """A recurrence along an axis of the sequences: `body(*states, *slices)` gives the next states, then what is
+        emitted. The last states, then the stacked emissions."""
+
+    def experts(self, name: str, rows: Any, weights: Any, chosen: Any, count: Num) -> Any:
+        """The node's own block `name`, of which `count` copies exist, applied to rows [n, width]: each row goes to its
+        `chosen` [n, k] copies, whose results are added by `weights` [n, k]."""
+
+
 # --- which places an op reads -----------------------------------------------------------------------------------------
 
 
@@ -235,6 +306,8 @@ class Primitive:
     numpy: ClassVar[str | NumpyFunction | None] = None
     """How to compute it with numpy in a weight's first value: a function's name in numpy, or a function; None where it
     cannot stand there."""
+    operator: ClassVar[str] = ""
+    """The ONNX operator that it is, its inputs being brought to the type of the result."""
     examples: ClassVar[tuple[Example, ...]] = ()
     hints: ClassVar[tuple[str, ...]] = ()
     """What to call the outputs in emitted code where the spec has no name for them; `=` is the name of the first
@@ -326,6 +399,12 @@ class Primitive:
         if node.weights:
             raise TypeError(f"{type(self).__name__} says nothing of experts")
         return None
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """The output in ONNX (or a sequence of one for each output), made of nodes that `g` adds."""
+        if not self.operator:
+            raise TypeError(f"{type(self).__name__} says nothing of ONNX")
+        return getattr(g, self.operator)(*g.args())
 
     def has_grouped(self) -> bool:
         return type(self).torch_grouped is not Primitive.torch_grouped

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from archdsl.ir.graph import Value
@@ -28,7 +30,15 @@ def arguments(position: Any) -> dict[str, Any]:
     return dict(template.args)
 
 
-def attention_scale(position: Any) -> Callable[[TorchScope], str] | None:
+@dataclass(frozen=True)
+class Factor:
+    """What scores are multiplied with: the number, and how PyTorch writes it."""
+
+    value: float
+    torch: Callable[[TorchScope], str]
+
+
+def attention_scale(position: Any) -> Factor | None:
     """The factor that the scaling of a rope puts on the scores: YaRN and LongRoPE sharpen attention over longer
     contexts."""
     if position is None:
@@ -38,7 +48,15 @@ def attention_scale(position: Any) -> Callable[[TorchScope], str] | None:
         return None
     numbers = scaling.numbers
     if scaling.name == "yarn" and numbers["mscale"].value != 0 and float(numbers["factor"]) > 1:
-        return lambda e: f"(0.1 * {e.number(numbers['mscale'], 70)} * math.log({e.number(numbers['factor'])}) + 1) ** 2"
+        value = (0.1 * float(numbers["mscale"]) * math.log(float(numbers["factor"])) + 1) ** 2
+        return Factor(
+            value,
+            lambda e: f"(0.1 * {e.number(numbers['mscale'], 70)} * math.log({e.number(numbers['factor'])}) + 1) ** 2",
+        )
     if scaling.name == "longrope" and "factor" in numbers and float(numbers["factor"]) > 1:
-        return lambda e: f"(1 + math.log({e.number(numbers['factor'])}) / math.log({e.number(numbers['original'])}))"
+        value = 1 + math.log(float(numbers["factor"])) / math.log(float(numbers["original"]))
+        return Factor(
+            value,
+            lambda e: f"(1 + math.log({e.number(numbers['factor'])}) / math.log({e.number(numbers['original'])}))",
+        )
     return None

@@ -10,6 +10,7 @@ from archdsl.ops._common import Numeric
 class Abs(Numeric):
     """The absolute value, element by element."""
 
+    operator = "Abs"
     signature = "abs()(x: [...]) -> [...]"
     numpy = "abs"
     examples = (

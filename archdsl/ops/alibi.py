@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.dims import Num, Shape
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import Mask
-from archdsl.ir.op import Application, Example, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
 from archdsl.ops._position import Position
 
 ALIBI = '''
@@ -21,6 +22,14 @@ def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
     distance = (query - torch.arange(keys, device=device)).abs()
     return -torch.tensor(slopes, device=device)[:, None, None] * distance  # [heads, query, key]
 '''
+
+
+def slopes(heads: int) -> list[float]:
+    """How fast the scores of each head fall: powers of 2 ** (-8 / n) for the largest power of two n in `heads`, then
+    every other one of the next finer series (Press et al., 2021, section 3)."""
+    power: int = 2 ** math.floor(math.log2(heads))
+    found: list[float] = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    return found + [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
 
 
 class Alibi(Position):
@@ -49,6 +58,14 @@ class Alibi(Position):
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("float32",)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        queries, keys = node.inputs
+        assert isinstance(queries, Num)
+        assert isinstance(keys, Num)
+        query, key = g.pairs(queries, keys)
+        distance = g.cast(g.Abs(g.Sub(query, key)), "float32")
+        return g.Mul(g.constant([[[-slope]] for slope in slopes(int(node.options["heads"]))], "float32"), distance)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         queries, keys = node.inputs

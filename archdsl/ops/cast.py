@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
 from archdsl.ir.signature import promoted
 
 TYPES = {"float32": "float()", "bfloat16": "bfloat16()", "int": "long()", "bool": "bool()"}
@@ -29,6 +30,9 @@ class Cast(Primitive):
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return (call.options["dtype"],)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.arg(0)  # which is brought to the type of the result
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         dtype = node.options["dtype"]

@@ -10,6 +10,7 @@ from archdsl.ops._common import Numeric
 class Ceil(Numeric):
     """Rounded up, element by element. Its gradient is zero."""
 
+    operator = "Ceil"
     signature = "ceil()(x: [...]) -> [...]"
     numpy = "ceil"
     examples = (

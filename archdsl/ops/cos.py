@@ -10,6 +10,7 @@ from archdsl.ops._common import RealFunction
 class Cos(RealFunction):
     """The cosine, element by element."""
 
+    operator = "Cos"
     signature = "cos()(x: [...]) -> [...]"
     numpy = "cos"
     examples = (

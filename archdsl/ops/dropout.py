@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
 from archdsl.ops._common import demand_floats, equals, number
 
 
@@ -26,6 +27,9 @@ class Dropout(Primitive):
 
     def build(self, call: Application) -> Sequence[Value]:
         return (call.tensor(0),) if equals(call.size("rate"), 0) else call.node()
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.arg(0)  # of inference
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         module = e.stateless("dropout", f"nn.Dropout({e.init(number(node, 'rate'))})")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode, Weight
-from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
 from archdsl.ops._common import called, number
 
 
@@ -36,6 +37,9 @@ class Embedding(Primitive):
     def weights(self, call: Application) -> Sequence[Weight]:
         rows, width = call.size("rows"), call.size("width")
         return (Weight("weight", (rows, width), "embedding", fan_in=rows, fan_out=width, told=True),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Gather(g.weight("weight"), g.arg(0), axis=0)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         rows, width = e.init(number(node, "rows")), e.init(number(node, "width"))

@@ -10,6 +10,7 @@ from archdsl.ops._common import RealFunction
 class Erf(RealFunction):
     """The error function, element by element."""
 
+    operator = "Erf"
     signature = "erf()(x: [...]) -> [...]"
     examples = (
         Example("x -> erf"),

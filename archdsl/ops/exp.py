@@ -10,6 +10,7 @@ from archdsl.ops._common import RealFunction
 class Exp(RealFunction):
     """`e ** x`, element by element."""
 
+    operator = "Exp"
     signature = "exp()(x: [...]) -> [...]"
     numpy = "exp"
     examples = (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
 
 DISPATCH = '''
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
@@ -55,6 +56,14 @@ class Experts(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rows = tuple(same(i) for i in range(node.outputs[0].rank - 1))
         return ((*rows, EVERYWHERE),) * 3
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x, _, chosen = (v for v in node.inputs if isinstance(v, Value))
+        width, k = node.outputs[0].shape[-1], chosen.shape[-1]
+        assert node.copies is not None
+        rows = g.Reshape(g.arg(0), [-1, x.shape[-1]])
+        y = g.experts("", rows, g.Reshape(g.arg(1), [-1, k]), g.Reshape(g.arg(2), [-1, k]), node.copies)
+        return g.Reshape(y, g.Shape(g.arg(0))) if width.value == x.shape[-1].value else y
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         count = node.copies

@@ -10,6 +10,7 @@ from archdsl.ops._common import Numeric
 class Floor(Numeric):
     """Rounded down, element by element. Its gradient is zero."""
 
+    operator = "Floor"
     signature = "floor()(x: [...]) -> [...]"
     numpy = "floor"
     examples = (

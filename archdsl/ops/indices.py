@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
 from archdsl.ops._common import number
 
 
@@ -22,6 +23,9 @@ class Indices(Primitive):
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("int",)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.places(number(node, "length"))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"torch.arange({e.number(number(node, 'length'))}, device={e.device()})"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode, Weight
-from archdsl.ir.op import Application, Code, Example, Primitive, TorchScope
+from archdsl.ir.op import Application, Code, Example, OnnxScope, Primitive, TorchScope
 from archdsl.ops._common import demand_floats
 
 GROUPED_LINEAR = '''
@@ -48,6 +49,11 @@ class Linear(Primitive):
         if call.options["bias"]:
             found.append(Weight("bias", (features,), "bias", fan_in=inputs, fan_out=features))
         return found
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        own = node.outputs[0].dtype
+        bias = g.cast(g.weight("bias"), own) if node.options["bias"] else None
+        return g.linear(g.arg(0, own), g.cast(g.weight("weight"), own), bias)
 
     def torch(self, node: OpNode, e: TorchScope) -> Code | str:
         features, inputs = node.weights[0].shape

@@ -10,6 +10,7 @@ from archdsl.ops._common import RealFunction
 class Log(RealFunction):
     """The natural logarithm, element by element."""
 
+    operator = "Log"
     signature = "log()(x: [...]) -> [...]"
     numpy = "log"
     examples = (

@@ -10,6 +10,7 @@ from archdsl.ops._common import Logical
 class LogicalAnd(Logical):
     """`a & b`, element by element, of tensors of true and false: where both are true."""
 
+    operator = "And"
     signature = "logical_and()(a: bool[...], b: bool[...]) -> [...]"
     numpy = "logical_and"
     examples = (

@@ -9,6 +9,7 @@ from archdsl.ops._common import Logical, Prefix
 class LogicalNot(Prefix, Logical):
     """`~a`, element by element, of a tensor of true and false: where it is false."""
 
+    operator = "Not"
     signature = "logical_not()(a: bool[...]) -> [...]"
     symbol = "~"
     numpy = "logical_not"

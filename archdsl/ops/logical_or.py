@@ -10,6 +10,7 @@ from archdsl.ops._common import Logical
 class LogicalOr(Logical):
     """`a | b`, element by element, of tensors of true and false: where at least one is true."""
 
+    operator = "Or"
     signature = "logical_or()(a: bool[...], b: bool[...]) -> [...]"
     numpy = "logical_or"
     examples = (

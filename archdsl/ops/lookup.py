@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import own_places
 
@@ -32,6 +33,9 @@ class Lookup(Primitive):
         assert isinstance(table, Value)
         assert isinstance(ids, Value)
         return (EVERYWHERE, *(same(ids.rank + i) for i in range(table.rank - 1))), own_places(ids.rank)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Gather(g.arg(0), g.arg(1), axis=0)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}[{e.arg(1)}]"

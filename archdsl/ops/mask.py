@@ -19,6 +19,7 @@ from archdsl.ir.op import (
     Application,
     At,
     Code,
+    OnnxScope,
     Primitive,
     Reads,
     TorchScope,
@@ -84,6 +85,21 @@ class MaskTensor(Primitive):
         square = isinstance(queries, Num) and isinstance(keys, Num) and queries.value == keys.value
         return not (self.is_mask(options) and options["mask"].rule == "causal" and square)
 
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        mask: Mask = node.options["mask"]
+        queries, keys = node.inputs[0], node.inputs[1]
+        assert isinstance(queries, Num)
+        assert isinstance(keys, Num)
+        if not self.needs_tensor(node.options, node.inputs) and not g.by_row:
+            return None
+        tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
+        query, key = g.pairs(queries, keys)
+        seen = OnnxWriter(node, g, query, key, tensors).write(mask, causal=False)
+        if not mask.reads_queries or g.by_row:
+            return seen
+        batch = [1] * (node.outputs[0].rank - 2)
+        return g.Expand(seen, [*batch, queries, keys])
+
     def torch(self, node: OpNode, e: TorchScope) -> Code:
         mask: Mask = node.options["mask"]
         queries, keys = node.inputs[0], node.inputs[1]
@@ -107,9 +123,87 @@ class MaskTensor(Primitive):
         return writer.write(mask)
 
 
+def random_keys(g: OnnxScope, query: Any, key: Any, count: int, seed: int) -> Any:
+    """For each query the `count` keys whose hash with it is largest: what RANDOM_KEYS computes."""
+    modulus = 2_147_483_647
+    mixed = g.Add(g.Add(g.Mul(query, 40_503), g.Mul(key, 30_011)), seed * 7_919 + 1)
+    mixed = g.Mod(mixed, modulus)
+    mixed = g.Mod(g.Add(g.Mul(mixed, mixed), g.Add(g.Mul(query, 97), key)), modulus)
+    mixed = g.Mod(g.Add(g.Mul(mixed, mixed), g.Mul(key, 89)), modulus)
+    keys = g.Shape(mixed, start=-1)
+    _, best = g.TopK(mixed, g.Min(keys, count), axis=-1, outputs=2, types=("int", "int"))
+    marks = g.Expand(g.constant(True, "bool"), g.Shape(best))
+    return g.ScatterElements(g.Expand(g.constant(False, "bool"), g.Shape(mixed)), best, marks, axis=-1)
+
+
 def tensor_leaves(mask: Mask) -> list[Mask]:
     """Leaves that read a tensor, once for each tensor they read: `same` across two axes reads two."""
     return [leaf for leaf in mask.leaves() if leaf.rule in ("keys", "queries", "same", "padding", "documents")]
+
+
+class OnnxWriter:
+    """Masks as nodes: the same comparisons of places."""
+
+    def __init__(self, node: OpNode, g: OnnxScope, query: Any, key: Any, tensors: dict[int, int]) -> None:
+        self.node, self.g, self.query, self.key, self.tensors = node, g, query, key, tensors
+
+    def write(self, mask: Mask, causal: bool) -> Any:
+        g = self.g
+        if mask.rule in ("&", "|"):
+            causal = mask.rule == "&" and any(p.rule == "causal" for p in mask.parts)
+            parts = [self.write(p, causal) for p in mask.parts]
+            found = parts[0]
+            for part in parts[1:]:
+                found = g.And(found, part) if mask.rule == "&" else g.Or(found, part)
+            return found
+        if mask.rule == "~":
+            return g.Not(self.write(mask.parts[0], causal=False))
+        return self.leaf(mask, causal)
+
+    def leaf(self, mask: Mask, causal: bool) -> Any:
+        g, query, key = self.g, self.query, self.key
+
+        def n(i: int = 0) -> Any:
+            return g.number(mask.numbers[i])
+
+        def distance() -> Any:
+            back = g.Sub(query, key)
+            return back if causal else g.Abs(back)
+
+        match mask.rule:
+            case "full":
+                return g.GreaterOrEqual(key, 0)
+            case "causal":
+                return g.LessOrEqual(key, query)
+            case "window":
+                return g.Less(distance(), n())
+            case "chunked":
+                return g.Equal(g.Div(query, n()), g.Div(key, n()))
+            case "prefix":
+                return g.Less(key, n())
+            case "global":
+                return g.Or(g.Less(query, n()), g.Less(key, n()))
+            case "strided":
+                return g.Equal(g.Mod(g.Sub(query, key), n()), 0)
+            case "dilated":
+                near = g.Less(distance(), g.Mul(n(0), n(1)))
+                return g.And(near, g.Equal(g.Mod(g.Sub(query, key), n(1)), 0))
+            case "random":
+                return random_keys(g, query, key, int(mask.numbers[0]), int(mask.numbers[1]))
+        return self.tensor(mask)
+
+    def tensor(self, mask: Mask) -> Any:
+        g, i = self.g, self.tensors[id(mask)]
+        value, x = self.node.inputs[i], g.arg(i)
+        assert isinstance(value, Value)
+        middle = [1 + j for j in range(int(self.node.options["heads"]))] if value.rank == 2 else []
+        last = len(middle) + value.rank - 1
+        by_key, by_query = g.Unsqueeze(x, [*middle, last]), g.Unsqueeze(x, [*middle, last + 1])
+        if mask.rule in ("keys", "padding"):
+            return by_key
+        if mask.rule == "queries":
+            return by_query
+        return g.Equal(by_query, by_key)
 
 
 class Writer:

@@ -11,6 +11,7 @@ from archdsl.ops._common import Numeric
 class Maximum(Numeric):
     """The larger of two, element by element; axes from the right are equal or 1."""
 
+    operator = "Max"
     signature = "maximum()(a: [...], b: [...]) -> [...]"
     numpy = "maximum"
     examples = (

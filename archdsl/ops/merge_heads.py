@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, binary
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, Regrouping, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, Regrouping, TorchScope, same
 from archdsl.ops._common import first_input, own_places
 
 
@@ -30,6 +31,12 @@ class MergeHeads(Primitive):
         rest = x.rank - 3
         axes = (*(((i, 0),) for i in range(rest)), ((rest + 1, 0),), ((rest, 0), (rest + 2, 0)))
         return Regrouping(tuple((d,) for d in x.shape), axes)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        rank = first_input(node).rank
+        order = list(range(rank))
+        order[-3:-1] = order[-2], order[-3]
+        return g.Reshape(g.Transpose(g.arg(0), perm=order), [0] * (rank - 2) + [node.outputs[0].shape[-1]])
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         if first_input(node).rank == 4:

@@ -11,6 +11,7 @@ from archdsl.ops._common import Numeric
 class Minimum(Numeric):
     """The smaller of two, element by element; axes from the right are equal or 1."""
 
+    operator = "Min"
     signature = "minimum()(a: [...], b: [...]) -> [...]"
     numpy = "minimum"
     examples = (

@@ -10,6 +10,7 @@ from archdsl.ops._common import Activation
 class Mish(Activation):
     """`x * tanh(softplus(x))` (Misra, 2019)."""
 
+    operator = "Mish"
     signature = "mish()(x: [...]) -> [...]"
     examples = (Example("x -> mish"), Example("mish(x + 1)", "x: [5]"))
 

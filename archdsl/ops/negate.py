@@ -9,6 +9,7 @@ from archdsl.ops._common import Numeric, Prefix
 class Negate(Prefix, Numeric):
     """`-x`, element by element."""
 
+    operator = "Neg"
     signature = "negate()(x: [...]) -> [...]"
     symbol = "-"
     numpy = "negative"

@@ -12,6 +12,7 @@ from archdsl.ops._common import Arithmetic, arithmetic_type, numeric_operand
 class Plus(Arithmetic):
     """`a + b`, element by element; axes from the right are equal or 1. True counts as 1, false as 0."""
 
+    operator = "Add"
     signature = "plus()(a: [...], b: [...]) -> [...]"
     numpy = "add"
     examples = (

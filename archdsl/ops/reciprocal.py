@@ -10,6 +10,7 @@ from archdsl.ops._common import RealFunction
 class Reciprocal(RealFunction):
     """`1 / x`, element by element."""
 
+    operator = "Reciprocal"
     signature = "reciprocal()(x: [...]) -> [...]"
     numpy = "reciprocal"
     examples = (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.dims import Num, Shape
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.masks import Mask, ahead
-from archdsl.ir.op import Application, Example, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
 from archdsl.ir.static import Instance
 from archdsl.ops._position import Position, arguments
 
@@ -87,6 +88,32 @@ class RelativeBias(Position):
 
     def weights(self, call: Application) -> Sequence[Weight]:
         return (Weight("weight", (call.size("buckets"), call.size("heads")), "embedding"),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        queries, keys = node.inputs
+        assert isinstance(queries, Num)
+        assert isinstance(keys, Num)
+        query, key = g.pairs(queries, keys)
+        distance = g.Sub(query, key)
+        buckets, most = int(node.weights[0].shape[0]), int(node.options["max_distance"])
+        bucket = None
+        if node.options["bidirectional"]:
+            buckets //= 2
+            bucket = g.Mul(g.cast(g.Less(distance, 0), "int"), buckets)
+            distance = g.Abs(distance)
+        else:
+            distance = g.Max(distance, 0)
+        near = buckets // 2
+        ratio = g.Log(g.Div(g.cast(g.Max(distance, 1), "float32"), float(near)))
+        far = g.Mul(g.Div(ratio, math.log(most / near)), float(buckets - near))
+        far = g.Min(g.Add(g.cast(far, "int"), near), buckets - 1)
+        found = g.Where(g.Less(distance, near), distance, far)
+        if bucket is not None:
+            found = g.Add(bucket, found)
+        if not g.by_row:
+            return g.Transpose(g.Gather(g.weight("weight"), found, axis=0), perm=[2, 0, 1])
+        bias = g.Gather(g.weight("weight"), g.Squeeze(found, [1]), axis=0)  # [batch, query, key, heads]
+        return g.Transpose(bias, perm=[0, 3, 1, 2])
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         queries, keys = node.inputs

@@ -10,6 +10,7 @@ from archdsl.ops._common import Activation
 class ReLU(Activation):
     """Rectified linear unit: `maximum(x, 0)`."""
 
+    operator = "Relu"
     signature = "relu()(x: [...]) -> [...]"
     examples = (Example("x -> relu"), Example("relu(x + 1)", "x: [5]"))
 

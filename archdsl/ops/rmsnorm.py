@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import Init, OpNode, Weight
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
 from archdsl.ops._common import first_input, number, own_but
 from archdsl.ops._norms import demand_norm
 
@@ -82,6 +83,13 @@ class RMSNorm(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = first_input(node).rank
         return (own_but(rank, rank - 1),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        width, x = first_input(node).shape[-1], g.arg(0)
+        gain = g.cast(g.weight("weight"), g.dtype(x)) if node.options["weight"] else g.Expand(1.0, [width])
+        if node.options["offset"]:
+            gain = g.Add(gain, 1)
+        return g.RMSNormalization(x, gain, axis=-1, epsilon=float(number(node, "eps")))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         width, eps = first_input(node).shape[-1], number(node, "eps")

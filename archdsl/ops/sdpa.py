@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from archdsl.ir.dims import Num, Shape, num, shape_text, sub
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import Mask, ahead, normal
-from archdsl.ir.op import EVERYWHERE, Application, At, Code, Example, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, At, Code, Example, OnnxScope, Primitive, Reads, TorchScope, same
 from archdsl.ir.static import Instance
 from archdsl.ops._position import Position, attention_scale
 from archdsl.ops.mask import tensor_leaves
@@ -233,9 +234,98 @@ class SDPA(Primitive):
             args.append("enable_gqa=True")
         return Code(f"F.scaled_dot_product_attention({', '.join(args)})")
 
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """`Attention`, or written out where there is a sink or fewer axes than it takes."""
+        q, k, v = (first for first in node.inputs[:3] if isinstance(first, Value))
+        scale = self.scale(node, q)
+        causal = node.options["mask"].rule == "causal" and not g.has(3) and not g.has(4)
+        softcap = node.options["softcap"]
+        tensors = [g.arg(0), g.arg(1), g.arg(2)]
+        own = g.dtype(tensors[0])
+        if g.has(5) or q.rank < 4 or any(d.value == 0 for d in q.shape):
+            return self.written_out(node, g, tensors, scale)
+        lead = q.shape[:-3]
+        if q.rank > 4:  # several axes of batch are one
+            tensors = [
+                g.Reshape(t, [-1, x.shape[-3], g.size(i, -2), x.shape[-1]])
+                for i, (t, x) in enumerate(zip(tensors, (q, k, v), strict=True))
+            ]
+        mask = self.pairs_seen(node, g, own) if g.has(3) or g.has(4) else None
+        y = g.Attention(
+            *tensors,
+            mask,
+            scale=scale,
+            is_causal=int(causal),
+            **({"softcap": float(softcap)} if softcap is not None else {}),
+        )
+        if q.rank > 4:
+            shape = g.Shape(g.arg(0))
+            y = g.Reshape(y, [g.Slice(shape, [0], [len(lead) + 2]), v.shape[-1]])
+        return y
+
+    def pairs_seen(self, node: OpNode, g: OnnxScope, dtype: str) -> Any:
+        """The mask, or the bias with the mask in it, as `Attention` takes it: with all its queries."""
+        q, k = node.inputs[0], node.inputs[1]
+        given = node.inputs[3] if g.has(3) else node.inputs[4]
+        assert isinstance(q, Value)
+        assert isinstance(k, Value)
+        assert isinstance(given, Value)
+        mask = g.arg(3) if g.has(3) else g.arg(4, dtype)
+        if given.rank >= 2 and given.shape[-2].value == 1 != q.shape[-2].value:
+            mask = g.Expand(mask, [g.size(0, -2), 1])
+        if q.rank > 4 and given.rank > 3 and len(given.shape) == q.rank:
+            mask = g.Expand(mask, [*(g.size(0, i) for i in range(q.rank - 3)), 1, 1, 1])
+            mask = g.Reshape(mask, [-1, given.shape[-3], g.size(0, -2), g.size(1, -2)])
+        return mask
+
+    def written_out(self, node: OpNode, g: OnnxScope, tensors: Sequence[Any], scale: float) -> Any:
+        """The equation itself, scores in float32."""
+        q, k, v = tensors
+        queries, keys = node.inputs[0], node.inputs[1]
+        assert isinstance(queries, Value)
+        assert isinstance(keys, Value)
+        rank, own = queries.rank, g.dtype(v)
+        if rank > 3 and queries.shape[-3].value != keys.shape[-3].value:
+            k, v = (self.repeated(node, g, t, i) for i, t in ((1, k), (2, v)))
+        order = [*range(rank - 2), rank - 1, rank - 2]
+        scores = g.Mul(g.cast(g.MatMul(q, g.Transpose(k, perm=order)), "float32"), scale)
+        if node.options["softcap"] is not None:
+            cap = float(node.options["softcap"])
+            scores = g.Mul(g.Tanh(g.Div(scores, cap)), cap)
+        if g.has(4):
+            scores = g.Add(scores, g.arg(4, "float32"))
+        elif g.has(3):
+            scores = g.Where(g.arg(3), scores, -math.inf)
+        if g.has(5):
+            sink = g.Reshape(g.arg(5, "float32"), [-1, 1, 1])
+            shape = g.Concat(g.Shape(scores, start=0, end=rank - 1), [1], axis=0)
+            scores = g.Concat(scores, g.Expand(sink, shape), axis=-1)
+        weights = g.Softmax(scores, axis=-1)
+        weights = g.Where(g.IsNaN(weights), 0.0, weights)  # a query without keys gives 0
+        if g.has(5):
+            weights = g.Slice(weights, [0], [-1], [rank - 1])
+        return g.MatMul(g.cast(weights, own), v)
+
+    def repeated(self, node: OpNode, g: OnnxScope, x: Any, i: int) -> Any:
+        """A head of keys or values for every head of queries."""
+        q, t = node.inputs[0], node.inputs[i]
+        assert isinstance(q, Value)
+        assert isinstance(t, Value)
+        times = int(q.shape[-3]) // int(t.shape[-3])
+        rank = t.rank
+        x = g.Expand(g.Unsqueeze(x, [rank - 2]), [1] * (rank - 2) + [times, 1, 1])
+        return g.Reshape(x, [*([0] * (rank - 3)), q.shape[-3], g.size(i, -2), t.shape[-1]])
+
+    @staticmethod
+    def scale(node: OpNode, q: Value) -> float:
+        """What the scores are multiplied with."""
+        scale, factor = node.options["scale"], node.options.get("factor")
+        own = float(scale) if scale is not None else float(q.shape[-1]) ** -0.5
+        return own if factor is None else own * float(factor.value)
+
     def _scale(self, node: OpNode, e: TorchScope, q: Value) -> str:
         scale, factor = node.options["scale"], node.options.get("factor")
         if factor is None:
             return e.number(scale) if scale is not None else ""
         own = e.number(scale, 70) if scale is not None else f"{e.number(q.shape[-1], 90)} ** -0.5"
-        return f"{own} * {factor(e)}"
+        return f"{own} * {factor.torch(e)}"

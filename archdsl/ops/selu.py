@@ -10,6 +10,7 @@ from archdsl.ops._common import Activation
 class SELU(Activation):
     """Scaled exponential linear unit (Klambauer et al., 2017): `1.0507 * elu(x, 1.6733)`; keeps mean and variance."""
 
+    operator = "Selu"
     signature = "selu()(x: [...]) -> [...]"
     examples = (Example("x -> selu"), Example("selu(x + 1)", "x: [5]"))
 

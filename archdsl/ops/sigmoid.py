@@ -10,6 +10,7 @@ from archdsl.ops._common import RealFunction
 class Sigmoid(RealFunction):
     """The logistic function: `1 / (1 + exp(-x))`."""
 
+    operator = "Sigmoid"
     signature = "sigmoid()(x: [...]) -> [...]"
     examples = (
         Example("x -> sigmoid"),

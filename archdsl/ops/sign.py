@@ -10,6 +10,7 @@ from archdsl.ops._common import Numeric
 class Sign(Numeric):
     """-1, 0 or 1, element by element. Its gradient is zero."""
 
+    operator = "Sign"
     signature = "sign()(x: [...]) -> [...]"
     numpy = "sign"
     examples = (

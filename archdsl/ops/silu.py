@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, Primitive, TorchScope
+from archdsl.ir.op import Example, OnnxScope, Primitive, TorchScope
 
 
 class SiLU(Primitive):
@@ -13,6 +15,10 @@ class SiLU(Primitive):
     elementwise = True
     mixes = False
     examples = (Example("x -> silu"),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x = g.arg(0)
+        return g.Mul(x, g.Sigmoid(x))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"F.silu({e.arg(0)})"

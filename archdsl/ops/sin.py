@@ -10,6 +10,7 @@ from archdsl.ops._common import RealFunction
 class Sin(RealFunction):
     """The sine, element by element."""
 
+    operator = "Sin"
     signature = "sin()(x: [...]) -> [...]"
     numpy = "sin"
     examples = (

@@ -10,6 +10,7 @@ from archdsl.ops._common import Activation
 class Softplus(Activation):
     """`log(1 + exp(x))`, without overflow."""
 
+    operator = "Softplus"
     signature = "softplus()(x: [...]) -> [...]"
     examples = (Example("x -> softplus"), Example("softplus(x + 1)", "x: [5]"))
 

@@ -10,6 +10,7 @@ from archdsl.ops._common import Activation
 class Softsign(Activation):
     """`x / (1 + abs(x))`."""
 
+    operator = "Softsign"
     signature = "softsign()(x: [...]) -> [...]"
     examples = (Example("x -> softsign"), Example("softsign(x + 1)", "x: [5]"))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, binary
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, Regrouping, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, Regrouping, TorchScope, same
 
 
 class SplitHeads(Primitive):
@@ -32,6 +33,12 @@ class SplitHeads(Primitive):
         last = len(rest) + 1
         cuts = (*((d,) for d in rest), (time,), (heads, head_dim))
         return Regrouping(cuts, (*(((i, 0),) for i in range(len(rest))), ((last, 0),), ((last - 1, 0),), ((last, 1),)))
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        *rest, heads, _, head_dim = node.outputs[0].shape
+        order = list(range(len(rest) + 3))
+        order[-3:-1] = order[-2], order[-3]
+        return g.Transpose(g.Reshape(g.arg(0), [0] * (len(rest) + 1) + [heads, head_dim]), perm=order)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         rank = node.outputs[0].rank

@@ -10,6 +10,7 @@ from archdsl.ops._common import RealFunction
 class Sqrt(RealFunction):
     """The square root, element by element."""
 
+    operator = "Sqrt"
     signature = "sqrt()(x: [...]) -> [...]"
     numpy = "sqrt"
     examples = (

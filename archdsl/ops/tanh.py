@@ -10,6 +10,7 @@ from archdsl.ops._common import RealFunction
 class Tanh(RealFunction):
     """The hyperbolic tangent."""
 
+    operator = "Tanh"
     signature = "tanh()(x: [...]) -> [...]"
     numpy = "tanh"
     examples = (

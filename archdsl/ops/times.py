@@ -10,6 +10,7 @@ from archdsl.ops._common import Arithmetic
 class Times(Arithmetic):
     """`a * b`, element by element; axes from the right are equal or 1."""
 
+    operator = "Mul"
     signature = "times()(a: [...], b: [...]) -> [...]"
     numpy = "multiply"
     examples = (

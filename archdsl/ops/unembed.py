@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
 from archdsl.ops._common import demand_floats
 
 
@@ -32,6 +33,10 @@ class Unembed(Primitive):
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return (call.tensor(0).dtype,)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        own = node.outputs[0].dtype
+        return g.linear(g.arg(0, own), g.arg(1, own))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         cast = {"float32": ".float()", "bfloat16": ".bfloat16()"}.get(node.outputs[0].dtype, "")

@@ -1,0 +1,338 @@
+"""A model unrolled: every call written out, every turn of a loop, each value with one meaning.
+
+Blocks are shared, so a value of a block stands for as many tensors as the block is called.  What must tell them apart
+(the ONNX graph, what a decoder keeps between steps) works on this form.  It is linear in the number of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from dataclasses import replace as replaced
+
+from archdsl.ir.dims import Num
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CondNode,
+    Graph,
+    Handle,
+    Input,
+    LoopNode,
+    Model,
+    Node,
+    OpNode,
+    ParamNode,
+    ScanNode,
+    Value,
+    Weight,
+    WeightNode,
+)
+from archdsl.ir.static import Instance
+
+
+@dataclass(frozen=True, eq=False)
+class FlatWeight:
+    """A weight at its place: its path, and the node that declares it."""
+
+    path: str
+    weight: Weight
+    block: Block
+    node: OpNode | ParamNode
+
+
+@dataclass(frozen=True, eq=False)
+class FlatOp:
+    """One use of a primitive. `node` says what it is; its tensors are those given here."""
+
+    node: OpNode
+    inputs: tuple[Input, ...]
+    outputs: tuple[Value, ...]
+    path: str
+    """Where it stands: the path of its weights, or of the block around it."""
+    weights: Mapping[str, FlatWeight] = field(default_factory=dict)
+    blocks: Mapping[str, FlatGraph] = field(default_factory=dict)
+    """The blocks that it applies itself; of their weights, each has a leading axis of copies."""
+
+
+@dataclass(frozen=True, eq=False)
+class FlatParam:
+    """A weight read as a tensor."""
+
+    weight: FlatWeight
+    output: Value
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return ()
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.output,)
+
+
+@dataclass(frozen=True, eq=False)
+class FlatScan:
+    """A recurrence along axis 1: see `ScanNode`. The body may read the values around it."""
+
+    node: ScanNode
+    body: FlatGraph
+    starts: tuple[Value | Num, ...]
+    sequences: tuple[Value, ...]
+    stacked: tuple[Value, ...]
+    finals: tuple[Value, ...]
+    path: str
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        own = {id(v) for v in self.body.inputs} | {id(v) for n in self.body.nodes for v in n.outputs}
+        read = (v for n in self.body.nodes for v in n.inputs if isinstance(v, Value))
+        around = dict.fromkeys(v for v in (*read, *self.body.outputs) if id(v) not in own)
+        return (*self.starts, *self.sequences, *around)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return self.stacked + self.finals
+
+
+FlatNode = FlatOp | FlatParam | FlatScan
+
+
+@dataclass(frozen=True, eq=False)
+class FlatGraph:
+    """Nodes in an order in which they can be computed."""
+
+    inputs: tuple[Value, ...]
+    nodes: tuple[FlatNode, ...]
+    outputs: tuple[Value, ...]
+
+
+def flatten(model: Model) -> FlatGraph:
+    """The model's graph for inference (the branch of `if training` that is not training, no losses), unrolled, without
+    what no output needs."""
+    flattener = _Flattener()
+    block = model.block
+    scope = _Scope(block, "", {v: v for v in block.graph.inputs}, {i: _joined("", i.path) for i in block.instances})
+    flattener.graph(block.graph, scope, str, "")
+    outputs = tuple(scope.values[v] for v in block.graph.outputs if v is not None)
+    return FlatGraph(block.graph.inputs, live(flattener.nodes, outputs), outputs)
+
+
+def live(nodes: list[FlatNode], outputs: tuple[Value, ...]) -> tuple[FlatNode, ...]:
+    """The nodes that the outputs depend on."""
+    needed = {id(v) for v in outputs}
+    kept: list[FlatNode] = []
+    for node in reversed(nodes):
+        if any(id(v) in needed for v in node.outputs):
+            kept.append(node)
+            needed |= {id(v) for v in node.inputs if isinstance(v, Value)}
+    return tuple(reversed(kept))
+
+
+def walk(graph: FlatGraph) -> Iterator[FlatNode]:
+    """Every node, those of inner graphs included."""
+    for node in graph.nodes:
+        yield node
+        if isinstance(node, FlatScan):
+            yield from walk(node.body)
+        elif isinstance(node, FlatOp):
+            for inner in node.blocks.values():
+                yield from walk(inner)
+
+
+def weights_read(graph: FlatGraph) -> dict[str, FlatWeight]:
+    """Every weight that the graph reads, by its path, in order of first use."""
+    found: dict[str, FlatWeight] = {}
+    for node in walk(graph):
+        for weight in node.weights.values() if isinstance(node, FlatOp) else ():
+            found.setdefault(weight.path, weight)
+        if isinstance(node, FlatParam):
+            found.setdefault(node.weight.path, node.weight)
+    return found
+
+
+Step = Callable[[str], str]
+"""From the name of an application to its steps in the path, as `analyses.weights` has them."""
+
+
+@dataclass
+class _Scope:
+    """One call of a block: its values and shared blocks in the flat graph's."""
+
+    block: Block
+    prefix: str
+    values: dict[Value, Value]
+    instances: dict[Instance, str]
+    """Where each shared block lives."""
+
+    def of(self, value: Input) -> Input:
+        return self.values[value] if isinstance(value, Value) else value
+
+
+class _Flattener:
+    def __init__(self) -> None:
+        self.nodes: list[FlatNode] = []
+
+    def graph(self, graph: Graph, scope: _Scope, step: Step, prefix: str) -> None:
+        for node in graph.nodes:
+            self.node(node, scope, step)
+
+    def node(self, node: Node, scope: _Scope, step: Step) -> None:
+        match node:
+            case OpNode():
+                self.op(node, scope, step)
+            case CallNode():
+                self.call(node, scope, step)
+            case LoopNode():
+                self.loop(node, scope, step)
+            case ScanNode():
+                self.scan(node, scope, step)
+            case CondNode():
+                self.condition(node, scope, step)
+            case ParamNode():
+                path = scope.prefix + step(node.name)
+                self.nodes.append(
+                    FlatParam(FlatWeight(path, node.weight, scope.block, node), fresh(node.output, scope))
+                )
+            case WeightNode():
+                self.weight(node, scope)
+            case _:
+                pass  # conditions on sizes, proofs and losses leave no trace in what is run
+
+    def op(self, node: OpNode, scope: _Scope, step: Step) -> None:
+        owner = node.instance
+        declared = node
+        if owner is not None:
+            path, block = scope.instances[owner], scope.block
+            declared = owner.node
+        elif node.weights or node.blocks:
+            path, block = scope.prefix + step(node.name), scope.block
+        else:
+            path, block = scope.prefix.rstrip("."), scope.block
+        weights = {w.name: FlatWeight(f"{path}.{w.name}", w, block, declared) for w in declared.weights}
+        blocks = {name: self.inner(call, f"{path}.", scope) for name, call in declared.blocks.items()}
+        inputs = tuple(scope.of(v) for v in node.inputs)
+        outputs = tuple(fresh(v, scope) for v in node.outputs)
+        self.nodes.append(FlatOp(node, inputs, outputs, path, weights, blocks))
+
+    def inner(self, call: CallNode, prefix: str, scope: _Scope) -> FlatGraph:
+        """The graph of a block that a primitive applies itself."""
+        around, self.nodes = self.nodes, []
+        block = call.block
+        instances = {**scope.instances, **{i: prefix + i.path for i in block.instances}}
+        inside = _Scope(block, prefix, {v: v for v in block.graph.inputs}, instances)
+        self.contexts(call, scope, inside)
+        self.graph(block.graph, inside, str, prefix)
+        outputs = tuple(inside.values[v] for v in block.graph.outputs if v is not None)
+        found, self.nodes = FlatGraph(block.graph.inputs, live(self.nodes, outputs), outputs), around
+        return found
+
+    def contexts(self, call: CallNode, scope: _Scope, inside: _Scope) -> None:
+        for context, given in zip(call.block.contexts, call.contexts, strict=True):
+            if isinstance(given, Handle):
+                assert isinstance(context.value, Handle)
+                inside.instances[context.value.instance] = scope.instances[given.instance]
+            elif given is not None:
+                assert isinstance(context.value, Value)
+                inside.values[context.value] = scope.values[given]
+
+    def call(self, node: CallNode, scope: _Scope, step: Step) -> None:
+        block = node.block
+        owner = node.instance if node.handle is None else node.handle.instance
+        prefix = f"{scope.instances[owner] if owner is not None else scope.prefix + step(node.name)}."
+        instances = {i: prefix + i.path for b in (block, block.before) if b is not None for i in b.instances}
+        inside = _Scope(block, prefix, {}, {**scope.instances, **instances})
+        for inner, given in zip(block.graph.inputs, node.inputs, strict=True):
+            if given is not None:
+                inside.values[inner] = scope.values[given]
+        self.contexts(node, scope, inside)
+        self.graph(block.graph, inside, str, prefix)
+        results = [v for v in block.graph.outputs if v is not None]
+        for outer, value in zip(node.outputs, results, strict=True):
+            scope.values[outer] = inside.values[value]
+
+    def loop(self, node: LoopNode, scope: _Scope, step: Step) -> None:
+        inner = step if step is not str else _counter()
+        carried = [scope.values[v] for v in node.starts]
+        for turn, body in enumerate(node.turns):
+            graph = node.bodies[body]
+            scope.values.update(zip(graph.inputs, carried, strict=True))
+            self.graph(graph, scope, inner, scope.prefix)
+            results = [scope.values[v] for v in graph.outputs if v is not None]
+            carried = results[: len(carried)]
+            if node.emitted:
+                scope.values.update(zip(node.emitted[turn], results[len(carried) :], strict=True))
+        scope.values.update(zip(node.outputs, carried, strict=True))
+
+    def scan(self, node: ScanNode, scope: _Scope, step: Step) -> None:
+        starts = tuple(scope.of(v) for v in node.starts)
+        sequences = tuple(scope.values[v] for v in node.sequences)
+        around, self.nodes = self.nodes, []
+        inputs = tuple(fresh(v, scope) for v in node.body.inputs)
+        self.graph(node.body, scope, step, scope.prefix)
+        outputs = tuple(scope.values[v] for v in node.body.outputs if v is not None)
+        body, self.nodes = FlatGraph(inputs, live(self.nodes, outputs), outputs), around
+        stacked = tuple(fresh(v, scope) for v in node.stacked)
+        finals = tuple(fresh(v, scope) for v in node.finals)
+        found = tuple(v for v in starts if v is not None)
+        self.nodes.append(FlatScan(node, body, found, sequences, stacked, finals, scope.prefix.rstrip(".")))
+
+    def condition(self, node: CondNode, scope: _Scope, step: Step) -> None:
+        if step is not str:
+            _skip(node.then, step)
+        self.graph(node.otherwise, scope, step, scope.prefix)
+        for outer, value in zip(node.outputs, node.otherwise.outputs, strict=True):
+            assert value is not None
+            scope.values[outer] = scope.values[value]
+
+    def weight(self, node: WeightNode, scope: _Scope) -> None:
+        path, declared = scope.instances[node.instance], node.instance.node
+        weight = next(w for w in declared.weights if w.name == node.weight)
+        found = FlatWeight(f"{path}.{node.weight}", weight, scope.block, declared)
+        self.nodes.append(FlatParam(found, fresh(node.output, scope)))
+
+
+def fresh(value: Value, scope: _Scope) -> Value:
+    """A value of its own for this place."""
+    scope.values[value] = found = replaced(value)
+    return found
+
+
+def _joined(prefix: str, path: str) -> str:
+    return prefix + path
+
+
+def _counter() -> Step:
+    counts: dict[str, int] = {}
+
+    def step(name: str) -> str:
+        index = counts.get(name, 0)
+        counts[name] = index + 1
+        return f"{name}.{index}"
+
+    return step
+
+
+def _skip(graph: Graph, step: Step) -> None:
+    """Count the applications of a branch that is not taken: those after it keep their numbers."""
+    for node in graph.nodes:
+        if (
+            (isinstance(node, CallNode) and node.instance is None)
+            or (isinstance(node, OpNode) and node.instance is None and (node.weights or node.blocks))
+            or isinstance(node, ParamNode)
+        ):
+            step(node.name)
+        elif isinstance(node, LoopNode):
+            for body in node.turns:
+                _skip(node.bodies[body], step)
+        elif isinstance(node, ScanNode):
+            _skip(node.body, step)
+        elif isinstance(node, CondNode):
+            _skip(node.then, step)
+            _skip(node.otherwise, step)
+
+
+def flat_init(graph: Graph) -> FlatGraph:
+    """The expression of a weight's first value."""
+    nodes = [FlatOp(n, n.inputs, n.outputs, "") for n in graph.nodes if isinstance(n, OpNode)]
+    return FlatGraph((), tuple(nodes), tuple(v for v in graph.outputs if v is not None))

@@ -1,0 +1,1 @@
+"""The IR as an ONNX graph: built node by node, never traced, without torch."""

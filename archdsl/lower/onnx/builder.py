@@ -1,0 +1,339 @@
+"""Nodes, constants and sizes of an ONNX graph under construction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from archdsl.ir.dims import Num, Opaque, Poly, Symbol
+from archdsl.ir.dims import Value as Size
+
+OPSET = 24
+IR_VERSION = 11
+CONTRIB = "com.microsoft"
+
+TYPES = {
+    "float32": ir.DataType.FLOAT,
+    "float16": ir.DataType.FLOAT16,
+    "bfloat16": ir.DataType.BFLOAT16,
+    "double": ir.DataType.DOUBLE,
+    "int": ir.DataType.INT64,
+    "int32": ir.DataType.INT32,
+    "uint8": ir.DataType.UINT8,
+    "bool": ir.DataType.BOOL,
+}
+NAMES = {v: k for k, v in TYPES.items()}
+
+BOOLEAN = frozenset(
+    {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not", "Xor", "IsNaN", "IsInf"}
+)
+WHOLE = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
+
+
+@dataclass
+class Frame:
+    """A graph under construction: the main one, or the body of a loop."""
+
+    nodes: list[ir.Node] = field(default_factory=list)
+    symbols: dict[str, ir.Value] = field(default_factory=dict)
+    """Run-time sizes that are known here, each as a vector of one int64."""
+    sizes: dict[Any, ir.Value] = field(default_factory=dict)
+
+
+class Builder:
+    """Adds nodes to a graph. `own` is the type of the model's own floats."""
+
+    def __init__(self, own: str) -> None:
+        self.own = own
+        self.main = Frame()
+        self.prologue: list[ir.Node] = []
+        """What sizes are computed from: it stands before all other nodes."""
+        self.frames = [self.main]
+        self.constants: dict[Any, ir.Value] = {}
+        self.names: dict[str, int] = {}
+        self.path = ""
+        """Where the nodes that are added stand in the model."""
+
+    # --- names and types ---
+
+    def unique(self, name: str) -> str:
+        """The name, numbered where it is taken."""
+        count = self.names.get(name, 0)
+        self.names[name] = count + 1
+        if not count:
+            return name
+        return self.unique(f"{name}_{count}")
+
+    def type_of(self, dtype: str) -> ir.DataType:
+        if dtype in ("token", "documents"):
+            dtype = "int"
+        elif dtype == "padding":
+            dtype = "bool"
+        return TYPES[self.own if dtype == "float" else dtype]
+
+    def dtype(self, x: ir.Value) -> str:
+        assert x.dtype is not None, x
+        return NAMES[x.dtype]
+
+    # --- nodes ---
+
+    def add(
+        self,
+        operator: str,
+        inputs: Sequence[Any],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        outputs: int = 1,
+        domain: str = "",
+        types: Sequence[str] | None = None,
+    ) -> Any:
+        """A node; its output, or a tuple of them. `types` are those of the outputs where the operator's name does not
+        tell."""
+        given = self.inputs(operator, inputs)
+        attributes = dict(attributes or {})
+        if types is None:
+            types = self.infer(operator, given, attributes, outputs)
+        made = []
+        for i, dtype in enumerate(types):
+            suffix = "" if len(types) == 1 else f".{i}"
+            name = self.unique(f"{self.path}/{operator}{suffix}" if self.path else f"{operator}{suffix}")
+            made.append(ir.Value(name=name, type=ir.TensorType(self.type_of(dtype))))
+        node = ir.node(
+            operator, given, attributes, domain=domain, outputs=made, name=self.unique(f"{self.path}/{operator}#")
+        )
+        self.frames[-1].nodes.append(node)
+        return made[0] if outputs == 1 else tuple(made)
+
+    def inputs(self, operator: str, inputs: Sequence[Any]) -> list[ir.Value | None]:
+        """Inputs as tensors: numbers take the type of the first tensor, lists become vectors of int64."""
+        first = next((x for x in inputs if isinstance(x, ir.Value)), None)
+        dtype = self.dtype(first) if first is not None and not isinstance(first.type, ir.SequenceType) else self.own
+        found: list[ir.Value | None] = []
+        for x in inputs:
+            if x is None or isinstance(x, ir.Value):
+                found.append(x)
+            elif isinstance(x, list | tuple):
+                found.append(self.vector(x))
+            elif isinstance(x, Num):
+                found.append(self.number(x, dtype))
+            else:
+                found.append(self.constant(x, dtype))
+        while found and found[-1] is None:  # onnxruntime 1.31 crashes on a last input that is named by nothing
+            found.pop()
+        return found
+
+    def infer(
+        self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], outputs: int
+    ) -> Sequence[str]:
+        """Types of the outputs, for operators whose name and inputs tell."""
+        if operator in BOOLEAN:
+            return ("bool",) * outputs
+        if operator in WHOLE:
+            return ("int",) * outputs
+        if operator == "Cast":
+            return (NAMES[ir.DataType(attributes["to"])],)
+        if operator == "OneHot":
+            return (self.dtype(_given(inputs[2])),)
+        if operator in ("Where", "CastLike"):
+            return (self.dtype(_given(inputs[1])),)
+        if operator == "ConstantOfShape":
+            return (NAMES[attributes["value"].dtype],)
+        first = self.dtype(_given(inputs[0]))
+        if operator == "TopK":
+            return (first, "int")
+        return (first,) * outputs
+
+    def cast(self, x: ir.Value, dtype: str) -> ir.Value:
+        kind = self.type_of(dtype)
+        if x.dtype == kind:
+            return x
+        found: ir.Value = self.add("Cast", [x], {"to": kind.value})
+        return found
+
+    @contextmanager
+    def within(self, frame: Frame) -> Iterator[Frame]:
+        """Nodes go into the frame."""
+        self.frames.append(frame)
+        try:
+            yield frame
+        finally:
+            self.frames.pop()
+
+    @contextmanager
+    def before_all(self) -> Iterator[None]:
+        """Nodes go before all others of the main graph."""
+        frame, path = Frame(nodes=self.prologue), self.path
+        self.path = "sizes"
+        with self.within(frame):
+            yield
+        self.path = path
+
+    # --- constants ---
+
+    def constant(self, value: Any, dtype: str = "float") -> ir.Value:
+        """Numbers as an initializer of the main graph; equal ones are one."""
+        kind = self.type_of(dtype)
+        array = np.asarray(value)
+        key = (kind, array.shape, array.astype(np.float64).tobytes() if array.dtype.kind == "f" else array.tobytes())
+        if key not in self.constants:
+            tensor = ir.tensor(array.astype(kind.numpy()), dtype=kind)
+            shown = str(value) if array.ndim == 0 else "x".join(map(str, array.shape))
+            if array.ndim == 1 and array.size <= 6:
+                shown = ",".join(map(str, array.tolist()))
+            name = self.unique(f"{NAMES[kind]}[{shown}]" if array.ndim else f"{NAMES[kind]}({shown})")
+            tensor.name = name
+            self.constants[key] = ir.Value(
+                name=name, type=ir.TensorType(kind), shape=ir.Shape(array.shape), const_value=tensor
+            )
+        return self.constants[key]
+
+    def vector(self, items: Sequence[Any]) -> ir.Value:
+        """A vector of int64 of numbers, sizes and vectors."""
+        parts: list[Any] = []
+        for item in items:
+            if isinstance(item, Num):
+                item = int(item) if item.static else self.size(item.value)
+            if isinstance(item, int | np.integer):
+                if parts and isinstance(parts[-1], list):
+                    parts[-1].append(int(item))
+                else:
+                    parts.append([int(item)])
+            else:
+                parts.append(item)
+        found = [self.constant(np.array(p, np.int64), "int") if isinstance(p, list) else p for p in parts]
+        if not found:
+            return self.constant(np.zeros(0, np.int64), "int")
+        if len(found) == 1:
+            one: ir.Value = found[0]
+            return one
+        joined: ir.Value = self.add("Concat", found, {"axis": 0})
+        return joined
+
+    # --- sizes ---
+
+    def number(self, n: Num, dtype: str = "int") -> ir.Value:
+        """A number as a scalar."""
+        if n.static:
+            value: Any = n.value
+            return self.constant(float(value) if isinstance(value, Fraction) else value, dtype)
+        assert isinstance(n.value, Poly)
+        whole = self.is_whole(n.value)
+        vector = self.size(n.value) if whole else self.real(n.value)
+        key = ("scalar", id(vector))
+        frame = self.home(n.value)
+        if key not in frame.sizes:
+            with self.at(n.value):
+                frame.sizes[key] = self.add("Squeeze", [vector])
+        return self.cast(frame.sizes[key], dtype)
+
+    def is_whole(self, value: Poly) -> bool:
+        """Whether it is a size: sums and products of sizes, divisions that come out even or are rounded."""
+        return all(
+            (isinstance(a, Symbol) or a.function in ("floor", "ceil", "max", "min", "abs", "sign")) and p > 0
+            for m, _ in value.terms
+            for a, p in m
+        )
+
+    def home(self, value: Poly) -> Frame:
+        """The innermost frame that one of its symbols belongs to: where it can be computed."""
+        names = {s.name for s in value.symbols}
+        for frame in reversed(self.frames):
+            if names & frame.symbols.keys():
+                return frame
+        return self.main
+
+    def at(self, value: Poly) -> Any:
+        """Nodes go where the value is computed."""
+        frame = self.home(value)
+        return self.before_all() if frame is self.main else self.within(frame)
+
+    def symbol(self, name: str) -> ir.Value:
+        for frame in reversed(self.frames):
+            if name in frame.symbols:
+                return frame.symbols[name]
+        raise KeyError(name)
+
+    def size(self, value: Size) -> ir.Value:
+        """A whole number as a vector of one int64."""
+        if not isinstance(value, Poly):
+            return self.constant(np.array([int(value)], np.int64), "int")
+        frame = self.home(value)
+        if value not in frame.sizes:
+            with self.at(value):
+                frame.sizes[value] = self._size(value)
+        return frame.sizes[value]
+
+    def _size(self, value: Poly) -> ir.Value:
+        denominator = value.denominator
+        total: Any = None
+        for monomial, coefficient in value.terms:
+            term: Any = int(coefficient * denominator)
+            for atom, power in monomial:
+                base = self.symbol(atom.name) if isinstance(atom, Symbol) else self._rounded(atom)
+                for _ in range(power):
+                    term = base if isinstance(term, int) and term == 1 else self.add("Mul", _tensor_first(base, term))
+            if isinstance(term, int):
+                term = self.constant(np.array([term], np.int64), "int")
+            total = term if total is None else self.add("Add", [total, term])
+        found: ir.Value = total if denominator == 1 else self.add("Div", [total, denominator])
+        return found
+
+    def _rounded(self, atom: Opaque) -> ir.Value:
+        """`floor(a / b)` and the like of whole numbers; places are not below 0, so that division rounds down."""
+        args = [self.size(a) for a in atom.args if not isinstance(a, float | Fraction)]
+        if atom.function == "floor" and len(args) == 2:
+            found: ir.Value = self.add("Div", args)
+        elif atom.function in ("max", "min") and len(args) == len(atom.args):
+            found = self.add({"max": "Max", "min": "Min"}[atom.function], args)
+        elif atom.function in ("abs", "sign"):
+            found = self.add(atom.function.capitalize(), args)
+        else:
+            found = self.cast(self._function(atom), "int")
+        return found
+
+    def real(self, value: Size) -> ir.Value:
+        """A real number as a vector of one double."""
+        if not isinstance(value, Poly):
+            return self.constant(np.array([float(value)]), "double")
+        frame, key = self.home(value), ("real", value)
+        if key not in frame.sizes:
+            with self.at(value):
+                frame.sizes[key] = self._real(value)
+        return frame.sizes[key]
+
+    def _real(self, value: Poly) -> ir.Value:
+        total: Any = None
+        for monomial, coefficient in value.terms:
+            term: Any = self.constant(np.array([float(coefficient)]), "double")
+            for atom, power in monomial:
+                base = self.cast(self.symbol(atom.name), "double") if isinstance(atom, Symbol) else self._function(atom)
+                for _ in range(abs(power)):
+                    term = self.add("Mul" if power > 0 else "Div", [term, base])
+            total = term if total is None else self.add("Add", [total, term])
+        found: ir.Value = total
+        return found
+
+    def _function(self, atom: Opaque) -> ir.Value:
+        args = [self.real(a) for a in atom.args]
+        if atom.function == "sum":
+            return args[0]
+        if atom.function == "floor" and len(args) == 2:
+            args = [self.add("Div", args)]
+        name = {"pow": "Pow", "max": "Max", "min": "Min"}.get(atom.function, atom.function.capitalize())
+        found: ir.Value = self.add(name, args)
+        return found
+
+
+def _tensor_first(base: ir.Value, term: Any) -> list[Any]:
+    return [base, term] if isinstance(term, int) else [term, base]
+
+
+def _given(x: ir.Value | None) -> ir.Value:
+    assert x is not None
+    return x

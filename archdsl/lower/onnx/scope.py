@@ -1,0 +1,168 @@
+"""What a primitive is handed to write itself as ONNX nodes: see `archdsl.ir.op.OnnxScope`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from archdsl.ir.dims import Num
+from archdsl.ir.flat import FlatOp
+from archdsl.ir.graph import OpNode, Value
+from archdsl.lower.onnx.builder import CONTRIB, TYPES, Frame
+
+if TYPE_CHECKING:
+    from archdsl.lower.onnx.write import Writer
+
+
+class NodeScope:
+    """One node, seen by its primitive."""
+
+    def __init__(self, writer: Writer, flat: FlatOp) -> None:
+        self.writer = writer
+        self.builder = writer.builder
+        self.flat = flat
+        self.node: OpNode = flat.node
+        self.own = self.builder.own
+        self.by_row = writer.by_row
+
+    # --- operators ---
+
+    def __getattr__(self, operator: str) -> Callable[..., Any]:
+        if not operator[:1].isupper():
+            raise AttributeError(operator)
+
+        def add(
+            *inputs: Any,
+            outputs: int = 1,
+            domain: str = "",
+            types: Sequence[str] | None = None,
+            **attributes: Any,
+        ) -> Any:
+            return self.builder.add(operator, inputs, attributes, outputs=outputs, domain=domain, types=types)
+
+        return add
+
+    def contrib(self, operator: str, *inputs: Any, **attributes: Any) -> Any:
+        return getattr(self, operator)(*inputs, domain=CONTRIB, **attributes)
+
+    def offers(self, operator: str, dtype: str = "float") -> bool:
+        return self.writer.target.offers(operator, self.own if dtype == "float" else dtype)
+
+    # --- inputs ---
+
+    def has(self, i: int) -> bool:
+        return i < len(self.flat.inputs) and self.flat.inputs[i] is not None
+
+    def arg(self, i: int, dtype: str | None = None) -> Any:
+        given = self.flat.inputs[i]
+        if isinstance(given, Num):
+            return self.number(given, dtype or self.node.outputs[0].dtype)
+        assert isinstance(given, Value), (self.node.op.name, i)
+        x = self.writer.value(given)
+        return x if dtype is None else self.cast(x, dtype)
+
+    def args(self, dtype: str | None = None) -> list[Any]:
+        kind = dtype or self.node.outputs[0].dtype
+        return [self.arg(i, kind) for i in range(len(self.flat.inputs)) if self.has(i)]
+
+    def weight(self, name: str) -> Any:
+        return self.writer.weight(self.flat.weights[name])
+
+    # --- numbers and sizes ---
+
+    def number(self, n: Num, dtype: str = "int") -> Any:
+        return self.builder.number(n, dtype)
+
+    def size(self, i: int, axis: int) -> Any:
+        given = self.flat.inputs[i]
+        assert isinstance(given, Value)
+        n = given.shape[axis]
+        return int(n) if n.static else self.Shape(self.arg(i), start=axis % given.rank, end=axis % given.rank + 1)
+
+    def constant(self, value: Any, dtype: str = "float") -> Any:
+        return self.builder.constant(value, dtype)
+
+    # --- types ---
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return self.builder.cast(x, dtype)
+
+    def dtype(self, x: Any) -> str:
+        return self.builder.dtype(x)
+
+    # --- products with weights ---
+
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        return self.writer.linear(x, weight, bias)
+
+    # --- places ---
+
+    def places(self, length: Num) -> Any:
+        return self.writer.places(length)
+
+    def pairs(self, queries: Num, keys: Num) -> tuple[Any, Any]:
+        return self.writer.pairs(queries, keys)
+
+    # --- inner graphs ---
+
+    def scan(
+        self, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any], axis: int = 1
+    ) -> tuple[Any, ...]:
+        return scan(self.builder, body, states, sequences, axis)
+
+    def experts(self, name: str, rows: Any, weights: Any, chosen: Any, count: Num) -> Any:
+        return self.writer.experts(self.flat, name, rows, weights, chosen, count)
+
+
+def scan(
+    builder: Any, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any], axis: int
+) -> tuple[Any, ...]:
+    """A Scan: the last states, then the stacked emissions."""
+    inner = Frame()
+    inputs = [
+        ir.Value(name=builder.unique(f"{builder.path}/{kind}"), type=ir.TensorType(x.dtype))
+        for kind, group in (("state", states), ("step", sequences))
+        for x in group
+    ]
+    with builder.within(inner):
+        results = [
+            builder.cast(x, builder.dtype(state)) if state is not None else x
+            for x, state in _matched(body(*inputs), states)
+        ]
+        # An output of a graph is made by one of its nodes, and each only once.
+        made = {id(o) for n in inner.nodes for o in n.outputs}
+        outputs = []
+        for x in results:
+            fresh = id(x) not in made or any(x is o for o in outputs)
+            outputs.append(builder.add("Identity", [x]) if fresh else x)
+    graph = ir.Graph(inputs, outputs, nodes=inner.nodes, name=builder.unique(f"{builder.path}/body"))
+    emitted = len(outputs) - len(states)
+    found = builder.add(
+        "Scan",
+        [*states, *sequences],
+        {
+            "body": graph,
+            "num_scan_inputs": len(sequences),
+            "scan_input_axes": [axis] * len(sequences),
+            **({"scan_output_axes": [axis] * emitted} if emitted else {}),
+        },
+        outputs=len(outputs),
+        types=[builder.dtype(o) for o in outputs],
+    )
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _matched(results: Sequence[Any], states: Sequence[Any]) -> list[tuple[Any, Any]]:
+    padding = [None] * (len(results) - len(states))
+    return list(zip(results, [*states, *padding], strict=True))
+
+
+def array_of(value: Any, dtype: str) -> Any:
+    """Numbers as a numpy array of that type."""
+    return np.asarray(value).astype(TYPES[dtype].numpy())
+
+
+Attributes = Mapping[str, Any]

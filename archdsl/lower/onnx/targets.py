@@ -1,0 +1,59 @@
+"""Which operators a graph may be made of, by target: one table, asked by the lowerings and by nobody else.
+
+`portable` is standard ONNX. The other two name an execution provider of onnxruntime and use its own operators where
+they are what is fast there. An operator is offered in the types for which that provider has a kernel: one without would
+run on the CPU, with copies to and fro.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+HALVES = ("float16", "bfloat16")
+ALL = ("float32", *HALVES)
+
+
+@dataclass(frozen=True)
+class Target:
+    """`operators` of com.microsoft by the types that they are offered in."""
+
+    name: str
+    about: str
+    operators: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ALL
+    """Types of weights and activations that it runs."""
+
+    def offers(self, operator: str, dtype: str) -> bool:
+        return dtype in self.operators.get(operator, ())
+
+
+TARGETS = {
+    t.name: t
+    for t in (
+        Target("portable", "standard operators of opset 24: every runtime that implements them"),
+        Target(
+            "ort-cpu",
+            "onnxruntime on the CPU: fused attention that never stores the scores",
+            {
+                "GroupQueryAttention": ("float32",),
+                "SkipLayerNormalization": ("float32",),
+                "SkipSimplifiedLayerNormalization": ("float32",),
+                "FusedMatMul": ("float32",),
+                "MatMulNBits": ("float32", "float16"),
+            },
+            ("float32", "float16"),
+        ),
+        Target(
+            "ort-cuda",
+            "onnxruntime on CUDA: flash attention in half precision",
+            {
+                "GroupQueryAttention": HALVES,  # it has no kernel for float32 there
+                "SkipLayerNormalization": ALL,
+                "SkipSimplifiedLayerNormalization": ALL,
+                "FusedMatMul": ALL,
+                "MatMulNBits": ALL,
+            },
+        ),
+    )
+}

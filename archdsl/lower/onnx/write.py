@@ -1,0 +1,380 @@
+"""The unrolled IR, node by node, as an ONNX graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from archdsl.analyses.init import Laws, laws_of
+from archdsl.ir.dims import Num, Poly, Shape, Symbol
+from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten
+from archdsl.ir.graph import Model, Value
+from archdsl.lower.onnx.builder import CONTRIB, IR_VERSION, OPSET, Builder, Frame
+from archdsl.lower.onnx.scope import NodeScope, scan
+from archdsl.lower.onnx.targets import TARGETS, Target
+from archdsl.version import __version__
+
+
+@dataclass(frozen=True)
+class Written:
+    """A graph without its weights. `weights` are its initializers by path, to be given their numbers by
+    `archdsl.lower.onnx.store`."""
+
+    model: ir.Model
+    weights: Mapping[str, ir.Value]
+    dtype: str
+
+
+def write(model: Model, *, dtype: str = "float32", target: str = "portable") -> Written:
+    """The model as an ONNX graph for inference, batch and lengths open. Initializers are named as the weights are."""
+    writer = Writer(model, dtype, TARGETS[target])
+    return writer.whole()
+
+
+class Writer:
+    """Writes one graph."""
+
+    def __init__(self, model: Model, dtype: str, target: Target) -> None:
+        self.model = model
+        self.target = target
+        self.builder = Builder(dtype)
+        self.values: dict[Value, ir.Value] = {}
+        self.weights: dict[str, ir.Value] = {}
+        self.transposed: dict[ir.Value, ir.Value] = {}
+        self.expert: list[ir.Value] = []
+        """The index of the expert whose weights are read, in the body of the loop over experts."""
+        self.by_row = False
+        """Whether the rows of a batch stand at places of their own."""
+        self.laws: Laws | None = None
+        self.uses: dict[Value, int] = {}
+
+    # --- the whole graph ---
+
+    def whole(self) -> Written:
+        flat = flatten(self.model)
+        inputs = [self.input(name, value) for name, value in self.model.inputs]
+        self.graph(flat)
+        outputs = self.outputs(flat.outputs)
+        return self.finish(inputs, outputs)
+
+    def finish(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Written:
+        builder = self.builder
+        nodes = [*builder.prologue, *builder.main.nodes]
+        initializers = [*self.weights.values(), *_read(builder.constants.values(), nodes)]
+        imports = {"": OPSET}
+        if any(n.domain == CONTRIB for n in _all(nodes)):
+            imports[CONTRIB] = 1
+        graph = ir.Graph(
+            inputs,
+            outputs,
+            nodes=nodes,
+            initializers=initializers,
+            opset_imports=imports,
+            name=self.model.name,
+            doc_string=self.model.doc or None,
+        )
+        made = ir.Model(
+            graph,
+            ir_version=IR_VERSION,
+            producer_name="archdsl",
+            producer_version=__version__,
+            metadata_props={"source": self.model.source_name, "target": self.target.name},
+        )
+        return Written(made, self.weights, builder.own)
+
+    def input(self, name: str, value: Value) -> ir.Value:
+        builder = self.builder
+        x = ir.Value(
+            name=builder.unique(name), type=ir.TensorType(builder.type_of(value.dtype)), shape=self.shape(value.shape)
+        )
+        self.values[value] = x
+        self.note_sizes(x, value.shape)
+        return x
+
+    def note_sizes(self, x: ir.Value, shape: Shape) -> None:
+        """Sizes that are read off an input."""
+        builder = self.builder
+        for axis, d in enumerate(shape):
+            if isinstance(d.value, Poly) and (name := _symbol(d.value)) and name not in builder.main.symbols:
+                with builder.before_all():
+                    size = builder.add("Shape", [x], {"start": axis, "end": axis + 1})
+                builder.main.symbols[name] = size
+
+    def outputs(self, values: Sequence[Value]) -> list[ir.Value]:
+        builder = self.builder
+        builder.path = ""
+        names = [n for n, _ in self.model.outputs]
+        plain = ["output"] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]
+        found: list[ir.Value] = []
+        for value, name, other in zip(values, names, plain, strict=True):
+            x = builder.add("Identity", [self.value(value)])
+            x.name = builder.unique(name or other)
+            x.shape = self.shape(value.shape)
+            found.append(x)
+        return found
+
+    def shape(self, shape: Shape) -> ir.Shape:
+        return ir.Shape([int(d) if d.static else str(d.value) for d in shape])
+
+    # --- nodes ---
+
+    def graph(self, flat: FlatGraph) -> None:
+        for node in flat.nodes:
+            self.node(node)
+
+    def node(self, node: FlatNode) -> None:
+        match node:
+            case FlatOp():
+                self.op(node)
+            case FlatParam():
+                self.values[node.output] = self.param(node)
+            case FlatScan():
+                self.scan(node)
+
+    def op(self, flat: FlatOp) -> None:
+        builder = self.builder
+        builder.path = flat.path
+        node = flat.node
+        made = node.op.onnx(node, NodeScope(self, flat))
+        results = made if isinstance(made, tuple | list) else [made]
+        assert len(results) == len(flat.outputs), (node.op.name, len(results))
+        for value, x in zip(flat.outputs, results, strict=True):
+            if x is None:
+                continue
+            x = builder.cast(x, value.dtype)
+            if x.shape is None and len(builder.frames) == 1 and x.producer() is not None:
+                x.shape = self.shape(value.shape)
+            self.values[value] = x
+
+    def value(self, value: Value) -> ir.Value:
+        return self.values[value]
+
+    # --- weights ---
+
+    def weight(self, weight: FlatWeight) -> ir.Value:
+        """A weight as a tensor; in the loop over experts, that of the expert at hand."""
+        x = self.initializer(weight)
+        if not self.expert or weight.block.copies is None:
+            return x
+        frame = self.builder.frames[-1]
+        key = ("expert", x)
+        if key not in frame.sizes:
+            frame.sizes[key] = self.builder.add("Gather", [x, self.expert[-1]], {"axis": 0})
+        return frame.sizes[key]
+
+    def initializer(self, weight: FlatWeight) -> ir.Value:
+        if weight.path not in self.weights:
+            w = weight.weight
+            if not (w.trained or w.saved):
+                return self.builder.constant(self.drawn(weight), w.dtype.replace("int64", "int"))
+            kind = self.builder.type_of(w.dtype.replace("int64", "int"))
+            shape = ir.Shape([int(d) for d in w.shape])
+            self.builder.names[weight.path] = 1
+            self.weights[weight.path] = ir.Value(name=weight.path, type=ir.TensorType(kind), shape=shape)
+        return self.weights[weight.path]
+
+    def drawn(self, weight: FlatWeight) -> Any:
+        """The numbers of a buffer that no file holds: the spec says what they are."""
+        from archdsl.lower.draws import drawn
+
+        if self.laws is None:
+            self.laws = laws_of(self.model)
+        law = self.laws.of(weight.block, weight.node, weight.weight)
+        shape = tuple(int(d) for d in weight.weight.shape)
+        return np.concatenate(list(drawn(law, shape, 0, weight.path))).reshape(shape)
+
+    def param(self, node: FlatParam) -> ir.Value:
+        self.builder.path = node.weight.path
+        if all(d.static for d in node.weight.weight.shape):
+            return self.weight(node.weight)
+        return self.made(node.weight)
+
+    def made(self, weight: FlatWeight) -> ir.Value:
+        """A constant whose size only the running model knows."""
+        from archdsl.lower.onnx.constants import constant
+
+        return constant(self, weight)
+
+    # --- products with weights ---
+
+    def linear(self, x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
+        """`x weightᵀ + bias`, weight [out, in] as torch has it."""
+        builder = self.builder
+        if self.target.offers("FusedMatMul", builder.own) and builder.dtype(x) == builder.own:
+            y = builder.add("FusedMatMul", [x, weight], {"transB": 1}, domain=CONTRIB)
+        elif weight.producer() is not None:  # an expert's, gathered: a Gemm reads it as it lies
+            return builder.add("Gemm", [x, weight, bias], {"transB": 1})  # type: ignore[no-any-return]
+        else:
+            y = builder.add("MatMul", [x, self.transpose(weight)])
+        return builder.add("Add", [y, bias]) if bias is not None else y  # type: ignore[no-any-return]
+
+    def transpose(self, weight: ir.Value) -> ir.Value:
+        """A weight with its two axes changed about: onnxruntime does it once, when it loads the graph."""
+        if weight not in self.transposed:
+            builder = self.builder
+            path, builder.path = builder.path, f"{weight.name}"
+            with builder.before_all():
+                builder.path = f"{weight.name}"
+                self.transposed[weight] = builder.add("Transpose", [weight], {"perm": [1, 0]})
+            builder.path = path
+        return self.transposed[weight]
+
+    # --- places ---
+
+    def places(self, length: Num) -> ir.Value:
+        """0, 1, … length - 1."""
+        builder = self.builder
+        if length.static:
+            return builder.constant(np.arange(int(length)), "int")
+        assert isinstance(length.value, Poly)
+        frame, key = builder.home(length.value), ("places", length.value)
+        if key not in frame.sizes:
+            with builder.at(length.value):
+                end = builder.number(length)
+                frame.sizes[key] = builder.add("Range", [builder.constant(0, "int"), end, builder.constant(1, "int")])
+        return frame.sizes[key]
+
+    def pairs(self, queries: Num, keys: Num) -> tuple[ir.Value, ir.Value]:
+        builder = self.builder
+        key = self.places(keys)
+        query = key
+        if queries.value != keys.value:
+            first = builder.add("Sub", [builder.number(keys), builder.number(queries)])
+            query = builder.add("Add", [self.places(queries), first])
+        return builder.add("Unsqueeze", [query, [-1]]), builder.add("Unsqueeze", [key, [0]])
+
+    # --- recurrences ---
+
+    def scan(self, flat: FlatScan) -> None:
+        builder = self.builder
+        builder.path = flat.path
+        node = flat.node
+        states = []
+        for start, state in zip(flat.starts, flat.body.inputs, strict=False):
+            if isinstance(start, Num):
+                shape = builder.vector(list(state.shape))
+                x = builder.add("Expand", [builder.number(start, state.dtype), shape])
+            else:
+                x = builder.cast(self.value(start), state.dtype)
+            states.append(x)
+        sequences = [self.value(v) for v in flat.sequences]
+
+        def body(*inputs: ir.Value) -> list[ir.Value]:
+            self.values.update(zip(flat.body.inputs, inputs, strict=True))
+            self.graph(flat.body)
+            return [self.value(v) for v in flat.body.outputs]
+
+        results = scan(builder, body, states, sequences, 1)
+        self.values.update(zip(flat.finals, results, strict=False))
+        self.values.update(zip(flat.stacked, results[len(node.starts) :], strict=True))
+
+    # --- experts ---
+
+    def experts(
+        self, flat: FlatOp, name: str, rows: ir.Value, weights: ir.Value, chosen: ir.Value, count: Num
+    ) -> ir.Value:
+        """Rows sorted by expert; a loop over the experts that have any; their answers added by weight, row by row."""
+        builder, block = self.builder, flat.blocks[name]
+        k = int(flat.node.active) if flat.node.active is not None else 1
+        add = builder.add
+        experts = add("Reshape", [chosen, [-1]])
+        pairs = add("Shape", [experts])
+        _, order = add("TopK", [experts, pairs], {"largest": 0}, outputs=2, types=("int", "int"))
+        ones = add("Expand", [builder.constant(1, "int"), pairs])
+        zeros = builder.constant(np.zeros(int(count), np.int64), "int")
+        counts = add("ScatterElements", [zeros, experts, ones], {"axis": 0, "reduction": "add"})
+        ends = add("CumSum", [counts, builder.constant(0, "int")])
+        starts = add("Sub", [ends, counts])
+        active = add("Reshape", [add("NonZero", [counts]), [-1]])
+        x = add("Gather", [rows, add("Div", [order, k])], {"axis": 0})
+        kind = self.builder.type_of(block.outputs[0].dtype)
+        sequence = ir.Value(
+            name=builder.unique(f"{builder.path}/SequenceEmpty"), type=ir.SequenceType(ir.TensorType(kind))
+        )
+        builder.frames[-1].nodes.append(
+            ir.node("SequenceEmpty", [], {"dtype": kind.value}, outputs=[sequence], name=sequence.name)
+        )
+        turns = add("Squeeze", [add("Shape", [active])])
+        body = self._expert_body(flat, block, x, active, starts, ends, kind)
+        answers = ir.Value(name=builder.unique(f"{builder.path}/answers"), type=ir.SequenceType(ir.TensorType(kind)))
+        builder.frames[-1].nodes.append(
+            ir.node("Loop", [turns, None, sequence], {"body": body}, outputs=[answers], name=answers.name)
+        )
+        y = add("ConcatFromSequence", [answers], {"axis": 0}, types=(block.outputs[0].dtype,))
+        # Back into the order of the pairs, and the answers of each row added.
+        places = add("Range", [builder.constant(0, "int"), add("Squeeze", [pairs]), builder.constant(1, "int")])
+        back = add("ScatterElements", [places, order, places], {"axis": 0})
+        width = int(block.outputs[0].shape[-1])
+        y = add("Reshape", [add("Gather", [y, back], {"axis": 0}), [-1, k, width]])
+        y = add("Mul", [y, add("Unsqueeze", [builder.cast(weights, block.outputs[0].dtype), [-1]])])
+        return add("ReduceSum", [y, [1]], {"keepdims": 0})  # type: ignore[no-any-return]
+
+    def _expert_body(
+        self,
+        flat: FlatOp,
+        block: FlatGraph,
+        rows: ir.Value,
+        active: ir.Value,
+        starts: ir.Value,
+        ends: ir.Value,
+        kind: ir.DataType,
+    ) -> ir.Graph:
+        builder, path = self.builder, flat.path
+        turn = ir.Value(name=builder.unique(f"{path}/turn"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+        going = ir.Value(name=builder.unique(f"{path}/going"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+        sequence = ir.Value(name=builder.unique(f"{path}/before"), type=ir.SequenceType(ir.TensorType(kind)))
+        frame = Frame()
+        with builder.within(frame):
+            expert = builder.add("Gather", [active, turn], {"axis": 0})
+            bounds = [
+                builder.add("Unsqueeze", [builder.add("Gather", [x, expert], {"axis": 0}), [0]]) for x in (starts, ends)
+            ]
+            part = builder.add("Slice", [rows, *bounds, [0]])
+            self.values[block.inputs[0]] = part
+            name = _symbol(block.inputs[0].shape[0].value)
+            if name:
+                frame.symbols[name] = builder.add("Shape", [part], {"start": 0, "end": 1})
+            self.expert.append(expert)
+            self.graph(block)
+            self.expert.pop()
+            builder.path = path
+            y = builder.cast(self.value(block.outputs[0]), block.outputs[0].dtype)
+            again = builder.add("Identity", [going])
+            longer = ir.Value(name=builder.unique(f"{path}/after"), type=ir.SequenceType(ir.TensorType(kind)))
+            frame.nodes.append(ir.node("SequenceInsert", [sequence, y], outputs=[longer], name=longer.name))
+        return ir.Graph(
+            [turn, going, sequence], [again, longer], nodes=frame.nodes, name=builder.unique(f"{path}/expert")
+        )
+
+
+def _symbol(value: Any) -> str:
+    """The name of a size that is a symbol itself."""
+    if isinstance(value, Poly) and len(value.terms) == 1:
+        monomial, coefficient = value.terms[0]
+        if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1 and isinstance(monomial[0][0], Symbol):
+            return monomial[0][0].name
+    return ""
+
+
+def _all(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    found: list[ir.Node] = []
+    for node in nodes:
+        found.append(node)
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                found += _all(list(attribute.as_graph()))
+    return found
+
+
+def _read(constants: Any, nodes: Sequence[ir.Node]) -> list[ir.Value]:
+    """The constants that some node reads."""
+    read = {id(x) for n in _all(nodes) for x in n.inputs if x is not None}
+    return [c for c in constants if id(c) in read]
+
+
+Emit = Callable[..., Any]
+_ = field

@@ -1,0 +1,62 @@
+"""What tests of the ONNX back end share: a model as PyTorch and as an ONNX session, of the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from torch import Tensor
+
+from archdsl.ir.graph import Model
+from archdsl.lower.onnx.store import inline, serialized
+from archdsl.lower.onnx.write import write
+
+
+def onnx_bytes(model: Model, module: torch.nn.Module, **options: Any) -> bytes:
+    """The model's graph with the weights of an emitted module, checked by onnx itself."""
+    written = write(model, **options)
+    inline(written, {k: t.detach().float().numpy() if t.is_floating_point() else t.numpy() for k, t in state(module)})
+    data = serialized(written)
+    check(data)
+    return data
+
+
+def state(module: torch.nn.Module) -> list[tuple[str, Tensor]]:
+    return list(module.state_dict(keep_vars=True).items())
+
+
+def check(data: bytes) -> None:
+    proto = onnx.load_from_string(data)
+    if any(n.domain for n in proto.graph.node):
+        return  # onnx knows nothing of onnxruntime's own operators
+    onnx.checker.check_model(proto, full_check=True)
+    onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+
+
+def session(data: bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+def run(data: bytes, inputs: Mapping[str, Tensor]) -> Sequence[Any]:
+    known = session(data)
+    wanted = {i.name for i in known.get_inputs()}
+    found: Sequence[Any] = known.run(None, {k: t.numpy() for k, t in inputs.items() if k in wanted})
+    return found
+
+
+def distance(ours: Any, theirs: Tensor) -> float:
+    """The largest difference, relative to the largest number."""
+    expected = theirs.detach().float().numpy()
+    found = np.asarray(ours, dtype=np.float32)
+    assert found.shape == expected.shape
+    same = found == expected  # infinities included
+    with np.errstate(invalid="ignore"):
+        difference = np.where(same, 0.0, np.abs(found - expected))
+    return float(difference.max(initial=0.0) / max(1.0, np.abs(expected[np.isfinite(expected)]).max(initial=0.0)))
