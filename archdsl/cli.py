@@ -263,13 +263,16 @@ def show(
     block: Annotated[
         str | None, typer.Option("--block", metavar="NAME", help="With --expand: only this block or model.")
     ] = None,
+    diagram: Annotated[
+        bool, typer.Option("--diagram", help="Print a block diagram, a Mermaid flowchart that Markdown pages show.")
+    ] = False,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Show a model: a tree with shapes and counts, the IR, or declared bodies as equations."""
-    if ir + expand + json > 1:
-        raise typer.BadParameter("choose one", param_hint="'--ir' / '--expand' / '--json'")
+    """Show a model: a tree with shapes and counts, the IR, a block diagram, or declared bodies as equations."""
+    if ir + expand + diagram + json > 1:
+        raise typer.BadParameter("choose one", param_hint="'--ir' / '--expand' / '--diagram' / '--json'")
     if block is not None and not expand:
         raise typer.BadParameter("it goes with --expand", param_hint="'--block'")
     if expand:
@@ -282,6 +285,12 @@ def show(
         from archdsl.ir.text import print_model
 
         sys.stdout.write(print_model(model))
+        return
+    if diagram:
+        from archdsl.analyses.diagram import diagram as drawing
+        from archdsl.lower.mermaid import mermaid
+
+        sys.stdout.write(mermaid(drawing(model)))
         return
     from archdsl.analyses.tree import tree
 
@@ -361,9 +370,7 @@ def explain(topic: Annotated[str, typer.Argument(metavar="CODE|OP|BLOCK", help="
 def list_(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="WORD", help="Only models of which each word is said: in a name, an author, a remark."
-        ),
+        typer.Argument(metavar="WORD", help="Only models of which each word is said: in a name, an author, a remark."),
     ] = None,
     kind: Annotated[
         list[str] | None,

@@ -167,6 +167,8 @@ def _load(module: torch.nn.Module, path: Path, device: torch.device) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    from archdsl.lower.weights import demand_same
+
     try:
         state = load_file(path, device=str(device))
     except FileNotFoundError:
@@ -175,21 +177,7 @@ def _load(module: torch.nn.Module, path: Path, device: torch.device) -> None:
         raise error("E0503", f"`{path}` is no safetensors file: {_line(problem)}") from None
     own = {name: tuple(t.shape) for name, t in module.state_dict().items()}
     theirs = {name: tuple(t.shape) for name, t in state.items()}
-    missing, extra = [n for n in own if n not in theirs], [n for n in theirs if n not in own]
-    other = [n for n in own if n in theirs and own[n] != theirs[n]]
-    notes = []
-    if missing:
-        notes.append(f"it lacks {len(missing)}: {', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}")
-    if extra:
-        notes.append(f"it has {len(extra)} more: {', '.join(extra[:3])}{', …' if len(extra) > 3 else ''}")
-    notes += [f"`{n}` is {list(theirs[n])}, and the model's is {list(own[n])}" for n in other[:3]]
-    if notes:
-        raise error(
-            "E0503",
-            f"`{path}` holds the weights of another model",
-            notes=notes,
-            help="`archdsl init` draws weights for a spec",
-        )
+    demand_same(path, own, theirs)
     module.load_state_dict(state)
 
 

@@ -124,7 +124,8 @@ def zoo_view(families: Sequence[ZooFamily]) -> Iterator[RenderableType]:
         about = f"[bold]{escape(family.name)}[/]" + (f" [dim]({escape(family.authors)})[/]" if family.authors else "")
         about += f": {escape(family.about)}" if family.about else ""
         for i, m in enumerate(family.models):
-            row = [escape(m.name), *([family.file] if wide else []), str(family.year or ""), m.kind, f"{m.parameters:,}"]
+            row = [escape(m.name), *([family.file] if wide else [])]
+            row += [str(family.year or ""), m.kind, f"{m.parameters:,}"]
             if experts:
                 row.append(f"{m.active:,}" if m.active != m.parameters else "")
             table.add_row(*row, about if i == 0 else "")

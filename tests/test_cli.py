@@ -344,10 +344,9 @@ def test_every_block_and_primitive_can_be_explained() -> None:
 def test_list(run: Run) -> None:
     lines = run("list").out.splitlines()
     assert any(re.match(r"gpt2_xl +gpt2\.arch", line) for line in lines)
-    entries = json.loads(run("list", "--json").out)["models"]
-    assert {"name": "gpt2_xl", "kind": "variant", "file": "gpt2.arch"}.items() <= next(
-        e for e in entries if e["name"] == "gpt2_xl"
-    ).items()
+    families = json.loads(run("list", "--json").out)["families"]
+    models = {m["name"]: m for f in families if f["file"] == "gpt2.arch" for m in f["models"]}
+    assert {"declared": "variant", "kind": "decoder"}.items() <= models["gpt2_xl"].items()
 
 
 def test_every_model_of_the_zoo_is_described() -> None:

@@ -7,19 +7,20 @@ is repeated. Ops that only move, cast or drop numbers, masks and checks are not 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from archdsl.analyses.branches import MOVES
 from archdsl.analyses.kinds import ATTENDS, every_node
-from archdsl.ir.dims import Expr, Num, Poly, expr_text
+from archdsl.ir.dims import Lit, Num, Poly, expr_text, free_names
 from archdsl.ir.graph import (
     Block,
     CallNode,
     CondNode,
     Graph,
-    Handle,
     LoopNode,
     Model,
     Node,
@@ -28,11 +29,10 @@ from archdsl.ir.graph import (
     ScanNode,
     Value,
     WeightNode,
-    node_outputs,
     subgraphs,
 )
 from archdsl.ir.masks import Mask
-from archdsl.ir.static import Template, Word
+from archdsl.ir.static import Instance, Template, Word
 from archdsl.syntax import ast
 
 # --- the drawing ------------------------------------------------------------------------------------------------------
@@ -68,12 +68,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Arrow:
-    """Where data goes, by ids of boxes. `back` is a state that the next step reads."""
+    """Where data goes, by ids of boxes."""
 
     source: str
     target: str
     label: str = ""
-    back: bool = False
 
 
 @dataclass
@@ -91,10 +90,13 @@ DISTINCT = 3
 """Layers of a stack that are drawn apart; with more that differ in sizes alone, the first stands for all."""
 
 SIGNS = {"plus": "+", "minus": "−", "times": "×", "divide": "÷"}
-QUIET = frozenset({"cast", "cast_like", "dropout", "stop_gradient", "expand", "identity"})
-UNTOLD = frozenset({"eps", "momentum", "dropout", "rate", "axis", "keep", "padding", "rotated", "init_std"})
+QUIET = MOVES | {"dropout", "stop_gradient", "identity"}
+UNTOLD = frozenset({"eps", "momentum", "dropout", "rate", "start", "axis", "keep", "padding"})
 """Options that a drawing does not say."""
 LONG = 44
+"""Characters of a block given as an option, beyond which only its name is told."""
+
+_GROUPED = re.compile(r"(?<=\d)_(?=\d)")
 
 
 def diagram(model: Model) -> Diagram:
@@ -117,11 +119,11 @@ def _draw(model: Model, depth: int) -> Diagram:
     env = dict(inputs)
     pen.graph(model.block.graph, env, root, 0)
     outputs = list(model.outputs)
-    for i, (name, value) in enumerate(outputs):
-        title = name or ("output" if len(outputs) == 1 else f"output {i + 1}")
+    for i, (told, value) in enumerate(outputs):
+        title = told or ("output" if len(outputs) == 1 else f"output {i + 1}")
         box = pen.box(root, "output", [title, shape_text(value)])
         pen.arrows += [Arrow(s, box.id) for s in pen.sources(env, value, root)]
-    return _tidy(Diagram(root, pen.arrows))
+    return _tidy(Diagram(root, pen.arrows), pen.carried)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
@@ -136,6 +138,13 @@ def number_text(n: Num) -> str:
     return f"{float(n.value):g}"
 
 
+def _plain(n: Num) -> bool:
+    """Whether a number is best told by its value: it was written as one, or its names are not the block's own."""
+    return n.static and (
+        isinstance(n.value, int) or any("." in name for name in free_names(n.expr)) or isinstance(n.expr, Lit)
+    )
+
+
 def shape_text(value: Value) -> str:
     return f"[{', '.join(number_text(d) for d in value.shape)}]"
 
@@ -146,6 +155,8 @@ def option_text(value: Any) -> str:
         return ""
     if isinstance(value, Num):
         return number_text(value)
+    if isinstance(value, Instance):
+        return f"{value.name}, shared"
     if isinstance(value, Mask):
         return "" if value.rule == "full" else str(value)
     if isinstance(value, Template):
@@ -154,7 +165,7 @@ def option_text(value: Any) -> str:
         return text if len(text) <= LONG else value.name
     if isinstance(value, tuple):
         texts = [option_text(v) for v in value]
-        return " × ".join(texts) if texts and all(texts) else ""
+        return ", ".join(texts) if all(texts) else ""
     return str(value) if isinstance(value, str | Word) and str(value) else ""
 
 
@@ -166,15 +177,17 @@ def _options(header: ast.Header, options: Mapping[str, Any], computed: Iterable[
         if hyper.name in UNTOLD or hyper.name in computed:
             continue
         text = option_text(value)
-        default = hyper.default.span.text.replace("_", "") if hyper.default is not None else None
-        if not text or (default is not None and text.replace(",", "") == default):
+        default = _GROUPED.sub("", hyper.default.span.text) if hyper.default is not None else ""
+        if not text or text.replace(",", "") in (default, default.partition("(")[0]):
             continue
         found.append(_said(hyper.name, text, value))
     return found
 
 
 def _said(name: str, text: str, value: Any) -> str:
-    """`12 heads`, `position rope(theta 10,000)`, `mask causal`."""
+    """`12 heads`, `position rope(theta 10,000)`, `mask causal`; a text as it is."""
+    if isinstance(value, str):
+        return text
     if isinstance(value, Num) and value.static and name.endswith("s") and text != "1":
         return f"{text} {name.replace('_', ' ')}"
     return f"{name.replace('_', ' ')} {text}"
@@ -199,8 +212,10 @@ class _Pen:
         self.depth = depth
         self.arrows: list[Arrow] = []
         self.count = 0
-        self.waiting: dict[int, list[str]] = {}
+        self.waiting: dict[int, tuple[Role, list[str]]] = {}
         self.tied: dict[int, str] = {}
+        self.carried: set[str] = set()
+        """Boxes that the next turn of a stack reads, whether or not anything does after the last."""
 
     def box(self, group: Group, role: Role, lines: Sequence[str]) -> Box:
         self.count += 1
@@ -217,9 +232,9 @@ class _Pen:
     def sources(self, env: dict[int, Source], value: Value, group: Group) -> Source:
         """The boxes of a value; what has waited for a reader is drawn now."""
         found = env.get(id(value), ())
-        lines = self.waiting.get(id(value))
-        if not found and lines is not None:
-            found = env[id(value)] = (self.box(group, "weights" if len(lines) > 1 else "op", lines).id,)
+        waits = self.waiting.get(id(value))
+        if not found and waits is not None:
+            found = env[id(value)] = (self.box(group, *waits).id,)
         return found
 
     def connect(self, env: dict[int, Source], box: Box, group: Group, values: Iterable[tuple[Value, str]]) -> None:
@@ -245,7 +260,7 @@ class _Pen:
             for value, inner in zip(node.outputs, node.otherwise.outputs, strict=False):
                 self.hand(env, inner, value)
         elif isinstance(node, ParamNode):
-            self.waiting[id(node.output)] = [node.name, shape_text(node.output)]
+            self.waiting[id(node.output)] = ("weights", [node.name, shape_text(node.output)])
         elif isinstance(node, WeightNode):
             self.tied[id(node.output)] = f"tied to {node.instance.label or node.instance.name}"
 
@@ -254,9 +269,10 @@ class _Pen:
         if inner is None:
             return
         env[id(outer)] = env.get(id(inner), ())
-        for waits in (self.waiting, self.tied):
-            if id(inner) in waits:
-                waits[id(outer)] = waits[id(inner)]  # type: ignore[assignment,index]
+        if id(inner) in self.waiting:
+            self.waiting[id(outer)] = self.waiting[id(inner)]
+        if id(inner) in self.tied:
+            self.tied[id(outer)] = self.tied[id(inner)]
 
     # --- primitives ---
 
@@ -264,18 +280,25 @@ class _Pen:
         values = [v for v in node.inputs if isinstance(v, Value)]
         if node.op.is_mask(node.options) or (node.outputs and node.outputs[0].is_bool):
             return
-        if values and (node.op.regroups(node) is not None or node.op.name in QUIET) and not node.weights:
+        if values and _is_quiet(node, values[0]):
             for output in node.outputs:
                 self.hand(env, values[0], output)
             return
         tied = [self.tied[id(v)] for v in values if id(v) in self.tied]
-        seen = [v for v in values if env.get(id(v)) or id(v) in self.waiting]
-        if not seen and not node.weights and not tied:
-            for output in node.outputs:
-                self.waiting[id(output)] = [node.op.name]
+        live = [v for v in values if env.get(id(v))]
+        waits = [v for v in values if not env.get(id(v)) and id(v) in self.waiting]
+        if node.weights:  # places that are looked up in a table of positions go without saying
+            waits = [v for v in waits if self.waiting[id(v)][0] != "op"]
+        if not live and not node.weights and not tied and len(waits) < 2:
+            if waits:
+                role, lines = self.waiting[id(waits[0])]
+                made = (role, [*lines, *self.op_box(node, values, tied)[1]])
+            else:
+                made = ("op", [node.op.name])
+            self.waiting.update(dict.fromkeys(map(id, node.outputs), made))
             return
         box = self.box(group, *self.op_box(node, values, tied))
-        self.connect(env, box, group, ((v, "") for v in seen))
+        self.connect(env, box, group, ((v, "") for v in values if v in live or v in waits))
         for output in node.outputs:
             env[id(output)] = (box.id,)
 
@@ -285,14 +308,14 @@ class _Pen:
             constant = next((v for v in node.inputs if isinstance(v, Num)), None)
             if constant is None:
                 return "sum", [sign]
-            text = number_text(constant) if constant.static else expr_text(constant.expr)
+            text = number_text(constant) if _plain(constant) else expr_text(constant.expr)
             first = isinstance(node.inputs[0], Num) and node.op.name in ("minus", "divide")
             return "op", [f"{text} {sign}" if first else f"{sign} {text}"]
-        lines = [_titled(node.instance.label if node.instance is not None else node.name, node.op.name)]
+        lines = [_titled(_step(node), node.op.name)]
         table = [w for w in node.weights if w.kind == "embedding"]
         if table:
             lines.append(" × ".join(number_text(d) for d in table[0].shape))
-        else:
+        elif not node.blocks:
             lines += _options(node.op.header, node.options)
         lines += tied
         for name, call in node.blocks.items():
@@ -310,16 +333,12 @@ class _Pen:
             return
         if block.library or block.before is not None or level >= self.depth:
             box = self.box(group, _role_of_block(block), _block_lines(node))
-            given = [
-                (v, name if i else "")
-                for i, (v, name) in enumerate(zip(node.inputs, block.tensor_names, strict=False))
-                if v is not None
-            ]
-            first = given[0][0] if given else None
-            self.connect(env, box, group, ((v, "" if v is first else name) for v, name in given))
+            given = [(v, name) for v, name in zip(node.inputs, block.tensor_names, strict=False) if v is not None]
+            said = block.before is None  # else some of them are what was prepared, under names of no concern
+            self.connect(env, box, group, ((v, name if i and said else "") for i, (v, name) in enumerate(given)))
             env.update({id(v): (box.id,) for v in node.outputs})
             return
-        inner = self.group(group, _title(node))
+        inner = self.group(group, f"{_titled(_step(node), block.name)}{_shared(node)}")
         self.inside(node, env, inner, level + 1)
 
     def inside(self, node: CallNode, env: dict[int, Source], group: Group, level: int) -> None:
@@ -330,11 +349,9 @@ class _Pen:
             local[id(own)] = ()
             if value is not None:
                 local[id(own)] = self.sources(env, value, group)
-        for context, value in zip(block.contexts, node.contexts, strict=False):
-            if isinstance(context.value, Value) and isinstance(value, Value):
-                self.hand(local, value, context.value)
-            elif isinstance(context.value, Value) and isinstance(value, Handle):
-                self.tied[id(context.value)] = f"tied to {value.instance.label or value.instance.name}"
+        for context, given in zip(block.contexts, node.contexts, strict=False):
+            if isinstance(context.value, Value) and isinstance(given, Value):
+                self.hand(local, given, context.value)
         self.graph(block.graph, local, group, level)
         for value, made in zip(node.outputs, (v for v in block.graph.outputs if v is not None), strict=False):
             self.sources(local, made, group)
@@ -352,23 +369,25 @@ class _Pen:
                 frame = self.group(group, f"× {times}")
                 times = 1
             for bodies, count in part:
-                carried, given = self.turn(node.bodies[bodies[0]], carried, env, frame, level, count * times, bodies)
-                emitted.update({b: given for b in bodies})
+                carried, given = self.turn(node, bodies, carried, env, frame, level, count * times)
+                emitted.update(dict.fromkeys(bodies, given))
         env.update({id(v): s for v, s in zip(node.outputs, carried, strict=False)})
         for turn, values in zip(node.turns, node.emitted, strict=False):
             env.update({id(v): s for v, s in zip(values, emitted.get(turn, []), strict=False)})
 
     def turn(
         self,
-        body: Graph,
+        node: LoopNode,
+        alike: Sequence[int],
         carried: list[Source],
         env: dict[int, Source],
         group: Group,
         level: int,
         times: int,
-        alike: Sequence[int],
     ) -> tuple[list[Source], list[Source]]:
-        """One group for `times` turns of a body: what it carries on, and what it emits."""
+        """One group for `times` turns of a body (the first of those that are alike): what it carries on, and what it
+        emits."""
+        body = node.bodies[alike[0]]
         local = dict(env)
         local.update({id(v): s for v, s in zip(body.inputs, carried, strict=True)})
         said = f" × {times}" if times > 1 else ""
@@ -376,16 +395,18 @@ class _Pen:
         calls = [n for n in body.nodes if isinstance(n, CallNode)]
         alone = len(calls) == 1 and not any(isinstance(n, OpNode | LoopNode | ScanNode) for n in body.nodes)
         if alone and not (calls[0].block.library or calls[0].block.before is not None or level >= self.depth):
-            inner = self.group(group, f"{_title(calls[0])}{said}{differ}")
-            for node in body.nodes:
-                if node is calls[0]:
+            inner = self.group(group, f"{_layer(calls[0], node.variable)}{said}{differ}")
+            for part in body.nodes:
+                if part is calls[0]:
                     self.inside(calls[0], local, inner, level + 1)
                 else:
-                    self.node(node, local, inner, level)
+                    self.node(part, local, inner, level)
         else:
             inner = self.group(group, f"{said.strip()}{differ}") if said else group
             self.graph(body, local, inner, level)
         made = [self.sources(local, v, inner) if v is not None else () for v in body.outputs]
+        if len(node.turns) > 1:
+            self.carried.update(s for sources in made[: len(carried)] for s in sources)
         return made[: len(carried)], made[len(carried) :]
 
     def scan(self, node: ScanNode, env: dict[int, Source], group: Group, level: int) -> None:
@@ -406,23 +427,38 @@ class _Pen:
         outputs = node.body.outputs
         ends = [self.sources(local, v, inner) if v is not None else () for v in outputs]
         for state, sources in zip(states, ends, strict=False):
-            self.arrows += [Arrow(s, state.id, back=True) for s in sources if s != state.id]
+            after = self.box(inner, "state", [f"next {state.lines[0]}"])
+            self.arrows += [Arrow(s, after.id) for s in sources]
         env.update({id(v): s for v, s in zip(node.finals, ends, strict=False)})
         env.update({id(v): s for v, s in zip(node.stacked, ends[carried:], strict=False)})
 
 
-def _title(node: CallNode) -> str:
-    alias = node.alias if node.alias and node.alias != node.block.name else ""
-    return f"{node.block.name} ({alias})" if alias and alias not in ("blocks", node.name) else node.block.name
+def _is_quiet(node: OpNode, value: Value) -> bool:
+    """Whether an op only moves, casts, drops or cuts off numbers of its first input."""
+    if node.weights:
+        return False
+    cuts = node.op.name == "index" and node.outputs[0].rank == value.rank
+    return cuts or node.op.name in QUIET or node.op.regroups(node) is not None
+
+
+def _layer(node: CallNode, variable: str) -> str:
+    """`layer (dense)`; the block alone where it is called like it, like its step or like the loop's variable."""
+    block = node.block.name
+    said = "" if node.alias in ("", block, node.name, variable) else f" ({node.alias})"
+    return f"{block}{said}{_shared(node)}"
+
+
+def _step(node: CallNode | OpNode) -> str:
+    return node.instance.label if node.instance is not None else node.name
+
+
+def _shared(node: CallNode) -> str:
+    return ", shared" if node.instance is not None else ""
 
 
 def _block_lines(node: CallNode) -> list[str]:
     block = node.block
-    step = node.instance.label if node.instance is not None else node.name
-    lines = [_titled(step, block.name)]
-    if node.instance is not None:
-        lines[0] = f"{lines[0]}, shared"
-    return lines + _options(block.header, block.hypers, block.local)
+    return [f"{_titled(_step(node), block.name)}{_shared(node)}", *_options(block.header, block.hypers, block.local)]
 
 
 def _role_of_block(block: Block) -> Role:
@@ -510,27 +546,37 @@ def _outline(graph: Graph) -> tuple[Any, ...]:
     return tuple(found)
 
 
-# --- what is left ------------------------------------------------------------------------------------------------------
+# --- what is left -----------------------------------------------------------------------------------------------------
 
 
-def _tidy(drawn: Diagram) -> Diagram:
-    """Without arrows told twice, without boxes that nothing joins, without empty groups; ops in a row are one box."""
+def _tidy(drawn: Diagram, carried: set[str]) -> Diagram:
+    """Without arrows told twice, without what leads to no output and to no next turn (it makes masks), without empty
+    groups; ops in a row are one box."""
     arrows = list(dict.fromkeys(drawn.arrows))
-    joined = {i for a in arrows for i in (a.source, a.target)}
-    _keep(drawn.root, joined)
-    drawn.arrows = arrows
+    sources: dict[str, list[str]] = {}
+    for arrow in arrows:
+        sources.setdefault(arrow.target, []).append(arrow.source)
+    used: set[str] = set()
+    todo = [b.id for b in drawn.root.boxes() if b.id in carried or (b.role in ("output", "state") and b.id in sources)]
+    while todo:
+        box = todo.pop()
+        if box not in used:
+            used.add(box)
+            todo += sources.get(box, [])
+    _keep(drawn.root, used)
+    drawn.arrows = [a for a in arrows if a.target in used]
     _fold(drawn)
     return drawn
 
 
-def _keep(group: Group, joined: set[str]) -> None:
+def _keep(group: Group, used: set[str]) -> None:
     kept: list[Box | Group] = []
     for part in group.parts:
         if isinstance(part, Group):
-            _keep(part, joined)
+            _keep(part, used)
             if part.parts:
                 kept.append(part)
-        elif part.id in joined:
+        elif part.id in used:
             kept.append(part)
     group.parts = kept
 
@@ -555,11 +601,10 @@ def _fold(drawn: Diagram) -> None:
         source, target = boxes[renamed.get(arrow.source, arrow.source)], boxes[arrow.target]
         if (
             target.role == "op"
-            and source.role in ("op", "weights")
+            and source.role in ("op", "weights", "norm")
             and len(target.lines) == 1
             and into[target.id] == 1
             and out[arrow.source] == 1
-            and not arrow.back
             and not arrow.label
             and group_of[source.id] is group_of[target.id]
         ):
@@ -567,7 +612,7 @@ def _fold(drawn: Diagram) -> None:
             group_of[target.id].parts.remove(target)
             renamed[target.id] = source.id
     drawn.arrows = [
-        Arrow(renamed.get(a.source, a.source), renamed.get(a.target, a.target), a.label, a.back)
+        Arrow(renamed.get(a.source, a.source), renamed.get(a.target, a.target), a.label)
         for a in drawn.arrows
         if a.target not in renamed
     ]

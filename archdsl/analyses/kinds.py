@@ -2,13 +2,14 @@
 
 Each model is of the first kind that fits:
 
-* **encoder-decoder**: an output follows the places of a sequence of tokens and depends on another input too, an image or
-  a sequence with places of its own.
+* **encoder-decoder**: an output follows the places of a sequence of tokens and depends on another input too, an image
+  or a sequence with places of its own.
 * **vision**: an image comes in: real numbers with two axes beside those of batch and channels, or a grid of ids.
 * **recurrent**: a state goes from place to place (a scan, a recurrent primitive), and nothing attends.
 * **convolutional**: convolutions bring places together, and nothing attends.
 * **layer**: vectors come in and no layers are stacked: a part of a model.
-* **decoder**: no later token reaches an earlier place of the output, as the model claims of its head or as can be proved.
+* **decoder**: no later token reaches an earlier place of the output, as the model claims of its head or as can be
+  proved.
 * **encoder**: everything else; places are read from both sides.
 """
 

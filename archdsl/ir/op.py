@@ -103,6 +103,8 @@ class OnnxScope(Protocol):
 
     by_row: bool
     """Whether the rows of a batch stand at places of their own: what is made of places then has an axis of batch."""
+    in_steps: bool
+    """Whether this is a step of decoding, in which queries may be the newest of the keys."""
     own: str
     """What `float` is in this graph: `float32`, `float16` or `bfloat16`."""
 
@@ -151,6 +153,16 @@ class OnnxScope(Protocol):
     def pairs(self, queries: Num, keys: Num) -> tuple[Any, Any]:
         """The places of queries [queries, 1] and of keys [1, keys], int64, the last query standing at the last key:
         what masks and distances are made of. `by_row` they are [batch, 1, queries, 1] and [batch, 1, 1, keys]."""
+
+    def newest(self, i: int) -> Any:
+        """Input i along the axis of queries rather than that of keys: where the keys are all places, its newest."""
+
+    @property
+    def valid(self) -> Any:
+        """Which of the new places are real [batch, time], where rows may be padded; else None."""
+
+    def dimension(self, x: Any, axis: int) -> Any:
+        """The size of an axis, counted from the right, as a vector of one int64 that may stand in a list."""
 
     def scan(
         self, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any], axis: int = 1
@@ -289,6 +301,17 @@ class Application(Protocol):
 NumpyFunction = Callable[..., Any]
 
 
+@dataclass(frozen=True)
+class State:
+    """What a recurrence hands from one step of decoding to the next: zeros before the first place."""
+
+    name: str
+    shape: Shape
+    dtype: str
+    axis: int
+    """The axis of the output along which it runs."""
+
+
 class Primitive:
     """Base of all primitives. A subclass gives `signature`, its docstring (the first line is the reference's), `torch`,
     and whatever of `check`, `shapes`, `dtypes`, `weights`, `reads`, `build` the signature cannot say."""
@@ -306,6 +329,13 @@ class Primitive:
     numpy: ClassVar[str | NumpyFunction | None] = None
     """How to compute it with numpy in a weight's first value: a function's name in numpy, or a function; None where it
     cannot stand there."""
+    placed: ClassVar[bool] = False
+    """Whether its ONNX form asks for places by `places` and `pairs` alone, so that it can stand at any step."""
+    by_rows: ClassVar[bool] = False
+    """Whether its ONNX form takes tensors with a further axis in front: places that differ by row. Element-wise ops
+    do."""
+    absorbs: ClassVar[bool] = False
+    """Whether it can read keys and values in the form of what they are linear maps of: see `onnx_absorbed`."""
     operator: ClassVar[str] = ""
     """The ONNX operator that it is, its inputs being brought to the type of the result."""
     examples: ClassVar[tuple[Example, ...]] = ()
@@ -400,11 +430,35 @@ class Primitive:
             raise TypeError(f"{type(self).__name__} says nothing of experts")
         return None
 
+    def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
+        """Of inputs of which every place up to the own is read: the axis along which that is so, and what to call
+        them. In decoding they are cached."""
+        return {}
+
+    def states(self, node: OpNode) -> Sequence[State]:
+        """What a recurrence along an axis hands from one step of decoding to the next."""
+        return ()
+
+    def is_linear_map(self, node: OpNode) -> bool:
+        """Whether the output is, place by place, a linear map of the inputs' last axis that knows nothing of places:
+        then whatever reads it whole may be kept in the form of the inputs."""
+        return False
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """The output in ONNX (or a sequence of one for each output), made of nodes that `g` adds."""
         if not self.operator:
             raise TypeError(f"{type(self).__name__} says nothing of ONNX")
         return getattr(g, self.operator)(*g.args())
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """The same for the new places of a sequence, given the states after those before them: the output (or a
+        sequence of one for each), and the states after the last of them."""
+        raise TypeError(f"{type(self).__name__} has states and says nothing of steps")
+
+    def onnx_absorbed(self, node: OpNode, g: OnnxScope, rows: Any, keys: Any, values: Any) -> Any:
+        """The output where keys and values are linear maps of `rows` [batch, 1, source, dim]: the maps are `keys` [1,
+        heads, dim, key_dim] and `values` [1, heads, dim, value_dim]."""
+        raise TypeError(f"{type(self).__name__} does not absorb maps")
 
     def has_grouped(self) -> bool:
         return type(self).torch_grouped is not Primitive.torch_grouped

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from archdsl.analyses.diagram import Box, Diagram, Group
 
+# Room for a frame's title above the arrows that enter it, and no line broken but where it was meant to be.
+_LAYOUT = '%%{init: {"flowchart": {"subGraphTitleMargin": {"top": 4, "bottom": 20}, "wrappingWidth": 400}}}%%'
 _SHAPES = {
     "input": ('(["', '"])'),
     "output": ('(["', '"])'),
@@ -23,24 +27,35 @@ _COLORS = {
     "op": "fill:#e6f4e4,stroke:#6aa864",
     "state": "fill:#e4dff5,stroke:#7d6bb5",
 }
+# Half transparent: the page may be light or dark, and a frame may stand in another.
+_FRAME = "fill:#80808018,stroke:#808080"
 
 
 def mermaid(drawn: Diagram) -> str:
     """The text of a flowchart, from top to bottom, ending with a line end."""
-    lines = ["flowchart TB"]
+    lines = [_LAYOUT, "flowchart TB"]
     for part in drawn.root.parts:
         lines += _part(part, "  ")
     for arrow in drawn.arrows:
-        line = "-.->" if arrow.back else "-->"
         label = f"|{_escape(arrow.label)}|" if arrow.label else ""
-        lines.append(f"  {arrow.source} {line}{label} {arrow.target}")
+        lines.append(f"  {arrow.source} -->{label} {arrow.target}")
     roles: dict[str, list[str]] = {}
     for box in drawn.root.boxes():
         roles.setdefault(box.role, []).append(box.id)
     for role, ids in roles.items():
         lines.append(f"  classDef {role} {_COLORS[role]},color:#222222")
         lines.append(f"  class {','.join(ids)} {role}")
+    frames = list(_frames(drawn.root))
+    if frames:
+        lines += [f"  classDef frame {_FRAME}", f"  class {','.join(frames)} frame"]
     return "\n".join(lines) + "\n"
+
+
+def _frames(group: Group) -> Iterator[str]:
+    for part in group.parts:
+        if isinstance(part, Group):
+            yield part.id
+            yield from _frames(part)
 
 
 def _part(part: Box | Group, indent: str) -> list[str]:

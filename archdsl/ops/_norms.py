@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Primitive, TorchScope
+from archdsl.ir.op import Application, OnnxScope, Primitive, TorchScope
 from archdsl.ops._common import demand_floats, equals, first_input, number
 
 DEFAULTS = {"eps": 1e-5, "momentum": 0.1}
@@ -35,3 +37,17 @@ def channels_second(node: OpNode, e: TorchScope, module: str, axis: int) -> str:
     if first_input(node).rank == 3:
         return f"{module}({e.at(0)}.transpose(1, 2)).transpose(1, 2)"
     return f"{module}({e.at(0)}.movedim(-1, 1)).movedim(1, -1)"
+
+
+def per_channel(g: OnnxScope, x: Any, after: int) -> Any:
+    """Numbers of channels, as they stand before that many other axes."""
+    return g.Reshape(x, [-1] + [1] * after) if after else x
+
+
+def scaled(g: OnnxScope, x: Any, square: Any, eps: Any, mean: Any = None, after: int = 0) -> Any:
+    """x in float32, each channel by a mean and a variance that are known: onnxruntime computes the factor and the term
+    once, when it loads the graph."""
+    gain, bias = (g.cast(g.weight(name), "float32") for name in ("weight", "bias"))
+    factor = g.Div(gain, g.Sqrt(g.Add(g.cast(square, "float32"), eps)))
+    term = bias if mean is None else g.Sub(bias, g.Mul(g.cast(mean, "float32"), factor))
+    return g.Add(g.Mul(x, per_channel(g, factor, after)), per_channel(g, term, after))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode, Value, Weight
-from archdsl.ir.op import EVERYWHERE, Application, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, TorchScope, same
 from archdsl.ops._common import called, demand_like, demand_own_type, first_input, listed, number, own_but
+from archdsl.ops._onnx import with_kernel
 
 
 def recurrent_weights(call: Application, gates: int, suffix: str) -> Sequence[Weight]:
@@ -40,6 +41,8 @@ class Layer(Primitive):
     own_type = True
 
     gates: ClassVar[int]
+    order: ClassVar[tuple[int, ...]]
+    """Which of torch's gates stands where in ONNX."""
 
     def check(self, call: Application) -> None:
         demand_own_type(self, call)
@@ -51,6 +54,36 @@ class Layer(Primitive):
         time = EVERYWHERE if node.options["reverse"] else same(1)
         states: list[Reads] = [(same(0), EVERYWHERE) if isinstance(h, Value) else () for h in node.inputs[1:]]
         return ((same(0), time, EVERYWHERE), *states)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x = g.Transpose(with_kernel(g, g.arg(0)), perm=[1, 0, 2])
+        kind = g.dtype(x)
+        starts = [g.Unsqueeze(g.arg(i, kind), [0]) for i in range(1, len(node.inputs)) if g.has(i)]
+        bias = None
+        if node.options["bias"]:
+            bias = g.Concat(*(self.reordered(g, f"bias_{n}_l0", kind) for n in ("ih", "hh")), axis=1)
+        y = self.along_time(
+            node, g, x, *(self.reordered(g, f"weight_{n}_l0", kind) for n in ("ih", "hh")), bias, starts
+        )
+        return g.Transpose(g.Squeeze(y, [1]), perm=[1, 0, 2])
+
+    def reordered(self, g: OnnxScope, name: str, dtype: str) -> Any:
+        """A weight with its gates in the order of ONNX, and an axis of directions."""
+        weight = g.cast(g.weight(name), dtype)
+        if self.gates > 1:
+            parts = g.Split(weight, axis=0, num_outputs=self.gates, outputs=self.gates)
+            weight = g.Concat(*(parts[i] for i in self.order), axis=0)
+        return g.Unsqueeze(weight, [0])
+
+    def along_time(
+        self, node: OpNode, g: OnnxScope, x: Any, inputs: Any, states: Any, bias: Any, starts: Sequence[Any]
+    ) -> Any:
+        """The operator: [time, batch, inputs] to [time, 1, batch, hidden]."""
+        return getattr(g, self.name.upper())(x, inputs, states, bias, None, *starts, **self.attributes(node))
+
+    def attributes(self, node: OpNode) -> dict[str, Any]:
+        direction = "reverse" if node.options["reverse"] else "forward"
+        return {"hidden_size": int(number(node, "hidden")), "direction": direction}
 
     def constructor(self, node: OpNode, e: TorchScope, cls: str, more: str = "") -> str:
         bias = "" if node.options["bias"] else ", bias=False"
@@ -94,6 +127,12 @@ class Cell(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = first_input(node).rank
         return (own_but(rank, rank - 1),) * len(node.inputs)
+
+    def gates_of(self, node: OpNode, g: OnnxScope, kind: str, i: int) -> Any:
+        """An input (`ih`) or a state (`hh`) by its weights."""
+        own = node.outputs[0].dtype
+        bias = g.cast(g.weight(f"bias_{kind}"), own) if node.options["bias"] else None
+        return g.linear(g.arg(i, own), g.cast(g.weight(f"weight_{kind}"), own), bias)
 
     def module(self, node: OpNode, e: TorchScope, cls: str, more: str = "") -> str:
         bias = "" if node.options["bias"] else ", bias=False"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Reads, TorchScope
+from archdsl.ir.op import Application, OnnxScope, Reads, TorchScope
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import AxisOp, first_input, own_places, written
 
@@ -19,6 +20,10 @@ class Running(AxisOp):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (own_places(first_input(node).rank),)
+
+    def terms(self, node: OpNode, g: OnnxScope) -> Any:
+        """The input, real numbers in float32."""
+        return g.arg(0, "int" if node.outputs[0].dtype == "int" else "float32")
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.{self.name}({written(node)})"

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 
 from archdsl.ir.dims import Num, Shape, add, binary, floordiv, free_names, num, product, shape_text, sub
 from archdsl.ir.graph import OpNode, Weight
-from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, OnnxScope, Primitive, Reads, TorchScope, same
 from archdsl.ir.static import ListValue, kind_of
 from archdsl.ops._common import demand_floats, demand_own_type, equals, first_input, listed, number
+from archdsl.ops._onnx import END, with_kernel
 
 Options = Mapping[str, Any]
 
@@ -179,6 +180,24 @@ class Sliding(Primitive):
         reads[self.channel_axis(rank)] = channels
         return (tuple(reads),)
 
+    def onnx_applied(self, node: OpNode, g: OnnxScope, function: Callable[[Any], Any]) -> Any:
+        """`function` of the input in the order of axes of ONNX, [batch, channels, time], and the way back."""
+        x, rank = with_kernel(g, g.arg(0)), first_input(node).rank
+        if self.spatial == 2:
+            return function(x)
+        lead = g.Shape(x, start=0, end=rank - 2) if rank > 3 else None
+        if rank != 3:
+            x = g.Reshape(x, [-1, g.size(0, -2), g.size(0, -1)])
+        y = g.Transpose(function(g.Transpose(x, perm=[0, 2, 1])), perm=[0, 2, 1])
+        if rank == 2:
+            return g.Squeeze(y, [0])
+        return y if lead is None else g.Reshape(y, [lead, -1, node.outputs[0].shape[-1]])
+
+    def onnx_weights(self, node: OpNode, g: OnnxScope) -> list[Any]:
+        """The weight, and the bias if there is one."""
+        kind = g.dtype(with_kernel(g, g.arg(0)))
+        return [g.cast(g.weight(name), kind) for name in ("weight", *(("bias",) if node.options["bias"] else ()))]
+
     def applied(self, node: OpNode, e: TorchScope, function: Callable[[str], str]) -> str:
         """`function` of the input in torch's order of axes, [batch, channels, time], and the way back."""
         if self.spatial == 2:
@@ -276,6 +295,17 @@ class Convolution(Windowed):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return self.reads_of_windows(node, EVERYWHERE)
 
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        found = self.windows(node.options)
+        attributes = {
+            "kernel_shape": [int(w.kernel) for w in found],
+            "strides": [int(w.stride) for w in found],
+            "dilations": [int(w.dilation) for w in found],
+            "pads": [int(w.before) for w in found] + [int(w.after) for w in found],
+            "group": int(number(node, "groups")),
+        }
+        return self.onnx_applied(node, g, lambda x: g.Conv(x, *self.onnx_weights(node, g), **attributes))
+
     def torch(self, node: OpNode, e: TorchScope) -> str:
         found, padding, uneven = self.windows(node.options), "", False
         if padding_word(node.options) == "same" and all(equals(w.stride, 1) for w in found):
@@ -319,6 +349,29 @@ class Pooling(Windowed):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return self.reads_of_windows(node, same(self.channel_axis(first_input(node).rank)))
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """Time and channels are the last two axes as height and width are, and of channels a window holds one."""
+        found, x, rank = self.windows(node.options), with_kernel(g, g.arg(0)), first_input(node).rank
+        aside = [1] * (2 - len(found))
+        before, after = ([int(n) for n in sides] for sides in zip(*((w.before, w.after) for w in found), strict=True))
+        none = [0] * len(aside)
+        attributes = {
+            "kernel_shape": [int(w.kernel) for w in found] + aside,
+            "strides": [int(w.stride) for w in found] + aside,
+            "pads": before + none + after + none,
+        }
+        if self.function == "avg":
+            attributes["count_include_pad"] = 1
+        lead = g.Shape(x, start=0, end=rank - 2) if rank > 4 else None
+        if rank < 4:
+            x = g.Unsqueeze(x, list(range(4 - rank)))
+        elif rank > 4:
+            x = g.Reshape(x, [0, -1, g.size(0, -2), g.size(0, -1)])
+        y = (g.AveragePool if self.function == "avg" else g.MaxPool)(x, **attributes)
+        if rank < 4:
+            return g.Squeeze(y, list(range(4 - rank)))
+        return y if lead is None else g.Reshape(y, [lead, -1, g.size(0, -1)])
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         found = self.windows(node.options)
@@ -405,17 +458,45 @@ class Transposed(Sliding):
             found.append(At(((axis, step),), step * int(before)))
         return self.reads_along(node, found, EVERYWHERE)
 
+    def split_cuts(self, options: Options) -> list[tuple[Num, Num, Num, Num]]:
+        """For each axis what kernels cut off at both ends, what they put back at the end, and what is sliced off at
+        the start and the end. Kernels cut both ends alike and put back less than a stride."""
+        found, zero = [], num(0)
+        strides = per_axis(options, "stride", self.spatial)
+        for stride, (before, after) in zip(strides, self.cuts(options), strict=True):
+            short = minus(before, after)
+            alike = 0 <= int(short) < int(stride)
+            found.append((before, short, zero, zero) if alike else (zero, zero, before, after))
+        return found
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        cuts = [[int(n) for n in cut] for cut in self.split_cuts(node.options)]
+        attributes = {
+            "kernel_shape": [int(n) for n in per_axis(node.options, "kernel", self.spatial)],
+            "strides": [int(n) for n in per_axis(node.options, "stride", self.spatial)],
+            "pads": [cut for cut, *_ in cuts] * 2,
+            "output_padding": [extra for _, extra, *_ in cuts],
+            "group": int(number(node, "groups")),
+        }
+        sliced = [(axis, first, last) for axis, (_, _, first, last) in enumerate(cuts, start=2) if first or last]
+
+        def function(x: Any) -> Any:
+            y = g.ConvTranspose(x, *self.onnx_weights(node, g), **attributes)
+            if not sliced:
+                return y
+            axes, firsts, lasts = zip(*sliced, strict=True)
+            return g.Slice(y, firsts, [-n if n else END for n in lasts], axes)
+
+        return self.onnx_applied(node, g, function)
+
     def torch(self, node: OpNode, e: TorchScope) -> str:
         strides = per_axis(node.options, "stride", self.spatial)
         padding, extra, slices = [], [], []
-        for stride, (before, after) in zip(strides, self.cuts(node.options), strict=True):
-            # torch cuts both ends alike and puts less than a stride back at the end; what it cannot cut is sliced off.
-            short = minus(before, after)
-            by_torch = 0 <= int(short) < int(stride)
-            padding.append(before if by_torch else num(0))
-            extra.append(short if by_torch else num(0))
-            first = "" if by_torch or equals(before, 0) else e.number(before)
-            last = "" if by_torch or equals(after, 0) else f"-{e.number(after, UNARY)}"
+        for cut, short, before, after in self.split_cuts(node.options):
+            padding.append(cut)
+            extra.append(short)
+            first = "" if equals(before, 0) else e.number(before)
+            last = "" if equals(after, 0) else f"-{e.number(after, UNARY)}"
             slices.append(f"{first}:{last}")
         constructor = (
             f"nn.ConvTranspose{self.spatial}d({e.init(self.channels(first_input(node).shape))}, "

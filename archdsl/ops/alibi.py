@@ -36,6 +36,7 @@ class Alibi(Position):
     """Attention with linear biases (Press et al., 2021): scores fall with the distance, by a slope 2 ** (-8 i /
     heads) for each head."""
 
+    placed = True
     signature = "alibi(heads: size = none)(queries: [], keys: [])"
     examples = (Example("sdpa(q, q, q, mask: causal, position: alibi)", "q: [2, 6, 5, 8]"),)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import Init, OpNode, Weight
-from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import axis_of, first_input, place
-from archdsl.ops._norms import channels_second, demand_norm, settings
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import axis_of, first_input, number, place
+from archdsl.ops._norms import channels_second, demand_norm, scaled, settings
 
 
 class BatchNorm(Primitive):
@@ -58,6 +59,11 @@ class BatchNorm(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = place(node)
         return (tuple(same(i) if i == axis else EVERYWHERE for i in range(first_input(node).rank)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        after = first_input(node).rank - 1 - place(node)
+        mean, variance = g.weight("running_mean"), g.weight("running_var")
+        return scaled(g, g.arg(0, "float32"), variance, number(node, "eps"), mean, after)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         x, axis = first_input(node), place(node)

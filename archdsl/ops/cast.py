@@ -15,6 +15,7 @@ TYPES = {"float32": "float()", "bfloat16": "bfloat16()", "int": "long()", "bool"
 class Cast(Primitive):
     """The same numbers as another type: float (the model's own), float32, bfloat16, int or bool."""
 
+    by_rows = True
     signature = "cast(dtype: type)(x: [...]) -> [...]"
     mixes = False
     examples = (

@@ -46,5 +46,8 @@ class Concat(Primitive):
             before = binary("+", before, value.shape[axis]) if isinstance(value, Value) else before
         return reads
 
+    def is_linear_map(self, node: OpNode) -> bool:
+        return place(node, rank=node.outputs[0].rank) == node.outputs[0].rank - 1
+
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"torch.cat({listed([e.arg(i) for i in range(len(node.inputs))])}, dim={written(node)})"

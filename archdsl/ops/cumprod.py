@@ -1,6 +1,11 @@
 """`cumprod`"""
 
-from archdsl.ir.op import Example
+from typing import Any
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, OnnxScope
+from archdsl.ops._common import first_input, place
+from archdsl.ops._onnx import END
 from archdsl.ops._running import Running
 
 
@@ -13,3 +18,25 @@ class CumProd(Running):
         Example("x -> cumprod(axis: 1)"),
         Example("cumprod(real)", "real: bool[2, 5]", gradients=False),
     )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """The product of 2 places, of 4, of 8, …; step by step where only the running model knows how many there are:
+        no operator of the opset multiplies along an axis."""
+        x, axis, length = self.terms(node, g), place(node), first_input(node).shape[place(node)]
+        if not length.static:
+            shape = g.Shape(g.Gather(x, g.constant(0, "int"), axis=axis))
+            _, y = g.scan(self.step(g), [g.Expand(g.constant(1, g.dtype(x)), shape)], [x], axis=axis)
+            return y
+        reach = 1
+        while reach < int(length):
+            first, later = g.Slice(x, [0], [reach], [axis]), g.Slice(x, [reach], [END], [axis])
+            x = g.Concat(first, g.Mul(later, g.Slice(x, [0], [-reach], [axis])), axis=axis)
+            reach *= 2
+        return x
+
+    def step(self, g: OnnxScope) -> Any:
+        def multiplied(before: Any, x: Any) -> tuple[Any, Any]:
+            after = g.Mul(before, x)
+            return after, after
+
+        return multiplied

@@ -1,6 +1,10 @@
 """`cumsum`"""
 
-from archdsl.ir.op import Example
+from typing import Any
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, OnnxScope
+from archdsl.ops._common import place
 from archdsl.ops._running import Running
 
 
@@ -13,3 +17,6 @@ class CumSum(Running):
         Example("x -> cumsum(axis: 1)"),
         Example("cumsum(real)", "real: bool[2, 5]", gradients=False),
     )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.CumSum(self.terms(node, g), g.constant(place(node), "int"))

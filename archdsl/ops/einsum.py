@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.diagnostics import did_you_mean
 from archdsl.ir.dims import Num, Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, At, Example, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
 from archdsl.ops._common import called, demand_floats, demand_one_type
+from archdsl.ops._onnx import with_kernel
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -119,12 +121,19 @@ class Einsum(Primitive):
             reads.append(tuple(places))
         return reads
 
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Einsum(*(with_kernel(g, x) for x in g.args()), equation=self.equation(node))
+
     def torch(self, node: OpNode, e: TorchScope) -> str:
+        return f'torch.einsum("{self.equation(node)}", {", ".join(e.arg(i) for i in range(len(node.inputs)))})'
+
+    @staticmethod
+    def equation(node: OpNode) -> str:
+        """The pattern in single letters."""
         terms, result = parsed(node.options["pattern"])
         letters = lettered([n for term in terms for n in term])
         left = ",".join("".join(letters[n] for n in term) for term in terms)
-        right = "".join(letters[n] for n in result)
-        return f'torch.einsum("{left}->{right}", {", ".join(e.arg(i) for i in range(len(node.inputs)))})'
+        return f"{left}->{''.join(letters[n] for n in result)}"
 
 
 def parsed(pattern: str) -> tuple[list[list[str]], list[str]]:

@@ -13,6 +13,7 @@ from archdsl.ops._common import called, number
 class Embedding(Primitive):
     """A learned vector for each of `rows` ids: `weight[ids]`."""
 
+    by_rows = True
     signature = "embedding(rows: size, width: size, init: scheme = none)(ids: int[...]) -> [..., width]"
     mixes = False
     examples = (

@@ -40,6 +40,9 @@ class Expand(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (own_but(first_input(node).rank, place(node), At()),)
 
+    def is_linear_map(self, node: OpNode) -> bool:
+        return place(node) < first_input(node).rank - 2
+
     def torch(self, node: OpNode, e: TorchScope) -> str:
         sizes = ["-1"] * first_input(node).rank
         sizes[place(node)] = e.number(number(node, "size"))

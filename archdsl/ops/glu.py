@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
 from archdsl.ops._common import axis_of, demand_floats, first_input, own_but, place, replaced, written
 
 
@@ -27,6 +28,10 @@ class GLU(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (own_but(first_input(node).rank, place(node)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        a, b = g.Split(g.arg(0), axis=place(node), num_outputs=2, outputs=2)
+        return g.Mul(a, g.Sigmoid(b))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         axis = written(node)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode, Weight
-from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
 from archdsl.ops._common import axis_of, first_input, number, place
-from archdsl.ops._norms import channels_second, demand_norm, settings
+from archdsl.ops._norms import channels_second, demand_norm, per_channel, settings
 
 
 class GroupNorm(Primitive):
@@ -46,6 +47,19 @@ class GroupNorm(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return ((same(0), *(EVERYWHERE for _ in range(first_input(node).rank - 1))),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """Each group as a channel of its own, which `InstanceNormalization` takes by its mean and variance."""
+        x, rank, axis = g.arg(0, "float32"), first_input(node).rank, place(node)
+        groups, last = int(number(node, "groups")), axis == rank - 1 > 1
+        gain, bias = (per_channel(g, g.cast(g.weight(n), "float32"), rank - 1 - axis) for n in ("weight", "bias"))
+        # [batch, places, groups, share] to [batch, groups, places, share]; channels that come second need no moving.
+        y = g.Reshape(x, [0, -1, groups, g.size(0, axis) // groups] if last else [0, groups, -1])
+        y = g.Transpose(y, perm=[0, 2, 1, 3]) if last else y
+        ones, zeros = g.constant([1.0] * groups, "float32"), g.constant([0.0] * groups, "float32")
+        y = g.InstanceNormalization(y, ones, zeros, epsilon=float(number(node, "eps")))
+        y = g.Transpose(y, perm=[0, 2, 1, 3]) if last else y
+        return g.Add(g.Mul(g.Reshape(y, g.Shape(x)), gain), bias)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         axis = place(node)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Example, TorchScope
 from archdsl.ops._recurrent import Layer
@@ -41,11 +43,15 @@ class Gru(Layer):
         "(x: [batch, time, inputs], h: [batch, hidden] = none) -> [batch, time, hidden]"
     )
     gates = 3
+    order = (1, 0, 2)
     examples = (
         Example("x -> gru(6)"),
         Example("gru(6, bias: false)(x, h)", "x: [2, 5, 8], h: [2, 6]"),
         Example("x -> gru(6, reverse: true)"),
     )
+
+    def attributes(self, node: OpNode) -> dict[str, Any]:
+        return {**super().attributes(node), "linear_before_reset": 1}
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return self.applied(node, e, e.module(self.constructor(node, e, e.helper(GRU))))

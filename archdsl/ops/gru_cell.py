@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope
 from archdsl.ops._recurrent import Cell
 
 
@@ -21,6 +23,15 @@ class GruCell(Cell):
         Example("gru_cell(6)(x, h)", "x: [2, 8], h: [2, 6]"),
         Example("gru_cell(6, bias: false)(x, h)", "x: [2, 3, 8], h: [2, 3, 6]"),
     )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x, h = (
+            g.Split(self.gates_of(node, g, kind, i), axis=-1, num_outputs=3, outputs=3)
+            for i, kind in enumerate(("ih", "hh"))
+        )
+        reset, update = (g.Sigmoid(g.Add(a, b)) for a, b in zip(x[:2], h[:2], strict=True))
+        new = g.Tanh(g.Add(x[2], g.Mul(reset, h[2])))
+        return g.Add(new, g.Mul(update, g.Sub(g.arg(1, g.dtype(new)), new)))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         cell, x, h = self.module(node, e, "nn.GRUCell"), self.rows(node, e, 0), self.rows(node, e, 1)

@@ -13,6 +13,7 @@ from archdsl.ops._common import number
 class Indices(Primitive):
     """The places 0, 1, … length - 1, whole numbers; in decoding, too, counted from the start."""
 
+    placed = True
     signature = "indices(length: size) -> int[length]"
     mixes = False
     numpy = "arange"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, TorchScope
-from archdsl.ops._common import AxisOp, demand_floats, equals, number, written
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
+from archdsl.ops._common import AxisOp, demand_floats, equals, number, place, written
 
 
 class L2Normalize(AxisOp):
@@ -16,6 +18,11 @@ class L2Normalize(AxisOp):
     def check(self, call: Application) -> None:
         super().check(call)
         demand_floats(self, call)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x = g.arg(0, "float32")
+        length = g.ReduceL2(x, [place(node)], keepdims=1)
+        return g.Div(x, g.Max(length, number(node, "eps")))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         eps = number(node, "eps")

@@ -29,6 +29,7 @@ class GroupedLinear(nn.Module):
 class Linear(Primitive):
     """An affine map of the last axis: `x @ weight.T + bias`."""
 
+    by_rows = True
     signature = "linear(features: size, bias: bool = true, init: scheme = none)(x: [..., inputs]) -> [..., features]"
     mixes = False
     examples = (
@@ -49,6 +50,9 @@ class Linear(Primitive):
         if call.options["bias"]:
             found.append(Weight("bias", (features,), "bias", fan_in=inputs, fan_out=features))
         return found
+
+    def is_linear_map(self, node: OpNode) -> bool:
+        return not node.options["bias"]
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         own = node.outputs[0].dtype

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, TIMES, Application, At, Code, Example, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import (
+    EVERYWHERE,
+    TIMES,
+    Application,
+    At,
+    Code,
+    Example,
+    OnnxScope,
+    Primitive,
+    Reads,
+    TorchScope,
+    same,
+)
 from archdsl.ops._common import demand_floats, demand_one_type, number
+from archdsl.ops._onnx import END, in_chunks, padded, with_kernel
 from archdsl.ops.linear_recurrence import LINEAR_RECURRENCE
 
 CAUSAL_LINEAR_ATTENTION = '''
@@ -113,6 +127,55 @@ class LinearAttention(Primitive):
         found.append(tuple(At() if d.value == 1 else same(3 - len(shape) + i) for i, d in enumerate(shape)))
         return found
 
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        decays = g.has(3)
+        q, k, v = (g.arg(i, "float32" if decays else None) for i in range(3))
+        if node.options["normalize"]:
+            # A column of ones gives the sum of what each value is multiplied with.
+            v = g.cast(padded(g, v, 0, 1, 3, 1.0), g.dtype(v))
+        if node.options["causal"]:
+            y = self.causal(g, q, k, v, g.arg(3, "float32") if decays else None)
+        else:
+            y = g.MatMul(q, g.MatMul(g.Transpose(k, perm=[0, 1, 3, 2]), v))
+        if not node.options["normalize"]:
+            return y
+        sums = g.Slice(y, [-1], [END], [3])
+        return g.Div(g.Slice(y, [0], [-1], [3]), g.Add(sums, number(node, "eps")))
+
+    def causal(self, g: OnnxScope, q: Any, k: Any, v: Any, log_decay: Any) -> Any:
+        """Within chunks of 64 places by scores, between them by a state."""
+        length = g.size(0, 2)
+        each, count, missing = in_chunks(g, length, 64)
+        if log_decay is not None:
+            log_decay = g.Unsqueeze(g.Expand(log_decay, g.Shape(q, start=0, end=3)), [-1])
+
+        def cut(x: Any) -> Any:
+            """[batch, heads, chunk, place, dim]"""
+            kind = g.dtype(x)
+            if not isinstance(missing, int) or missing:
+                x = g.cast(padded(g, x, 0, missing, 2), kind)
+            return g.Reshape(x, [0, 0, count, each, g.Shape(x, start=3)])
+
+        q, k, v = cut(q), cut(k), cut(v)
+        scores = g.MatMul(q, swapped(g, k))
+        if log_decay is None:
+            sums = g.cast(g.MatMul(swapped(g, k), v), "float32")
+            states = g.cast(g.CumSum(sums, g.constant(2, "int"), exclusive=1), g.dtype(v))
+        else:
+            passed = g.CumSum(cut(log_decay), g.constant(3, "int"))  # since the chunk began
+            later = g.Trilu(g.Sub(passed, swapped(g, passed)), None, upper=0)
+            scores = g.Mul(scores, g.Exp(later))
+            last = g.Slice(passed, [-1], [END], [3])
+            sums = g.MatMul(swapped(g, g.Mul(k, g.Exp(g.Sub(last, passed)))), v)
+            shape = [g.Shape(sums, start=0, end=2), g.Shape(sums, start=3)]
+            start = g.Expand(g.constant(0.0, "float32"), shape)
+            _, states = g.scan(lambda s, f, u: (g.Add(g.Mul(f, s), u), s), [start], [g.Exp(last), sums], axis=2)
+            q = g.Mul(q, g.Exp(passed))
+        inside = g.MatMul(lower(g, scores), v)
+        y = inside if isinstance(count, int) and count == 1 else g.Add(g.MatMul(q, states), inside)
+        y = g.Reshape(y, [0, 0, -1, g.Shape(v, start=4)])
+        return y if isinstance(missing, int) and not missing else g.Slice(y, [0], [length], [2])
+
     def torch(self, node: OpNode, e: TorchScope) -> Code | str:
         if not node.options["normalize"]:
             return self.weighted(node, e, e.arg(2), e.operand(2, TIMES + 1))
@@ -129,3 +192,13 @@ class LinearAttention(Primitive):
             return Code(f"{e.helper(CAUSAL_LINEAR_ATTENTION)}({e.arg(0)}, {e.arg(1)}, {v})")
         e.helper(LINEAR_RECURRENCE)
         return Code(f"{e.helper(DECAYED_LINEAR_ATTENTION)}({e.arg(0)}, {e.arg(1)}, {v}, {e.arg(3)})")
+
+
+def swapped(g: OnnxScope, x: Any) -> Any:
+    """[batch, heads, chunk, place, dim] with its last two axes changed about."""
+    return g.Transpose(x, perm=[0, 1, 2, 4, 3])
+
+
+def lower(g: OnnxScope, scores: Any) -> Any:
+    """Scores of keys up to the query."""
+    return g.Trilu(with_kernel(g, scores), None, upper=0)

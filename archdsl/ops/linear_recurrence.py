@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, At, Example, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
 from archdsl.ops._common import demand_floats, first_input, listed
+from archdsl.ops._onnx import recurrence
 
 LINEAR_RECURRENCE = '''
 def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
@@ -80,6 +82,11 @@ class LinearRecurrence(Primitive):
         )
         start = tuple(same(i if i == 0 else i + 1) for i in range(rank - 1))
         return a, tuple(same(i) for i in range(rank)), start if isinstance(node.inputs[2], Value) else ()
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        start = g.arg(2, "float32") if g.has(2) else None
+        rank = node.outputs[0].rank
+        return recurrence(g, g.arg(0, "float32"), g.arg(1, "float32"), g.size(1, 1), rank, start)[0]
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         function = e.helper(LINEAR_RECURRENCE)

@@ -15,6 +15,7 @@ from archdsl.ops._common import own_places
 class Lookup(Primitive):
     """`table[ids]`: the row of a table for every whole number."""
 
+    by_rows = True
     signature = "lookup()(table: [rows, ...], ids: int[...]) -> [...]"
     examples = (
         Example("table[ids]", "table: [5, 8], ids: int[2, 3]"),

@@ -41,6 +41,7 @@ class Lstm(Layer):
         "(x: [batch, time, inputs], h: [batch, hidden] = none, c: [batch, hidden] = none) -> [batch, time, hidden]"
     )
     gates = 4
+    order = (0, 3, 1, 2)
     examples = (
         Example("x -> lstm(6)"),
         Example("lstm(6, bias: false)(x, h, c)", "x: [2, 5, 8], h: [2, 6], c: [2, 6]"),

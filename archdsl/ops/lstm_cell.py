@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
 from archdsl.ops._common import first_input
 from archdsl.ops._recurrent import Cell
 
@@ -30,6 +31,13 @@ class LstmCell(Cell):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return self.state_shape(call), self.state_shape(call)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        gates = g.Add(self.gates_of(node, g, "ih", 0), self.gates_of(node, g, "hh", 1))
+        come, stay, new, out = g.Split(gates, axis=-1, num_outputs=4, outputs=4)
+        kept = g.Mul(g.Sigmoid(stay), g.arg(2, g.dtype(gates)))
+        cell = g.Add(kept, g.Mul(g.Sigmoid(come), g.Tanh(new)))
+        return g.Mul(g.Sigmoid(out), g.Tanh(cell)), cell
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         x, h, c = (self.rows(node, e, i) for i in range(3))

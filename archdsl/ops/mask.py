@@ -8,7 +8,7 @@ from typing import Any
 
 from archdsl.ir.dims import Num, Shape, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.masks import Mask
+from archdsl.ir.masks import KEY_RULES, Mask
 from archdsl.ir.op import (
     BIT_AND,
     BIT_OR,
@@ -40,6 +40,8 @@ def random_keys(query: Tensor, key: Tensor, count: int, seed: int) -> Tensor:
 class MaskTensor(Primitive):
     """A mask as a bool tensor [query, key], or with axes of batch (and heads) before them where it reads tensors."""
 
+    placed = True
+    by_rows = True
     signature = "mask(mask: mask, heads: int = 1, plain: bool = false)(queries: [], keys: [], tensors: [...])"
     variadic = True
 
@@ -90,15 +92,16 @@ class MaskTensor(Primitive):
         queries, keys = node.inputs[0], node.inputs[1]
         assert isinstance(queries, Num)
         assert isinstance(keys, Num)
-        if not self.needs_tensor(node.options, node.inputs) and not g.by_row:
+        if not self.needs_tensor(node.options, node.inputs) and not g.in_steps:
             return None
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
         query, key = g.pairs(queries, keys)
         seen = OnnxWriter(node, g, query, key, tensors).write(mask, causal=False)
         if not mask.reads_queries or g.by_row:
             return seen
-        batch = [1] * (node.outputs[0].rank - 2)
-        return g.Expand(seen, [*batch, queries, keys])
+        if any(leaf.rule not in ("queries", *KEY_RULES) for leaf in mask.leaves()):
+            return seen  # which compares every query with every key
+        return g.And(seen, g.LessOrEqual(g.Mul(query, 0), key))
 
     def torch(self, node: OpNode, e: TorchScope) -> Code:
         mask: Mask = node.options["mask"]
@@ -196,14 +199,16 @@ class OnnxWriter:
         g, i = self.g, self.tensors[id(mask)]
         value, x = self.node.inputs[i], g.arg(i)
         assert isinstance(value, Value)
-        middle = [1 + j for j in range(int(self.node.options["heads"]))] if value.rank == 2 else []
+        middle = [1 + j for j in range(1 if g.by_row else int(self.node.options["heads"]))] if value.rank == 2 else []
         last = len(middle) + value.rank - 1
-        by_key, by_query = g.Unsqueeze(x, [*middle, last]), g.Unsqueeze(x, [*middle, last + 1])
-        if mask.rule in ("keys", "padding"):
-            return by_key
         if mask.rule == "queries":
-            return by_query
-        return g.Equal(by_query, by_key)
+            return g.Unsqueeze(g.newest(i), [*middle, last + 1])
+        by_key = g.Unsqueeze(x, [*middle, last])
+        return (
+            by_key
+            if mask.rule in ("keys", "padding")
+            else g.Equal(g.Unsqueeze(g.newest(i), [*middle, last + 1]), by_key)
+        )
 
 
 class Writer:

@@ -13,6 +13,7 @@ from archdsl.ops._common import demand_floats, demand_one_type
 class MatMul(Primitive):
     """The matrix product of the last two axes; those before them are equal from the right, or 1, or missing in one."""
 
+    operator = "MatMul"
     signature = "matmul()(a: [..., rows, inner], b: [..., inner, columns]) -> [..., rows, columns]"
     examples = (
         Example("matmul(a, b)", "a: [2, 5, 8], b: [2, 8, 3]"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, binary
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
 from archdsl.ops._common import (
     axis_of,
     called,
@@ -20,6 +21,7 @@ from archdsl.ops._common import (
     place,
     replaced,
 )
+from archdsl.ops._onnx import padded
 
 
 class Pad(Primitive):
@@ -62,6 +64,11 @@ class Pad(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = place(node)
         return (own_but(first_input(node).rank, axis, later(axis, number(node, "before"), -1)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        before, after = (number(node, option) for option in ("before", "after"))
+        sides = [int(n) if n.static else n for n in (before, after)]
+        return padded(g, g.arg(0), *sides, place(node), number(node, "value"))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         rank, axis, value = first_input(node).rank, place(node), number(node, "value")

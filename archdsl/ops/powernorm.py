@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import Init, OpNode, Weight
-from archdsl.ir.op import EVERYWHERE, Application, Example, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import first_input
-from archdsl.ops._norms import demand_norm, settings
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import first_input, number
+from archdsl.ops._norms import demand_norm, scaled, settings
 
 POWER_NORM = '''
 class PowerNorm(nn.Module):
@@ -57,6 +58,9 @@ class PowerNorm(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = first_input(node).rank
         return ((*(EVERYWHERE for _ in range(rank - 1)), same(rank - 1)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return scaled(g, g.arg(0, "float32"), g.weight("running_square"), number(node, "eps"))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         more = settings(node, e, "eps", "momentum")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import num
 from archdsl.ir.graph import Init, OpNode, Weight
-from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
 from archdsl.ops._common import demand_floats, equals, number
+from archdsl.ops._onnx import with_kernel
 
 GROUPED_PRELU = '''
 class GroupedPReLU(nn.Module):
@@ -36,6 +38,10 @@ class PReLU(Primitive):
 
     def weights(self, call: Application) -> Sequence[Weight]:
         return (Weight("weight", (num(1),), "raw", Init("constant", {"value": call.size("slope")})),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x = with_kernel(g, g.arg(0))
+        return g.PRelu(x, g.cast(g.weight("weight"), g.dtype(x)))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         slope = number(node, "slope")

@@ -50,6 +50,7 @@ class RelativeBias(Position):
     seen.
     """
 
+    placed = True
     signature = (
         "relative_bias(buckets: size = 32, max_distance: size = 128, bidirectional: bool = none, heads: size = none)"
         "(queries: [], keys: [])"

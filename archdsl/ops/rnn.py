@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Application, Example, TorchScope
 from archdsl.ops._recurrent import Layer, demand_act
@@ -40,6 +42,7 @@ class Rnn(Layer):
         "(x: [batch, time, inputs], h: [batch, hidden] = none) -> [batch, time, hidden]"
     )
     gates = 1
+    order = (0,)
     examples = (
         Example("x -> rnn(6)"),
         Example("rnn(6, act: relu, bias: false)(x, h)", "x: [2, 5, 8], h: [2, 6]"),
@@ -49,6 +52,9 @@ class Rnn(Layer):
     def check(self, call: Application) -> None:
         super().check(call)
         demand_act(call)
+
+    def attributes(self, node: OpNode) -> dict[str, Any]:
+        return {**super().attributes(node), "activations": [node.options["act"].capitalize()]}
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         act = node.options["act"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
 from archdsl.ops._recurrent import Cell, demand_act
 
 
@@ -25,6 +27,10 @@ class RnnCell(Cell):
     def check(self, call: Application) -> None:
         super().check(call)
         demand_act(call)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        y = g.Add(self.gates_of(node, g, "ih", 0), self.gates_of(node, g, "hh", 1))
+        return g.Tanh(y) if node.options["act"] == "tanh" else g.Relu(y)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         act = "" if node.options["act"] == "tanh" else ', nonlinearity="relu"'

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, Example, Reads, TorchScope
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Reads, TorchScope
 from archdsl.ops._common import AxisOp, equals, first_input, later, number, own_but, place, written
+from archdsl.ops._onnx import END
 
 
 class Roll(AxisOp):
@@ -22,6 +24,17 @@ class Roll(AxisOp):
         axis, by = place(node), number(node, "by")
         forward = isinstance(by.value, int) and by.value <= 0
         return (own_but(first_input(node).rank, axis, later(axis, by, -1) if forward else EVERYWHERE),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x, by, axis = g.arg(0), number(node, "by"), place(node)
+        length = first_input(node).shape[axis]
+        if by.static and length.static:
+            cut: Any = -int(by) % int(length)
+        elif by.static and abs(int(by)) == 1:
+            cut = -int(by)  # every axis has that many places
+        else:
+            cut = g.Mod(g.Neg(g.Unsqueeze(g.number(by), [0])), g.size(0, axis))
+        return g.Concat(g.Slice(x, [cut], [END], [axis]), g.Slice(x, [0], [cut], [axis]), axis=axis)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.roll({e.number(number(node, 'by'))}, dims={written(node)})"

@@ -95,6 +95,7 @@ def llama3(waves: Sequence[float], n: Mapping[str, float]) -> list[float]:
 class RopeTable(Primitive):
     """Cosines and sines [2, time, dims / 2] of the angles that rope turns by; made once by the model."""
 
+    placed = True
     signature = "rope_table(theta: number, dims: size, scaling: scaling = none)(length: [])"
 
     def shapes(self, call: Application) -> Sequence[Shape]:

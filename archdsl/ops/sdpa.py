@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -60,6 +60,8 @@ class SDPA(Primitive):
     query without keys gives 0.
     """
 
+    absorbs = True
+    by_rows = True
     signature = (
         "sdpa(mask: mask = full, position: position = none, scale: number = none, dropout: number = 0, "
         "softcap: number = none, rotated: bool = false)"
@@ -234,6 +236,10 @@ class SDPA(Primitive):
             args.append("enable_gqa=True")
         return Code(f"F.scaled_dot_product_attention({', '.join(args)})")
 
+    def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
+        rank = node.outputs[0].rank
+        return {1: (rank - 2, "key"), 2: (rank - 2, "value")}
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """`Attention`, or written out where there is a sink or fewer axes than it takes."""
         q, k, v = (first for first in node.inputs[:3] if isinstance(first, Value))
@@ -262,6 +268,18 @@ class SDPA(Primitive):
             shape = g.Shape(g.arg(0))
             y = g.Reshape(y, [g.Slice(shape, [0], [len(lead) + 2]), v.shape[-1]])
         return y
+
+    def onnx_absorbed(self, node: OpNode, g: OnnxScope, rows: Any, keys: Any, values: Any) -> Any:
+        """Queries turned into the space of the rows, which are keys and values of all heads (DeepSeek-V2, section
+        2.1.2); the result turned back."""
+        q = node.inputs[0]
+        assert isinstance(q, Value)
+        queries = g.MatMul(g.arg(0), g.Transpose(keys, perm=[0, 1, 3, 2]))
+        mask = self.pairs_seen(node, g, g.dtype(queries)) if g.has(3) or g.has(4) else None
+        softcap = node.options["softcap"]
+        capped = {"softcap": float(softcap)} if softcap is not None else {}
+        y = g.Attention(queries, rows, rows, mask, scale=self.scale(node, q), **capped)
+        return g.MatMul(y, values)
 
     def pairs_seen(self, node: OpNode, g: OnnxScope, dtype: str) -> Any:
         """The mask, or the bias with the mask in it, as `Attention` takes it: with all its queries."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import Init, OpNode, Weight
-from archdsl.ir.op import Application, Code, Example, Primitive, TorchScope
+from archdsl.ir.op import Application, Code, Example, OnnxScope, Primitive, TorchScope
 
 SELECTION_BIAS = '''
 class SelectionBias(nn.Module):
@@ -32,6 +33,10 @@ class SelectionBias(Primitive):
 
     def weights(self, call: Application) -> Sequence[Weight]:
         return (Weight("bias", (call.axes["experts"],), "raw", Init("zeros"), trained=False),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        own = node.outputs[0].dtype
+        return g.Add(g.arg(0, own), g.cast(g.weight("bias"), own))
 
     def torch(self, node: OpNode, e: TorchScope) -> Code | str:
         return f"{e.module(f'{e.helper(SELECTION_BIAS)}({e.init(node.weights[0].shape[0])})')}({e.arg(0)})"

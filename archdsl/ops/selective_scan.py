@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import PLUS, TIMES, Application, Code, Example, Primitive, TorchScope
+from archdsl.ir.op import PLUS, TIMES, Application, Code, Example, OnnxScope, Primitive, TorchScope
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import demand_floats
 from archdsl.ops.linear_recurrence import LINEAR_RECURRENCE
@@ -47,6 +48,27 @@ class SelectiveScan(Primitive):
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return (promoted(call.inputs[::5]),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """Step by step: only states of one step, not those of all, are in memory."""
+        kind = g.dtype(g.arg(0))
+        x, delta, b, c = (g.Transpose(g.arg(i, "float32"), perm=[1, 0, 2]) for i in (0, 1, 3, 4))
+        a = g.arg(2, "float32")
+        delta, x = g.Unsqueeze(delta, [-1]), g.Unsqueeze(g.Mul(delta, x), [-1])
+        b, c = g.Unsqueeze(b, [2]), g.Unsqueeze(c, [-1])
+
+        def step(h: Any, delta_t: Any, x_t: Any, b_t: Any, c_t: Any) -> tuple[Any, Any]:
+            decay = g.Exp(g.Mul(delta_t, a))
+            after = g.Add(g.Mul(decay, h), g.Mul(x_t, b_t))
+            return after, g.MatMul(after, c_t)
+
+        start = g.Expand(g.constant(0.0, "float32"), [g.size(0, 0), g.Shape(a)])
+        _, y = g.scan(step, [start], [delta, x, b, c], axis=0)
+        y = g.cast(g.Transpose(g.Squeeze(y, [3]), perm=[1, 0, 2]), kind)
+        if not g.has(5):
+            return y
+        own = node.outputs[0].dtype
+        return g.Add(g.cast(y, own), g.Mul(g.arg(5, own), g.arg(0, own)))
 
     def torch(self, node: OpNode, e: TorchScope) -> Code:
         e.helper(LINEAR_RECURRENCE)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
 from archdsl.ops._common import (
     axis_of,
     called,
@@ -20,6 +21,7 @@ from archdsl.ops._common import (
     own_but,
     place,
 )
+from archdsl.ops._onnx import padded
 
 
 class Shift(Primitive):
@@ -60,6 +62,10 @@ class Shift(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = place(node)
         return (own_but(first_input(node).rank, axis, later(axis, number(node, "by"), -1)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        by = int(number(node, "by"))
+        return padded(g, g.arg(0), by, -by, place(node), number(node, "fill"))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         rank, axis, fill = first_input(node).rank, place(node), number(node, "fill")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from archdsl.ir.dims import binary, num
+from archdsl.ir.dims import Num, binary, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
 from archdsl.ops._common import equals, number
+from archdsl.ops.rope_table import frequencies
 
 SINUSOID = '''
 def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
@@ -30,6 +32,7 @@ class Sinusoid(Primitive):
     Places count from `offset`. The sines stand before the cosines; with `interleaved` they take turns. It is
     float32."""
 
+    placed = True
     signature = (
         "sinusoid(length: size, width: size, theta: number = 10_000, interleaved: bool = false, offset: int = 0) "
         "-> [length, width]"
@@ -45,6 +48,25 @@ class Sinusoid(Primitive):
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("float32",)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        places, offset = g.places(number(node, "length")), number(node, "offset")
+        if not equals(offset, 0):
+            places = g.Add(places, offset)
+        waves = self.waves(g, number(node, "width"), number(node, "theta"))
+        angle = g.Mul(g.Unsqueeze(g.cast(places, "float32"), [-1]), waves)
+        if not node.options["interleaved"]:
+            return g.Concat(g.Sin(angle), g.Cos(angle), axis=-1)
+        pairs = g.Concat(*(g.Unsqueeze(t, [-1]) for t in (g.Sin(angle), g.Cos(angle))), axis=-1)
+        return g.Reshape(pairs, [*([0] * (2 if g.by_row else 1)), -1])
+
+    def waves(self, g: OnnxScope, width: Num, theta: Num) -> Any:
+        """Radians a place."""
+        if width.static and theta.static:
+            return g.constant(frequencies(float(theta), int(width)), "float32")
+        own = g.number(width, "float32")
+        exponents = g.Div(g.Range(g.constant(0.0, "float32"), own, 2.0), own)
+        return g.Pow(g.number(theta, "float32"), g.Neg(exponents))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         function = e.helper(INTERLEAVED_SINUSOID if node.options["interleaved"] else SINUSOID)

@@ -72,6 +72,9 @@ class Split(Primitive):
         axis = place(node)
         return (own_but(first_input(node).rank, axis, later(axis, added(numbers_in(node.options, "sizes")[:result]))),)
 
+    def is_linear_map(self, node: OpNode) -> bool:
+        return place(node) == first_input(node).rank - 1
+
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return (
             f"{e.at(0)}.split({listed([e.number(n) for n in numbers_in(node.options, 'sizes')])}, dim={written(node)})"

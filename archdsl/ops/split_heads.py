@@ -34,6 +34,9 @@ class SplitHeads(Primitive):
         cuts = (*((d,) for d in rest), (time,), (heads, head_dim))
         return Regrouping(cuts, (*(((i, 0),) for i in range(len(rest))), ((last, 0),), ((last - 1, 0),), ((last, 1),)))
 
+    def is_linear_map(self, node: OpNode) -> bool:
+        return True
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         *rest, heads, _, head_dim = node.outputs[0].shape
         order = list(range(len(rest) + 3))

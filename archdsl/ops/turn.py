@@ -15,6 +15,7 @@ class Turn(Primitive):
     """Pairs of channels turned by a table of cosines and sines [2, time, dims / 2]; channels beyond `dims` stay.
     Written `rope` or `rotate`."""
 
+    by_rows = True
     signature = "turn(interleaved: bool = false)(x: [..., time, width], table: [two, time, half]) -> [..., time, width]"
     hints = ("=",)
 

@@ -29,5 +29,8 @@ class Unsqueeze(Primitive):
         axis = place(node, rank=rank + 1)
         return (tuple(same(i + (i >= axis)) for i in range(rank)),)
 
+    def is_linear_map(self, node: OpNode) -> bool:
+        return place(node, rank=node.outputs[0].rank) < node.outputs[0].rank - 1
+
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.unsqueeze({written(node)})"

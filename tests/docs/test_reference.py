@@ -8,6 +8,7 @@ import pytest
 
 from archdsl.cli import app
 from archdsl.reference import library_page, primitives_page
+from archdsl.zoo_page import zoo_page
 from docs.pages import ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -20,6 +21,10 @@ def test_primitives_are_current(golden: Callable[[Path, str], None]) -> None:
 
 def test_library_is_current(golden: Callable[[Path, str], None]) -> None:
     golden(ROOT / "docs" / "library.md", library_page())
+
+
+def test_the_zoo_is_current(golden: Callable[[Path, str], None]) -> None:
+    golden(ROOT / "docs" / "zoo.md", zoo_page())
 
 
 def _anchors(page: Path) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -30,6 +30,8 @@ TYPES = {
 }
 NAMES = {v: k for k, v in TYPES.items()}
 
+INDEXING = frozenset({"Gather", "GatherElements", "GatherND", "TopK", "CumSum"})
+"""Operators whose numbers are places."""
 BOOLEAN = frozenset(
     {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not", "Xor", "IsNaN", "IsInf"}
 )
@@ -57,6 +59,10 @@ class Builder:
         self.frames = [self.main]
         self.constants: dict[Any, ir.Value] = {}
         self.names: dict[str, int] = {}
+        self.in_shapes: Callable[[Size], Size] = _same
+        """What a size is where it stands in a shape; in a step of decoding, how many places are new."""
+        self.in_numbers: Callable[[Size], Size] = _same
+        """What a size is where it is a number."""
         self.path = ""
         """Where the nodes that are added stand in the model."""
 
@@ -104,15 +110,18 @@ class Builder:
             suffix = "" if len(types) == 1 else f".{i}"
             name = self.unique(f"{self.path}/{operator}{suffix}" if self.path else f"{operator}{suffix}")
             made.append(ir.Value(name=name, type=ir.TensorType(self.type_of(dtype))))
-        node = ir.node(
-            operator, given, attributes, domain=domain, outputs=made, name=self.unique(f"{self.path}/{operator}#")
-        )
+        # Values and nodes have names of their own: a node is called as its one output is.
+        named = made[0].name if len(made) == 1 else (made[0].name or "").removesuffix(".0")
+        node = ir.node(operator, given, attributes, domain=domain, outputs=made, name=named)
         self.frames[-1].nodes.append(node)
         return made[0] if outputs == 1 else tuple(made)
 
     def inputs(self, operator: str, inputs: Sequence[Any]) -> list[ir.Value | None]:
         """Inputs as tensors: numbers take the type of the first tensor, lists become vectors of int64."""
-        first = next((x for x in inputs if isinstance(x, ir.Value)), None)
+        alike = inputs[1:] if operator == "Where" else inputs
+        first = next((x for x in alike if isinstance(x, ir.Value)), None)
+        if operator in INDEXING:
+            return [self.constant(x, "int") if isinstance(x, int) else x for x in self._lists(inputs)]
         dtype = self.dtype(first) if first is not None and not isinstance(first.type, ir.SequenceType) else self.own
         found: list[ir.Value | None] = []
         for x in inputs:
@@ -127,6 +136,9 @@ class Builder:
         while found and found[-1] is None:  # onnxruntime 1.31 crashes on a last input that is named by nothing
             found.pop()
         return found
+
+    def _lists(self, inputs: Sequence[Any]) -> list[Any]:
+        return [self.vector(x) if isinstance(x, list | tuple) else x for x in inputs]
 
     def infer(
         self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], outputs: int
@@ -198,7 +210,7 @@ class Builder:
         parts: list[Any] = []
         for item in items:
             if isinstance(item, Num):
-                item = int(item) if item.static else self.size(item.value)
+                item = int(item) if item.static else self.size(self.in_shapes(item.value))
             if isinstance(item, int | np.integer):
                 if parts and isinstance(parts[-1], list):
                     parts[-1].append(int(item))
@@ -222,15 +234,18 @@ class Builder:
         if n.static:
             value: Any = n.value
             return self.constant(float(value) if isinstance(value, Fraction) else value, dtype)
-        assert isinstance(n.value, Poly)
-        whole = self.is_whole(n.value)
-        vector = self.size(n.value) if whole else self.real(n.value)
-        key = ("scalar", id(vector))
-        frame = self.home(n.value)
+        value = self.in_numbers(n.value)
+        assert isinstance(value, Poly)
+        return self.cast(self.scalar(value), dtype)
+
+    def scalar(self, value: Poly) -> ir.Value:
+        """A size as a scalar of int64, or another number that depends on sizes as one of double."""
+        vector = self.size(value) if self.is_whole(value) else self.real(value)
+        frame, key = self.home(value), ("scalar", id(vector))
         if key not in frame.sizes:
-            with self.at(n.value):
+            with self.at(value):
                 frame.sizes[key] = self.add("Squeeze", [vector])
-        return self.cast(frame.sizes[key], dtype)
+        return frame.sizes[key]
 
     def is_whole(self, value: Poly) -> bool:
         """Whether it is a size: sums and products of sizes, divisions that come out even or are rounded."""
@@ -328,6 +343,10 @@ class Builder:
         name = {"pow": "Pow", "max": "Max", "min": "Min"}.get(atom.function, atom.function.capitalize())
         found: ir.Value = self.add(name, args)
         return found
+
+
+def _same(value: Size) -> Size:
+    return value
 
 
 def _tensor_first(base: ir.Value, term: Any) -> list[Any]:

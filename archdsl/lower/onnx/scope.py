@@ -27,6 +27,7 @@ class NodeScope:
         self.node: OpNode = flat.node
         self.own = self.builder.own
         self.by_row = writer.by_row
+        self.in_steps = writer.in_steps
 
     # --- operators ---
 
@@ -54,14 +55,15 @@ class NodeScope:
     # --- inputs ---
 
     def has(self, i: int) -> bool:
-        return i < len(self.flat.inputs) and self.flat.inputs[i] is not None
+        given = self.flat.inputs[i] if i < len(self.flat.inputs) else None
+        return given is not None and given not in self.writer.elided
 
     def arg(self, i: int, dtype: str | None = None) -> Any:
         given = self.flat.inputs[i]
         if isinstance(given, Num):
             return self.number(given, dtype or self.node.outputs[0].dtype)
         assert isinstance(given, Value), (self.node.op.name, i)
-        x = self.writer.value(given)
+        x = self.writer.operand(self.flat, i)
         return x if dtype is None else self.cast(x, dtype)
 
     def args(self, dtype: str | None = None) -> list[Any]:
@@ -80,7 +82,12 @@ class NodeScope:
         given = self.flat.inputs[i]
         assert isinstance(given, Value)
         n = given.shape[axis]
-        return int(n) if n.static else self.Shape(self.arg(i), start=axis % given.rank, end=axis % given.rank + 1)
+        axis = axis % given.rank - given.rank
+        return int(n) if n.static else self.dimension(self.arg(i), axis)
+
+    def dimension(self, x: Any, axis: int) -> Any:
+        """The size of an axis, counted from the right, as a vector of one int64."""
+        return self.Shape(x, start=axis, end=axis + 1) if axis != -1 else self.Shape(x, start=-1)
 
     def constant(self, value: Any, dtype: str = "float") -> Any:
         return self.builder.constant(value, dtype)
@@ -105,6 +112,13 @@ class NodeScope:
 
     def pairs(self, queries: Num, keys: Num) -> tuple[Any, Any]:
         return self.writer.pairs(queries, keys)
+
+    def newest(self, i: int) -> Any:
+        return self.writer.newest(self.flat, i)
+
+    @property
+    def valid(self) -> Any:
+        return self.writer.valid()
 
     # --- inner graphs ---
 

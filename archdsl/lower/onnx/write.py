@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from archdsl.analyses.init import Laws, laws_of
+from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, Poly, Shape, Symbol
 from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten
 from archdsl.ir.graph import Model, Value
 from archdsl.lower.onnx.builder import CONTRIB, IR_VERSION, OPSET, Builder, Frame
+from archdsl.lower.onnx.quantize import Quantized, Quantizer
 from archdsl.lower.onnx.scope import NodeScope, scan
 from archdsl.lower.onnx.targets import TARGETS, Target
 from archdsl.version import __version__
@@ -27,12 +29,45 @@ class Written:
     model: ir.Model
     weights: Mapping[str, ir.Value]
     dtype: str
+    quantized: Mapping[str, Quantized] = field(default_factory=dict)
+    """Matrices of few bits, by the path of the weight that each stands for."""
 
 
-def write(model: Model, *, dtype: str = "float32", target: str = "portable") -> Written:
-    """The model as an ONNX graph for inference, batch and lengths open. Initializers are named as the weights are."""
-    writer = Writer(model, dtype, TARGETS[target])
+def write(
+    model: Model,
+    *,
+    dtype: str = "float32",
+    target: str = "portable",
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
+) -> Written:
+    """The model as an ONNX graph for inference, batch and lengths open. Initializers are named as the weights are.
+
+    `quantize` is `int8` or `int4`: matrices of linear maps in so few bits, but for those whose path a pattern of `keep`
+    matches. Raises ArchError: E0504 where the target does not run the type or has no operator for few bits."""
+    writer = Writer(model, dtype, _target(target, dtype, quantize))
+    if quantize is not None:
+        writer.quantizer = Quantizer(quantize, flatten(model), keep)
     return writer.whole()
+
+
+def _target(name: str, dtype: str, quantize: str | None) -> Target:
+    """A target that runs what is asked of it."""
+    target = TARGETS[name]
+    if dtype not in target.dtypes:
+        raise error(
+            "E0504",
+            f"the target `{name}` does not run {dtype}",
+            help=f"`--dtype {' or '.join(target.dtypes)}`, or another `--target`",
+        )
+    if quantize is not None and not target.offers("MatMulNBits", dtype):
+        able = [t.name for t in TARGETS.values() if t.offers("MatMulNBits", dtype)]
+        raise error(
+            "E0504",
+            f"the target `{name}` has no operator for weights of few bits in {dtype}",
+            help=f"`--quantize {quantize}` goes with `--target {' or '.join(able)}`",
+        )
+    return target
 
 
 class Writer:
@@ -44,9 +79,16 @@ class Writer:
         self.builder = Builder(dtype)
         self.values: dict[Value, ir.Value] = {}
         self.weights: dict[str, ir.Value] = {}
+        self.declared: dict[ir.Value, FlatWeight] = {}
+        """The weight that an initializer, or one expert's part of it, stands for."""
         self.transposed: dict[ir.Value, ir.Value] = {}
+        self.quantizer: Quantizer | None = None
         self.expert: list[ir.Value] = []
         """The index of the expert whose weights are read, in the body of the loop over experts."""
+        self.elided: set[Value] = set()
+        """Masks that need no tensor."""
+        self.in_steps = False
+        """Whether the queries may be the newest of the keys."""
         self.by_row = False
         """Whether the rows of a batch stand at places of their own."""
         self.laws: Laws | None = None
@@ -63,8 +105,16 @@ class Writer:
 
     def finish(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Written:
         builder = self.builder
-        nodes = [*builder.prologue, *builder.main.nodes]
-        initializers = [*self.weights.values(), *_read(builder.constants.values(), nodes)]
+        nodes = _live([*builder.prologue, *builder.main.nodes], outputs)
+        quantized: dict[str, Quantized] = {}
+        if self.quantizer is not None:
+            self.quantizer.settle()
+            quantized = self.quantizer.made
+        read = {id(x) for n in _all(nodes) for x in n.inputs if x is not None}
+        weights = {path: x for path, x in self.weights.items() if id(x) in read}
+        quantized = {path: q for path, q in quantized.items() if id(q.codes) in read}
+        constants = [x for x in builder.constants.values() if id(x) in read]
+        initializers = [*weights.values(), *(x for q in quantized.values() for x in q.parts), *constants]
         imports = {"": OPSET}
         if any(n.domain == CONTRIB for n in _all(nodes)):
             imports[CONTRIB] = 1
@@ -84,7 +134,7 @@ class Writer:
             producer_version=__version__,
             metadata_props={"source": self.model.source_name, "target": self.target.name},
         )
-        return Written(made, self.weights, builder.own)
+        return Written(made, weights, builder.own, quantized)
 
     def input(self, name: str, value: Value) -> ir.Value:
         builder = self.builder
@@ -99,7 +149,7 @@ class Writer:
         """Sizes that are read off an input."""
         builder = self.builder
         for axis, d in enumerate(shape):
-            if isinstance(d.value, Poly) and (name := _symbol(d.value)) and name not in builder.main.symbols:
+            if isinstance(d.value, Poly) and (name := symbol_name(d.value)) and name not in builder.main.symbols:
                 with builder.before_all():
                     size = builder.add("Shape", [x], {"start": axis, "end": axis + 1})
                 builder.main.symbols[name] = size
@@ -139,19 +189,39 @@ class Writer:
         builder = self.builder
         builder.path = flat.path
         node = flat.node
-        made = node.op.onnx(node, NodeScope(self, flat))
-        results = made if isinstance(made, tuple | list) else [made]
-        assert len(results) == len(flat.outputs), (node.op.name, len(results))
-        for value, x in zip(flat.outputs, results, strict=True):
+        for value, x in zip(flat.outputs, self.results(flat, node.op.onnx(node, NodeScope(self, flat))), strict=True):
             if x is None:
+                self.elided.add(value)
                 continue
-            x = builder.cast(x, value.dtype)
             if x.shape is None and len(builder.frames) == 1 and x.producer() is not None:
                 x.shape = self.shape(value.shape)
             self.values[value] = x
 
+    def results(self, flat: FlatOp, made: Any) -> list[Any]:
+        """What a primitive made, as a list of tensors of the types foreseen; None for a mask that needs no tensor."""
+        found = list(made) if isinstance(made, tuple | list) else [made]
+        assert len(found) == len(flat.outputs), (flat.node.op.name, len(found))
+        return [
+            None if x is None else self.builder.cast(x, value.dtype)
+            for value, x in zip(flat.outputs, found, strict=True)
+        ]
+
     def value(self, value: Value) -> ir.Value:
         return self.values[value]
+
+    def operand(self, flat: FlatOp, i: int) -> ir.Value:
+        """An input of a node, a tensor."""
+        given = flat.inputs[i]
+        assert isinstance(given, Value)
+        return self.value(given)
+
+    def newest(self, flat: FlatOp, i: int) -> ir.Value:
+        """An input along the axis of queries rather than that of keys: the same but in a step of decoding."""
+        return self.operand(flat, i)
+
+    def valid(self) -> ir.Value | None:
+        """Which places of the sequence are real [batch, time]: None where all are."""
+        return None
 
     # --- weights ---
 
@@ -164,6 +234,7 @@ class Writer:
         key = ("expert", x)
         if key not in frame.sizes:
             frame.sizes[key] = self.builder.add("Gather", [x, self.expert[-1]], {"axis": 0})
+            self.declared[frame.sizes[key]] = weight
         return frame.sizes[key]
 
     def initializer(self, weight: FlatWeight) -> ir.Value:
@@ -175,6 +246,7 @@ class Writer:
             shape = ir.Shape([int(d) for d in w.shape])
             self.builder.names[weight.path] = 1
             self.weights[weight.path] = ir.Value(name=weight.path, type=ir.TensorType(kind), shape=shape)
+            self.declared[self.weights[weight.path]] = weight
         return self.weights[weight.path]
 
     def drawn(self, weight: FlatWeight) -> Any:
@@ -204,13 +276,17 @@ class Writer:
     def linear(self, x: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
         """`x weightᵀ + bias`, weight [out, in] as torch has it."""
         builder = self.builder
-        if self.target.offers("FusedMatMul", builder.own) and builder.dtype(x) == builder.own:
+        declared = self.declared.get(weight)
+        if self.quantizer is not None and declared is not None and self.quantizer.wants(self, declared, x):
+            expert = self.expert[-1] if weight.producer() is not None else None
+            y = self.quantizer.product(self, x, declared, expert)
+        elif self.target.offers("FusedMatMul", builder.own) and builder.dtype(x) == builder.own:
             y = builder.add("FusedMatMul", [x, weight], {"transB": 1}, domain=CONTRIB)
         elif weight.producer() is not None:  # an expert's, gathered: a Gemm reads it as it lies
             return builder.add("Gemm", [x, weight, bias], {"transB": 1})  # type: ignore[no-any-return]
         else:
             y = builder.add("MatMul", [x, self.transpose(weight)])
-        return builder.add("Add", [y, bias]) if bias is not None else y  # type: ignore[no-any-return]
+        return builder.add("Add", [y, bias]) if bias is not None else y
 
     def transpose(self, weight: ir.Value) -> ir.Value:
         """A weight with its two axes changed about: onnxruntime does it once, when it loads the graph."""
@@ -335,7 +411,7 @@ class Writer:
             ]
             part = builder.add("Slice", [rows, *bounds, [0]])
             self.values[block.inputs[0]] = part
-            name = _symbol(block.inputs[0].shape[0].value)
+            name = symbol_name(block.inputs[0].shape[0].value)
             if name:
                 frame.symbols[name] = builder.add("Shape", [part], {"start": 0, "end": 1})
             self.expert.append(expert)
@@ -351,7 +427,7 @@ class Writer:
         )
 
 
-def _symbol(value: Any) -> str:
+def symbol_name(value: Any) -> str:
     """The name of a size that is a symbol itself."""
     if isinstance(value, Poly) and len(value.terms) == 1:
         monomial, coefficient = value.terms[0]
@@ -370,11 +446,12 @@ def _all(nodes: Sequence[ir.Node]) -> list[ir.Node]:
     return found
 
 
-def _read(constants: Any, nodes: Sequence[ir.Node]) -> list[ir.Value]:
-    """The constants that some node reads."""
-    read = {id(x) for n in _all(nodes) for x in n.inputs if x is not None}
-    return [c for c in constants if id(c) in read]
-
-
-Emit = Callable[..., Any]
-_ = field
+def _live(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> list[ir.Node]:
+    """The nodes that the outputs depend on."""
+    needed = {id(x) for x in outputs}
+    kept: list[ir.Node] = []
+    for node in reversed(nodes):
+        if any(id(x) in needed for x in node.outputs):
+            kept.append(node)
+            needed |= {id(x) for n in _all([node]) for x in n.inputs if x is not None}
+    return kept[::-1]

@@ -1,0 +1,449 @@
+"""Decoding step by step: what a decoder must keep of the tokens before.
+
+A step takes the new places of the model's sequence (all of the prompt first, then usually one) and gives the outputs at
+those places.  Along time a tensor is therefore wanted in one of two forms: its *new* places, or *all* of them so far.
+
+1. What an op reads at its own place alone (`Primitive.reads`) it needs in the form of its result; what it reads whole,
+   or says that it keeps (`Primitive.keeps`: the keys and values of attention), it needs of all places: such a tensor
+   is cached, once, however many read it.
+2. A tensor with two axes of time (scores, masks) has new places along the first and all along the second.
+3. A recurrence hands on a state of a fixed size (`Primitive.states`), which is zeros before the first token.
+4. Tensors made of places alone (masks, rope tables, positions) are computed in whichever form is asked for.
+5. Keys and values that are, place by place, linear maps of something much narrower are not cached; that is. The
+   narrowest such tensors are a minimum cut between what is not linear and the keys and values (MLA's latent).
+6. What depends on other inputs than the sequence (an encoder's result, keys and values of cross-attention) is computed
+   once, before the first step.
+
+Where the model cannot be taken step by step, `plan` says which op is to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from archdsl.analyses.causality import prove
+from archdsl.diagnostics import ArchError, error
+from archdsl.ir.dims import Num, Poly, Symbol
+from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, flatten, live
+from archdsl.ir.graph import CausalNode, Graph, Model, Value
+from archdsl.ir.op import At, Reads, State
+
+NEW, ALL, FIXED = "new", "all", ""
+Form = tuple[str, ...]
+"""For each axis of a tensor: NEW or ALL places of the sequence, FIXED where it has nothing to do with time."""
+
+NARROWER = 3
+"""How many times narrower than keys and values the tensors that they follow from must be to be cached instead: reading
+them costs more work a step."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cache:
+    """A tensor of which all places are kept."""
+
+    value: Value
+    axis: int
+    role: str
+    """`key` or `value` of attention, `latent`, or the tensor's name."""
+    layer: int
+
+
+@dataclass(frozen=True, eq=False)
+class Carry:
+    """What a recurrence hands on."""
+
+    node: FlatOp | FlatScan
+    states: tuple[State, ...]
+    layer: int
+
+
+@dataclass(frozen=True, eq=False)
+class Latent:
+    """Attention whose keys and values are linear maps of `base`: the chain of nodes between."""
+
+    base: tuple[Value, ...]
+    chain: tuple[FlatOp, ...]
+
+
+@dataclass
+class Plan:
+    """How a model is taken step by step."""
+
+    model: Model
+    time: Symbol
+    before: FlatGraph
+    """What is computed once: its outputs are read in every step."""
+    step: FlatGraph
+    """A step. Its inputs are the model's that have an axis of time, then the outputs of `before`."""
+    forms: dict[Value, Form] = field(default_factory=dict)
+    """The form in which each tensor that depends on the sequence is computed."""
+    needs: dict[tuple[FlatNode, int], Form] = field(default_factory=dict)
+    """The form in which a node needs an input that depends on the sequence, or on places."""
+    caches: dict[Value, Cache] = field(default_factory=dict)
+    carries: dict[FlatNode, Carry] = field(default_factory=dict)
+    latents: dict[FlatNode, Latent] = field(default_factory=dict)
+    placed: set[Value] = field(default_factory=set)
+    """Tensors made of places alone."""
+    makers: dict[Value, FlatNode] = field(default_factory=dict)
+
+    def entries(self) -> list[Cache | Carry]:
+        """All that is kept, in the order of the layers."""
+        found: list[Cache | Carry] = [*self.caches.values(), *self.carries.values()]
+        return sorted(found, key=lambda c: c.layer)
+
+
+def plan(model: Model) -> Plan:
+    """How the model is taken step by step.
+
+    Raises ArchError E0504 where its output depends on later places, or an op has no step."""
+    flat = flatten(model)
+    time = _time(model, flat)
+    _demand_causal(model)
+    return _Planner(model, flat, time).plan()
+
+
+def has(size: Num, time: Symbol) -> bool:
+    """Whether a size depends on the length of the sequence."""
+    return isinstance(size.value, Poly) and time in size.value.symbols
+
+
+def is_time(size: Num, time: Symbol) -> bool:
+    """Whether a size is the length of the sequence itself."""
+    value = size.value
+    return isinstance(value, Poly) and len(value.terms) == 1 and value.terms[0] == (((time, 1),), 1)
+
+
+def _refuse(message: str, span: Any = None, help: str = "") -> ArchError:
+    return error("E0504", message, span, help=help)
+
+
+def _time(model: Model, flat: FlatGraph) -> Symbol:
+    """The symbol of the sequence that the first output follows."""
+    shape = flat.outputs[0].shape
+    symbols = [s for d in shape[1:] if isinstance(d.value, Poly) for s in d.value.symbols if is_time(d, s)]
+    for symbol in symbols:
+        if any(is_time(d, symbol) for _, v in model.inputs for d in v.shape[1:]):
+            return symbol
+    raise _refuse(
+        f"`{model.name}` has no output that follows the places of a sequence, so there is nothing to decode",
+        help="`--decode` is for models whose output is [batch, time, …], such as those with the head `lm`",
+    )
+
+
+def _demand_causal(model: Model) -> None:
+    """The first output must be proved not to depend on later places."""
+    graph = model.block.graph
+    output = next(v for v in graph.outputs if v is not None)
+    if any(isinstance(n, CausalNode) and n.value is output for n in graph.nodes):
+        return
+    claimed = Graph(graph.inputs, (*graph.nodes, CausalNode(output, 1)), graph.outputs)
+    found = prove(replace(model, block=replace(model.block, graph=claimed)))
+    if found:
+        first = found[0]
+        raise ArchError(
+            [
+                replace(
+                    first,
+                    code="E0504",
+                    message=f"`{model.name}` cannot be decoded step by step: {first.message}",
+                    help="a model whose places see later ones is compiled without `--decode`",
+                )
+            ]
+        )
+
+
+class _Planner:
+    def __init__(self, model: Model, flat: FlatGraph, time: Symbol) -> None:
+        self.model = model
+        self.time = time
+        output = flat.outputs[0]
+        inputs = tuple(v for v in flat.inputs if any(has(d, time) for d in v.shape))
+        once, step = self.split(flat, inputs)
+        taken = set(step)
+        made = {v for n in once if n not in taken for v in n.outputs} | {v for v in flat.inputs if v not in inputs}
+        nodes = live(step, (output,))
+        crossing = tuple(dict.fromkeys(v for n in nodes for v in n.inputs if isinstance(v, Value) and v in made))
+        first = tuple(v for v in flat.inputs if v not in inputs)
+        before = FlatGraph(first, live(once, crossing), crossing)
+        self.found = Plan(model, time, before, FlatGraph((*inputs, *crossing), nodes, (output,)))
+        self.found.makers = {v: n for n in step for v in n.outputs}
+        self.moving: set[Value] = set(inputs)
+        """Tensors that depend on the sequence."""
+        self.layer = -1
+
+    def axes(self, value: Value) -> list[int]:
+        return [i for i, d in enumerate(value.shape) if has(d, self.time)]
+
+    # --- before the first step ---
+
+    def split(self, flat: FlatGraph, inputs: Sequence[Value]) -> tuple[list[FlatNode], list[FlatNode]]:
+        """Nodes that do not depend on the sequence, and those that do not depend on the other inputs alone: what
+        depends on neither (weights, numbers) is in both."""
+        late, early = set(inputs), {v for v in flat.inputs if v not in inputs}
+        before: list[FlatNode] = []
+        step: list[FlatNode] = []
+        for node in flat.nodes:
+            reads = [v for v in node.inputs if isinstance(v, Value)]
+            if any(v in late for v in reads) or self.speaks_of_time(node):
+                late |= set(node.outputs)
+                step.append(node)
+            elif any(v in early for v in reads):
+                early |= set(node.outputs)
+                before.append(node)
+            else:
+                before.append(node)
+                step.append(node)
+        return before, step
+
+    def speaks_of_time(self, node: FlatNode) -> bool:
+        numbers = [v for v in node.inputs if isinstance(v, Num)]
+        return any(has(n, self.time) for n in numbers) or any(has(d, self.time) for v in node.outputs for d in v.shape)
+
+    # --- the step ---
+
+    def plan(self) -> Plan:
+        found = self.found
+        for value in found.step.inputs:
+            axes = self.axes(value)
+            full = ALL if value.dtype == "padding" else NEW
+            found.forms[value] = tuple(full if i in axes else FIXED for i in range(value.rank))
+        for node in found.step.nodes:
+            if isinstance(node, FlatOp):
+                self.op(node)
+            elif isinstance(node, FlatScan):
+                self.scan(node)
+            elif isinstance(node, FlatParam) and self.axes(node.output):
+                found.placed.add(node.output)
+        self.latent()
+        return found
+
+    def op(self, node: FlatOp) -> None:
+        found = self.found
+        moving = any(v in self.moving for v in node.inputs if isinstance(v, Value))
+        if not moving:
+            if self.speaks_of_time(node) or any(v in found.placed for v in node.inputs if isinstance(v, Value)):
+                found.placed |= set(node.outputs)
+            return
+        self.moving |= set(node.outputs)
+        kept = {
+            i: (axis, role)
+            for i, (axis, role) in node.node.op.keeps(node.node).items()
+            if has(_tensor(node, i).shape[axis], self.time)
+        }
+        if kept:
+            self.layer += 1
+        forms = [self.result(node, v) for v in node.outputs]
+        for value, form in zip(node.outputs, forms, strict=True):
+            found.forms[value] = form
+        states = self.states(node)
+        if states:
+            self.layer += 0 if kept else 1
+            found.carries[node] = Carry(node, states, self.layer)
+        roles = {i: r for i, (_, r) in kept.items()}
+        for i, value in enumerate(node.inputs):
+            if not isinstance(value, Value) or not self.axes(value):
+                continue
+            wanted: list[str] = [FIXED] * value.rank
+            for axis in self.axes(value):
+                wanted[axis] = ALL if kept.get(i, (None, ""))[0] == axis else self.wanted(node, i, axis, forms)
+            self.need(node, i, value, tuple(wanted), roles.get(i, ""))
+
+    def states(self, node: FlatOp) -> tuple[State, ...]:
+        """What a recurrence along time hands on; none where it runs along another axis."""
+        states = tuple(node.node.op.states(node.node))
+        return states if states and has(node.node.outputs[0].shape[states[0].axis], self.time) else ()
+
+    def result(self, node: FlatNode, value: Value) -> Form:
+        axes = self.axes(value)
+        form = [FIXED] * value.rank
+        for axis in axes:
+            if not _linear(value.shape[axis], self.time):
+                raise self.blame(node, f"makes an axis of {value.shape[axis]} places")
+        if len(axes) > 2:
+            raise self.blame(node, "makes a tensor with three axes of time")
+        if axes:
+            form[axes[0]] = NEW
+        if len(axes) == 2:
+            form[axes[1]] = ALL
+        return tuple(form)
+
+    def wanted(self, node: FlatOp, i: int, axis: int, forms: Sequence[Form]) -> str:
+        """The form that an axis of an input is needed in."""
+        found = set()
+        for r, form in enumerate(forms):
+            reads: Sequence[Reads] = node.node.op.reads_of(node.node, r)
+            read = reads[i][axis] if i < len(reads) and axis < len(reads[i]) else None
+            if isinstance(read, At) and not read.axes and not read.also:
+                continue  # one fixed place: of a broadcast axis
+            own = _own(read)
+            found.add(form[own] if own is not None and form[own] else ALL)
+            if isinstance(read, At) and own is None and not self.states(node):
+                raise self.blame(node, "reads places beside its own")
+        return NEW if found == {NEW} or not found else ALL
+
+    def need(self, node: FlatNode, i: int, value: Value, wanted: Form, role: str = "") -> None:
+        """Note the form that is needed, and keep the value where all its places are and only the new ones are made."""
+        found = self.found
+        found.needs[node, i] = wanted
+        if value in found.placed or value not in found.forms:
+            return
+        have = found.forms[value]
+        grown = [a for a, (h, w) in enumerate(zip(have, wanted, strict=True)) if h == NEW and w == ALL]
+        if not grown:
+            return
+        if len(self.axes(value)) > 1 or not is_time(value.shape[grown[0]], self.time):
+            raise self.blame(node, f"reads all places of a tensor {_shown(value)} that grows with every token")
+        if value not in found.caches:
+            if not role:
+                self.layer += 1
+            found.caches[value] = Cache(value, grown[0], role or value.name or "kept", max(self.layer, 0))
+
+    def scan(self, node: FlatScan) -> None:
+        found = self.found
+        inputs = [v for v in node.inputs if isinstance(v, Value)]
+        if not any(v in self.moving for v in inputs):
+            if any(self.axes(v) for v in node.outputs):
+                found.placed |= set(node.outputs)
+            return
+        self.moving |= set(node.outputs)
+        along = any(has(v.shape[1], self.time) for v in node.sequences)
+        for value in node.outputs:
+            found.forms[value] = self.result(node, value)
+        own = {id(v) for v in node.sequences}
+        for i, value in enumerate(node.inputs):
+            if isinstance(value, Value) and self.axes(value):
+                if along and id(value) not in own:
+                    raise self.blame(node, f"reads {_shown(value)}, which has an axis of time, at every step")
+                form = tuple(NEW if a in self.axes(value) else FIXED for a in range(value.rank))
+                self.need(node, i, value, form)
+        if along:
+            self.layer += 1
+            states = tuple(
+                State(v.name or f"state_{i}", v.shape, v.dtype, 1)
+                for i, v in enumerate(node.body.inputs[: len(node.starts)])
+            )
+            found.carries[node] = Carry(node, states, self.layer)
+
+    def blame(self, node: FlatNode, what: str) -> ArchError:
+        if isinstance(node, FlatOp):
+            name, span = f"`{node.node.op.name}`", node.node.span
+        elif isinstance(node, FlatScan):
+            name, span = "the scan", node.node.span
+        else:
+            name, span = f"`{node.weight.path}`", node.weight.node.span
+        return _refuse(
+            f"{name} cannot be taken step by step: it {what}",
+            span,
+            "compile the model without `--decode`: it then takes the whole sequence each time",
+        )
+
+    # --- keys and values that follow from something narrower ---
+
+    def latent(self) -> None:
+        found = self.found
+        for node in found.step.nodes:
+            if isinstance(node, FlatOp) and node.node.op.absorbs and node not in found.carries:
+                kept = [node.inputs[i] for i in sorted(node.node.op.keeps(node.node))]
+                values = [v for v in kept if isinstance(v, Value) and v in found.caches]
+                if len(values) == len(kept):
+                    self.narrow(node, values)
+
+    def narrow(self, node: FlatOp, values: Sequence[Value]) -> None:
+        """Cache the narrowest tensors that keys and values are linear maps of, if they are much narrower."""
+        import networkx as nx
+
+        found = self.found
+        graph: nx.DiGraph[Any] = nx.DiGraph()
+        chain: dict[FlatOp, None] = {}
+        seen: set[Value] = set()
+
+        def visit(value: Value) -> None:
+            if value in seen:
+                return
+            seen.add(value)
+            graph.add_edge(("in", value), ("out", value), capacity=_width(value, self.time))
+            maker = found.makers.get(value)
+            if not isinstance(maker, FlatOp) or not maker.node.op.is_linear_map(maker.node):
+                graph.add_edge("source", ("in", value))
+                return
+            chain[maker] = None
+            for given in maker.inputs:
+                if isinstance(given, Value):
+                    graph.add_edge(("out", given), ("in", value))
+                    visit(given)
+
+        for value in values:
+            visit(value)
+            graph.add_edge(("out", value), "sink")
+        size, (near, _) = nx.minimum_cut(graph, "source", "sink")
+        if NARROWER * size > sum(_width(v, self.time) for v in values):
+            return
+        base = [v for v in seen if ("in", v) in near and ("out", v) not in near]
+        users = [n for n in found.step.nodes if n is not node]
+        if any(
+            found.needs.get((n, i)) and ALL in found.needs[n, i]
+            for n in users
+            for i, v in enumerate(n.inputs)
+            if v in values
+        ):
+            return
+        layer = found.caches[values[0]].layer
+        inside = self.between(base, values, chain)
+        for value in values:
+            del found.caches[value]
+        for i, value in enumerate(base):
+            axis = self.axes(value)[0]
+            role = "latent" if i == 0 else value.name or f"latent_{i + 1}"
+            found.caches.setdefault(value, Cache(value, axis, role, layer))
+        found.latents[node] = Latent(tuple(base), inside)
+
+    def between(
+        self, base: Sequence[Value], values: Sequence[Value], chain: Mapping[FlatOp, None]
+    ) -> tuple[FlatOp, ...]:
+        """The nodes that lead from the base to the values, in order."""
+        wanted: set[FlatNode] = set()
+        todo = [v for v in values if v not in base]
+        while todo:
+            maker = self.found.makers[todo.pop()]
+            if maker not in wanted:
+                wanted.add(maker)
+                todo += [v for v in maker.inputs if isinstance(v, Value) and v not in base]
+        return tuple(n for n in self.found.step.nodes if n in wanted and isinstance(n, FlatOp))
+
+
+def _tensor(node: FlatOp, i: int) -> Value:
+    value = node.inputs[i]
+    assert isinstance(value, Value)
+    return value
+
+
+def _own(read: At | None) -> int | None:
+    """The axis of the output whose place is the only one read."""
+    if isinstance(read, At) and len(read.axes) == 1 and not read.also and read.offset == 0 and read.axes[0][1] == 1:
+        return read.axes[0][0]
+    return None
+
+
+def _linear(size: Num, time: Symbol) -> bool:
+    """Whether a size is some multiple of the length: it then holds whole places."""
+    value = size.value
+    return isinstance(value, Poly) and all(
+        any(atom == time and power == 1 for atom, power in monomial) and coefficient.denominator == 1
+        for monomial, coefficient in value.terms
+    )
+
+
+def _width(value: Value, time: Symbol) -> int:
+    """How many numbers a place holds."""
+    total = 1
+    for d in value.shape:
+        if d.static:
+            total *= int(d)
+    return total
+
+
+def _shown(value: Value) -> str:
+    name = f"`{value.name}` " if value.name else ""
+    return f"{name}[{', '.join(str(d) for d in value.shape)}]"

@@ -1,0 +1,351 @@
+"""Drawings: what of a model is drawn, how it is called, and that the text is Mermaid."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import archdsl
+from archdsl.analyses import diagram as drawing
+from archdsl.analyses.diagram import Box, Diagram, Group, diagram
+from archdsl.api import list_zoo
+from archdsl.lower.mermaid import mermaid
+
+LAYER = """\
+block layer(heads) {{
+  attention: mha(heads: heads)
+  mask:      causal
+  ffn:       mlp(hidden: 4 * width)
+  placement: {placement}
+  dropout:   0.1
+}}
+
+model tiny(layers = 12) {{
+  vocab:    5000
+  context:  32
+  width:    16
+  position: learned
+  blocks:   layers * layer(heads: 2)
+  head:     lm(tied: true)
+}}
+"""
+
+
+def draw(text: str) -> Diagram:
+    return diagram(archdsl.load(text=text))
+
+
+def equations(body: str, before: str = "", shape: str = "[batch, time, 16]") -> Diagram:
+    """The drawing of a model of equations over x: [batch, time, 16]."""
+    return draw(f"{before}\nmodel m(x: [batch, time, 16]) -> {shape} {{\n{body}\n}}\n")
+
+
+def groups(group: Group) -> Iterator[Group]:
+    for part in group.parts:
+        if isinstance(part, Group):
+            yield part
+            yield from groups(part)
+
+
+def titles(drawn: Diagram) -> list[str]:
+    return [g.title for g in groups(drawn.root)]
+
+
+def boxes(drawn: Diagram) -> dict[str, Box]:
+    return {b.id: b for b in drawn.root.boxes()}
+
+
+def lines(drawn: Diagram) -> list[str]:
+    return [" / ".join(b.lines) for b in drawn.root.boxes()]
+
+
+def edges(drawn: Diagram) -> set[tuple[str, str]]:
+    """Arrows by the first lines of the boxes they join; sums are numbered as they come."""
+    sums = [b.id for b in drawn.root.boxes() if b.role == "sum"]
+    names = {i: b.lines[0] + (str(sums.index(i)) if i in sums else "") for i, b in boxes(drawn).items()}
+    return {(names[a.source], names[a.target]) for a in drawn.arrows}
+
+
+# --- layers of slots --------------------------------------------------------------------------------------------------
+
+
+def test_pre_norm() -> None:
+    drawn = draw(LAYER.format(placement="pre"))
+    assert titles(drawn) == ["layer × 12"]
+    assert edges(drawn) == {
+        ("tokens", "token_embedding: embedding"),
+        ("token_embedding: embedding", "+0"),
+        ("position: embedding", "+0"),
+        ("+0", "attention_norm: layernorm"),
+        ("attention_norm: layernorm", "attention: mha"),
+        ("+0", "+1"),
+        ("attention: mha", "+1"),
+        ("+1", "ffn_norm: layernorm"),
+        ("ffn_norm: layernorm", "ffn: mlp"),
+        ("+1", "+2"),
+        ("ffn: mlp", "+2"),
+        ("+2", "unembed"),
+        ("unembed", "output"),
+    }
+
+
+def test_post_norm() -> None:
+    assert edges(draw(LAYER.format(placement="post"))) >= {
+        ("+0", "attention: mha"),
+        ("+0", "+1"),
+        ("attention: mha", "+1"),
+        ("+1", "attention_norm: layernorm"),
+        ("attention_norm: layernorm", "ffn: mlp"),
+        ("attention_norm: layernorm", "+2"),
+        ("+2", "ffn_norm: layernorm"),
+        ("ffn_norm: layernorm", "unembed"),
+    }
+
+
+def test_sandwich() -> None:
+    assert edges(draw(LAYER.format(placement="sandwich"))) >= {
+        ("attention_norm: layernorm", "attention: mha"),
+        ("attention: mha", "attention_post_norm: layernorm"),
+        ("attention_post_norm: layernorm", "+1"),
+    }
+
+
+def test_names_and_sizes_come_from_the_spec() -> None:
+    drawn = draw(LAYER.format(placement="pre"))
+    assert lines(drawn) == [
+        "tokens / [batch, time]",
+        "token_embedding: embedding / 5,000 × 16",
+        "position: embedding / 32 × 16",
+        "+",
+        "attention_norm: layernorm",
+        "attention: mha / 2 heads / mask causal",
+        "+",
+        "ffn_norm: layernorm",
+        "ffn: mlp / hidden 64",
+        "+",
+        "unembed / tied to token_embedding",
+        "output / [batch, time, 5,000]",
+    ]
+    assert [b.role for b in drawn.root.boxes() if b.lines[0].startswith(("att", "ffn"))] == [
+        "norm",
+        "attention",
+        "norm",
+        "weights",
+    ]
+
+
+# --- stacks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpt2", ["decoder × 12"]),
+        ("deepseek_v3", ["layer (dense) × 3", "layer (sparse) × 58"]),
+        ("gpt3_175b", ["× 48", "layer (dense)", "layer (banded)"]),
+        ("albert_base", ["encoder_layer, shared × 12"]),
+        ("transformer_base", ["encoder_layer × 6", "decoder_layer × 6"]),
+    ],
+)
+def test_stacks(name: str, expected: list[str]) -> None:
+    assert titles(diagram(archdsl.load(name))) == expected
+
+
+STACK = """
+block a(n = 8)(x: [batch, time, width]) -> [batch, time, width] {{ return x -> linear(n) -> linear(width) }}
+block b(x: [batch, time, width]) -> [batch, time, width] {{ return x -> softmax }}
+model m(x: [batch, time, 16]) -> [batch, time, 16] {{
+  for layer in {0} {{ x = layer(x) }}
+  return x
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("stack", "expected"),
+    [
+        ("[a(), b()]", ["a", "b"]),
+        ("2 * a() + b() + 3 * a()", ["a × 2", "b", "a × 3"]),
+        ("4 * (a() + b())", ["× 4", "a", "b"]),
+        ("3 * (2 * a() + b())", ["× 3", "a × 2", "b"]),
+        ("5 * (a() + b()) + a()", ["a × 6", "b × 5"]),
+        ("[a(n: 8 * (i + 1)) for i in 12]", ["a × 12, sizes of the first"]),
+        ("[a(n: 8 * (i + 1)) for i in 2]", ["a", "a"]),
+        ("1 * a()", ["a"]),
+    ],
+)
+def test_how_layers_follow_each_other(stack: str, expected: list[str]) -> None:
+    assert titles(draw(STACK.format(stack))) == expected
+
+
+def test_what_the_next_layer_reads_is_drawn_although_the_model_gives_it_not_back() -> None:
+    drawn = equations(
+        "  y = x\n  for layer in 3 * [two] { x, y = layer(x, y) }\n  return y",
+        "block two(x: [batch, time, width], y: [batch, time, width])"
+        " -> (a: [batch, time, width], b: [batch, time, width]) {\n"
+        "  return x -> linear(width) as first, (y -> linear(width) as second) + x\n}",
+    )
+    assert any(line.startswith("first: linear") for line in lines(drawn))
+
+
+# --- equations --------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_of_the_spec_are_frames_and_those_of_the_library_boxes() -> None:
+    drawn = equations(
+        "  return x -> own as inner -> swiglu(hidden: 8)",
+        "block own(x: [batch, time, width]) -> [batch, time, width] { return x -> linear(width) -> tanh }",
+    )
+    assert titles(drawn) == ["inner: own"]
+    assert lines(drawn)[1:-1] == ["linear / 16 features / tanh", "swiglu / hidden 8"]
+
+
+def test_moving_and_casting_and_masks_are_not_drawn() -> None:
+    drawn = equations(
+        "  q = x -> dropout(0.1) -> split_heads(2) -> cast(float32) -> cast(float)\n"
+        "  k = x[:, :, :] -> split_heads(2)\n"
+        "  y = sdpa(q, k, k, mask: causal & window(4)) -> merge_heads\n  return y"
+    )
+    assert lines(drawn) == [
+        "x / [batch, time, 16]",
+        "sdpa / mask causal & window(4)",
+        "output / [batch, time, 16]",
+    ]
+
+
+def test_numbers_and_signs() -> None:
+    drawn = equations(
+        "  let deep = 3\n  a = x * 0.5\n  b = sqrt(deep) * x\n  c = 1 - x\n  return a * b - c / x",
+    )
+    assert lines(drawn)[1:-1] == ["× 0.5", "× sqrt(3)", "1 −", "×", "÷", "−"]
+
+
+def test_a_table_of_constants_is_drawn_where_it_is_read() -> None:
+    drawn = equations("  return x + ((sinusoid(time, 16) * 2) -> cast_like(x))")
+    assert lines(drawn)[1:-1] == ["+", "sinusoid / × 2"] or lines(drawn)[1:-1] == ["sinusoid / × 2", "+"]
+    assert edges(drawn) == {("x", "+0"), ("sinusoid", "+0"), ("+0", "output")}
+
+
+def test_a_raw_weight_is_drawn_where_it_is_read() -> None:
+    drawn = equations("  param gate: [16] = zeros\n  param unread: [16] = zeros\n  return x * gate")
+    assert sorted(lines(drawn)[1:-1]) == ["gate / [16]", "×"]
+
+
+def test_memory_is_said_on_the_arrow() -> None:
+    drawn = draw(
+        "model m(x: [batch, time, 16], y: [batch, frames, 16]) -> [batch, time, 16] {\n"
+        "  return x -> mha(heads: 2)(memory: y)\n}\n"
+    )
+    assert [(boxes(drawn)[a.source].lines[0], a.label) for a in drawn.arrows] == [
+        ("x", ""),
+        ("y", "memory"),
+        ("mha", ""),
+    ]
+
+
+def test_experts() -> None:
+    drawn = equations("  return x -> moe(experts: 8, top_k: 2, expert: swiglu(hidden: 32))")
+    (box,) = [b for b in drawn.root.boxes() if b.role == "experts"]
+    assert box.lines == ["moe", "8 experts", "top k 2", "expert swiglu(hidden 32)"]
+
+
+def test_a_recurrence_shows_its_state() -> None:
+    drawn = equations(
+        "  y = scan h: [batch, 16] = 0 for a in x {\n    h = gru_cell(16)(a, h)\n    emit h\n  }\n  return y"
+    )
+    assert titles(drawn) == ["for each of time steps"]
+    assert edges(drawn) == {("h", "gru_cell"), ("x", "gru_cell"), ("gru_cell", "next h"), ("gru_cell", "output")}
+
+
+def test_what_only_training_sees_is_not_drawn() -> None:
+    drawn = equations("  y = x\n  if training { y = x -> sigmoid } else { y = x -> tanh }\n  return y")
+    assert lines(drawn)[1:-1] == ["tanh"]
+
+
+def test_a_model_that_would_be_too_large_is_drawn_with_its_inner_blocks_closed() -> None:
+    steps = "\n".join(f"  x = x + (x -> linear(width) as step_{i})" for i in range(drawing.MOST))
+    drawn = equations(
+        "  return x -> outer",
+        f"block inner(x: [batch, time, width]) -> [batch, time, width] {{\n{steps}\n  return x\n}}\n"
+        "block outer(x: [batch, time, width]) -> [batch, time, width] { return x + (x -> inner) }",
+    )
+    assert titles(drawn) == ["outer"]
+    assert lines(drawn)[1:-1] == ["inner", "+"]
+
+
+# --- the text ---------------------------------------------------------------------------------------------------------
+
+LINES = (
+    r'%%\{init: \{"flowchart": .*\}\}%%',
+    r"flowchart TB",
+    r' +n\d+(\(\["[^"]+"\]\)|\(\("[^"]+"\)\)|\[\("[^"]+"\)\]|\("[^"]+"\)|\["[^"]+"\])',
+    r' +subgraph g\d+\["[^"]+"\]',
+    r" +end",
+    r"  n\d+ -->(\|[^|\"<>]+\|)? n\d+",
+    r"  classDef \w+ [\w:#,-]+",
+    r"  class (n\d+|g\d+)(,[ng]\d+)* \w+",
+)
+
+
+@pytest.mark.parametrize("name", [e.name for e in list_zoo() if e.kind == "model"])
+def test_every_model_of_the_zoo_is_drawn(name: str) -> None:
+    drawn = diagram(archdsl.load(name))
+    ids = boxes(drawn)
+    assert len(ids) == len(list(drawn.root.boxes()))
+    assert {i for a in drawn.arrows for i in (a.source, a.target)} == set(ids)
+    assert [b.lines[0] for b in ids.values() if b.role == "input"]
+    assert any(b.role == "output" for b in ids.values())
+    assert all(g.parts for g in groups(drawn.root))
+    for box in ids.values():
+        arriving = [a for a in drawn.arrows if a.target == box.id]
+        assert bool(arriving) or box.role != "output", box
+        assert len(arriving) >= 2 or box.role != "sum", box
+    for line in mermaid(drawn).splitlines():
+        assert any(re.fullmatch(pattern, line) for pattern in LINES), line
+        assert not re.search(r"[<>&]", re.sub(r"<br/>|-->", "", line)), line
+
+
+def test_mermaid() -> None:
+    drawn = equations('  return einsum("b t d -> b t d", x -> linear(16)) + x')
+    assert mermaid(drawn).splitlines()[1:] == [
+        "flowchart TB",
+        '  n1(["x<br/>[batch, time, 16]"])',
+        '  n2["linear<br/>16 features"]',
+        '  n3("einsum<br/>b t d -#gt; b t d")',
+        '  n4(("+"))',
+        '  n5(["output<br/>[batch, time, 16]"])',
+        "  n1 --> n2",
+        "  n2 --> n3",
+        "  n3 --> n4",
+        "  n1 --> n4",
+        "  n4 --> n5",
+        "  classDef input fill:#eef1f5,stroke:#8a94a6,color:#222222",
+        "  class n1 input",
+        "  classDef weights fill:#d3e8fb,stroke:#4a90d9,color:#222222",
+        "  class n2 weights",
+        "  classDef op fill:#e6f4e4,stroke:#6aa864,color:#222222",
+        "  class n3 op",
+        "  classDef sum fill:#ffffff,stroke:#555555,color:#222222",
+        "  class n4 sum",
+        "  classDef output fill:#eef1f5,stroke:#8a94a6,color:#222222",
+        "  class n5 output",
+    ]
+
+
+def test_show_prints_the_diagram(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from archdsl.cli import main
+
+    spec = tmp_path / "tiny.arch"
+    spec.write_text(LAYER.format(placement="pre"))
+    for arguments, status in ((["--diagram"], 0), (["--diagram", "--set", "layers=3"], 0), (["--diagram", "--ir"], 2)):
+        monkeypatch.setattr(sys, "argv", ["archdsl", "show", str(spec), *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == status
+        out = capsys.readouterr().out
+        assert ("flowchart TB" in out) is (status == 0)
+        assert ("layer × 3" in out) is ("--set" in arguments)

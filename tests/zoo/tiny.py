@@ -1,0 +1,87 @@
+"""Tiny copies of the zoo's models: the specs as they are, with hyper-parameters so small that a model runs at once.
+
+Each `tiny_<part>.py` beside this file holds a table, `TINY`: a model's name, `file:model`, and its settings.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import archdsl
+from archdsl.analyses.params import vocabulary
+from archdsl.ir.dims import Poly, evaluate
+from archdsl.ir.graph import Model, Value
+
+SPECS = Path(__file__).resolve().parents[2] / "specs"
+BATCH, TIME, OTHER = 2, 16, 12
+"""Rows, places of the sequence, and places of any other sequence."""
+
+
+@cache
+def tables() -> dict[str, dict[str, int]]:
+    """All tables as one."""
+    found: dict[str, dict[str, int]] = {}
+    for path in sorted(Path(__file__).parent.glob("tiny_*.py")):
+        found |= import_module(f"zoo.{path.stem}").TINY
+    return found
+
+
+def place(name: str) -> tuple[Path, str]:
+    """The file of a model, and its name there."""
+    stem, _, model = name.partition(":")
+    return SPECS / f"{stem}.arch", model
+
+
+def graph(name: str, **more: int) -> Model:
+    """The tiny model's IR; `more` are further settings."""
+    path, model = place(name)
+    return archdsl.load(path, model=model, set=tables()[name] | more)
+
+
+def module(name: str, **more: int) -> nn.Module:
+    """The tiny model, compiled, its weights drawn from one seed."""
+    path, model = place(name)
+    torch.manual_seed(0)
+    return archdsl.to_torch(path, model=model, set=tables()[name] | more)
+
+
+def inputs(model: Model, seed: int = 1) -> dict[str, Tensor]:
+    """Random inputs: tokens of the vocabulary, whole numbers that are 0 or 1, and a second row that ends early."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = {s.name: {"batch": BATCH, "time": TIME}.get(s.name, OTHER) for s in model.symbols}
+    return {name: _drawn(value, sizes, vocabulary(model) or 2, generator) for name, value in model.inputs}
+
+
+def _drawn(value: Value, sizes: dict[str, int], rows: int, generator: torch.Generator) -> Tensor:
+    shape = [int(evaluate(d.value, sizes)) if isinstance(d.value, Poly) else int(d.value) for d in value.shape]
+    if value.dtype == "token":
+        return torch.randint(rows, shape, generator=generator)
+    if value.is_bool:
+        lengths = torch.tensor([shape[-1], shape[-1] - 3])[: shape[0]]
+        return (torch.arange(shape[-1]) < lengths[:, None]).expand(shape).clone()
+    if value.is_int:
+        return torch.randint(2, shape, generator=generator)
+    return torch.randn(shape, generator=generator)
+
+
+def step(name: str) -> dict[str, float]:
+    """Run a tiny model once forwards and once backwards in training mode; the size of each weight's gradient.
+
+    Fails where a result or a gradient is missing or not finite, or where the module has another number of parameters
+    than the IR says."""
+    made = module(name).train()
+    predicted = archdsl.estimate(place(name)[0], model=place(name)[1], set=tables()[name]).params.total
+    assert sum(p.numel() for p in made.parameters()) == predicted
+    results = made(**inputs(graph(name)))
+    outputs = results if isinstance(results, tuple) else (results,)
+    assert all(o.isfinite().all() for o in outputs)
+    generator = torch.Generator().manual_seed(2)
+    torch.stack([(o * torch.randn(o.shape, generator=generator)).mean() for o in outputs]).sum().backward()
+    sizes = {n: float("nan") if p.grad is None else float(p.grad.abs().max()) for n, p in made.named_parameters()}
+    assert [n for n, size in sizes.items() if not 0 <= size < float("inf")] == []
+    return sizes
