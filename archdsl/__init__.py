@@ -5,7 +5,7 @@
 124439808
 """
 
-from archdsl.api import check, estimate, list_zoo, load, to_torch, torch_source
+from archdsl.api import check, estimate, list_zoo, load, to_onnx, to_torch, torch_source
 from archdsl.diagnostics import ArchError, Diagnostic
 from archdsl.version import __version__
 
@@ -17,6 +17,7 @@ __all__ = [
     "estimate",
     "list_zoo",
     "load",
+    "to_onnx",
     "to_torch",
     "torch_source",
 ]

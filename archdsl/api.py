@@ -4,10 +4,10 @@ asked."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from archdsl.analyses.params import ParamsReport
     from archdsl.ir.graph import Model
     from archdsl.ir.program import Module
+    from archdsl.lower.onnx.store import OnnxFiles
     from archdsl.source import Source
 
 Settings = Mapping[str, "str | int | float | bool"]
@@ -47,7 +48,7 @@ def list_zoo() -> tuple[ZooEntry, ...]:
 
     found = []
     for path in zoo_files().values():
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
         comment = _COMMENT.match(text)
         lines = comment[0].splitlines() if comment else []
         about = lines[0].lstrip("# \t").rstrip() if lines else ""
@@ -294,12 +295,8 @@ def module_from(model: Model) -> nn.Module:
 def source_for(spec: str | Path, to: str, *, set: Settings | None = None, allow_noncausal: bool = False) -> str:
     """The spec compiled to a back end, as text. Raises ArchError: E0501 for one that there is not."""
     if to != "torch":
-        help_ = "`--to torch` writes one PyTorch file"
-        raise error(
-            "E0501",
-            f"there is no lowering to `{to}`",
-            help=help_ if to == "onnx" else did_you_mean(to, ["torch"]) or help_,
-        )
+        help_ = "`--to torch` writes one PyTorch file, `--to onnx` a graph"
+        raise error("E0501", f"there is no lowering to `{to}`", help=did_you_mean(to, ["torch", "onnx"]) or help_)
     return torch_source(spec, set=set, allow_noncausal=allow_noncausal)
 
 
@@ -312,6 +309,91 @@ def draw_weights(
     from archdsl.lower.weights import draw
 
     draw(model, seed, dtype, path, progress)
+
+
+# --- ONNX -------------------------------------------------------------------------------------------------------------
+
+
+def to_onnx(
+    spec: str | Path | None = None,
+    output: str | Path = "model.onnx",
+    *,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+    dtype: str = "float32",
+    target: str = "portable",
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
+    weights: str | Path | None = None,
+    seed: int | None = None,
+    store: Literal["safetensors", "onnx_data", "inline"] = "safetensors",
+    progress: Callable[[str, int], None] | None = None,
+) -> OnnxFiles:
+    """Write the model as an ONNX graph for inference, batch and lengths open; which files there are now.
+
+    `output` is a file `….onnx`, or a directory for `model.onnx`. `dtype` (float32, float16, bfloat16) is that of
+    weights and activations; `target` is `portable`, or an execution provider of onnxruntime whose own operators may be
+    used: `ort-cpu`, `ort-cuda`. `quantize` (int8, int4) stores the matrices of linear maps in so few bits, but for
+    those whose path a pattern of `keep` matches.
+
+    The weights come from a safetensors file (`weights`) or are drawn (`seed`), and go to where `store` says: a
+    safetensors file beside the graph, in PyTorch's layout; a file of plain numbers beside it; or the graph itself. With
+    neither, the graph refers to the safetensors file that `draw_weights` would write beside it.
+
+    Loads no torch. Other arguments and errors as for `load`, and ArchError: E0502 where onnx or onnx-ir is missing,
+    E0503 where `weights` is not the model's, E0504 where it cannot be written like this. Raises OSError where a file
+    cannot be written."""
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    return onnx_from(
+        loaded,
+        output,
+        dtype=dtype,
+        target=target,
+        quantize=quantize,
+        keep=keep,
+        weights=Path(weights) if weights is not None else None,
+        seed=seed,
+        store=store,
+        progress=progress,
+    )
+
+
+def onnx_from(
+    model: Model,
+    output: str | Path,
+    *,
+    dtype: str = "float32",
+    target: str = "portable",
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
+    weights: Path | None = None,
+    seed: int | None = None,
+    store: Literal["safetensors", "onnx_data", "inline"] = "safetensors",
+    progress: Callable[[str, int], None] | None = None,
+) -> OnnxFiles:
+    """`to_onnx` for a loaded model."""
+    demand_packages("writing ONNX", "onnx", "onnx_ir")
+    from archdsl.lower.onnx.store import graph_path, save
+    from archdsl.lower.onnx.write import write
+
+    written = write(model, dtype=dtype, target=target, quantize=quantize, keep=keep)
+    path = graph_path(output)
+    return save({path: written}, model, weights=weights, seed=seed, store=store, progress=progress)
+
+
+def demand_packages(what: str, *names: str) -> None:
+    """Raises ArchError E0502 where one of these packages is not installed."""
+    from importlib.util import find_spec as installed
+
+    missing = [name for name in names if installed(name) is None]
+    if missing:
+        raise error(
+            "E0502",
+            f"{what} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
+            help="pip install 'archdsl[onnx]'",
+        )
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def _blame(diagnostics: Iterable[Diagnostic]) -> int:
     """Whether the spec is wrong or the command line: a file that is not there, a model that no file has, a `--set` that
     says nothing."""
     for d in diagnostics:
-        if d.span is None and d.code in ("E0108", "E0210", "E0206", "E0501", "E0502", "E0503"):
+        if d.span is None and d.code in ("E0108", "E0210", "E0206", "E0501", "E0502", "E0503", "E0504"):
             return WRONG_CALL
         if d.span is not None and d.span.source.name == "--set":
             return WRONG_CALL
@@ -261,7 +261,7 @@ def show(
         bool, typer.Option("--expand", help="Print declared bodies as the equations they stand for.")
     ] = False,
     block: Annotated[
-        str | None, typer.Option("--block", metavar="NAME", help="With --expand: only this block or model.")
+        str | None, typer.Option("--block", metavar="NAME", help="With --expand or --diagram: only this block.")
     ] = None,
     diagram: Annotated[
         bool, typer.Option("--diagram", help="Print a block diagram, a Mermaid flowchart that Markdown pages show.")
@@ -273,8 +273,8 @@ def show(
     """Show a model: a tree with shapes and counts, the IR, a block diagram, or declared bodies as equations."""
     if ir + expand + diagram + json > 1:
         raise typer.BadParameter("choose one", param_hint="'--ir' / '--expand' / '--diagram' / '--json'")
-    if block is not None and not expand:
-        raise typer.BadParameter("it goes with --expand", param_hint="'--block'")
+    if block is not None and not (expand or diagram):
+        raise typer.BadParameter("it goes with --expand or --diagram", param_hint="'--block'")
     if expand:
         from archdsl.api import expand as expanded
 
@@ -287,10 +287,11 @@ def show(
         sys.stdout.write(print_model(model))
         return
     if diagram:
+        from archdsl.analyses.diagram import block_of
         from archdsl.analyses.diagram import diagram as drawing
         from archdsl.lower.mermaid import mermaid
 
-        sys.stdout.write(mermaid(drawing(model)))
+        sys.stdout.write(mermaid(drawing(model if block is None else block_of(model, block))))
         return
     from archdsl.analyses.tree import tree
 
@@ -391,13 +392,10 @@ def list_(
     """List the zoo, the models that ship with the compiler: year, kind, exact parameters and what is special."""
     from archdsl import zoo
 
-    found = zoo.chosen(
-        zoo.families(),
-        text=" ".join(words or ()),
-        kinds=_known("--kind", kind, zoo.KINDS),
-        families=_known("--family", [f.removesuffix(".arch") for f in family or ()], _families()),
-        years=_years(year),
-    )
+    kinds = _known("--kind", kind, zoo.KINDS)
+    files = _known("--family", [f.removesuffix(".arch") for f in family or ()], _families())
+    years = _years(year)
+    found = zoo.chosen(zoo.families(), text=" ".join(words or ()), kinds=kinds, families=files, years=years)
     if json:
         _print_json(zoo.ZooReport(families=found).model_dump_json(indent=2))
     else:
@@ -440,26 +438,98 @@ def _years(text: str | None) -> tuple[int | None, int | None]:
 # --- the back ends ----------------------------------------------------------------------------------------------------
 
 
+DtypeOption = Annotated[
+    Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="The type of weights and activations.")
+]
+TargetOption = Annotated[
+    Literal["portable", "ort-cpu", "ort-cuda"],
+    typer.Option("--target", help="ONNX: standard operators, or those of onnxruntime on the CPU or on CUDA too."),
+]
+QuantizeOption = Annotated[
+    Literal["int8", "int4"] | None,
+    typer.Option("--quantize", help="ONNX: matrices of linear maps in so few bits (blocks of 32, with zero points)."),
+]
+KeepOption = Annotated[
+    list[str] | None,
+    typer.Option("--keep", metavar="PATTERN", help="With --quantize: weights that stay as they are (repeatable)."),
+]
+
+
 @command("compile")
 def compile_(
+    context: typer.Context,
     spec: SpecArgument,
-    to: Annotated[str, typer.Option("--to", metavar="torch", help="What to compile to.")],
+    to: Annotated[str, typer.Option("--to", metavar="torch|onnx", help="What to compile to.")],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to write it; standard output by default."),
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Where to write it (ONNX: a directory too); else standard output."
+        ),
     ] = None,
+    dtype: DtypeOption = "float32",
+    target: TargetOption = "portable",
+    quantize: QuantizeOption = None,
+    keep: KeepOption = None,
+    weights: Annotated[
+        Path | None, typer.Option("--weights", metavar="FILE.safetensors", help="ONNX: the weights, strictly.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="ONNX: draw the weights, as `init` does.")] = None,
+    store: Annotated[
+        Literal["safetensors", "onnx_data", "inline"],
+        typer.Option(
+            "--store",
+            help="ONNX: weights beside the graph as PyTorch reads them too, beside it as ONNX has it, or inside.",
+        ),
+    ] = "safetensors",
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Compile a spec to one readable PyTorch file that imports only torch."""
-    from archdsl.api import source_for
-    from archdsl.files import write_text
+    """Compile a spec to one readable PyTorch file that imports only torch, or to an ONNX graph."""
+    if to != "onnx":
+        from archdsl.api import source_for
+        from archdsl.files import write_text
 
-    text = source_for(spec, to, set=_settings(set), allow_noncausal=allow_noncausal)
-    if output is None or str(output) == "-":
-        sys.stdout.write(text)
-    else:
-        write_text(output, text)
+        _only_with(context, "--to onnx", "dtype", "target", "quantize", "keep", "weights", "seed", "store")
+        text = source_for(spec, to, set=_settings(set), allow_noncausal=allow_noncausal)
+        if output is None or output == "-":
+            sys.stdout.write(text)
+        else:
+            write_text(Path(output), text)
+        return
+    from archdsl.api import onnx_from
+    from archdsl.diagnostics import error
+    from archdsl.views import drawing, files_view
+
+    if output is None or output == "-":
+        raise error("E0504", "an ONNX file is no text", help="say where to write it: `-o FILE.onnx` or `-o DIRECTORY/`")
+    _keep_needs_bits(keep, quantize)
+    if weights is not None and seed is not None:
+        raise typer.BadParameter("choose one", param_hint="'--weights' / '--seed'")
+    model = _load(spec, set, allow_noncausal)
+    with drawing(model, "writing") as progress:
+        files = onnx_from(
+            model,
+            output,
+            dtype=dtype,
+            target=target,
+            quantize=quantize,
+            keep=keep or (),
+            weights=weights,
+            seed=seed,
+            store=store,
+            progress=progress,
+        )
+    told = [spec, *(f"--set={s}" for s in set or ()), *(["--allow-noncausal"] if allow_noncausal else [])]
+    for line in files_view(files, told, dtype, quantize):
+        _say(line)
+
+
+def _only_with(context: typer.Context, option: str, *names: str) -> None:
+    """Refuse options that were given and say nothing without another one."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"it goes with {option}", param_hint=f"'--{name}'")
 
 
 @command("init")
@@ -484,33 +554,121 @@ def init(
         draw_weights(model, seed, dtype, output, progress)
 
 
+WeightsOption = Annotated[
+    Path | None, typer.Option("--weights", metavar="FILE.safetensors", help="Weights to load, strictly.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Draws the weights and the inputs.")]
+TimeOption = Annotated[
+    int | None, typer.Option("--time", min=1, help="How long they are; 128 or the context by default.")
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, …")]
+
+
 @command("run")
 def run(
+    context: typer.Context,
     spec: SpecArgument,
-    weights: Annotated[
-        Path | None, typer.Option("--weights", metavar="FILE.safetensors", help="Weights to load, strictly.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Draws the weights and the inputs.")] = 0,
+    backend: Annotated[
+        Literal["torch", "onnx"], typer.Option("--backend", help="PyTorch, or the ONNX graph in onnxruntime.")
+    ] = "torch",
+    weights: WeightsOption = None,
+    seed: SeedOption = 0,
     batch: Annotated[int, typer.Option("--batch", min=1, help="How many sequences.")] = 1,
-    time: Annotated[
-        int | None, typer.Option("--time", min=1, help="How long they are; 128 or the context by default.")
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, …")] = "cpu",
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="The type of weights and activations.")
-    ] = "float32",
+    time: TimeOption = None,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    target: TargetOption = "portable",
+    quantize: QuantizeOption = None,
+    keep: KeepOption = None,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Compile a spec and run it once forwards and once backwards: times and shapes."""
-    from archdsl.trial import run as trial
+    """Compile a spec and run it: once forwards and once backwards in PyTorch, or forwards in onnxruntime."""
+    if backend == "torch":
+        _only_with(context, "--backend onnx", "target", "quantize", "keep")
+        from archdsl.trial import run as trial
 
-    model = _load(spec, set, allow_noncausal)
-    report = trial(model, weights=weights, seed=seed, batch=batch, time=time, device=device, dtype=dtype)
+        model = _load(spec, set, allow_noncausal)
+        report = trial(model, weights=weights, seed=seed, batch=batch, time=time, device=device, dtype=dtype)
+        if json:
+            _print_json(report.model_dump_json(indent=2))
+            return
+        from archdsl.views import print_report, run_view
+
+        print_report(*run_view(report))
+        return
+    from archdsl.inference import run as infer
+
+    _keep_needs_bits(keep, quantize)
+    found = infer(
+        _load(spec, set, allow_noncausal),
+        weights=weights,
+        seed=seed,
+        batch=batch,
+        time=time,
+        device=device,
+        dtype=dtype,
+        target=target,
+        quantize=quantize,
+        keep=keep or (),
+    )
+    if json:
+        _print_json(found.model_dump_json(indent=2))
+        return
+    from archdsl.views import onnx_run_view, print_report
+
+    print_report(*onnx_run_view(found))
+
+
+@command("verify")
+def verify(
+    spec: SpecArgument,
+    weights: WeightsOption = None,
+    seed: SeedOption = 0,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="How many sequences.")] = 2,
+    time: TimeOption = None,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    target: TargetOption = "portable",
+    quantize: QuantizeOption = None,
+    keep: KeepOption = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            "--tolerance", min=0, help="The largest relative difference: 1e-4 by default, more in half precision."
+        ),
+    ] = None,
+    json: JsonOption = False,
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> int:
+    """Run a model in PyTorch and in onnxruntime, on the same weights, and compare what comes out."""
+    from archdsl.inference import verify as compare
+
+    _keep_needs_bits(keep, quantize)
+    report = compare(
+        _load(spec, set, allow_noncausal),
+        weights=weights,
+        seed=seed,
+        batch=batch,
+        time=time,
+        device=device,
+        dtype=dtype,
+        target=target,
+        quantize=quantize,
+        keep=keep or (),
+        tolerance=tolerance,
+    )
     if json:
         _print_json(report.model_dump_json(indent=2))
-        return
-    from archdsl.views import print_report, run_view
+    else:
+        from archdsl.views import print_report, verify_view
 
-    print_report(*run_view(report))
+        print_report(*verify_view(report))
+    return FINE if report.agrees else WRONG_SPEC
+
+
+def _keep_needs_bits(keep: list[str] | None, quantize: str | None) -> None:
+    if keep and quantize is None:
+        raise typer.BadParameter("it goes with --quantize", param_hint="'--keep'")

@@ -85,19 +85,19 @@ def run(
 
     module = timed("build", build)
     if weights is not None:
-        timed("load", lambda: _load(module, weights, where))
+        timed("load", lambda: load_weights(module, weights, where))
     module = module.to(getattr(torch, dtype)).train()
     inputs = _inputs(torch, model, where, dtype, batch, time)
     try:
         results = timed("forward", lambda: module(**inputs))
-        tensors = _named(model, results)
+        tensors = named(model, results)
         floats = [t for t in tensors.values() if t.is_floating_point()]
         loss = torch.stack([t.float().square().mean() for t in floats]).mean() if floats else torch.zeros(())
         if loss.requires_grad:
             timed("backward", loss.backward)
     except (AssertionError, ValueError) as problem:
         raise error(
-            "E0503", f"the model refused its inputs: {_line(problem)}", help="give another `--time` or `--batch`"
+            "E0503", f"the model refused its inputs: {one_line(problem)}", help="give another `--time` or `--batch`"
         ) from None
     except torch.OutOfMemoryError:
         raise error(
@@ -121,7 +121,7 @@ def run(
     )
 
 
-def _line(problem: BaseException) -> str:
+def one_line(problem: BaseException) -> str:
     return " ".join(str(problem).split()) or type(problem).__name__
 
 
@@ -136,7 +136,7 @@ def _device(torch: Any, name: str) -> Any:
     except (RuntimeError, AssertionError) as problem:
         raise error(
             "E0502",
-            f"there is no device `{name}` here: {_line(problem).split('. ')[0]}",
+            f"there is no device `{name}` here: {one_line(problem).split('. ')[0]}",
             help="`--device cpu` is always there",
         ) from None
     return device
@@ -163,7 +163,7 @@ def _fits(torch: Any, model: Model, device: torch.device, dtype: str) -> None:
         )
 
 
-def _load(module: torch.nn.Module, path: Path, device: torch.device) -> None:
+def load_weights(module: torch.nn.Module, path: Path, device: torch.device) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -174,7 +174,7 @@ def _load(module: torch.nn.Module, path: Path, device: torch.device) -> None:
     except FileNotFoundError:
         raise error("E0503", f"there is no file `{path}`") from None
     except (SafetensorError, OSError) as problem:
-        raise error("E0503", f"`{path}` is no safetensors file: {_line(problem)}") from None
+        raise error("E0503", f"`{path}` is no safetensors file: {one_line(problem)}") from None
     own = {name: tuple(t.shape) for name, t in module.state_dict().items()}
     theirs = {name: tuple(t.shape) for name, t in state.items()}
     demand_same(path, own, theirs)
@@ -190,15 +190,18 @@ def _inputs(
     """Random tokens and numbers; every place real, all of one document, all of the first kind."""
     from archdsl.analyses.params import vocabulary
 
+    rows = vocabulary(model) or 2
+    shapes = input_shapes(model, batch, time)
+    return {name: _drawn(torch, value, shapes[name], rows, device, dtype) for name, value in model.inputs}
+
+
+def input_shapes(model: Model, batch: int, time: int | None) -> dict[str, list[int]]:
+    """The shape of every input for so many sequences of that length; 128 or the context by default. Raises ArchError
+    E0503 where a size would not be a whole number."""
     context = model.context.value if model.context is not None else None
     length = time or (min(DEFAULT_TIME, context) if isinstance(context, int) else DEFAULT_TIME)
     sizes = {s.name: batch if s.name == "batch" else length for s in model.symbols}
-    rows = vocabulary(model) or 2
-    found = {}
-    for name, value in model.inputs:
-        shape = [_size(d.value, sizes) for d in value.shape]
-        found[name] = _drawn(torch, value, shape, rows, device, dtype)
-    return found
+    return {name: [_size(d.value, sizes) for d in value.shape] for name, value in model.inputs}
 
 
 def _size(value: Any, sizes: dict[str, int]) -> int:
@@ -218,7 +221,7 @@ def _drawn(torch: Any, value: Value, shape: list[int], rows: int, device: torch.
     return torch.randn(shape, device=device, dtype=getattr(torch, dtype if value.dtype == "float" else value.dtype))
 
 
-def _named(model: Model, results: Any) -> dict[str, torch.Tensor]:
+def named(model: Model, results: Any) -> dict[str, torch.Tensor]:
     """The results under their names; numbered where they have none."""
     flat = list(_flat(results))
     names = [n for n, _ in model.outputs] if len(flat) == sum(1 for _ in model.outputs) else [None] * len(flat)

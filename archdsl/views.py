@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
     from archdsl.analyses.params import ParamsReport
     from archdsl.analyses.tree import Branch
+    from archdsl.inference import OnnxRunReport, VerifyReport
     from archdsl.ir.graph import Model
+    from archdsl.lower.onnx.store import OnnxFiles
     from archdsl.trial import RunReport
     from archdsl.zoo import ZooFamily
 
@@ -139,9 +141,9 @@ def zoo_view(families: Sequence[ZooFamily]) -> Iterator[RenderableType]:
 
 
 @contextlib.contextmanager
-def drawing(model: Model) -> Iterator[Callable[[str, int], None] | None]:
-    """A progress bar over the numbers of a model while its weights are drawn; None where standard error is no
-    terminal."""
+def drawing(model: Model, what: str = "drawing") -> Iterator[Callable[[str, int], None] | None]:
+    """A progress bar over the numbers of a model while its weights are drawn, or written; None where standard error is
+    no terminal."""
     import sys
 
     if not sys.stderr.isatty():
@@ -160,8 +162,27 @@ def drawing(model: Model) -> Iterator[Callable[[str, int], None] | None]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("drawing", total=counts.total + counts.buffers)
+        task = bar.add_task(what, total=counts.total + counts.buffers)
         yield lambda path, numbers: bar.update(task, advance=numbers, description=path)
+
+
+def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str | None) -> Iterator[str]:
+    """What there is to say of the files of a graph: weights that it lacks, and which are of few bits. `spec` is how a
+    command is told the model."""
+    if not files.has_weights:
+        import shlex
+
+        put = shlex.join(["archdsl", "init", *spec, "--dtype", dtype, "-o", str(files.weights)])
+        yield f"{files.graphs[0]} has no weights yet: `{put}` puts them where it looks"
+    if quantize is not None:
+        few, rest = sum(files.quantized.values()), sum(files.plain.values())
+        share = f"{len(files.quantized):,} matrices, {few:,} of {few + rest:,} numbers"
+        yield f"{quantize}: {share}; in {dtype}: {', '.join(_kinds(files.plain)) or 'nothing'}"
+
+
+def _kinds(paths: Iterable[str]) -> list[str]:
+    """Paths that differ in their numbers alone, once each: `blocks.*.norm.weight`."""
+    return list(dict.fromkeys(".".join("*" if s.isdecimal() else s for s in p.split(".")) for p in paths))
 
 
 def run_view(report: RunReport) -> Iterator[RenderableType]:
@@ -181,3 +202,47 @@ def run_view(report: RunReport) -> Iterator[RenderableType]:
     table.add_row("loss", "", f"{report.loss:.6g}")
     table.add_row("gradients", "", f"{report.gradients} of {report.weights} weights, norm {report.gradient_norm:.6g}")
     yield table
+
+
+def onnx_run_view(report: OnnxRunReport) -> Iterator[RenderableType]:
+    """What went into the graph, what came out, and how long it took."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    yield _heading(report)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, tensor in report.inputs.items():
+        table.add_row("in", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+    for name, tensor in report.outputs.items():
+        table.add_row("out", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+    for name, ms in report.milliseconds.items():
+        table.add_row("time", name, f"{ms:,.1f} ms")
+    yield table
+
+
+def verify_view(report: VerifyReport) -> Iterator[RenderableType]:
+    """How far onnxruntime is from PyTorch, output by output."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    yield _heading(report)
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("output")
+    table.add_column("shape", style="dim")
+    for name in ("absolute", "relative", *(["rounding"] if report.rounding else [])):
+        table.add_column(name, justify="right")
+    for name, d in report.outputs.items():
+        moved = [f"{report.rounding[name].relative:.1e}"] if report.rounding else []
+        row = (escape(name), escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}", *moved)
+        table.add_row(*row)
+    yield table
+    word = "[green]agree[/]" if report.agrees else "[red]disagree[/]"
+    yield f"PyTorch and onnxruntime {word}: tolerance {report.tolerance:g}"
+
+
+def _heading(report: OnnxRunReport | VerifyReport) -> str:
+    from rich.markup import escape
+
+    how = f"{report.dtype}, {report.quantize}" if report.quantize else report.dtype
+    where = f"{report.parameters:,} parameters, {how} on {report.device}, target {report.target}"
+    return f"[bold]{escape(report.model)}[/]  [dim]{escape(where)}[/]"

@@ -77,15 +77,16 @@ def _section(family: ZooFamily, title: str) -> str:
     intro = f"{cited}: {family.about}" if cited else family.about
     spec = f"[specs/{family.file}](../specs/{family.file})"
     parts = [f"## {title}", f"{intro}\n{spec}".strip(), family.notes, _sizes(family.models)]
+    path = zoo_files()[family.family]
     seen: set[str] = set()
     for model in (m for m in family.models if m.declared == "model"):
-        drawing = mermaid(diagram(api.load(f"{family.family}:{model.name}")))
-        if drawing in seen:
-            continue
-        block = f"```mermaid\n{drawing}```"
-        parts.append(_folded(f"<code>{model.name}</code>, drawn", block) if seen else block)
-        seen.add(drawing)
-    text = zoo_files()[family.family].read_text(encoding="utf-8")
+        drawn = diagram(api.load(path, model=model.name))
+        for name, picture in ((model.name, drawn), *((b.name, diagram(b)) for b in drawn.closed)):
+            drawing = f"```mermaid\n{mermaid(picture)}```"
+            if drawing not in seen:
+                parts.append(_folded(f"<code>{name}</code>, drawn", drawing) if seen else drawing)
+                seen.add(drawing)
+    text = path.read_text(encoding="utf-8")
     parts.append(_folded("The spec", f"```arch\n{text.strip()}\n```"))
     return "\n\n".join(p for p in parts if p)
 

@@ -34,7 +34,7 @@ def check(data: bytes) -> None:
     if any(n.domain for n in proto.graph.node):
         return  # onnx knows nothing of onnxruntime's own operators
     onnx.checker.check_model(proto, full_check=True)
-    onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
 
 
 def session(data: bytes) -> onnxruntime.InferenceSession:

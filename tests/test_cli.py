@@ -186,8 +186,8 @@ def test_compile_keeps_the_old_file_where_the_spec_is_wrong(run: Run) -> None:
 
 
 def test_compile_to_what_there_is_not(run: Run) -> None:
-    done = run("compile", "gpt2", "--to", "onnx", "-o", "model.onnx")
-    assert (done.status, done.out, Path("model.onnx").exists()) == (2, "", False)
+    done = run("compile", "gpt2", "--to", "tensorflow", "-o", "model.pb")
+    assert (done.status, done.out, Path("model.pb").exists()) == (2, "", False)
     assert "error[E0501]" in done.err
     assert "--to torch" in done.err
 

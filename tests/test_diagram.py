@@ -13,6 +13,8 @@ from archdsl.analyses.diagram import Box, Diagram, Group, diagram
 from archdsl.api import list_zoo
 from archdsl.lower.mermaid import mermaid
 
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
 LAYER = """\
 block layer(heads) {{
   attention: mha(heads: heads)
@@ -217,9 +219,9 @@ def test_moving_and_casting_and_masks_are_not_drawn() -> None:
 
 def test_numbers_and_signs() -> None:
     drawn = equations(
-        "  let deep = 3\n  a = x * 0.5\n  b = sqrt(deep) * x\n  c = 1 - x\n  return a * b - c / x",
+        "  let deep = 3\n  a = x * 0.5\n  b = sqrt(deep) * x ** 2\n  c = 1 - x\n  return a * b - c / x",
     )
-    assert lines(drawn)[1:-1] == ["× 0.5", "× sqrt(3)", "1 −", "×", "÷", "−"]
+    assert lines(drawn)[1:-1] == ["× 0.5", "^ 2 / × sqrt(3)", "1 −", "×", "÷", "−"]
 
 
 def test_a_table_of_constants_is_drawn_where_it_is_read() -> None:
@@ -273,6 +275,31 @@ def test_a_model_that_would_be_too_large_is_drawn_with_its_inner_blocks_closed()
     )
     assert titles(drawn) == ["outer"]
     assert lines(drawn)[1:-1] == ["inner", "+"]
+    (closed,) = drawn.closed
+    assert closed.name == "inner"
+    alone = diagram(closed)
+    assert lines(alone)[0] == "x / [batch, time, 16]"
+    assert sum("step_" in line for line in lines(alone)) == drawing.MOST
+
+
+def test_what_a_step_prepares_is_drawn_outside_the_steps() -> None:
+    drawn = diagram(archdsl.load(EXAMPLES / "seq2seq_attention.arch"))
+    (once,) = [t for t in titles(drawn) if t.endswith(", once for all steps")]
+    (steps,) = [g for g in groups(drawn.root) if g.title.startswith("for each of")]
+    assert once.removesuffix(", once for all steps") in [g.title for g in groups(steps)]
+    assert once not in [g.title for g in groups(steps)]
+
+
+def test_blocks_are_drawn_alone() -> None:
+    model = archdsl.load("gpt2")
+    assert edges(diagram(drawing.block_of(model, "mha"))) == {
+        *(("x", f"{part}: linear") for part in "qkv"),
+        *((f"{part}: linear", "sdpa") for part in "qkv"),
+        ("sdpa", "out: linear"),
+        ("out: linear", "output"),
+    }
+    with pytest.raises(archdsl.ArchError, match="E0210 gpt2 applies no block `mah`"):
+        drawing.block_of(model, "mah")
 
 
 # --- the text ---------------------------------------------------------------------------------------------------------
@@ -341,7 +368,14 @@ def test_show_prints_the_diagram(
 
     spec = tmp_path / "tiny.arch"
     spec.write_text(LAYER.format(placement="pre"))
-    for arguments, status in ((["--diagram"], 0), (["--diagram", "--set", "layers=3"], 0), (["--diagram", "--ir"], 2)):
+    for arguments, status in (
+        (["--diagram"], 0),
+        (["--diagram", "--set", "layers=3"], 0),
+        (["--diagram", "--block", "mlp"], 0),
+        (["--diagram", "--ir"], 2),
+        (["--diagram", "--block", "mpl"], 2),
+        (["--ir", "--block", "mlp"], 2),
+    ):
         monkeypatch.setattr(sys, "argv", ["archdsl", "show", str(spec), *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -349,3 +383,4 @@ def test_show_prints_the_diagram(
         out = capsys.readouterr().out
         assert ("flowchart TB" in out) is (status == 0)
         assert ("layer × 3" in out) is ("--set" in arguments)
+        assert ("up: linear" in out) is (arguments == ["--diagram", "--block", "mlp"])

@@ -20,7 +20,15 @@ LAYERS = (
     ("archdsl.ops",),
     ("archdsl.analyses",),
     ("archdsl.lower",),
-    ("archdsl", "archdsl.api", "archdsl.reference", "archdsl.trial", "archdsl.zoo", "archdsl.zoo_page"),
+    (
+        "archdsl",
+        "archdsl.api",
+        "archdsl.inference",
+        "archdsl.reference",
+        "archdsl.trial",
+        "archdsl.zoo",
+        "archdsl.zoo_page",
+    ),
     ("archdsl.views", "archdsl.cli", "archdsl.__main__"),
 )
 # A spec names primitives, and the primitives are written in terms of the IR.

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from archdsl.analyses.branches import MOVES
 from archdsl.analyses.kinds import ATTENDS, every_node
+from archdsl.diagnostics import error
 from archdsl.ir.dims import Lit, Num, Poly, expr_text, free_names
 from archdsl.ir.graph import (
     Block,
@@ -33,6 +34,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.masks import Mask
 from archdsl.ir.static import Instance, Template, Word
+from archdsl.ir.wording import one_of
 from archdsl.syntax import ast
 
 # --- the drawing ------------------------------------------------------------------------------------------------------
@@ -81,6 +83,8 @@ class Diagram:
 
     root: Group
     arrows: list[Arrow]
+    closed: list[Block] = field(default_factory=list)
+    """Blocks of the spec that are one box because their own boxes would be too many: one of each name."""
 
 
 MOST = 44
@@ -89,7 +93,9 @@ DEEPEST = 3
 DISTINCT = 3
 """Layers of a stack that are drawn apart; with more that differ in sizes alone, the first stands for all."""
 
-SIGNS = {"plus": "+", "minus": "−", "times": "×", "divide": "÷"}
+SIGNS = {
+    "plus": "+", "minus": "−", "times": "×", "divide": "÷", "floor_divide": "//", "modulo": "mod", "power": "^",
+}  # fmt: skip
 QUIET = MOVES | {"dropout", "stop_gradient", "identity"}
 UNTOLD = frozenset({"eps", "momentum", "dropout", "rate", "start", "axis", "keep", "padding"})
 """Options that a drawing does not say."""
@@ -99,31 +105,39 @@ LONG = 44
 _GROUPED = re.compile(r"(?<=\d)_(?=\d)")
 
 
-def diagram(model: Model) -> Diagram:
-    """The drawing of a model, as deep as it may have without more than `MOST` boxes."""
-    drawn = _draw(model, DEEPEST)
+def diagram(drawn: Model | Block) -> Diagram:
+    """The drawing of a model or of one block, as deep as it may have without more than `MOST` boxes."""
+    found = _draw(drawn, DEEPEST)
     for depth in range(DEEPEST - 1, 0, -1):
-        if sum(1 for _ in drawn.root.boxes()) <= MOST:
+        if sum(1 for _ in found.root.boxes()) <= MOST:
             break
-        drawn = _draw(model, depth)
-    return drawn
+        found = _draw(drawn, depth)
+    return found
 
 
-def _draw(model: Model, depth: int) -> Diagram:
+def block_of(model: Model, name: str) -> Block:
+    """The first block of that name in a model. Raises ArchError (E0210) where it has none."""
+    blocks = {n.block.name: n.block for n in reversed(list(every_node(model.block))) if isinstance(n, CallNode)}
+    if name not in blocks:
+        raise error("E0210", f"{model.name} applies no block `{name}`", help=one_of(name, blocks, "it has"))
+    return blocks[name]
+
+
+def _draw(drawn: Model | Block, depth: int) -> Diagram:
     pen = _Pen(depth)
-    root = Group("page", model.name)
-    inputs: dict[int, Source] = {}
-    for name, value in model.inputs:
+    root = Group("page", drawn.name)
+    block = drawn if isinstance(drawn, Block) else drawn.block
+    env: dict[int, Source] = {}
+    for name, value in zip(block.tensor_names, block.graph.inputs, strict=False):
         box = pen.box(root, "input", [name, shape_text(value)])
-        inputs[id(value)] = (box.id,)
-    env = dict(inputs)
-    pen.graph(model.block.graph, env, root, 0)
-    outputs = list(model.outputs)
+        env[id(value)] = (box.id,)
+    pen.graph(block.graph, env, root, 0)
+    outputs = [(n, v) for n, v in zip(block.result_names, block.graph.outputs, strict=False) if v is not None]
     for i, (told, value) in enumerate(outputs):
         title = told or ("output" if len(outputs) == 1 else f"output {i + 1}")
         box = pen.box(root, "output", [title, shape_text(value)])
         pen.arrows += [Arrow(s, box.id) for s in pen.sources(env, value, root)]
-    return _tidy(Diagram(root, pen.arrows), pen.carried)
+    return _tidy(Diagram(root, pen.arrows, list(pen.closed.values())), pen.carried)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
@@ -214,6 +228,7 @@ class _Pen:
         self.count = 0
         self.waiting: dict[int, tuple[Role, list[str]]] = {}
         self.tied: dict[int, str] = {}
+        self.closed: dict[str, Block] = {}
         self.carried: set[str] = set()
         """Boxes that the next turn of a stack reads, whether or not anything does after the last."""
 
@@ -327,19 +342,26 @@ class _Pen:
 
     def call(self, node: CallNode, env: dict[int, Source], group: Group, level: int) -> None:
         block = node.block
-        if node.step is not None:  # what a scan's block prepares is drawn with its steps
-            found = tuple(s for v in node.inputs if v is not None for s in self.sources(env, v, group))
-            env.update({id(v): found for v in node.outputs})
-            return
-        if block.library or block.before is not None or level >= self.depth:
+        if not self.opens(block, level):
+            if node.step is not None:  # what the block prepares for a scan is drawn with its steps
+                found = tuple(s for v in node.inputs if v is not None for s in self.sources(env, v, group))
+                env.update({id(v): found for v in node.outputs})
+                return
+            if not block.library and block.before is None:
+                self.closed.setdefault(block.name, block)
             box = self.box(group, _role_of_block(block), _block_lines(node))
             given = [(v, name) for v, name in zip(node.inputs, block.tensor_names, strict=False) if v is not None]
             said = block.before is None  # else some of them are what was prepared, under names of no concern
             self.connect(env, box, group, ((v, name if i and said else "") for i, (v, name) in enumerate(given)))
             env.update({id(v): (box.id,) for v in node.outputs})
             return
-        inner = self.group(group, f"{_titled(_step(node), block.name)}{_shared(node)}")
+        once = ", once for all steps" if node.step is not None else ""
+        inner = self.group(group, f"{_titled(_step(node), block.name)}{_shared(node)}{once}")
         self.inside(node, env, inner, level + 1)
+
+    def opens(self, block: Block, level: int) -> bool:
+        """Whether a block is a frame with its parts, and not one box."""
+        return not block.library and level < self.depth
 
     def inside(self, node: CallNode, env: dict[int, Source], group: Group, level: int) -> None:
         """The body of a called block, in a group that is already there."""
@@ -394,7 +416,7 @@ class _Pen:
         differ = ", sizes of the first" if len(alike) > 1 else ""
         calls = [n for n in body.nodes if isinstance(n, CallNode)]
         alone = len(calls) == 1 and not any(isinstance(n, OpNode | LoopNode | ScanNode) for n in body.nodes)
-        if alone and not (calls[0].block.library or calls[0].block.before is not None or level >= self.depth):
+        if alone and self.opens(calls[0].block, level):
             inner = self.group(group, f"{_layer(calls[0], node.variable)}{said}{differ}")
             for part in body.nodes:
                 if part is calls[0]:

@@ -143,6 +143,9 @@ class OnnxScope(Protocol):
     def constant(self, value: Any, dtype: str = "float") -> Any:
         """Numbers (also nested lists, or a numpy array) as a tensor."""
 
+    def memo(self, x: Any, name: str, make: Callable[[], Any]) -> Any:
+        """What is made of a tensor, once for all nodes that ask for it by that name."""
+
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         """`x weightᵀ + bias` for a weight [out, in] of the model's: the one place where that product is written."""
 
@@ -158,8 +161,36 @@ class OnnxScope(Protocol):
         """Input i along the axis of queries rather than that of keys: where the keys are all places, its newest."""
 
     @property
+    def appends(self) -> bool:
+        """Whether the node may append to its caches itself: every row of the sequence then begins with real tokens."""
+
+    def new(self, i: int) -> Any:
+        """Input i, of which all places are kept: its new ones."""
+
+    def cached(self, *inputs: int) -> tuple[Any, ...]:
+        """What was kept of inputs before the new places (None outside of decoding); then how many places of each row
+        are real, less 1 (int32 [batch]), and how many places there are in all (int32)."""
+
+    def keep(self, kept: Mapping[int, Any]) -> None:
+        """Keep these tensors of inputs, by their number, for the next step."""
+
+    @property
     def valid(self) -> Any:
         """Which of the new places are real [batch, time], where rows may be padded; else None."""
+
+    @property
+    def first(self) -> Any:
+        """In a step of decoding: whether there are no places before the new ones (bool [1])."""
+
+    def gated(self, x: Any, fill: Any, rank: int, axis: int) -> Any:
+        """A tensor of `rank` axes, batch first, with a number in place of what stands along `axis` where the sequence
+        is padding."""
+
+    def tail(self, x: Any, count: int, rank: int, axis: int) -> Any:
+        """The last `count` real places of what was kept and the new ones, put together along `axis`."""
+
+    def turned(self, x: Any, back: bool = False) -> Any:
+        """[batch, time, …] with the padding in front of each row put behind it, or back again."""
 
     def dimension(self, x: Any, axis: int) -> Any:
         """The size of an axis, counted from the right, as a vector of one int64 that may stand in a list."""
@@ -454,6 +485,10 @@ class Primitive:
         """The same for the new places of a sequence, given the states after those before them: the output (or a
         sequence of one for each), and the states after the last of them."""
         raise TypeError(f"{type(self).__name__} has states and says nothing of steps")
+
+    def caches_itself(self, node: OpNode, g: OnnxScope) -> bool:
+        """Whether on this target the operator that it becomes appends to caches itself."""
+        return False
 
     def onnx_absorbed(self, node: OpNode, g: OnnxScope, rows: Any, keys: Any, values: Any) -> Any:
         """The output where keys and values are linear maps of `rows` [batch, 1, source, dim]: the maps are `keys` [1,

@@ -60,7 +60,7 @@ def write_tensors(
     file.write(header(infos, dtype))
     for info in infos:
         for piece in pieces(info):
-            file.write(encoded(piece, stored_type(info, dtype)))
+            file.write(encoded(piece, stored_type(info, dtype), info.path))
         if progress is not None:
             progress(info.path, info.size)
 
@@ -121,19 +121,29 @@ def many_matrices(weight: Any) -> bool:
     )
 
 
-def encoded(numbers: NDArray[Any], dtype: str) -> bytes:
+def encoded(numbers: NDArray[Any], dtype: str, path: str = "") -> bytes:
     """The bytes of some numbers, little-endian. Every type is rounded from float32, to even in the middle; bfloat16 is
-    its upper half."""
+    its upper half. Raises ArchError E0503, of the weight at `path`, for numbers beyond what float16 can hold."""
     import numpy as np
 
     if dtype == "int64":
         return numbers.astype("<i8").tobytes()
-    single = numbers.astype("<f4")
-    if dtype != "bfloat16":
-        return single.astype({"float32": "<f4", "float16": "<f2"}[dtype]).tobytes()
+    single = numbers.astype("<f4", copy=False)
+    if dtype == "float32":
+        return single.tobytes()
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            half = single.astype("<f2")
+        if (np.isinf(half) & np.isfinite(single)).any():
+            raise error(
+                "E0503",
+                f"`{path}` holds numbers beyond 65,504, the largest of float16",
+                help="`--dtype bfloat16` or `float32`",
+            )
+        return half.tobytes()
     bits = single.view("<u4")
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return rounded.astype("<u2").tobytes()
+    return np.where(np.isnan(single), np.uint32(0x7FC0), rounded).astype("<u2").tobytes()
 
 
 # --- files that are there ---------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from archdsl.ir.dims import (
 )
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import Input, OpNode, Value
-from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, Code, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, Code, OnnxScope, Primitive, Reads, TorchScope, same
 from archdsl.ir.signature import promoted
 from archdsl.ir.static import ListValue, kind_of
 
@@ -204,6 +204,11 @@ def place(node: OpNode, option: str = "axis", rank: int | None = None) -> int:
     return int(number(node, option)) % (first_input(node).rank if rank is None else rank)
 
 
+def from_right(node: OpNode, option: str = "axis", rank: int | None = None) -> int:
+    """The same counted from the right, as the language writes it: -1 is the last."""
+    return place(node, option, rank) - (first_input(node).rank if rank is None else rank)
+
+
 def written(node: OpNode, option: str = "axis") -> str:
     """The axis as the spec has it: `-1` stays `-1`."""
     return str(int(number(node, option)))
@@ -316,6 +321,38 @@ def listed(texts: Sequence[str]) -> str:
     return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
+# --- ONNX -----------------------------------------------------------------------------------------------------------
+
+
+def reshaped(g: OnnxScope, x: Any, before: Shape, after: Shape) -> Any:
+    """x of shape `before` as one of shape `after`. Of the sizes that only the running model knows those that stay in
+    their place are copied, and one follows from all the others."""
+    items: list[Any] = []
+    for axis, size in enumerate(after):
+        if size.static:
+            items.append(int(size))
+        elif axis < len(before) and size.value == before[axis].value:
+            items.append(0)
+        else:
+            items.append(size if -1 in items else -1)
+    return g.Reshape(x, items)
+
+
+def in_order(node: OpNode, g: OnnxScope) -> Any:
+    """What stands along the axis of a node in order, and the places it had; the lower first of equals."""
+    x = first_input(node)
+    values = g.arg(0, "int32") if x.is_bool else g.arg(0)
+    size = g.size(0, place(node))
+    return g.TopK(values, [size], axis=from_right(node), largest=int(node.options["descending"]), outputs=2)
+
+
+def remainder(g: OnnxScope, a: Any, b: Any) -> tuple[Any, Any]:
+    """What a quotient of real numbers that is rounded towards 0 leaves, and where one that is rounded down is less by
+    one."""
+    rest = g.Mod(a, b, fmod=1)
+    return rest, g.And(g.Xor(g.Less(rest, 0.0), g.Less(b, 0.0)), g.Not(g.Equal(rest, 0.0)))
+
+
 # --- families -------------------------------------------------------------------------------------------------------
 
 
@@ -356,6 +393,13 @@ class Numeric(Arithmetic):
         demand_numbers(self, call)
 
 
+class Rounding(Numeric):
+    """A way of rounding, which leaves whole numbers as they are."""
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.arg(0) if first_input(node).is_int else getattr(g, self.operator)(g.arg(0))
+
+
 class Comparison(Primitive):
     """An element-wise comparison."""
 
@@ -365,6 +409,14 @@ class Comparison(Primitive):
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("bool",)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return getattr(g, self.operator)(*self.operands(node, g))
+
+    def operands(self, node: OpNode, g: OnnxScope) -> list[Any]:
+        """What is compared, of one type; truth values have no order in ONNX."""
+        dtype = arithmetic_type(node.inputs)
+        return g.args("int32" if dtype == "bool" else dtype)
 
     def torch(self, node: OpNode, e: TorchScope) -> Code:
         from archdsl.ir.op import COMPARE
@@ -418,6 +470,16 @@ class Reduction(Primitive):
         rank = first_input(node).rank
         axes = {int(n) % rank for n in numbers_in(node.options, "axis")}
         return (kept_reads(rank, axes, bool(node.options["keep"])),)
+
+    def axes_from_right(self, node: OpNode) -> list[int]:
+        rank = first_input(node).rank
+        return [int(n) % rank - rank for n in numbers_in(node.options, "axis")]
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """In whole numbers where there are truth values."""
+        own = node.outputs[0].dtype
+        x = g.arg(0, "int32" if own == "bool" else own)
+        return getattr(g, self.operator)(x, self.axes_from_right(node), keepdims=int(node.options["keep"]))
 
     def arguments(self, node: OpNode) -> str:
         """What stands between the parentheses."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Primitive, TorchScope
+from archdsl.ir.op import Application, OnnxScope, Primitive, TorchScope
 from archdsl.ops._common import demand_sizes, numbers_in
 
 
@@ -14,6 +15,7 @@ class Filled(Primitive):
     """A tensor of the model's own type, of the sizes `dims`, that is one number everywhere."""
 
     mixes = False
+    filling: ClassVar[float]
 
     def check(self, call: Application) -> None:
         demand_sizes(self, call, "dims")
@@ -23,6 +25,13 @@ class Filled(Primitive):
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("float",)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Expand(self.filled_with(node, g), numbers_in(node.options, "dims"))
+
+    def filled_with(self, node: OpNode, g: OnnxScope) -> Any:
+        """The number as a scalar."""
+        return g.constant(self.filling)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         """By torch's function of the same name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 from archdsl.ir.dims import Num
@@ -43,48 +45,57 @@ def in_chunks(g: OnnxScope, length: Any, most: int) -> tuple[Any, Any, Any]:
     return _counted(g, length, g.Min(length, most))
 
 
-def in_square(g: OnnxScope, length: Any) -> tuple[Any, Any, Any]:
-    """The same, about as many chunks as each has places."""
-    if isinstance(length, int):
-        return in_chunks(g, length, _root(length))
-    root = g.Ceil(g.Sqrt(g.cast(length, "float32")))
-    return _counted(g, length, g.cast(root, "int"))
-
-
-def _root(n: int) -> int:
-    root: int = int(n**0.5)
-    return root if root * root >= n else root + 1
-
-
 def _counted(g: OnnxScope, length: Any, each: Any) -> tuple[Any, Any, Any]:
     count = g.Div(g.Sub(g.Add(length, each), 1), each)
     return each, count, g.Sub(g.Mul(each, count), length)
 
 
+@dataclass(frozen=True)
+class Chunks:
+    """A sequence along axis 1 cut into chunks: `each` places, `count` chunks, the last with `missing` places too few.
+    Numbers where the length is one, else vectors of one int64."""
+
+    length: Any
+    each: Any
+    count: Any
+    missing: Any
+
+    def cut(self, g: OnnxScope, x: Any, rank: int, fill: float = 0.0) -> Any:
+        """[batch, time, …] to [place, chunk, batch, …]. The last chunk is filled up with a number."""
+        if not isinstance(self.missing, int) or self.missing:
+            x = g.Pad(x, [0, self.missing], fill, [1])
+        rest = [g.Shape(x, start=2)] if rank > 2 else []
+        return g.Transpose(g.Reshape(x, [0, self.count, self.each, *rest]), perm=[2, 1, 0, *range(3, rank + 1)])
+
+    def joined(self, g: OnnxScope, x: Any, rank: int) -> Any:
+        """The way back."""
+        x = g.Transpose(x, perm=[2, 1, 0, *range(3, rank + 1)])
+        x = g.Reshape(x, [0, -1, *([g.Shape(x, start=3)] if rank > 2 else [])])
+        return x if isinstance(self.missing, int) and not self.missing else g.Slice(x, [0], [self.length], [1])
+
+
+def in_square(g: OnnxScope, length: Any) -> Chunks:
+    """About as many chunks as each has places: a recurrence that runs along all chunks at once, then along the states
+    between them, has the fewest steps."""
+    if isinstance(length, int):
+        return Chunks(length, *in_chunks(g, length, math.isqrt(max(length - 1, 0)) + 1))
+    root = g.Ceil(g.Sqrt(g.cast(length, "float32")))
+    return Chunks(length, *_counted(g, length, g.cast(root, "int")))
+
+
 def recurrence(g: OnnxScope, a: Any, b: Any, length: Any, rank: int, start: Any = None) -> tuple[Any, Any]:
     """`h[t] = a[t] * h[t - 1] + b[t]` along axis 1 of float32, and the last state. `a` may have axes of size 1.
 
-    The sequence is cut into about as many chunks as each has places. All chunks run at once, from nothing, to see what
-    each does to a state; the states between them follow; then all run once more, from these: three recurrences of
-    `sqrt(length)` steps. A place that fills the last chunk up keeps the state."""
-    each, count, missing = in_square(g, length)
-    swapped = [2, 1, 0, *range(3, rank + 1)]
-
-    def cut(x: Any, fill: float) -> Any:
-        """[place, chunk, batch, …]"""
-        x = x if isinstance(missing, int) and missing == 0 else g.Pad(x, [0, missing], fill, [1])
-        rest = [g.Shape(x, start=2)] if rank > 2 else []
-        return g.Transpose(g.Reshape(x, [0, count, each, *rest]), perm=swapped)
-
-    a, b = cut(a, 1.0), cut(b, 0.0)
-    one, zero = g.constant(1.0, "float32"), g.constant(0.0, "float32")
+    All chunks run at once, from nothing, to see what each does to a state; the states between them follow; then all run
+    once more, from these: three recurrences of `sqrt(length)` steps. A place that fills the last chunk up keeps the
+    state."""
+    chunks = in_square(g, length)
+    a, b = chunks.cut(g, a, rank, 1.0), chunks.cut(g, b, rank)
+    ones = g.Expand(g.constant(1.0, "float32"), g.Shape(a, start=1))
     sums, products = g.scan(
-        lambda h, p, a_t, b_t: (g.Add(g.Mul(a_t, h), b_t), g.Mul(a_t, p)),
-        [g.Expand(zero, g.Shape(b, start=1)), g.Expand(one, g.Shape(a, start=1))],
-        [a, b],
-        axis=0,
+        lambda h, p, a_t, b_t: (g.Add(g.Mul(a_t, h), b_t), g.Mul(a_t, p)), [zeros(g, b, 1), ones], [a, b], axis=0
     )
-    first = g.Expand(zero, g.Shape(b, start=2)) if start is None else start
+    first = zeros(g, b, 2) if start is None else start
     last, states = g.scan(lambda h, p, s: (g.Add(g.Mul(p, h), s), h), [first], [products, sums], axis=0)
 
     def step(h: Any, a_t: Any, b_t: Any) -> tuple[Any, Any]:
@@ -92,6 +103,9 @@ def recurrence(g: OnnxScope, a: Any, b: Any, length: Any, rank: int, start: Any 
         return after, after
 
     _, h = g.scan(step, [states], [a, b], axis=0)
-    h = g.Transpose(h, perm=swapped)
-    h = g.Reshape(h, [0, -1, *([g.Shape(h, start=3)] if rank > 2 else [])])
-    return (h if isinstance(missing, int) and missing == 0 else g.Slice(h, [0], [length], [1])), last
+    return chunks.joined(g, h, rank), last
+
+
+def zeros(g: OnnxScope, x: Any, first: int) -> Any:
+    """Zeros of float32, in the shape that x has from that axis on."""
+    return g.Expand(g.constant(0.0, "float32"), g.Shape(x, start=first))

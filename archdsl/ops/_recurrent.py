@@ -59,12 +59,12 @@ class Layer(Primitive):
         x = g.Transpose(with_kernel(g, g.arg(0)), perm=[1, 0, 2])
         kind = g.dtype(x)
         starts = [g.Unsqueeze(g.arg(i, kind), [0]) for i in range(1, len(node.inputs)) if g.has(i)]
+        inputs, states = (self.reordered(g, f"weight_{n}_l0", kind) for n in ("ih", "hh"))
         bias = None
         if node.options["bias"]:
             bias = g.Concat(*(self.reordered(g, f"bias_{n}_l0", kind) for n in ("ih", "hh")), axis=1)
-        y = self.along_time(
-            node, g, x, *(self.reordered(g, f"weight_{n}_l0", kind) for n in ("ih", "hh")), bias, starts
-        )
+        operator = getattr(g, self.name.upper())
+        y = operator(x, inputs, states, bias, None, *starts, **self.attributes(node))  # [time, 1, batch, hidden]
         return g.Transpose(g.Squeeze(y, [1]), perm=[1, 0, 2])
 
     def reordered(self, g: OnnxScope, name: str, dtype: str) -> Any:
@@ -75,13 +75,8 @@ class Layer(Primitive):
             weight = g.Concat(*(parts[i] for i in self.order), axis=0)
         return g.Unsqueeze(weight, [0])
 
-    def along_time(
-        self, node: OpNode, g: OnnxScope, x: Any, inputs: Any, states: Any, bias: Any, starts: Sequence[Any]
-    ) -> Any:
-        """The operator: [time, batch, inputs] to [time, 1, batch, hidden]."""
-        return getattr(g, self.name.upper())(x, inputs, states, bias, None, *starts, **self.attributes(node))
-
     def attributes(self, node: OpNode) -> dict[str, Any]:
+        """Those of the operator."""
         direction = "reverse" if node.options["reverse"] else "forward"
         return {"hidden_size": int(number(node, "hidden")), "direction": direction}
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, OnnxScope, Reads, TorchScope
+from archdsl.ir.op import Application, OnnxScope, Reads, State, TorchScope
 from archdsl.ir.signature import promoted
-from archdsl.ops._common import AxisOp, first_input, own_places, written
+from archdsl.ops._common import AxisOp, first_input, own_places, place, written
 
 
 class Running(AxisOp):
@@ -24,6 +24,12 @@ class Running(AxisOp):
     def terms(self, node: OpNode, g: OnnxScope) -> Any:
         """The input, real numbers in float32."""
         return g.arg(0, "int" if node.outputs[0].dtype == "int" else "float32")
+
+    def states(self, node: OpNode) -> Sequence[State]:
+        output, axis = node.outputs[0], place(node)
+        shape = tuple(d for i, d in enumerate(output.shape) if i != axis)
+        kind = "int" if output.dtype == "int" else "float32"
+        return (State(self.name, shape, kind, axis),) if axis else ()
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.{self.name}({written(node)})"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Reads, TorchScope
+from archdsl.ir.op import Application, OnnxScope, Reads, TorchScope
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import (
     AxisOp,
@@ -13,6 +14,7 @@ from archdsl.ops._common import (
     demand_like,
     demand_one_type,
     first_input,
+    from_right,
     own_but,
     own_places,
     place,
@@ -22,6 +24,9 @@ from archdsl.ops._common import (
 
 class Scattering(AxisOp):
     """Values go to given places along an axis. Its name is that of torch's method."""
+
+    reduction: ClassVar[str] = "none"
+    """What becomes of values that go to one place."""
 
     def check(self, call: Application) -> None:
         axis = axis_of(self, call)
@@ -35,6 +40,14 @@ class Scattering(AxisOp):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank, axis = first_input(node).rank, place(node)
         return own_places(rank), own_but(rank, axis), own_but(rank, axis)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        own = node.outputs[0].dtype
+        if self.reduction != "none":
+            # Sums of half precision and of truth values have no kernel.
+            own = {"float": "float32", "bfloat16": "float32", "bool": "int"}.get(own, own)
+        x, values = g.arg(0, own), g.arg(2, own)
+        return g.ScatterElements(x, g.arg(1, "int"), values, axis=from_right(node), reduction=self.reduction)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.{self.name}({written(node)}, {e.arg(1)}, {e.arg(2)})"

@@ -356,7 +356,7 @@ class Pooling(Windowed):
         aside = [1] * (2 - len(found))
         before, after = ([int(n) for n in sides] for sides in zip(*((w.before, w.after) for w in found), strict=True))
         none = [0] * len(aside)
-        attributes = {
+        attributes: dict[str, Any] = {
             "kernel_shape": [int(w.kernel) for w in found] + aside,
             "strides": [int(w.stride) for w in found] + aside,
             "pads": before + none + after + none,
@@ -491,7 +491,9 @@ class Transposed(Sliding):
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         strides = per_axis(node.options, "stride", self.spatial)
-        padding, extra, slices = [], [], []
+        padding: list[Num] = []
+        extra: list[Num] = []
+        slices: list[str] = []
         for cut, short, before, after in self.split_cuts(node.options):
             padding.append(cut)
             extra.append(short)
@@ -510,5 +512,5 @@ class Transposed(Sliding):
             + ")"
         )
         module = e.module(constructor)
-        cut = "" if set(slices) == {":"} else f"[..., {', '.join(slices)}]"
-        return self.applied(node, e, lambda x: f"{module}({x}){cut}")
+        rest = "" if set(slices) == {":"} else f"[..., {', '.join(slices)}]"
+        return self.applied(node, e, lambda x: f"{module}({x}){rest}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
-from archdsl.ops._common import axis_of, demand_numbers, first_input, kept_reads, place, replaced, written
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
+from archdsl.ops._common import axis_of, demand_numbers, first_input, from_right, kept_reads, place, replaced, written
 
 
 class ArgMax(Primitive):
@@ -32,6 +33,9 @@ class ArgMax(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (kept_reads(first_input(node).rank, {place(node)}, bool(node.options["keep"])),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.ArgMax(g.arg(0), axis=from_right(node), keepdims=int(node.options["keep"]))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.argmax({written(node)}{', keepdim=True' if node.options['keep'] else ''})"

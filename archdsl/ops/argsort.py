@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, TorchScope
-from archdsl.ops._common import AxisOp, written
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
+from archdsl.ops._common import AxisOp, in_order, written
 
 
 class ArgSort(AxisOp):
@@ -20,6 +21,9 @@ class ArgSort(AxisOp):
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("int",)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return in_order(node, g)[1]
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.argsort(dim={written(node)}{', descending=True' if node.options['descending'] else ''})"

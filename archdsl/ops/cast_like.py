@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import EVERYWHERE, Application, At, Example, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
 
 
 class CastLike(Primitive):
@@ -27,6 +28,9 @@ class CastLike(Primitive):
         rank = getattr(like, "rank", 0)
         # Only the type of the other tensor is read.
         return (tuple(same(i) for i in range(node.outputs[0].rank)), (At(),) * rank if rank else (EVERYWHERE,) * 0)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.arg(0)  # which is brought to the type of the result
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.type_as({e.arg(1)})"

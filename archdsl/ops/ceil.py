@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Example, TorchScope
-from archdsl.ops._common import Numeric
+from archdsl.ops._common import Rounding
 
 
-class Ceil(Numeric):
+class Ceil(Rounding):
     """Rounded up, element by element. Its gradient is zero."""
 
     operator = "Ceil"

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
 from archdsl.ir.signature import promoted
 from archdsl.limits import MAX_LIST
-from archdsl.ops._common import axis_of, equals, first_input, later, number, own_but, place, replaced, written
+from archdsl.ops._common import (
+    axis_of,
+    equals,
+    first_input,
+    from_right,
+    later,
+    number,
+    own_but,
+    place,
+    replaced,
+    written,
+)
 
 
 class Chunk(Primitive):
@@ -51,6 +63,10 @@ class Chunk(Primitive):
         axis = place(node)
         before = binary("*", node.outputs[0].shape[axis], num(result))
         return (own_but(first_input(node).rank, axis, later(axis, before)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        count = len(node.outputs)
+        return g.Split(g.arg(0), axis=from_right(node), num_outputs=count, outputs=count)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.chunk({e.number(number(node, 'parts'))}, dim={written(node)})"

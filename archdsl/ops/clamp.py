@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
 from archdsl.ops._common import Numeric, arithmetic_type
 
 
@@ -33,6 +34,9 @@ class Clamp(Numeric):
     def dtypes(self, call: Application) -> Sequence[str]:
         bounds = [b for b in (call.options["low"], call.options["high"]) if b is not None]
         return (arithmetic_type([*call.inputs, *bounds]),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Clip(g.arg(0, node.outputs[0].dtype), node.options["low"], node.options["high"])
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         low, high = node.options["low"], node.options["high"]

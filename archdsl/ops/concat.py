@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
-from archdsl.ops._common import axis_of, demand_like, first_input, later, listed, own_but, place, replaced, written
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
+from archdsl.ops._common import (
+    axis_of,
+    demand_like,
+    first_input,
+    from_right,
+    later,
+    listed,
+    own_but,
+    place,
+    replaced,
+    written,
+)
 
 
 class Concat(Primitive):
@@ -48,6 +60,9 @@ class Concat(Primitive):
 
     def is_linear_map(self, node: OpNode) -> bool:
         return place(node, rank=node.outputs[0].rank) == node.outputs[0].rank - 1
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Concat(*g.args(), axis=from_right(node))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"torch.cat({listed([e.arg(i) for i in range(len(node.inputs))])}, dim={written(node)})"

@@ -1,5 +1,6 @@
 """`cumprod`"""
 
+from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode
@@ -33,6 +34,12 @@ class CumProd(Running):
             x = g.Concat(first, g.Mul(later, g.Slice(x, [0], [-reach], [axis])), axis=axis)
             reach *= 2
         return x
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        axis, rank = place(node), first_input(node).rank
+        terms = g.gated(self.terms(node, g), 1, rank, axis)
+        last, y = g.scan(self.step(g), [g.Where(g.first, 1, past[0])], [terms], axis=axis)
+        return y, [last]
 
     def step(self, g: OnnxScope) -> Any:
         def multiplied(before: Any, x: Any) -> tuple[Any, Any]:

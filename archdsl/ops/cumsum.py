@@ -1,10 +1,11 @@
 """`cumsum`"""
 
+from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Example, OnnxScope
-from archdsl.ops._common import place
+from archdsl.ops._common import first_input, place
 from archdsl.ops._running import Running
 
 
@@ -20,3 +21,9 @@ class CumSum(Running):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.CumSum(self.terms(node, g), g.constant(place(node), "int"))
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        axis, rank = place(node), first_input(node).rank
+        terms = g.gated(self.terms(node, g), 0, rank, axis)
+        y = g.Add(g.CumSum(terms, g.constant(axis, "int")), g.Unsqueeze(past[0], [axis]))
+        return y, [g.Gather(y, g.constant(-1, "int"), axis=axis)]

@@ -10,6 +10,7 @@ from archdsl.ops._common import RealFunction, demand_divisor
 class Divide(RealFunction):
     """`a / b`, element by element; axes from the right are equal or 1. Whole numbers give float32."""
 
+    operator = "Div"
     signature = "divide()(a: [...], b: [...]) -> [...]"
     numpy = "divide"
     examples = (

@@ -122,18 +122,16 @@ class Einsum(Primitive):
         return reads
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.Einsum(*(with_kernel(g, x) for x in g.args()), equation=self.equation(node))
+        """With a letter for each axis under `...` too: onnxruntime sums over none of them."""
+        terms, result = parsed(node.options["pattern"])
+        ranks = [v.rank for v in node.inputs if isinstance(v, Value)]
+        spelt = [spread(term, rank) for term, rank in zip(terms, ranks, strict=True)]
+        equation = written(spelt, spread(result, node.outputs[0].rank))
+        return g.Einsum(*(with_kernel(g, x) for x in g.args()), equation=equation)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f'torch.einsum("{self.equation(node)}", {", ".join(e.arg(i) for i in range(len(node.inputs)))})'
-
-    @staticmethod
-    def equation(node: OpNode) -> str:
-        """The pattern in single letters."""
-        terms, result = parsed(node.options["pattern"])
-        letters = lettered([n for term in terms for n in term])
-        left = ",".join("".join(letters[n] for n in term) for term in terms)
-        return f"{left}->{''.join(letters[n] for n in result)}"
+        equation = written(*parsed(node.options["pattern"]))
+        return f'torch.einsum("{equation}", {", ".join(e.arg(i) for i in range(len(node.inputs)))})'
 
 
 def parsed(pattern: str) -> tuple[list[list[str]], list[str]]:
@@ -160,6 +158,13 @@ def spread(term: Sequence[str], rank: int) -> list[str]:
 def result_rank(terms: Sequence[Sequence[str]], result: Sequence[str], ranks: Sequence[int]) -> int:
     rest = max((rank - len(term) + 1 for term, rank in zip(terms, ranks, strict=True) if "..." in term), default=0)
     return len(result) - 1 + rest if "..." in result else len(result)
+
+
+def written(terms: Sequence[Sequence[str]], result: Sequence[str]) -> str:
+    """The pattern in single letters."""
+    letters = lettered([n for term in terms for n in term])
+    left = ",".join("".join(letters[n] for n in term) for term in terms)
+    return f"{left}->{''.join(letters[n] for n in result)}"
 
 
 def lettered(names: Sequence[str]) -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope
 from archdsl.ops._common import Activation, equals, number
 
 
@@ -12,6 +14,12 @@ class ELU(Activation):
 
     signature = "elu(alpha: number = 1)(x: [...]) -> [...]"
     examples = (Example("x -> elu"), Example("x -> elu(0.2)"))
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x, alpha = g.arg(0), number(node, "alpha")
+        if alpha.static:
+            return g.Elu(x, alpha=float(alpha))
+        return g.Add(g.Relu(x), g.Mul(g.Min(g.Elu(x), 0.0), alpha))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         alpha = number(node, "alpha")

@@ -9,6 +9,7 @@ from archdsl.ops._common import Comparison
 class Equal(Comparison):
     """`a == b`, element by element: where the two are equal; axes from the right are equal or 1."""
 
+    operator = "Equal"
     signature = "equal()(a: [...], b: [...]) -> [...]"
     symbol = "=="
     numpy = "equal"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, At, Example, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import axis_of, place
+from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import axis_of, number, place
+from archdsl.ops._onnx import END
 
 
 class Every(Primitive):
@@ -29,6 +31,10 @@ class Every(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank, axis = node.outputs[0].rank, place(node)
         return (tuple(At(((i, Fraction(int(node.options["step"]))),)) if i == axis else same(i) for i in range(rank)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        axis = place(node) - node.outputs[0].rank
+        return g.Slice(g.arg(0), [0], [END], [axis], [number(node, "step")])
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}[{':, ' * place(node)}::{e.number(node.options['step'])}]"

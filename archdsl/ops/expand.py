@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, At, Example, Primitive, Reads, TorchScope
-from archdsl.ops._common import axis_of, equals, first_input, number, own_but, place, replaced
+from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope
+from archdsl.ops._common import axis_of, equals, first_input, from_right, number, own_but, place, replaced
 
 
 class Expand(Primitive):
@@ -42,6 +43,9 @@ class Expand(Primitive):
 
     def is_linear_map(self, node: OpNode) -> bool:
         return place(node) < first_input(node).rank - 2
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Expand(g.arg(0), [number(node, "size"), *[1] * (-from_right(node) - 1)])
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         sizes = ["-1"] * first_input(node).rank

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope
 from archdsl.ops._common import listed, number, numbers_in
 from archdsl.ops._filled import Filled
 
@@ -13,6 +15,9 @@ class Fill(Filled):
 
     signature = "fill(value: number, dims: sizes) -> [...]"
     examples = (Example("x + fill(0.5, 5, 8)"), Example("concat(fill(-1, 2, 1, 8), x, axis: 1)"))
+
+    def filled_with(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.number(number(node, "value"), "float")
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         sizes = listed([e.number(n) for n in numbers_in(node.options, "dims")])

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 from archdsl.ir.dims import Shape, product, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, At, Example, Primitive, Reads, Regrouping, TorchScope, same
-from archdsl.ops._common import axis_of, first_input, own_places, place, written
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    At,
+    Example,
+    OnnxScope,
+    Primitive,
+    Reads,
+    Regrouping,
+    TorchScope,
+    same,
+)
+from archdsl.ops._common import axis_of, first_input, own_places, place, reshaped, written
 
 
 class Flatten(Primitive):
@@ -56,6 +68,9 @@ class Flatten(Primitive):
             tuple((d,) for d in x.shape),
             tuple(tuple((i, 0) for i in (a if isinstance(a, tuple) else (a,))) for a in axes),
         )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return reshaped(g, g.arg(0), first_input(node).shape, node.outputs[0].shape)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         last = written(node, "last")

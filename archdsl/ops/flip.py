@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
-from archdsl.ops._common import AxisOp, written
+from archdsl.ir.op import Example, OnnxScope, TorchScope
+from archdsl.ops._common import AxisOp, from_right, written
+from archdsl.ops._onnx import END
 
 
 class Flip(AxisOp):
@@ -12,6 +15,9 @@ class Flip(AxisOp):
 
     signature = "flip(axis: int = 1)(x: [...]) -> [...]"
     examples = (Example("x -> flip"), Example("x -> flip(-1)"))
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Slice(g.arg(0), [-1], [-END], [from_right(node)], [-1])
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.flip({written(node)})"

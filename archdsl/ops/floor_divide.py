@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import TIMES, Application, Code, Example, TorchScope
-from archdsl.ops._common import Numeric, demand_divisor
+from archdsl.ir.op import TIMES, Application, Code, Example, OnnxScope, TorchScope
+from archdsl.ops._common import Numeric, demand_divisor, remainder
 
 
 class FloorDivide(Numeric):
@@ -21,6 +23,15 @@ class FloorDivide(Numeric):
     def check(self, call: Application) -> None:
         super().check(call)
         demand_divisor(self, call)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        if node.outputs[0].is_int:  # ONNX rounds towards 0, but has the remainder of a quotient that is rounded down
+            a, b = g.args()
+            return g.Div(g.Sub(a, g.Mod(a, b)), b)
+        a, b = (g.cast(x, "float32") for x in g.args())
+        rest, less = remainder(g, a, b)
+        quotient = g.Round(g.Sub(g.Div(g.Sub(a, rest), b), g.cast(less, "float32")))
+        return g.Where(g.Equal(b, 0.0), g.Div(a, b), quotient)
 
     def torch(self, node: OpNode, e: TorchScope) -> Code:
         return Code(f"{e.operand(0, TIMES)} // {e.operand(1, TIMES + 1)}", TIMES)

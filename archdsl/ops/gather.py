@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
 from archdsl.ir.signature import promoted
-from archdsl.ops._common import axis_of, demand_like, first_input, own_but, own_places, place, written
+from archdsl.ops._common import axis_of, demand_like, first_input, from_right, own_but, own_places, place, written
 
 
 class Gather(Primitive):
@@ -32,6 +33,9 @@ class Gather(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = first_input(node).rank
         return own_but(rank, place(node)), own_places(rank)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.GatherElements(g.arg(0), g.arg(1, "int"), axis=from_right(node))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.gather({written(node)}, {e.arg(1)})"

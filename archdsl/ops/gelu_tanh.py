@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope
 from archdsl.ops._common import Activation
 
 
@@ -12,6 +14,9 @@ class GELUTanh(Activation):
 
     signature = "gelu_tanh()(x: [...]) -> [...]"
     examples = (Example("x -> gelu_tanh"), Example("gelu_tanh(x + 1)", "x: [5]"))
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Gelu(g.arg(0), approximate="tanh")
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f'F.gelu({e.arg(0)}, approximate="tanh")'

@@ -9,6 +9,7 @@ from archdsl.ops._common import Comparison
 class Greater(Comparison):
     """`a > b`, element by element: where the first is the larger; axes from the right are equal or 1."""
 
+    operator = "Greater"
     signature = "greater()(a: [...], b: [...]) -> [...]"
     symbol = ">"
     numpy = "greater"

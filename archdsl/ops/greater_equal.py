@@ -9,6 +9,7 @@ from archdsl.ops._common import Comparison
 class GreaterEqual(Comparison):
     """`a >= b`, element by element: where the first is not the smaller; axes from the right are equal or 1."""
 
+    operator = "GreaterOrEqual"
     signature = "greater_equal()(a: [...], b: [...]) -> [...]"
     symbol = ">="
     numpy = "greater_equal"

@@ -10,6 +10,7 @@ from archdsl.ops._common import Activation
 class HardSwish(Activation):
     """`x * clamp(x / 6 + 1 / 2, 0, 1)` (Howard et al., 2019)."""
 
+    operator = "HardSwish"
     signature = "hard_swish()(x: [...]) -> [...]"
     examples = (Example("x -> hard_swish"), Example("hard_swish(x + 1)", "x: [5]"))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
 
 
 class Identity(Primitive):
@@ -18,6 +19,9 @@ class Identity(Primitive):
 
     def build(self, call: Application) -> Sequence[Value]:
         return (call.tensor(0),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.arg(0)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return e.arg(0)

@@ -8,8 +8,9 @@ from typing import Any
 
 from archdsl.ir.dims import Num, Poly, Shape, binary, neg, num, shape_text
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import EVERYWHERE, Application, At, Example, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
 from archdsl.ops._common import called, demand_at_most, equals, first_input, later, minus, without_floors
+from archdsl.ops._onnx import END
 
 
 class Index(Primitive):
@@ -113,6 +114,28 @@ class Index(Primitive):
                 reads.append(same(out) if equals(low, 0) else later(out, low))
                 out += 1
         return (tuple(reads),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x = first_input(node)
+        places: list[tuple[int, Num]] = []
+        slices: list[tuple[int, Any, Any]] = []
+        for axis, item in enumerate(spread(node.options["items"], x.rank)):
+            if isinstance(item, Num):
+                places.append((axis - x.rank, item))
+            elif item != ("slice", None, None):
+                slices.append((axis - x.rank, item[1], item[2]))
+        y = g.arg(0)
+        together = len(places) + len(slices) > 1 and all(n.static for _, n in places)
+        if together:
+            slices += [(axis, n, int(n) + 1 or None) for axis, n in places]
+        if slices:
+            axes, starts, ends = zip(*slices, strict=True)
+            y = g.Slice(y, [0 if n is None else n for n in starts], [END if n is None else n for n in ends], axes)
+        if together:
+            return g.Squeeze(y, [axis for axis, _ in places]) if places else y
+        for axis, n in places:
+            y = g.Gather(y, g.number(n), axis=axis)
+        return y
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}[{', '.join(text(item, e) for item in node.options['items'])}]"

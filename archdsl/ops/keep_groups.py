@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import binary, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
-from archdsl.ops._common import demand_floats, first_input, number, own_but
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
+from archdsl.ops._common import demand_floats, first_input, number, own_but, reshaped
 
 KEEP_GROUPS = '''
 def keep_groups(scores: Tensor, groups: int, top: int) -> Tensor:
@@ -60,6 +62,21 @@ class KeepGroups(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = first_input(node).rank
         return (own_but(rank, rank - 1),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x, top = first_input(node), number(node, "top")
+        groups, each = number(node, "groups"), binary("/", x.shape[-1], number(node, "groups"))
+        scores = reshaped(g, g.arg(0), x.shape, (*x.shape[:-1], groups, each))
+        if node.options["score"] == "top2":
+            quality = g.ReduceSum(g.TopK(scores, [2], axis=-1, outputs=2)[0], [-1], keepdims=0)
+        else:
+            quality = g.ReduceMax(scores, [-1], keepdims=0)
+        _, best = g.TopK(quality, [top], axis=-1, outputs=2)
+        kept = g.cast(
+            g.ReduceSum(g.OneHot(best, groups, g.constant([0.0, 1.0], "float32"), axis=-1), [-2], keepdims=0), "bool"
+        )
+        scores = g.Where(g.Unsqueeze(kept, [-1]), scores, -math.inf)
+        return reshaped(g, scores, (*x.shape[:-1], groups, each), x.shape)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         function = e.helper(KEEP_GROUPS if node.options["score"] == "top2" else KEEP_GROUPS_BY_MAX)

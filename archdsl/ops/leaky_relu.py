@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope
 from archdsl.ops._common import Activation, equals, number
 
 
@@ -12,6 +14,10 @@ class LeakyReLU(Activation):
 
     signature = "leaky_relu(slope: number = 0.01)(x: [...]) -> [...]"
     examples = (Example("x -> leaky_relu"), Example("x -> leaky_relu(0.2)"))
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x, slope = g.arg(0), number(node, "slope")
+        return g.LeakyRelu(x, alpha=float(slope)) if slope.static else g.PRelu(x, slope)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         slope = number(node, "slope")

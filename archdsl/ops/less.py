@@ -9,6 +9,7 @@ from archdsl.ops._common import Comparison
 class Less(Comparison):
     """`a < b`, element by element: where the first is the smaller; axes from the right are equal or 1."""
 
+    operator = "Less"
     signature = "less()(a: [...], b: [...]) -> [...]"
     symbol = "<"
     numpy = "less"

@@ -9,6 +9,7 @@ from archdsl.ops._common import Comparison
 class LessEqual(Comparison):
     """`a <= b`, element by element: where the first is not the larger; axes from the right are equal or 1."""
 
+    operator = "LessOrEqual"
     signature = "less_equal()(a: [...], b: [...]) -> [...]"
     symbol = "<="
     numpy = "less_equal"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.dims import shape_text
+from archdsl.ir.dims import binary, num, shape_text
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import (
     EVERYWHERE,
@@ -17,6 +17,7 @@ from archdsl.ir.op import (
     OnnxScope,
     Primitive,
     Reads,
+    State,
     TorchScope,
     same,
 )
@@ -142,6 +143,36 @@ class LinearAttention(Primitive):
         sums = g.Slice(y, [-1], [END], [3])
         return g.Div(g.Slice(y, [0], [-1], [3]), g.Add(sums, number(node, "eps")))
 
+    def states(self, node: OpNode) -> Sequence[State]:
+        if not node.options["causal"]:
+            return ()
+        k, v = node.inputs[1], node.inputs[2]
+        assert isinstance(k, Value)
+        assert isinstance(v, Value)
+        columns = binary("+", v.shape[3], num(1)) if node.options["normalize"] else v.shape[3]
+        return (State("kv", (*k.shape[:2], k.shape[3], columns), "float32", 2),)
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """What the new places give one another, and what they read off the state."""
+        q, v = g.arg(0, "float32"), g.arg(2, "float32")
+        k = g.gated(g.arg(1, "float32"), 0.0, 4, 2)
+        if node.options["normalize"]:
+            v = padded(g, v, 0, 1, 3, 1.0)
+        decay = None
+        carried, reading, kept = past[0], q, k
+        if g.has(3):
+            decay = g.gated(g.Expand(g.arg(3, "float32"), g.Shape(q, start=0, end=3)), 0.0, 3, 2)
+            passed = g.Unsqueeze(g.CumSum(decay, g.constant(2, "int")), [-1])  # since the step began
+            last = g.Slice(passed, [-1], [END], [2])
+            reading, kept = g.Mul(q, g.Exp(passed)), g.Mul(k, g.Exp(g.Sub(last, passed)))
+            carried = g.Mul(carried, g.Exp(last))
+        y = g.Add(self.causal(g, q, k, v, decay), g.MatMul(reading, past[0]))
+        after = g.Add(carried, g.MatMul(g.Transpose(kept, perm=[0, 1, 3, 2]), v))
+        if not node.options["normalize"]:
+            return y, [after]
+        sums = g.Slice(y, [-1], [END], [3])
+        return g.Div(g.Slice(y, [0], [-1], [3]), g.Add(sums, number(node, "eps"))), [after]
+
     def causal(self, g: OnnxScope, q: Any, k: Any, v: Any, log_decay: Any) -> Any:
         """Within chunks of 64 places by scores, between them by a state."""
         length = g.size(0, 2)
@@ -201,4 +232,4 @@ def swapped(g: OnnxScope, x: Any) -> Any:
 
 def lower(g: OnnxScope, scores: Any) -> Any:
     """Scores of keys up to the query."""
-    return g.Trilu(with_kernel(g, scores), None, upper=0)
+    return g.cast(g.Trilu(with_kernel(g, scores), None, upper=0), g.dtype(scores))

@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, State, TorchScope, same
 from archdsl.ops._common import demand_floats, first_input, listed
 from archdsl.ops._onnx import recurrence
 
@@ -87,6 +87,17 @@ class LinearRecurrence(Primitive):
         start = g.arg(2, "float32") if g.has(2) else None
         rank = node.outputs[0].rank
         return recurrence(g, g.arg(0, "float32"), g.arg(1, "float32"), g.size(1, 1), rank, start)[0]
+
+    def states(self, node: OpNode) -> Sequence[State]:
+        shape = node.outputs[0].shape
+        return (State("h", (shape[0], *shape[2:]), "float32", 1),)
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        rank = node.outputs[0].rank
+        a, b = (g.gated(g.arg(i, "float32"), fill, rank, 1) for i, fill in ((0, 1.0), (1, 0.0)))
+        start = g.Where(g.first, g.arg(2, "float32"), past[0]) if g.has(2) else past[0]
+        h, last = recurrence(g, a, b, g.size(1, 1), rank, start)
+        return h, [last]
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         function = e.helper(LINEAR_RECURRENCE)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, TorchScope
-from archdsl.ops._common import AxisOp, demand_floats, written
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
+from archdsl.ops._common import AxisOp, demand_floats, from_right, written
 
 
 class LogSoftmax(AxisOp):
@@ -20,6 +22,9 @@ class LogSoftmax(AxisOp):
     def check(self, call: Application) -> None:
         super().check(call)
         demand_floats(self, call)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.LogSoftmax(g.arg(0, "float32"), axis=from_right(node))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.log_softmax({written(node)})"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from archdsl.ir.op import Example
+from typing import Any
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, OnnxScope
 from archdsl.ops._common import Reduction
 
 
@@ -17,3 +20,11 @@ class LogSumExp(Reduction):
         Example("x -> logsumexp(axis: [1, -1], keep: true)"),
         Example("x -> logsumexp(0, keep: true)"),
     )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """Written out: the kernel of `ReduceLogSumExp` on CUDA gives NaN where all is minus infinity."""
+        x, axes, keep = g.arg(0, "float32"), self.axes_from_right(node), bool(node.options["keep"])
+        top = g.ReduceMax(x, axes, keepdims=1)
+        top = g.Where(g.IsInf(top), 0.0, top)
+        total = g.Log(g.ReduceSum(g.Exp(g.Sub(x, top)), axes, keepdims=int(keep)))
+        return g.Add(total, top if keep else g.Squeeze(top, axes))

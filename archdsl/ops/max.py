@@ -9,6 +9,7 @@ from archdsl.ops._common import Reduction
 class Max(Reduction):
     """The largest along one or several axes; `keep` leaves them, of size 1."""
 
+    operator = "ReduceMax"
     signature = "max(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
     method = "amax"
     real = False

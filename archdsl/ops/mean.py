@@ -12,6 +12,7 @@ from archdsl.ops._common import Reduction, first_input, real_type
 class Mean(Reduction):
     """The mean along one or several axes; `keep` leaves them, of size 1. Whole numbers and bools give float32."""
 
+    operator = "ReduceMean"
     signature = "mean(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
     method = "mean"
     real = False

@@ -9,6 +9,7 @@ from archdsl.ops._common import Reduction
 class Min(Reduction):
     """The smallest along one or several axes; `keep` leaves them, of size 1."""
 
+    operator = "ReduceMin"
     signature = "min(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
     method = "amin"
     real = False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import TIMES, Application, Code, Example, TorchScope
-from archdsl.ops._common import Numeric, demand_divisor
+from archdsl.ir.op import TIMES, Application, Code, Example, OnnxScope, TorchScope
+from archdsl.ops._common import Numeric, demand_divisor, remainder
 
 
 class Modulo(Numeric):
@@ -21,6 +23,13 @@ class Modulo(Numeric):
     def check(self, call: Application) -> None:
         super().check(call)
         demand_divisor(self, call)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        if node.outputs[0].is_int:
+            return g.Mod(*g.args())
+        a, b = (g.cast(x, "float32") for x in g.args())
+        rest, less = remainder(g, a, b)
+        return g.Where(less, g.Add(rest, b), rest)
 
     def torch(self, node: OpNode, e: TorchScope) -> Code:
         return Code(f"{e.operand(0, TIMES)} % {e.operand(1, TIMES + 1)}", TIMES)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from archdsl.ir.op import Example
+from typing import Any
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, OnnxScope
 from archdsl.ops._common import Comparison
 
 
 class NotEqual(Comparison):
     """`a != b`, element by element: where the two differ; axes from the right are equal or 1."""
 
+    operator = "Equal"
     signature = "not_equal()(a: [...], b: [...]) -> [...]"
     symbol = "!="
     numpy = "not_equal"
@@ -17,3 +21,6 @@ class NotEqual(Comparison):
         Example("x != 0", gradients=False),
         Example("1 != ids + 1", "ids: int[2, 5]", gradients=False),
     )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Not(super().onnx(node, g))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
 from archdsl.ops._common import number
 
 
@@ -21,6 +22,9 @@ class OneHot(Primitive):
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("int",)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.OneHot(g.arg(0), number(node, "classes"), [0, 1], axis=-1)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"F.one_hot({e.arg(0)}, {e.number(number(node, 'classes'))})"

@@ -66,9 +66,8 @@ class Pad(Primitive):
         return (own_but(first_input(node).rank, axis, later(axis, number(node, "before"), -1)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        before, after = (number(node, option) for option in ("before", "after"))
-        sides = [int(n) if n.static else n for n in (before, after)]
-        return padded(g, g.arg(0), *sides, place(node), number(node, "value"))
+        before, after = (int(n) if n.static else n for n in (number(node, "before"), number(node, "after")))
+        return padded(g, g.arg(0), before, after, place(node), number(node, "value"))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         rank, axis, value = first_input(node).rank, place(node), number(node, "value")

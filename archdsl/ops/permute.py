@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
 from archdsl.ops._common import axes_of, first_input, numbers_in
 
 
@@ -40,6 +41,10 @@ class Permute(Primitive):
         rank = first_input(node).rank
         order = [int(n) % rank for n in numbers_in(node.options, "axes")]
         return (tuple(same(order.index(i)) for i in range(rank)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        rank = first_input(node).rank
+        return g.Transpose(g.arg(0), perm=[int(n) % rank for n in numbers_in(node.options, "axes")])
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.permute({', '.join(str(int(n)) for n in numbers_in(node.options, 'axes'))})"

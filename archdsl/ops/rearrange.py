@@ -12,9 +12,9 @@ from typing import Any
 from archdsl.diagnostics import did_you_mean
 from archdsl.ir.dims import Num, Shape, binary, product, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, At, Example, Primitive, Reads, Regrouping, TorchScope
+from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Primitive, Reads, Regrouping, TorchScope
 from archdsl.ir.static import kind_of
-from archdsl.ops._common import called, first_input, is_whole, listed
+from archdsl.ops._common import called, first_input, is_whole, listed, reshaped
 
 Group = tuple[str, ...]
 """The names that one axis is made of, the last of them running fastest: `(n p)`; none where the axis has size 1."""
@@ -145,6 +145,19 @@ class Rearrange(Primitive):
             tuple(tuple(plan.sizes[n] for n in group) for group in plan.left),
             tuple(tuple(found[n] for n in group) for group in plan.right),
         )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x = first_input(node)
+        plan = planned(node.options, x.shape)
+        before, after = ([n for group in groups for n in group] for groups in (plan.left, plan.right))
+        y = g.arg(0)
+        if any(len(group) != 1 for group in plan.left):
+            y = reshaped(g, y, x.shape, [plan.sizes[n] for n in before])
+        if before != after:
+            y = g.Transpose(y, perm=[before.index(n) for n in after])
+        if any(len(group) != 1 for group in plan.right):
+            y = reshaped(g, y, [plan.sizes[n] for n in after], node.outputs[0].shape)
+        return y
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         plan = planned(node.options, first_input(node).shape)

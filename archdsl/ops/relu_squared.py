@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope
 from archdsl.ops._common import Activation
 
 
@@ -12,6 +14,10 @@ class ReLUSquared(Activation):
 
     signature = "relu_squared()(x: [...]) -> [...]"
     examples = (Example("x -> relu_squared"), Example("relu_squared(x + 1)", "x: [5]"))
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x = g.Relu(g.arg(0))
+        return g.Mul(x, x)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"F.relu({e.arg(0)}).square()"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 from archdsl.ir.dims import Shape, binary
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, At, Example, Primitive, Reads, TorchScope
-from archdsl.ops._common import axis_of, equals, first_input, number, own_but, place, replaced, written
+from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope
+from archdsl.ops._common import axis_of, equals, first_input, number, own_but, place, replaced, reshaped, written
 
 
 class Repeat(Primitive):
@@ -31,6 +32,11 @@ class Repeat(Primitive):
         axis, times = place(node), number(node, "times")
         scale = Fraction(1, times.value) if isinstance(times.value, int) else Fraction(1)
         return (own_but(first_input(node).rank, axis, At(((axis, scale),))),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x, axis, times = first_input(node), place(node), number(node, "times")
+        y = g.Expand(g.Unsqueeze(g.arg(0), [axis + 1]), [times, *[1] * (x.rank - axis - 1)])
+        return reshaped(g, y, (*x.shape[: axis + 1], times, *x.shape[axis + 1 :]), node.outputs[0].shape)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.repeat_interleave({e.number(number(node, 'times'))}, dim={written(node)})"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope
 from archdsl.ops._common import RealFunction
 
 
@@ -15,6 +17,9 @@ class Rsqrt(RealFunction):
         Example("rsqrt(1 + x * x)"),
         Example("rsqrt(ids + 1)", "ids: int[2, 5]", gradients=False),
     )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Div(1.0, g.Sqrt(g.arg(0, node.outputs[0].dtype)))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"torch.rsqrt({e.arg(0)})"

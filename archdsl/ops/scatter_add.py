@@ -7,6 +7,7 @@ from archdsl.ops._scatter import Scattering
 class ScatterAdd(Scattering):
     """x with the values added at the given places along an axis; all three are equal in the other axes."""
 
+    reduction = "add"
     signature = "scatter_add(axis: int = -1)(x: [...], places: int[...], values: [...]) -> [...]"
     examples = (
         Example("scatter_add(x, places, values)", "x: [2, 5, 8], places: int[2, 5, 3], values: [2, 5, 3]"),

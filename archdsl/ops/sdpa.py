@@ -246,6 +246,9 @@ class SDPA(Primitive):
         scale = self.scale(node, q)
         causal = node.options["mask"].rule == "causal" and not g.has(3) and not g.has(4)
         softcap = node.options["softcap"]
+        window = self.grouped_window(node, g)
+        if window is not None:
+            return self.grouped(node, g, [g.arg(0), *(g.new(i) for i in (1, 2))], scale, window)
         tensors = [g.arg(0), g.arg(1), g.arg(2)]
         own = g.dtype(tensors[0])
         if g.has(5) or q.rank < 4 or any(d.value == 0 for d in q.shape):
@@ -268,6 +271,51 @@ class SDPA(Primitive):
             shape = g.Shape(g.arg(0))
             y = g.Reshape(y, [g.Slice(shape, [0], [len(lead) + 2]), v.shape[-1]])
         return y
+
+    def caches_itself(self, node: OpNode, g: OnnxScope) -> bool:
+        return self.grouped_window(node, g) is not None
+
+    def grouped_window(self, node: OpNode, g: OnnxScope) -> int | None:
+        """The window of the keys that a query sees, -1 where it sees all before it, if onnxruntime's own causal
+        attention can do it; else None."""
+        q, k, v = (first for first in node.inputs[:3] if isinstance(first, Value))
+        mask: Mask = node.options["mask"]
+        fits = q.rank == 4 and q.shape[-2].value == k.shape[-2].value and k.shape[-1].value == v.shape[-1].value
+        if not fits or g.has(4) or not g.offers("GroupQueryAttention") or not g.appends:
+            return None
+        if mask.rule == "causal":
+            return -1
+        rules = sorted(p.rule for p in mask.parts)
+        if mask.rule == "&" and rules == ["causal", "window"]:
+            width = next(p for p in mask.parts if p.rule == "window").numbers[0]
+            return int(width) if width.static else None
+        return None
+
+    def grouped(self, node: OpNode, g: OnnxScope, tensors: Sequence[Any], scale: float, window: int) -> Any:
+        """Causal attention that stores no scores."""
+        q, k = node.inputs[0], node.inputs[1]
+        assert isinstance(q, Value)
+        assert isinstance(k, Value)
+        merged = [g.Reshape(g.Transpose(t, perm=[0, 2, 1, 3]), [0, 0, -1]) for t in tensors]
+        softcap = node.options["softcap"]
+        past_key, past_value, last, total = g.cached(1, 2)
+        y, key, value = g.contrib(
+            "GroupQueryAttention",
+            *merged,
+            past_key,
+            past_value,
+            last,
+            total,
+            *(() if not g.has(5) else (None, None, None, None, g.arg(5))),
+            outputs=3,
+            num_heads=int(q.shape[1]),
+            kv_num_heads=int(k.shape[1]),
+            scale=scale,
+            local_window_size=window,
+            softcap=float(softcap) if softcap is not None else 0.0,
+        )
+        g.keep({1: key, 2: value})
+        return g.Transpose(g.Reshape(y, [0, 0, q.shape[1], q.shape[3]]), perm=[0, 2, 1, 3])
 
     def onnx_absorbed(self, node: OpNode, g: OnnxScope, rows: Any, keys: Any, values: Any) -> Any:
         """Queries turned into the space of the rows, which are keys and values of all heads (DeepSeek-V2, section

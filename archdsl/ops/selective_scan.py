@@ -9,6 +9,7 @@ from archdsl.ir.graph import OpNode
 from archdsl.ir.op import PLUS, TIMES, Application, Code, Example, OnnxScope, Primitive, TorchScope
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import demand_floats
+from archdsl.ops._onnx import in_square, zeros
 from archdsl.ops.linear_recurrence import LINEAR_RECURRENCE
 
 SELECTIVE_SCAN = '''
@@ -50,21 +51,28 @@ class SelectiveScan(Primitive):
         return (promoted(call.inputs[::5]),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        """Step by step: only states of one step, not those of all, are in memory."""
-        kind = g.dtype(g.arg(0))
-        x, delta, b, c = (g.Transpose(g.arg(i, "float32"), perm=[1, 0, 2]) for i in (0, 1, 3, 4))
+        """By chunks, all at once, then the states between them, then all again, from these. Only states of one place
+        in each chunk, not those of all places, are in memory."""
+        kind, chunks = g.dtype(g.arg(0)), in_square(g, g.size(0, 1))
+        x, delta, b, c = (g.arg(i, "float32") for i in (0, 1, 3, 4))
+        x, delta, b, c = (chunks.cut(g, t, 3) for t in (g.Mul(delta, x), delta, b, c))
         a = g.arg(2, "float32")
-        delta, x = g.Unsqueeze(delta, [-1]), g.Unsqueeze(g.Mul(delta, x), [-1])
-        b, c = g.Unsqueeze(b, [2]), g.Unsqueeze(c, [-1])
+        x, delta, b, c = (g.Unsqueeze(t, [axis]) for t, axis in ((x, -1), (delta, -1), (b, -2), (c, -1)))
 
-        def step(h: Any, delta_t: Any, x_t: Any, b_t: Any, c_t: Any) -> tuple[Any, Any]:
-            decay = g.Exp(g.Mul(delta_t, a))
-            after = g.Add(g.Mul(decay, h), g.Mul(x_t, b_t))
+        def step(h: Any, delta_t: Any, x_t: Any, b_t: Any) -> Any:
+            return g.Add(g.Mul(g.Exp(g.Mul(delta_t, a)), h), g.Mul(x_t, b_t))
+
+        def read(h: Any, delta_t: Any, x_t: Any, b_t: Any, c_t: Any) -> tuple[Any, Any]:
+            after = step(h, delta_t, x_t, b_t)
             return after, g.MatMul(after, c_t)
 
-        start = g.Expand(g.constant(0.0, "float32"), [g.size(0, 0), g.Shape(a)])
-        _, y = g.scan(step, [start], [delta, x, b, c], axis=0)
-        y = g.cast(g.Transpose(g.Squeeze(y, [3]), perm=[1, 0, 2]), kind)
+        nothing = g.Expand(g.constant(0.0, "float32"), [chunks.count, g.size(0, 0), g.Shape(a)])
+        (sums,) = g.scan(lambda h, *slices: (step(h, *slices),), [nothing], [delta, x, b], axis=0)
+        products = g.Exp(g.Mul(g.ReduceSum(delta, [0], keepdims=0), a))
+        first = zeros(g, sums, 1)
+        _, states = g.scan(lambda h, p, s: (g.Add(g.Mul(p, h), s), h), [first], [products, sums], axis=0)
+        _, y = g.scan(read, [states], [delta, x, b, c], axis=0)
+        y = g.cast(chunks.joined(g, g.Squeeze(y, [-1]), 3), kind)
         if not g.has(5):
             return y
         own = node.outputs[0].dtype

@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, State, TorchScope
 from archdsl.ops._common import (
     axis_of,
     called,
@@ -20,6 +20,7 @@ from archdsl.ops._common import (
     number,
     own_but,
     place,
+    replaced,
 )
 from archdsl.ops._onnx import padded
 
@@ -66,6 +67,19 @@ class Shift(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         by = int(number(node, "by"))
         return padded(g, g.arg(0), by, -by, place(node), number(node, "fill"))
+
+    def states(self, node: OpNode) -> Sequence[State]:
+        """The last places, less `fill`, so that there is nothing before the first."""
+        x, axis, by = first_input(node), place(node), number(node, "by")
+        if x.is_bool or int(by) < 0 or axis == 0:
+            return ()
+        return (State("shifted", replaced(x.shape, axis, by), x.dtype, axis),)
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        axis, rank, fill, by = place(node), first_input(node).rank, number(node, "fill"), int(number(node, "by"))
+        x = g.gated(g.Sub(g.arg(0), fill), 0, rank, axis)
+        both = g.Concat(past[0], x, axis=axis)
+        return g.Add(g.Slice(both, [0], [-by], [axis]), fill), [g.tail(both, by, rank, axis)]
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         rank, axis, fill = first_input(node).rank, place(node), number(node, "fill")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
 from archdsl.ir.signature import promoted
-from archdsl.ops._common import axis_of, first_input, own_but, place, written
+from archdsl.ops._common import axis_of, first_input, in_order, own_but, place, written
 
 
 class Sort(Primitive):
@@ -31,6 +32,9 @@ class Sort(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (own_but(first_input(node).rank, place(node)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return in_order(node, g)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.sort(dim={written(node)}{', descending=True' if node.options['descending'] else ''})"

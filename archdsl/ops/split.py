@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Num, Shape, binary, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import (
     axis_of,
     demand_sizes,
     first_input,
+    from_right,
     later,
     listed,
     numbers_in,
@@ -74,6 +76,10 @@ class Split(Primitive):
 
     def is_linear_map(self, node: OpNode) -> bool:
         return place(node) == first_input(node).rank - 1
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        sizes = numbers_in(node.options, "sizes")
+        return g.Split(g.arg(0), sizes, axis=from_right(node), outputs=len(sizes))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope
 from archdsl.ops._common import Numeric
 
 
@@ -16,6 +18,10 @@ class Square(Numeric):
         Example("x -> square"),
         Example("square(ids)", "ids: int[2, 5]", gradients=False),
     )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x = g.arg(0)
+        return g.Mul(x, x)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.square()"

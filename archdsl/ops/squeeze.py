@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, At, Example, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import axis_of, first_input, place, written
+from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import axis_of, first_input, from_right, place, written
 
 
 class Squeeze(Primitive):
@@ -35,6 +36,9 @@ class Squeeze(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = place(node)
         return (tuple(At() if i == axis else same(i - (i > axis)) for i in range(first_input(node).rank)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Squeeze(g.arg(0), [from_right(node)])
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.squeeze({written(node)})"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import axis_of, demand_like, first_input, listed, place, written
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import axis_of, demand_like, first_input, from_right, listed, place, written
 
 
 class Stack(Primitive):
@@ -34,6 +35,11 @@ class Stack(Primitive):
         rank = first_input(node).rank
         axis = place(node, rank=rank + 1)
         return (tuple(same(i + (i >= axis)) for i in range(rank)),) * len(node.inputs)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        rank = node.outputs[0].rank
+        axis = from_right(node, rank=rank)
+        return g.Concat(*(g.Unsqueeze(x, [axis]) for x in g.args()), axis=axis)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"torch.stack({listed([e.arg(i) for i in range(len(node.inputs))])}, dim={written(node)})"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, Primitive, TorchScope
+from archdsl.ir.op import Example, OnnxScope, Primitive, TorchScope
 
 
 class StopGradient(Primitive):
@@ -12,6 +14,9 @@ class StopGradient(Primitive):
     signature = "stop_gradient()(x: [...]) -> [...]"
     mixes = False
     examples = (Example("x * stop_gradient(x)"), Example("(x -> stop_gradient) + x"))
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.arg(0)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.detach()"

@@ -12,6 +12,7 @@ from archdsl.ops._common import Reduction
 class Sum(Reduction):
     """The sum along one or several axes; `keep` leaves them, of size 1. True counts as 1."""
 
+    operator = "ReduceSum"
     signature = "sum(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
     method = "sum"
     real = False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, binary
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
 from archdsl.ops._common import axis_of, equals, first_input, number, own_places, place, replaced
 
 
@@ -29,6 +30,11 @@ class Tile(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         # Place t reads t modulo the size, which is never later.
         return (own_places(first_input(node).rank),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        counts: list[Any] = [1] * first_input(node).rank
+        counts[place(node)] = number(node, "times")
+        return g.Tile(g.arg(0), counts)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         counts = ["1"] * first_input(node).rank

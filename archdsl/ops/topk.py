@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import (
     axis_of,
     demand_at_most,
     demand_numbers,
     first_input,
+    from_right,
     number,
     own_but,
     place,
@@ -46,6 +48,11 @@ class TopK(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (own_but(first_input(node).rank, place(node)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        k = number(node, "k")
+        count = [k] if k.static else g.Unsqueeze(g.number(k), [0])
+        return g.TopK(g.arg(0), count, axis=from_right(node), outputs=2)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         axis = written(node)

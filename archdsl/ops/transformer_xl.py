@@ -8,8 +8,9 @@ from typing import Any
 from archdsl.ir.dims import Num, Shape, binary, function
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.masks import Mask
-from archdsl.ir.op import EVERYWHERE, Application, Example, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Reads, TorchScope, same
 from archdsl.ops._position import Position, arguments
+from archdsl.ops.rope_table import frequencies
 
 RELATIVE_SCORES = '''
 class RelativeScores(nn.Module):
@@ -91,6 +92,41 @@ class TransformerXL(Position):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return ((same(0), same(1), same(2), EVERYWHERE), ())
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        q, keys = node.inputs
+        assert isinstance(q, Value)
+        assert isinstance(keys, Num)
+        heads, head_dim, width = (int(node.options[n]) for n in ("heads", "head_dim", "width"))
+        queries, x = q.shape[-2], g.arg(0)
+        kind = g.dtype(x)
+        # Distances, the farthest back first, and one that is never read.
+        count = g.number(keys)
+        ahead = count if g.in_steps else g.number(queries)
+        place = g.Range(g.Sub(count, 1), g.Sub(g.Neg(ahead), 1), g.constant(-1, "int"))
+        waves = g.constant(frequencies(10_000.0, width), "float32")
+        angle = g.Mul(g.Unsqueeze(g.cast(place, "float32"), [-1]), waves)
+        table = g.cast(g.Concat(g.Sin(angle), g.Cos(angle), axis=-1), kind)
+        r = g.linear(table, g.cast(g.weight("weight"), kind))
+        r = g.Transpose(g.Reshape(r, [-1, heads, head_dim]), perm=[1, 2, 0])  # [heads, head_dim, distance]
+        u, v = (g.Unsqueeze(g.cast(g.weight(name), kind), [1]) for name in ("u", "v"))
+        scores = g.MatMul(g.Mul(g.Add(x, v), head_dim**-0.5), r)
+        return g.Add(x, u), self.of_keys(g, scores, queries, keys)
+
+    def of_keys(self, g: OnnxScope, scores: Any, queries: Num, keys: Num) -> Any:
+        """Scores against distances to scores against keys."""
+        if g.in_steps:
+            query, key = g.pairs(queries, keys)
+            last = g.Sub(g.number(keys), 1)
+            column = g.Max(g.Min(g.Add(g.Sub(key, query), last), g.Mul(last, 2)), 0)
+            return g.GatherElements(
+                scores, g.Expand(column, [g.Shape(scores, start=0, end=3), g.Shape(key, start=-1)]), axis=-1
+            )
+        # Each row begins one place before the one above it; with one place fewer in a row, it stands where it should.
+        flat = g.Reshape(scores, [0, 0, -1])
+        first = g.Unsqueeze(g.Sub(g.number(queries), 1), [0])
+        rows = g.Reshape(g.Slice(flat, first, [-1], [2]), [0, 0, queries, -1])
+        return g.Slice(rows, [0], [keys], [3])
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         keys = node.inputs[1]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
 from archdsl.ops._common import axis_of, first_input, place, written
 
 
@@ -34,6 +35,9 @@ class Transpose(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (tuple(same(i) for i in swapped(place(node, "a"), place(node, "b"), first_input(node).rank)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Transpose(g.arg(0), perm=swapped(place(node, "a"), place(node, "b"), first_input(node).rank))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.transpose({written(node, 'a')}, {written(node, 'b')})"

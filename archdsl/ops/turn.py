@@ -30,28 +30,32 @@ class Turn(Primitive):
         return ((*(same(i) for i in range(rank - 1)), EVERYWHERE), (EVERYWHERE, same(rank - 2), EVERYWHERE))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """`RotaryEmbedding`, which takes [batch, heads, time, width] and a table for each row."""
         x, table = node.inputs
         assert isinstance(x, Value)
         assert isinstance(table, Value)
         turned, width = 2 * int(table.shape[2]), int(x.shape[-1])
-        y, angles = g.arg(0, "float32"), g.arg(1)
-        lead = x.rank - 2
-        if g.by_row:  # [2, batch, time, half]: the axes between batch and time
-            angles = g.Unsqueeze(angles, list(range(2, lead + 1))) if lead > 1 else angles
-        cos, sin = (g.Gather(angles, i, axis=0) for i in (0, 1))
-        rest = None
-        if turned < width:
-            y, rest = g.Split(y, [turned, width - turned], axis=-1, outputs=2)
-        if node.options["interleaved"]:
-            y = g.Reshape(y, [0] * (x.rank - 1) + [turned // 2, 2])
-            a, b = (g.Gather(y, i, axis=-1) for i in (0, 1))
-        else:
-            a, b = g.Split(y, axis=-1, num_outputs=2, outputs=2)
-        parts = g.Sub(g.Mul(a, cos), g.Mul(b, sin)), g.Add(g.Mul(b, cos), g.Mul(a, sin))
-        if node.options["interleaved"]:
-            y = g.Reshape(g.Concat(*(g.Unsqueeze(p, [-1]) for p in parts), axis=-1), [0] * (x.rank - 1) + [turned])
-            return y if rest is None else g.Concat(y, rest, axis=-1)
-        return g.Concat(*parts, *(() if rest is None else (rest,)), axis=-1)
+        y = g.arg(0)
+        kind = g.dtype(y)
+        if x.rank == 2:
+            y = g.Unsqueeze(y, [0, 1])
+        elif x.rank == 3:
+            y = g.Unsqueeze(y, [1])
+        elif x.rank > 4:
+            y = g.Reshape(y, [-1, x.shape[-3], g.dimension(y, -2), width])
+        rows = g.Shape(y, start=0, end=1)
+
+        def half(i: int) -> Any:
+            """Cosines or sines: [batch, time, half]."""
+            angles = g.Gather(g.arg(1), i, axis=0)
+            angles = angles if g.by_row else g.Expand(g.Unsqueeze(angles, [0]), [rows, 1, 1])
+            return g.cast(angles, kind)
+
+        shared = f"{kind} {'rows' if x.rank > 4 or x.rank == 2 else 'batch'}"
+        cos, sin = (g.memo(g.arg(1), f"{('cos', 'sin')[i]} {shared}", lambda i=i: half(i)) for i in (0, 1))
+        part = {"rotary_embedding_dim": turned} if turned < width else {}
+        y = g.RotaryEmbedding(y, cos, sin, interleaved=int(bool(node.options["interleaved"])), **part)
+        return y if x.rank == 4 else g.Reshape(y, g.Shape(g.arg(0)))
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         x, table = node.inputs

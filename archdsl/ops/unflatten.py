@@ -4,11 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 from archdsl.ir.dims import Shape, product
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import EVERYWHERE, Application, At, Example, Primitive, Reads, Regrouping, TorchScope, same
-from archdsl.ops._common import axis_of, demand_sizes, first_input, listed, numbers_in, own_places, place, written
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    At,
+    Example,
+    OnnxScope,
+    Primitive,
+    Reads,
+    Regrouping,
+    TorchScope,
+    same,
+)
+from archdsl.ops._common import (
+    axis_of,
+    demand_sizes,
+    first_input,
+    listed,
+    numbers_in,
+    own_places,
+    place,
+    reshaped,
+    written,
+)
 
 
 class Unflatten(Primitive):
@@ -55,6 +77,9 @@ class Unflatten(Primitive):
         x, axis, sizes = first_input(node), place(node), node.options["sizes"]
         cuts = tuple(tuple(sizes) if i == axis else (d,) for i, d in enumerate(x.shape))
         return Regrouping(cuts, tuple(((i, k),) for i, cut in enumerate(cuts) for k in range(len(cut))))
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return reshaped(g, g.arg(0), first_input(node).shape, node.outputs[0].shape)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return (

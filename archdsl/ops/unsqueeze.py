@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Shape, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import axis_of, first_input, place, written
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ops._common import axis_of, first_input, from_right, place, written
 
 
 class Unsqueeze(Primitive):
@@ -31,6 +32,9 @@ class Unsqueeze(Primitive):
 
     def is_linear_map(self, node: OpNode) -> bool:
         return place(node, rank=node.outputs[0].rank) < node.outputs[0].rank - 1
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Unsqueeze(g.arg(0), [from_right(node, rank=node.outputs[0].rank)])
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.unsqueeze({written(node)})"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from archdsl.ir.op import Example
+from typing import Any
+
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Example, OnnxScope
 from archdsl.ops._common import Reduction
 
 
@@ -18,3 +21,8 @@ class Var(Reduction):
         Example("x -> var(axis: [1, -1], keep: true)"),
         Example("x -> var(0, keep: true)"),
     )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x, axes = g.arg(0, "float32"), self.axes_from_right(node)
+        apart = g.Sub(x, g.ReduceMean(x, axes, keepdims=1))
+        return g.ReduceMean(g.Mul(apart, apart), axes, keepdims=int(node.options["keep"]))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
 from archdsl.ops._common import argument, arithmetic_type, called, is_whole
 
 
@@ -45,6 +46,13 @@ class Where(Primitive):
         if all(isinstance(v, Num) for v in choices):
             return ("int" if all(isinstance(v, Num) and is_whole(v) for v in choices) else "float32",)
         return (arithmetic_type(choices),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        own = node.outputs[0].dtype
+        c, a, b = g.arg(0), g.arg(1, own), g.arg(2, own)
+        if own == "bool":  # a choice of truth values has no kernel
+            return g.Or(g.And(c, a), g.And(g.Not(c), b))
+        return g.Where(c, a, b)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"torch.where({', '.join(argument(node, e, i) for i in range(3))})"

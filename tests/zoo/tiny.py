@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import archdsl
 from archdsl.analyses.params import vocabulary
+from archdsl.analyses.weights import weights
 from archdsl.ir.dims import Poly, evaluate
 from archdsl.ir.graph import Model, Value
 
@@ -51,13 +52,15 @@ def module(name: str, **more: int) -> nn.Module:
 
 
 def inputs(model: Model, seed: int = 1) -> dict[str, Tensor]:
-    """Random inputs: tokens of the vocabulary, whole numbers that are 0 or 1, and a second row that ends early."""
+    """Random inputs: tokens of the vocabulary, other whole numbers 0 or 1 (0 where there is one kind of segment), and a
+    second row that ends early."""
     generator = torch.Generator().manual_seed(seed)
     sizes = {s.name: {"batch": BATCH, "time": TIME}.get(s.name, OTHER) for s in model.symbols}
-    return {name: _drawn(value, sizes, vocabulary(model) or 2, generator) for name, value in model.inputs}
+    kinds = min((int(w.shape[0]) for w in weights(model) if w.path == "segment_embedding.weight"), default=2)
+    return {name: _drawn(value, sizes, vocabulary(model) or 2, kinds, generator) for name, value in model.inputs}
 
 
-def _drawn(value: Value, sizes: dict[str, int], rows: int, generator: torch.Generator) -> Tensor:
+def _drawn(value: Value, sizes: dict[str, int], rows: int, kinds: int, generator: torch.Generator) -> Tensor:
     shape = [int(evaluate(d.value, sizes)) if isinstance(d.value, Poly) else int(d.value) for d in value.shape]
     if value.dtype == "token":
         return torch.randint(rows, shape, generator=generator)
@@ -65,7 +68,7 @@ def _drawn(value: Value, sizes: dict[str, int], rows: int, generator: torch.Gene
         lengths = torch.tensor([shape[-1], shape[-1] - 3])[: shape[0]]
         return (torch.arange(shape[-1]) < lengths[:, None]).expand(shape).clone()
     if value.is_int:
-        return torch.randint(2, shape, generator=generator)
+        return torch.randint(kinds, shape, generator=generator)
     return torch.randn(shape, generator=generator)
 
 

@@ -33,7 +33,7 @@ TINY: dict[str, dict[str, int]] = {
     },
     **{f"bert:bert_{size}": ENCODER for size in ("base", "large")},
     **{f"roberta:roberta_{size}": ENCODER for size in ("base", "large")},
-    **{f"albert:albert_{size}": ENCODER | {"rank": 16} for size in ("base", "large", "xlarge", "xxlarge")},
+    **{f"albert:albert_{size}": ENCODER | {"embedding_width": 16} for size in ("base", "large", "xlarge", "xxlarge")},
     **{f"xlnet:xlnet_{name}": TWO_STREAMS for name in ("base", "large", "base_encoder", "large_encoder")},
     **{f"t5:t5_{size}": T5 for size in ("small", "base", "large", "3b", "11b")},
     **{f"t5:t5_v1_1_{size}": T5 for size in ("small", "base", "large", "xl", "xxl")},

@@ -35,6 +35,16 @@ INDEXING = frozenset({"Gather", "GatherElements", "GatherND", "TopK", "CumSum"})
 BOOLEAN = frozenset(
     {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not", "Xor", "IsNaN", "IsInf"}
 )
+NO_BFLOAT16 = frozenset(
+    {
+        *("ArgMax", "ArgMin", "BatchNormalization", "Ceil", "Clip", "ConvTranspose", "Cos", "CumSum", "Einsum", "Elu"),
+        *("Equal", "Floor", "GRU", "Greater", "GreaterOrEqual", "LSTM", "LeakyRelu", "Less", "LessOrEqual", "Log"),
+        *("LogSoftmax", "MaxPool", "Mish", "OneHot", "PRelu", "Pad", "RNN", "Reciprocal", "ReduceL1", "ReduceL2"),
+        *("ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "Round", "Selu", "Sin", "Softplus"),
+        *("Softsign", "TopK"),
+    }
+)
+"""Operators for which onnxruntime has no kernel in bfloat16, on CUDA either: they are computed in float32."""
 WHOLE = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
 
 
@@ -103,6 +113,8 @@ class Builder:
         tell."""
         given = self.inputs(operator, inputs)
         attributes = dict(attributes or {})
+        if operator in NO_BFLOAT16 and any(x is not None and x.dtype == TYPES["bfloat16"] for x in given):
+            return self.in_float32(operator, given, attributes, outputs)
         if types is None:
             types = self.infer(operator, given, attributes, outputs)
         made = []
@@ -111,10 +123,21 @@ class Builder:
             name = self.unique(f"{self.path}/{operator}{suffix}" if self.path else f"{operator}{suffix}")
             made.append(ir.Value(name=name, type=ir.TensorType(self.type_of(dtype))))
         # Values and nodes have names of their own: a node is called as its one output is.
-        named = made[0].name if len(made) == 1 else (made[0].name or "").removesuffix(".0")
+        plain = f"{self.path}/{operator}" if self.path else operator
+        named = made[0].name if len(made) == 1 else self.unique(plain)
         node = ir.node(operator, given, attributes, domain=domain, outputs=made, name=named)
         self.frames[-1].nodes.append(node)
         return made[0] if outputs == 1 else tuple(made)
+
+    def in_float32(
+        self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], outputs: int
+    ) -> Any:
+        """A node between casts."""
+        narrow, wide = TYPES["bfloat16"], TYPES["float32"]
+        given = [self.cast(x, "float32") if x is not None and x.dtype == narrow else x for x in inputs]
+        made = self.add(operator, given, attributes, outputs=outputs)
+        found = [self.cast(x, "bfloat16") if x.dtype == wide else x for x in (made if outputs > 1 else (made,))]
+        return tuple(found) if outputs > 1 else found[0]
 
     def inputs(self, operator: str, inputs: Sequence[Any]) -> list[ir.Value | None]:
         """Inputs as tensors: numbers take the type of the first tensor, lists become vectors of int64."""

@@ -100,6 +100,12 @@ class NodeScope:
     def dtype(self, x: Any) -> str:
         return self.builder.dtype(x)
 
+    def memo(self, x: Any, name: str, make: Callable[[], Any]) -> Any:
+        frame, key = self.builder.frames[-1], (name, x)
+        if key not in frame.sizes:
+            frame.sizes[key] = make()
+        return frame.sizes[key]
+
     # --- products with weights ---
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
@@ -117,8 +123,56 @@ class NodeScope:
         return self.writer.newest(self.flat, i)
 
     @property
+    def appends(self) -> bool:
+        return self.writer.appends(self.flat)
+
+    def new(self, i: int) -> Any:
+        return self.writer.new_places(self.flat, i)
+
+    def cached(self, *inputs: int) -> tuple[Any, ...]:
+        return (*(self.writer.past(self.flat, i) for i in inputs), *self.writer.filled(self.flat))
+
+    def keep(self, kept: Mapping[int, Any]) -> None:
+        for i, x in kept.items():
+            self.writer.keep_as(self.flat, i, x)
+
+    @property
     def valid(self) -> Any:
         return self.writer.valid()
+
+    @property
+    def first(self) -> Any:
+        return self.writer.at_start()
+
+    def gated(self, x: Any, fill: Any, rank: int, axis: int) -> Any:
+        valid = self.valid
+        if valid is None:
+            return x
+        others = [i for i in range(1, rank) if i != axis]
+        return self.Where(self.Unsqueeze(valid, others) if others else valid, x, fill)
+
+    def tail(self, x: Any, count: int, rank: int, axis: int) -> Any:
+        valid = self.valid
+        if valid is None:
+            return self.Slice(x, [-count], [2**62], [axis])
+        # Row by row: as many places as were kept, up to the last real one.
+        order = [0, axis, *(i for i in range(1, rank) if i != axis)]
+        back = [order.index(i) for i in range(rank)]
+        index = self.memo(valid, f"tail of {count}", lambda: self._last_real(valid, count))
+        x = self.Transpose(x, perm=order) if axis != 1 else x
+        x = self.GatherND(x, index, batch_dims=1)
+        return self.Transpose(x, perm=back) if axis != 1 else x
+
+    def _last_real(self, valid: Any, count: int) -> Any:
+        place = self.Range(self.constant(1, "int"), self.Add(self.Squeeze(self.Shape(valid, start=1)), 1), 1)
+        last = self.ReduceMax(self.Mul(self.cast(valid, "int"), place), [1], keepdims=1)
+        return self.Unsqueeze(self.Add(last, self.constant(list(range(count)), "int")), [-1])
+
+    def turned(self, x: Any, back: bool = False) -> Any:
+        if self.valid is None:
+            return x
+        index = self.Unsqueeze(self.writer.turned(-1 if back else 1), [-1])
+        return self.GatherND(x, index, batch_dims=1)
 
     # --- inner graphs ---
 

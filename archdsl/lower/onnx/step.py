@@ -96,6 +96,9 @@ class StepWriter(Writer):
         self.presents: list[tuple[str, ir.Value]] = []
         self.pasts: dict[str, ir.Value] = {}
         self.constants_by_name: dict[str, ir.Value] = {}
+        self.appending: set[FlatNode] = set()
+        """Nodes whose operators append to their caches themselves: then each row of new places is turned, so that its
+        real tokens come first."""
 
     # --- the graph ---
 
@@ -103,6 +106,7 @@ class StepWriter(Writer):
         plan, builder = self.plan, self.builder
         names = {v: n for n, v in self.model.inputs}
         crossing = set(plan.before.outputs)
+        self.appending = self.find_appending()
         ids = next((v for v in plan.step.inputs if v.dtype == "token" and v not in crossing), None)
         for value in plan.step.inputs:
             if value in crossing:
@@ -110,6 +114,8 @@ class StepWriter(Writer):
             elif value.dtype != "padding":
                 self.inputs.append(self.sequence("input_ids" if value is ids else names[value], value))
         self.add_places()
+        if self.appending and self.by_row:
+            self.turn_rows()
         for entry in plan.entries():
             for name, shape, dtype in entries(entry):
                 self.add_past(name, shape, dtype)
@@ -123,7 +129,11 @@ class StepWriter(Writer):
             self.node(node)
         (output,) = plan.step.outputs
         builder.path = ""
-        x = builder.add("Identity", [self.value(output)])
+        x = self.value(output)
+        if self.appending and self.by_row:
+            turn = self.turned(-1)
+            x = builder.add("GatherND", [x, builder.add("Unsqueeze", [turn, [-1]])], {"batch_dims": 1})
+        x = builder.add("Identity", [x])
         name = next(n for n, _ in self.model.outputs)
         x.name = builder.unique(name or "logits")
         x.shape = self.shape_of(output.shape, "new")
@@ -331,6 +341,99 @@ class StepWriter(Writer):
         self.full[value] = found
         self.presents.append((name, found))
 
+    # --- operators that keep their own caches ---
+
+    def find_appending(self) -> set[FlatNode]:
+        """All attention, if all of it can append to its caches itself and nothing else looks at places of keys."""
+        plan = self.plan
+        found: set[FlatNode] = set()
+        users: dict[Value, int] = {}
+        for node in plan.step.nodes:
+            for i, v in enumerate(node.inputs):
+                if isinstance(v, Value) and v in plan.caches and ALL in plan.needs.get((node, i), ()):
+                    users[v] = users.get(v, 0) + 1
+        fine = bool(plan.caches) and not plan.carries and not plan.latents
+        self.appending = set(plan.step.nodes)
+        for node in plan.step.nodes:
+            if not isinstance(node, FlatOp):
+                continue
+            kept = [v for i, v in enumerate(node.inputs) if ALL in plan.needs.get((node, i), ())]
+            if not kept:
+                continue
+            itself = node.node.op.caches_itself(node.node, NodeScope(self, node))
+            once = all(users.get(v, 0) == 1 for v in kept if isinstance(v, Value) and v not in plan.placed)
+            fine = fine and itself and once
+            found.add(node)
+        flat = all(v.rank == 2 for v in plan.step.inputs if any(has(d, plan.time) for d in v.shape))
+        return found if fine and flat else set()
+
+    def kept_by_op(self, value: Value) -> bool:
+        return any(value in node.inputs for node in self.appending)
+
+    def appends(self, flat: FlatOp) -> bool:
+        return flat in self.appending
+
+    def new_places(self, flat: FlatOp, i: int) -> ir.Value:
+        given = flat.inputs[i]
+        assert isinstance(given, Value)
+        return self.value(given)
+
+    def past(self, flat: FlatOp, i: int) -> ir.Value | None:
+        given = flat.inputs[i]
+        assert isinstance(given, Value)
+        cache = self.plan.caches[given]
+        return self.pasts[f"{cache.layer}.{cache.role}"]
+
+    def keep_as(self, flat: FlatOp, i: int, x: ir.Value) -> None:
+        given = flat.inputs[i]
+        assert isinstance(given, Value)
+        cache = self.plan.caches[given]
+        x.shape = self.shape_of(given.shape, "all")
+        self.presents.append((f"{cache.layer}.{cache.role}", x))
+
+    def filled(self, flat: FlatOp) -> tuple[ir.Value, ir.Value]:
+        builder, add = self.builder, self.builder.add
+
+        def counts() -> ir.Value:
+            if self.by_row:
+                real = add("ReduceSum", [self.pasts["attention_mask"], [1]], {"keepdims": 0})
+                return builder.cast(add("Sub", [real, 1]), "int32")
+            last = add("Sub", [builder.main.symbols[self.all], 1])
+            return builder.cast(add("Expand", [last, [builder.main.symbols["batch"]]]), "int32")
+
+        total = self.once("total", lambda: builder.cast(builder.scalar(_poly(self.all)), "int32"))
+        return self.once("real keys", counts), total
+
+    def turned(self, sign: int) -> ir.Value:
+        """Where each new place of a row comes from when its padding in front goes behind (sign -1: and back): [batch,
+        new]."""
+        builder, add = self.builder, self.builder.add
+
+        def make() -> ir.Value:
+            valid = self.valid()
+            assert valid is not None
+            first = add("ArgMax", [builder.cast(valid, "int")], {"axis": 1, "keepdims": 1})
+            length = builder.scalar(_poly(self.new))
+            place = add("Range", [builder.constant(0, "int"), length, builder.constant(1, "int")])
+            found: ir.Value = add("Mod", [add("Add" if sign > 0 else "Sub", [place, first]), length])
+            return found
+
+        return self.once("turn" if sign > 0 else "turn back", make)
+
+    def turn_rows(self) -> None:
+        """Real tokens first: what comes in is turned."""
+        add = self.builder.add
+        for value in self.plan.step.inputs:
+            if value in self.values and any(is_time(d, self.plan.time) for d in value.shape):
+                x = self.values[value]
+                self.values[value] = self.once(
+                    f"turned {x.name}", lambda x=x: add("GatherElements", [x, self.turned(1)], {"axis": 1})
+                )
+        places = self.pasts["position_ids"]
+        self.pasts["position_ids"] = self.once(
+            "turned places", lambda: add("GatherElements", [places, self.turned(1)], {"axis": 1})
+        )
+
     # --- nodes ---
 
     def node(self, node: FlatNode) -> None:
@@ -339,7 +442,7 @@ class StepWriter(Writer):
             return  # written when it is asked for, in the form that is asked for
         super().node(node)
         for value in node.outputs:
-            if value in plan.caches:
+            if value in plan.caches and not self.kept_by_op(value):
                 self.keep(value)
 
     def op(self, flat: FlatOp) -> None:
@@ -377,7 +480,7 @@ class StepWriter(Writer):
             self.form, self.table, builder.in_shapes, builder.in_numbers, builder.path = before
 
     def shape(self, shape: Shape) -> ir.Shape:
-        if not any(has(d, self.plan.time) for d in shape) or self.by_row and self.asked_places:
+        if not any(has(d, self.plan.time) for d in shape) or (self.by_row and self.asked_places):
             return super().shape(shape) if not any(has(d, self.plan.time) for d in shape) else None  # type: ignore[return-value]
         axes = [i for i, d in enumerate(shape) if has(d, self.plan.time)]
         found = list(self.shape_of(shape, "new"))
@@ -506,9 +609,7 @@ class StepWriter(Writer):
             return
         table = self.as_table(value)
         axes = [i for i, f in enumerate(form) if f]
-        if not axes:
-            self.made[value, form] = table
-        elif len(axes) == 1 and form[axes[0]] == ALL:
+        if not axes or (len(axes) == 1 and form[axes[0]] == ALL):
             self.made[value, form] = table
         elif len(axes) == 1 and self.by_row:
             # The rows of the table at the places of the tokens: [batch, …], wherever the axis of time is.

@@ -52,7 +52,7 @@ Pieces = Callable[[WeightInfo], Iterator["NDArray[Any]"]]
 
 
 @dataclass(frozen=True)
-class Saved:
+class OnnxFiles:
     """The files that were written."""
 
     graphs: tuple[Path, ...]
@@ -81,7 +81,7 @@ def save(
     seed: int | None = None,
     store: Store = "safetensors",
     progress: Progress | None = None,
-) -> Saved:
+) -> OnnxFiles:
     """Write the graphs of one model, each to its path, and their weights to where `store` says: `safetensors` (beside
     the first graph, its name with this suffix), `onnx_data` (beside it, its name with `_data` behind it) or `inline`.
 
@@ -109,7 +109,7 @@ def save(
         file: Path | None = None
         if store == "inline":
             _inside(every, infos, pieces, progress)
-        elif checkpoint is not None and store == "safetensors" and _as_it_lies(every, checkpoint, first.parent):
+        elif checkpoint is not None and store == "safetensors" and as_they_lie(every, checkpoint, first.parent):
             file = checkpoint.path
             refer(every, file.name, {name: Place(e.start, e.end - e.start) for name, e in checkpoint.entries.items()})
         elif store == "safetensors" and not matrices:
@@ -118,6 +118,8 @@ def save(
             if given:
                 out = stack.enter_context(_fresh(file, checkpoint))
                 write_tensors(out, infos, dtype, pieces, progress)
+            else:
+                given = _begins_with(file, header(infos, dtype))
         else:
             plain = store == "onnx_data"
             file = first.with_name(f"{first.name}_data") if plain else first.with_suffix(".safetensors")
@@ -128,7 +130,7 @@ def save(
             _fill(out, every, infos, places, pieces, progress)
         for path, written in graphs.items():
             stack.enter_context(_fresh(path, checkpoint)).write(serialized(written))
-    return Saved(
+    return OnnxFiles(
         tuple(graphs),
         file,
         given,
@@ -176,6 +178,24 @@ def inline(written: Written, arrays: Mapping[str, Any]) -> None:
         for value, numbers_ in zip(matrix.parts, parts, strict=True):
             shaped = numbers_.reshape(_shape(value))
             value.const_value = ir.tensor(shaped, dtype=value.dtype, name=value.name)
+
+
+def graph_path(output: str | Path) -> Path:
+    """The file that a graph is written to: `output` itself, or `model.onnx` in it where it is a directory. One that is
+    not there yet is meant by a name that ends in a slash or has no suffix; it is made.
+
+    Raises ArchError E0504 for another suffix than `.onnx`, OSError where the directory cannot be made."""
+    path = Path(output)
+    slash = str(output).endswith(("/", os.sep))
+    if path.exists() and not path.is_dir():
+        if path.suffix in ("", ".onnx") and not slash:
+            return path
+    elif path.is_dir() or slash or not path.suffix:
+        path.mkdir(exist_ok=True)
+        return path / "model.onnx"
+    elif path.suffix == ".onnx":
+        return path
+    raise error("E0504", f"`{output}` is no name of an ONNX file", help="`-o FILE.onnx`, or `-o DIRECTORY/`")
 
 
 # --- where tensors lie ------------------------------------------------------------------------------------------------
@@ -238,7 +258,15 @@ def _shape(value: ir.Value) -> tuple[int, ...]:
     return tuple(int(d) for d in value.shape.numpy())
 
 
-def _as_it_lies(graphs: Sequence[Written], checkpoint: Checkpoint, directory: Path) -> bool:
+def _begins_with(path: Path, start: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(start)) == start
+    except OSError:
+        return False
+
+
+def as_they_lie(graphs: Sequence[Written], checkpoint: Checkpoint, directory: Path) -> bool:
     """Whether the graphs can refer to the checkpoint itself: onnxruntime reads no file of another directory."""
     if checkpoint.path.is_symlink() or checkpoint.path.resolve().parent != directory.resolve():
         return False
@@ -291,7 +319,7 @@ def _fill(
         if info.path in plain:
             file.seek(places[info.path].offset)
             for piece in pieces(info):
-                file.write(encoded(piece, stored_type(info, dtype)))
+                file.write(encoded(piece, stored_type(info, dtype), info.path))
         if info.path in matrices:
             _fill_quantized(file, matrices[info.path], dtype, places, pieces(info))
         if progress is not None:

@@ -15,6 +15,7 @@ from archdsl.ir.dims import Num, Poly, Shape, Symbol
 from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten
 from archdsl.ir.graph import Model, Value
 from archdsl.lower.onnx.builder import CONTRIB, IR_VERSION, OPSET, Builder, Frame
+from archdsl.lower.onnx.fuse import fuse
 from archdsl.lower.onnx.quantize import Quantized, Quantizer
 from archdsl.lower.onnx.scope import NodeScope, scan
 from archdsl.lower.onnx.targets import TARGETS, Target
@@ -105,7 +106,7 @@ class Writer:
 
     def finish(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Written:
         builder = self.builder
-        nodes = _live([*builder.prologue, *builder.main.nodes], outputs)
+        nodes = _live(fuse([*builder.prologue, *builder.main.nodes], self.target, builder.own), outputs)
         quantized: dict[str, Quantized] = {}
         if self.quantizer is not None:
             self.quantizer.settle()
@@ -218,6 +219,31 @@ class Writer:
     def newest(self, flat: FlatOp, i: int) -> ir.Value:
         """An input along the axis of queries rather than that of keys: the same but in a step of decoding."""
         return self.operand(flat, i)
+
+    def appends(self, flat: FlatOp) -> bool:
+        """Whether a node may append to its caches itself."""
+        return True
+
+    def new_places(self, flat: FlatOp, i: int) -> ir.Value:
+        """An input of which all places are kept: its new ones."""
+        return self.operand(flat, i)
+
+    def past(self, flat: FlatOp, i: int) -> ir.Value | None:
+        """What was kept of an input."""
+        return None
+
+    def keep_as(self, flat: FlatOp, i: int, x: ir.Value) -> None:
+        """Keep a tensor for the next step."""
+
+    def filled(self, flat: FlatOp) -> tuple[ir.Value, ir.Value]:
+        """How many keys of each row are real, less 1; and how many there are."""
+        builder = self.builder
+        keys = flat.inputs[1]
+        assert isinstance(keys, Value)
+        length = keys.shape[-2]
+        total = builder.number(length, "int32")
+        batch = builder.vector([keys.shape[0]])
+        return builder.add("Expand", [builder.add("Sub", [total, 1]), batch]), total
 
     def valid(self) -> ir.Value | None:
         """Which places of the sequence are real [batch, time]: None where all are."""

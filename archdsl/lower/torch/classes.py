@@ -215,8 +215,9 @@ def is_dynamic(block: Block, name: str) -> bool:
         return not value.static
     if "." not in name:
         return False
-    # The size of a tensor that the block was handed: `table.0`.
-    sizes = (d for v in block_tensors(block) for d in v.shape)
+    # The size of a tensor that the block, or the part of it that prepares, was handed: `table.0`.
+    parts = [block] if block.before is None else [block, block.before]
+    sizes = (d for part in parts for v in block_tensors(part) for d in v.shape)
     return not next((d.static for d in sizes if isinstance(d.expr, Var) and d.expr.name == name), False)
 
 

@@ -200,12 +200,22 @@ class Forward:
             if size is None:
                 return self._static(name)
             size = self._filled(size)
-            local = local_name(name)
-            if self.counts[name] > 1 and "." not in name and local not in self.writer.locals.holder:
+            local = argument(name)
+            often = self.counts[name] > 1 and "." not in name
+            if (often or self._changes(size)) and local not in self.writer.locals.holder:
                 self.opening.append(f"{local} = {size}")
                 size = local
             self.sizes[name] = size
         return self.sizes[name]
+
+    def _changes(self, size: str) -> bool:
+        """Whether `x.size(1)` is another number where a later value has taken the name x."""
+        found = re.fullmatch(r"(\w+)\.size\((\d+)\)", size)
+        if found is None:
+            return False
+        name, axis = found[1], int(found[2])
+        held = [v for v, text in self.writer.locals.bound.items() if text == name]
+        return any(v.rank <= axis or v.shape[axis].value != held[0].shape[axis].value for v in held[1:])
 
     def _static(self, name: str) -> str:
         """A number, a field of the model's Config, or an attribute that `__init__` sets."""

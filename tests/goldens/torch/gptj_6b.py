@@ -1,6 +1,6 @@
-"""GPT-J 6B: attention and feed-forward run in parallel from one shared norm; written as equations.
+"""GPT-J (Wang and Komatsuzaki, 2021): attention and feed-forward run in parallel from one shared norm; in equations.
 
-6,050,882,784 parameters. Made by archdsl 0.1.0 from gptj.arch (a6e9e583c933):
+6,050,882,784 parameters. Made by archdsl 0.1.0 from gptj.arch (69090c70d83a):
     archdsl compile gptj.arch:gptj_6b --to torch
 """
 

@@ -1,0 +1,288 @@
+"""ONNX files: where the weights lie, that they are the model's, and that nothing is left half written."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import archdsl
+from archdsl.api import draw_weights, load, module_from
+from archdsl.diagnostics import ArchError
+from archdsl.lower.onnx import store
+from archdsl.lower.onnx.write import write
+
+SPEC = """\
+block layer(heads, kv_heads) {
+  attention: gqa(heads: heads, kv_heads: kv_heads)
+  mask:      causal
+  position:  rope
+  ffn:       swiglu(hidden: 48)
+  norm:      rmsnorm
+}
+
+model tiny(layers = 2) {
+  vocab:   64
+  context: 32
+  width:   32
+  blocks:  layers * layer(heads: 4, kv_heads: 2)
+  norm:    rmsnorm
+  head:    lm(tied: true)
+}
+"""
+TOKENS = np.arange(10, dtype=np.int64).reshape(2, 5)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def outputs(path: Path) -> np.ndarray[Any, Any]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found: np.ndarray[Any, Any] = session.run(None, {"tokens": TOKENS})[0]
+    return found
+
+
+def in_torch(weights: str) -> np.ndarray[Any, Any]:
+    module = module_from(load(text=SPEC)).eval()
+    module.load_state_dict({k: t.float() for k, t in load_file(weights).items()})
+    with torch.no_grad():
+        found: np.ndarray[Any, Any] = module(torch.from_numpy(TOKENS)).numpy()
+    return found
+
+
+def locations(path: Path) -> set[str]:
+    graph = onnx.load(path, load_external_data=False).graph
+    return {e.value for t in graph.initializer for e in t.external_data if e.key == "location"}
+
+
+def files() -> list[str]:
+    return sorted(str(p.relative_to(".")) for p in Path().rglob("*") if p.is_file())
+
+
+# --- stores -----------------------------------------------------------------------------------------------------------
+
+
+def test_drawn_weights_lie_beside_the_graph_for_both_back_ends() -> None:
+    made = archdsl.to_onnx(text=SPEC, output="out/", seed=3)
+    assert (made.graphs, made.weights) == ((Path("out/model.onnx"),), Path("out/model.safetensors"))
+    assert files() == ["out/model.onnx", "out/model.safetensors"]
+    draw_weights(load(text=SPEC), 3, "float32", Path("same.safetensors"))
+    assert Path("same.safetensors").read_bytes() == Path("out/model.safetensors").read_bytes()
+    np.testing.assert_allclose(outputs(made.graphs[0]), in_torch("out/model.safetensors"), atol=1e-5)
+    onnx.checker.check_model("out/model.onnx", full_check=True)
+
+
+def test_a_graph_alone_refers_to_what_init_will_write() -> None:
+    made = archdsl.to_onnx(text=SPEC, output="tiny.onnx")
+    assert files() == ["tiny.onnx"]
+    assert (made.weights, made.has_weights) == (Path("tiny.safetensors"), False)
+    draw_weights(load(text=SPEC), 1, "float32", Path("tiny.safetensors"))
+    np.testing.assert_allclose(outputs(Path("tiny.onnx")), in_torch("tiny.safetensors"), atol=1e-5)
+    assert archdsl.to_onnx(text=SPEC, output="tiny.onnx").has_weights
+
+
+@pytest.mark.parametrize(("where", "left"), [("onnx_data", ["m.onnx", "m.onnx_data"]), ("inline", ["m.onnx"])])
+def test_the_other_stores_hold_the_same(where: Any, left: list[str]) -> None:
+    archdsl.to_onnx(text=SPEC, output="m.onnx", seed=3, store=where)
+    assert files() == left
+    assert locations(Path("m.onnx")) == set(left[1:])
+    draw_weights(load(text=SPEC), 3, "float32", Path("w"))
+    np.testing.assert_allclose(outputs(Path("m.onnx")), in_torch("w"), atol=1e-5)
+    onnx.checker.check_model("m.onnx", full_check=True)
+
+
+def test_a_checkpoint_beside_the_graph_is_referred_to_as_it_lies() -> None:
+    draw_weights(load(text=SPEC), 3, "float32", Path("drawn"))
+    state = load_file("drawn")
+    Path("out").mkdir()
+    save_file(dict(reversed(state.items())), "out/mine.safetensors", {"of": "mine"})  # another order, another header
+    before = Path("out/mine.safetensors").read_bytes()
+    archdsl.to_onnx(text=SPEC, output="out", weights="out/mine.safetensors")
+    assert files() == ["drawn", "out/mine.safetensors", "out/model.onnx"]
+    assert locations(Path("out/model.onnx")) == {"mine.safetensors"}
+    assert Path("out/mine.safetensors").read_bytes() == before
+    np.testing.assert_allclose(outputs(Path("out/model.onnx")), in_torch("drawn"), atol=1e-5)
+
+
+@pytest.mark.parametrize("theirs", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("ours", ["float32", "float16", "bfloat16"])
+def test_a_checkpoint_of_elsewhere_is_converted(ours: str, theirs: str) -> None:
+    draw_weights(load(text=SPEC), 3, "float32", Path("drawn"))
+    state = {k: t.to(getattr(torch, theirs)) for k, t in load_file("drawn").items()}
+    Path("far").mkdir()
+    save_file(state, "far/w.safetensors")
+    archdsl.to_onnx(text=SPEC, output="m.onnx", weights="far/w.safetensors", dtype=ours)
+    found = load_file("m.safetensors")
+    assert list(found) == list(state)
+    for name, tensor in state.items():
+        assert torch.equal(found[name], tensor.float().to(getattr(torch, ours))), name
+    assert locations(Path("m.onnx")) == {"m.safetensors"}
+
+
+def test_a_link_is_not_followed_out_of_the_directory() -> None:
+    draw_weights(load(text=SPEC), 3, "float32", Path("far.safetensors"))
+    Path("out").mkdir()
+    Path("out/near.safetensors").symlink_to(Path("far.safetensors").resolve())
+    archdsl.to_onnx(text=SPEC, output="out/", weights="out/near.safetensors")
+    assert locations(Path("out/model.onnx")) == {"model.safetensors"}
+    assert outputs(Path("out/model.onnx")).shape == (2, 5, 64)
+
+
+def test_a_tied_weight_is_one_tensor() -> None:
+    archdsl.to_onnx(text=SPEC, output="m.onnx", seed=0)
+    names = [t.name for t in onnx.load("m.onnx", load_external_data=False).graph.initializer]
+    assert names.count("token_embedding.weight") == 1
+    assert len(names) == len(set(names))
+    assert set(load_file("m.safetensors")) <= set(names)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def refused(code: str, **options: Any) -> ArchError:
+    before = {p: Path(p).read_bytes() for p in files()}
+    with pytest.raises(ArchError) as problem:
+        archdsl.to_onnx(**{"text": SPEC, "output": "m.onnx", **options})
+    assert [d.code for d in problem.value.diagnostics] == [code]
+    assert {p: Path(p).read_bytes() for p in files()} == before
+    return problem.value
+
+
+@pytest.mark.parametrize(
+    ("code", "options"),
+    [
+        ("E0504", {"store": "inline"}),
+        ("E0504", {"store": "onnx_data"}),
+        ("E0504", {"target": "ort-cpu", "dtype": "bfloat16"}),
+        ("E0504", {"quantize": "int4", "seed": 0}),
+        ("E0504", {"quantize": "int4", "target": "ort-cpu"}),
+        ("E0504", {"output": "m.txt"}),
+        ("E0503", {"weights": "none.safetensors"}),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_written(code: str, options: dict[str, Any]) -> None:
+    refused(code, **options)
+
+
+def test_weights_of_another_model_are_refused() -> None:
+    draw_weights(load(text=SPEC, set={"layers": 1}), 0, "float32", Path("w"))
+    problem = refused("E0503", weights="w")
+    assert any("blocks.1." in note for d in problem.diagnostics for note in d.notes)
+    Path("w").write_bytes(b"nonsense")
+    refused("E0503", weights="w")
+    draw_weights(load(text=SPEC), 0, "float32", Path("w"))
+    state = load_file("w")
+    save_file({**state, "norm.weight": state["norm.weight"].long()}, "w")
+    refused("E0503", weights="w")
+
+
+def test_a_file_that_ends_too_soon_is_refused() -> None:
+    draw_weights(load(text=SPEC), 0, "float32", Path("w"))
+    Path("w").write_bytes(Path("w").read_bytes()[:-4])
+    refused("E0503", weights="w")
+
+
+def test_numbers_beyond_float16_are_refused() -> None:
+    draw_weights(load(text=SPEC), 0, "float32", Path("w"))
+    save_file({k: t + 1e6 if k == "norm.weight" else t for k, t in load_file("w").items()}, "w")
+    problem = refused("E0503", weights="w", dtype="float16")
+    assert "norm.weight" in str(problem.diagnostics[0].message)
+    archdsl.to_onnx(text=SPEC, output="m.onnx", weights="w", dtype="bfloat16")
+
+
+def test_the_checkpoint_is_never_overwritten() -> None:
+    draw_weights(load(text=SPEC), 0, "float32", Path("m.safetensors"))
+    refused("E0504", weights="m.safetensors", dtype="float16")
+    refused("E0504", weights="m.safetensors", quantize="int8", target="ort-cpu")
+
+
+def test_a_graph_of_more_than_2_gb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "LARGEST", 10_000)
+    refused("E0504", store="inline", seed=0)
+
+
+@pytest.mark.parametrize("fails_at", [1, 5])
+@pytest.mark.parametrize("where", ["safetensors", "onnx_data", "inline"])
+def test_a_broken_disk_leaves_the_old_files_whole(fails_at: int, where: Any) -> None:
+    archdsl.to_onnx(text=SPEC, output="m.onnx", seed=0, store=where)
+    before = {p: Path(p).read_bytes() for p in files()}
+    told: list[str] = []
+
+    def full(path: str, count: int) -> None:
+        told.append(path)
+        if len(told) == fails_at:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        archdsl.to_onnx(text=SPEC, output="m.onnx", seed=1, store=where, progress=full)
+    assert {p: Path(p).read_bytes() for p in files()} == before
+
+
+def test_progress_tells_every_weight() -> None:
+    told: dict[str, int] = {}
+    archdsl.to_onnx(text=SPEC, output="m.onnx", seed=0, progress=told.__setitem__)
+    assert told == {k: t.numel() for k, t in load_file("m.safetensors").items()}
+
+
+# --- bytes and imports ------------------------------------------------------------------------------------------------
+
+
+def process(script: str, *arguments: str, **env: str) -> str:
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_same_spec_gives_the_same_bytes() -> None:
+    script = "import sys, archdsl; archdsl.to_onnx(text=sys.argv[1], output=sys.argv[2], seed=1)"
+    for seed in ("0", "1"):
+        process(script, SPEC, f"{seed}/", PYTHONHASHSEED=seed)
+    for name in ("model.onnx", "model.safetensors"):
+        assert Path("0", name).read_bytes() == Path("1", name).read_bytes()
+    archdsl.to_onnx(text=SPEC, output="2/", seed=1)
+    assert Path("2/model.onnx").read_bytes() == Path("0/model.onnx").read_bytes()
+
+
+def test_writing_needs_no_torch_and_counting_no_onnx() -> None:
+    script = (
+        "import sys, archdsl; archdsl.check(text=sys.argv[1]); archdsl.estimate(text=sys.argv[1]);"
+        "print(*sorted(sys.modules.keys() & {'torch', 'onnx', 'onnx_ir', 'onnxruntime'}), sep=',');"
+        "archdsl.to_onnx(text=sys.argv[1], seed=0); archdsl.to_onnx(text=sys.argv[1], weights='model.safetensors');"
+        "print('torch' in sys.modules)"
+    )
+    assert process(script, SPEC).split("\n") == ["", "False", ""]
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import util
+
+    found: Callable[..., Any] = util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda name, *a: None if name == "onnx_ir" else found(name, *a))
+    problem = refused("E0502")
+    assert problem.diagnostics[0].help == "pip install 'archdsl[onnx]'"
+
+
+# --- the graph --------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_are_called_by_their_place_and_all_are_needed() -> None:
+    graph = write(load(text=SPEC)).model.graph
+    nodes = list(graph)
+    names = [n.name for n in nodes]
+    assert len(set(names)) == len(names)
+    assert any(str(name).startswith("blocks.1.attention") for name in names)
+    read = {id(x) for n in nodes for x in n.inputs} | {id(x) for x in graph.outputs}
+    assert all(any(id(x) in read for x in n.outputs) for n in nodes)
+    assert all(id(x) in read for x in graph.initializers.values())

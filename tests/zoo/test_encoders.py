@@ -1,0 +1,737 @@
+"""Encoders, encoder-decoders and attentions of their own: published counts, one step of training, and the numbers of an
+implementation that shares no code with the emitted one: `transformers` where it has the architecture, else the paper's
+equations written here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import archdsl
+from parity.cases import (
+    BERT,
+    BERT_EMBEDDINGS,
+    BERT_LAYERS,
+    MLM,
+    SEQ2SEQ,
+    T5,
+    Case,
+    bert_table,
+    ids_segments_padding,
+    seq2seq_layers,
+    t5_table,
+    table,
+    two_sequences,
+    two_sequences_padded,
+    under,
+)
+from parity.mapping import carried, load, their_tensors
+from parity.reference import BATCH, TIME, randomise, tokens
+from zoo import tiny
+from zoo.tiny_encoders import TINY
+
+pytestmark = pytest.mark.slow
+
+TOLERANCE = 1e-5
+"""Of results, relative to their largest."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def close(found: Tensor, wanted: Tensor) -> None:
+    assert found.shape == wanted.shape
+    assert float((found - wanted).abs().max() / wanted.abs().max()) < TOLERANCE
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+# As `transformers` counts its class for the released configuration, unless said otherwise.
+PUBLISHED = {
+    # MarianMTModel, whose frozen tables of sines are left out; 37,000 tokens.
+    "transformer:transformer_base": 63_082_496,
+    "transformer:transformer_big": 214_245_376,
+    # BertForPreTraining and the classes of fine-tuning.
+    "bert:bert_base": 110_106_428,
+    "bert:bert_large": 336_226_108,
+    "bert:bert_sequence_classifier": 109_483_778,
+    "bert:bert_large_sequence_classifier": 335_143_938,
+    "bert:bert_token_classifier": 108_898_569,
+    "bert:bert_large_token_classifier": 334_101_513,
+    "bert:bert_span_classifier": 108_893_186,
+    "bert:bert_large_span_classifier": 334_094_338,
+    "roberta:roberta_base": 124_697_433,
+    "roberta:roberta_large": 355_412_057,
+    # AlbertForMaskedLM.
+    "albert:albert_base": 11_221_680,
+    "albert:albert_large": 16_795_824,
+    "albert:albert_xlarge": 54_821_040,
+    "albert:albert_xxlarge": 206_368_944,
+    # XLNetLMHeadModel; the encoder alone has no vector for hidden tokens, which is as wide as the model.
+    "xlnet:xlnet_base": 116_750_336,
+    "xlnet:xlnet_large": 360_300_800,
+    "xlnet:xlnet_base_encoder": 116_750_336 - 768,
+    "xlnet:xlnet_large_encoder": 360_300_800 - 1024,
+    "t5:t5_small": 60_506_624,
+    "t5:t5_base": 222_903_552,
+    "t5:t5_large": 737_668_096,
+    "t5:t5_3b": 2_851_598_336,
+    "t5:t5_11b": 11_307_321_344,
+    # The released ones have a head of their own: vocab * width more than the class, which ties it.
+    "t5:t5_v1_1_small": 76_961_152,
+    "t5:t5_v1_1_base": 247_577_856,
+    "t5:t5_v1_1_large": 783_150_080,
+    "t5:t5_v1_1_xl": 2_849_757_184,
+    "t5:t5_v1_1_xxl": 11_135_332_352,
+    "switch:switch_base_8": 619_339_008,
+    "switch:switch_base_128": 7_415_217_408,
+    "switch:switch_large_128": 26_309_291_008,
+    # 24 + 24 layers of width 4096 with 64 heads of 64, every second one with 128 gated experts of 10,240.
+    "switch:switch_xxl": 394_543_476_736,
+    "switch:switch_c": 1_571_308_972_448,
+    # RobertaForMaskedLM and the projections: 128 * 512 once, for 12 layers, twice for 12, twice for 12 * 12 heads.
+    "linformer:linformer": 124_697_433 + 128 * 512,
+    "linformer:linformer_key_value": 124_697_433 + 12 * 128 * 512,
+    "linformer:linformer_headwise": 124_697_433 + 2 * 12 * 128 * 512,
+    "linformer:linformer_unshared": 124_697_433 + 2 * 12 * 12 * 128 * 512,
+    "reformer:reformer_enwik8": 149_182_722,
+    # 36 layers of 4 (512**2 + 512) + 2 * 512 * 1024 + 1024 + 512 and two norms; a last norm; 30 tokens. Features are
+    # no parameters.
+    "performer:performer": 36 * (4 * (512**2 + 512) + 2 * 512 * 1024 + 1024 + 512 + 4 * 512) + 2 * 512 + 30 * 512,
+    "performer:performer_bidirectional": 75_716_608,
+    # BigBirdForMaskedLM without the pooler that it does not use.
+    "bigbird:bigbird_base": 128_111_286 - (768**2 + 768),
+    "bigbird:bigbird_large": 360_225_974 - (1024**2 + 1024),
+    # The paper says 59M, 152M and 95M: layers of 7 width**2 (half-wide queries, keys and feed-forward) or 12 width**2,
+    # 13 width biases and gains (10.5 where half of them are narrow: 3 for the attention's), embeddings and a head.
+    "sparse_transformer:sparse_transformer_cifar10": 128 * (7 * 256**2 + 10 * 256) + (2 * 256 + 2 * 32 + 3 + 2) * 256,
+    "sparse_transformer:sparse_transformer_imagenet64": 48 * (12 * 512**2 + 13 * 512) + (512 + 128 + 3 + 2) * 512,
+    "sparse_transformer:sparse_transformer_enwik8": 30 * (12 * 512**2 + 13 * 512) + (512 + 96 + 128 + 2) * 512,
+    # BERT-base without segments and the norm of its embedding: 109,514,298 - 4 * 768, and 6 tokens more with a bias each.
+    **dict.fromkeys(
+        (
+            "norms:post_layernorm",
+            "norms:branch_layernorm",
+            "norms:post_batchnorm",
+            "norms:post_powernorm",
+            "norms:post_deepnorm",
+        ),
+        109_514_298 - 4 * 768 + 6 * 769,
+    ),
+    # A last norm; no biases in 24 norms and none in the last; 24 norms more.
+    "norms:pre_layernorm": 109_515_840 + 2 * 768,
+    "norms:pre_rmsnorm": 109_515_840 - 24 * 768 + 768,
+    "norms:sandwich_layernorm": 109_515_840 + 2 * 768 + 24 * 2 * 768,
+}
+ACTIVE = {
+    "switch:switch_base_8": 222_977_280,
+    "switch:switch_base_128": 224_083_200,
+    "switch:switch_large_128": 740_813_824,
+    "switch:switch_xxl": 11_016_318_976,
+    "switch:switch_c": 1_728_326_048,
+}
+"""What one token meets, where experts are chosen."""
+
+
+def test_every_model_has_a_count_and_tiny_settings() -> None:
+    stems = {name.partition(":")[0] for name in TINY}
+    files = [archdsl.api.find_spec(tiny.SPECS / f"{stem}.arch") for stem in stems]
+    assert set(TINY) == set(PUBLISHED)
+    assert {
+        f"{f.path.stem}:{e.name}" for f in files if f.path for e in archdsl.api.list_zoo() if e.file == f.path.name
+    } == set(TINY)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_counts(name: str) -> None:
+    path, model = tiny.place(name)
+    params = archdsl.estimate(path, model=model).params
+    assert (params.total, params.active) == (PUBLISHED[name], ACTIVE.get(name, PUBLISHED[name]))
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_copy_runs_and_trains(name: str) -> None:
+    gradients = tiny.step(name)
+    # A softmax is blind to biases of keys, and a norm over the batch to those before it.
+    silent = (".k.bias", ".v.bias", ".out.bias", ".down.bias") if name == "norms:post_batchnorm" else (".k.bias",)
+    assert [n for n, size in gradients.items() if size == 0 and not n.endswith(silent)] == []
+
+
+# --- against transformers ---------------------------------------------------------------------------------------------
+
+SMALL = dict(BERT, hidden_size=32, intermediate_size=128, num_hidden_layers=2, max_position_embeddings=32)
+SMALL_T5 = dict(
+    T5, d_model=32, d_kv=12, d_ff=48, relative_attention_num_buckets=32, relative_attention_max_distance=128
+)
+BERT_HEADS = {
+    "bert_sequence_classifier": ("BertForSequenceClassification", 2, "classifier.*  head.classifier.*"),
+    "bert_token_classifier": ("BertForTokenClassification", 9, "classifier.*  head.classifier.*"),
+    "bert_span_classifier": ("BertForQuestionAnswering", 2, "qa_outputs.*  head.classifier.*"),
+}
+ALBERT_LAYER = """
+    attention.query.*           blocks.attention.q.*
+    attention.key.*             blocks.attention.k.*
+    attention.value.*           blocks.attention.v.*
+    attention.dense.*           blocks.attention.out.*
+    attention.LayerNorm.*       blocks.attention_norm.*
+    ffn.*                       blocks.ffn.up.*
+    ffn_output.*                blocks.ffn.down.*
+    full_layer_layer_norm.*     blocks.ffn_norm.*
+"""
+XLNET_TABLE = """
+    transformer.word_embedding.weight           words.weight
+    transformer.mask_emb                        mask                                    flat
+    transformer.layer.#.rel_attn.q              blocks.#.attention.query.weight         heads
+    transformer.layer.#.rel_attn.k              blocks.#.attention.k.weight             heads
+    transformer.layer.#.rel_attn.v              blocks.#.attention.v.weight             heads
+    transformer.layer.#.rel_attn.r              blocks.#.attention.position.weight      heads
+    transformer.layer.#.rel_attn.r_w_bias       blocks.#.attention.position.u
+    transformer.layer.#.rel_attn.r_r_bias       blocks.#.attention.position.v
+    transformer.layer.#.rel_attn.r_s_bias       blocks.#.attention.segment.bias
+    transformer.layer.#.rel_attn.seg_embed      blocks.#.attention.segment.kind
+    transformer.layer.#.rel_attn.o              blocks.#.attention.out.weight           joined
+    transformer.layer.#.rel_attn.layer_norm.*   blocks.#.rest.attention_norm.*
+    transformer.layer.#.ff.layer_norm.*         blocks.#.rest.ffn_norm.*
+    transformer.layer.#.ff.layer_1.*            blocks.#.rest.ffn.up.*
+    transformer.layer.#.ff.layer_2.*            blocks.#.rest.ffn.down.*
+    lm_loss.bias                                head.bias
+"""
+XLNET = {
+    "vocab_size": 97,
+    "d_model": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "d_inner": 128,
+    "mem_len": None,
+    "pad_token_id": 0,
+}
+XLNET_TRANSFORMS: dict[str, Any] = {"heads": lambda t: t.flatten(1).t(), "joined": lambda t: t.flatten(1)}
+
+
+def permuted(generator: torch.Generator) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
+    """Two segments; five places are predicted in a random order, after all the others, which see each other."""
+    x = tokens(generator)
+    segments = (torch.arange(TIME) > torch.tensor([[9], [15]])).long()
+    predicted = torch.stack([torch.randperm(TIME, generator=generator)[:5] for _ in range(BATCH)])
+    order = torch.full((BATCH, TIME), -1).scatter(1, predicted, torch.arange(5).expand(BATCH, -1))
+    later = order[:, None, :] >= order[:, :, None]
+    given = (order[:, None, :] < 0) & (order[:, :, None] < 0)
+    targets = F.one_hot(predicted, TIME).float()
+    called = {"input_ids": x, "token_type_ids": segments, "target_mapping": targets}
+    return called | {"perm_mask": (later & ~given).float()}, (x, segments, order, targets)
+
+
+def reformer_ids(generator: torch.Generator) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
+    """As many places as the grid has, so that both kinds of chunks divide them."""
+    x = tokens(generator, 32)
+    return {"input_ids": x}, (x,)
+
+
+PARITY = (
+    Case(
+        "transformer:transformer_base",
+        "MarianMTModel",
+        "MarianConfig",
+        dict(
+            SEQ2SEQ,
+            d_model=32,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            decoder_vocab_size=97,
+            activation_function="relu",
+            scale_embedding=True,
+            max_position_embeddings=32,
+            forced_eos_token_id=2,
+        ),
+        table(
+            "model.shared.weight  token_embedding.weight\n"
+            + seq2seq_layers("model.encoder.layers.#", "encoder.#")
+            + seq2seq_layers("model.decoder.layers.#", "decoder.#")
+        ),
+        two_sequences_padded,
+        inert=("embed_positions", "final_logits_bias"),
+        keep=("embed_positions",),
+    ),
+    Case(
+        "bert:bert_base",
+        "BertForPreTraining",
+        "BertConfig",
+        SMALL,
+        bert_table(
+            "bert",
+            MLM.format(head="mlm")
+            + """
+            bert.pooler.dense.*             next_sentence.pooler.*
+            cls.seq_relationship.*          next_sentence.classifier.*
+            """,
+        ),
+        ids_segments_padding,
+        outputs=lambda out: (out.prediction_logits, out.seq_relationship_logits),
+    ),
+    *(
+        Case(
+            f"bert:{name}",
+            cls,
+            "BertConfig",
+            dict(SMALL, num_labels=classes),
+            bert_table("bert", f"bert.pooler.dense.*  head.pooler.*\n{head}"),
+            ids_segments_padding,
+            outputs=lambda out: (out.start_logits, out.end_logits) if "start_logits" in out else (out.logits,),
+        )
+        for name, (cls, classes, head) in BERT_HEADS.items()
+    ),
+    Case(
+        "roberta:roberta_base",
+        "RobertaForMaskedLM",
+        "RobertaConfig",
+        dict(SMALL, type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5, max_position_embeddings=34),
+        bert_table(
+            "roberta",
+            """
+            lm_head.bias            head.bias
+            lm_head.dense.*         head.dense.*
+            lm_head.layer_norm.*    head.norm.*
+            """,
+        ),
+        lambda generator: _one_segment(*ids_segments_padding(generator)),
+    ),
+    Case(
+        "albert:albert_base",
+        "AlbertForMaskedLM",
+        "AlbertConfig",
+        dict(SMALL, embedding_size=16),
+        table(
+            under("albert.embeddings.", BERT_EMBEDDINGS)
+            + under("albert.encoder.albert_layer_groups.0.albert_layers.0.", ALBERT_LAYER)
+            + """
+            albert.encoder.embedding_hidden_mapping_in.*    embedding_projection.*
+            predictions.bias                                head.bias
+            predictions.dense.*                             head.dense.*
+            predictions.LayerNorm.*                         head.norm.*
+            """
+        ),
+        ids_segments_padding,
+    ),
+    Case(
+        "bigbird:bigbird_base",
+        "BigBirdForMaskedLM",
+        "BigBirdConfig",
+        dict(SMALL, attention_type="original_full"),
+        table(
+            under("bert.embeddings.", BERT_EMBEDDINGS) + under("bert.encoder.", BERT_LAYERS) + MLM.format(head="head")
+        ),
+        ids_segments_padding,
+        inert=("pooler",),
+    ),
+    Case(
+        "xlnet:xlnet_large_encoder",
+        "XLNetLMHeadModel",
+        "XLNetConfig",
+        XLNET,
+        table(XLNET_TABLE.replace("    transformer.mask_emb", "#   "), **XLNET_TRANSFORMS),
+        ids_segments_padding,
+        inert=("mask_emb",),
+    ),
+    Case(
+        "xlnet:xlnet_large",
+        "XLNetLMHeadModel",
+        "XLNetConfig",
+        XLNET,
+        table(XLNET_TABLE, **XLNET_TRANSFORMS),
+        permuted,
+    ),
+    Case(
+        "t5:t5_base",
+        "T5ForConditionalGeneration",
+        "T5Config",
+        SMALL_T5,
+        t5_table("around.weight", "before.weight"),
+        two_sequences_padded,
+    ),
+    Case(
+        "t5:t5_v1_1_base",
+        "T5ForConditionalGeneration",
+        "T5Config",
+        dict(SMALL_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+        # This class ties the head to the embedding all the same: one tensor of theirs is two of ours.
+        t5_table("around.weight", "before.weight", "shared.weight head.weight"),
+        two_sequences_padded,
+    ),
+    Case(
+        "switch:switch_base_8",
+        "SwitchTransformersForConditionalGeneration",
+        "SwitchTransformersConfig",
+        dict(
+            SMALL_T5,
+            num_heads=2,
+            d_kv=64,
+            num_sparse_encoder_layers=1,
+            num_sparse_decoder_layers=1,
+            num_experts=4,
+            expert_capacity=64,
+            router_jitter_noise=0.0,
+        ),
+        t5_table("around.weight", "before.weight"),
+        two_sequences,
+    ),
+    Case(
+        "reformer:reformer_enwik8",
+        "ReformerModelWithLMHead",
+        "ReformerConfig",
+        {
+            "vocab_size": 97,
+            "hidden_size": 32,
+            "num_attention_heads": 2,
+            "attention_head_size": 8,
+            "feed_forward_size": 48,
+            "attn_layers": ["local", "local", "lsh", "local"],
+            "local_attn_chunk_length": 4,
+            "lsh_attn_chunk_length": 8,
+            "num_buckets": 4,
+            "num_hashes": 2,
+            "hash_seed": 0,
+            "axial_pos_shape": [8, 4],
+            "axial_pos_embds_dim": [12, 20],
+            "max_position_embeddings": 32,
+            "is_decoder": True,
+        },
+        table(
+            """
+            reformer.embeddings.word_embeddings.weight                      token_embedding.weight
+            reformer.embeddings.position_embeddings.weights.0               position.row.weight         rows
+            reformer.embeddings.position_embeddings.weights.1               position.column.weight      columns
+            reformer.encoder.layers.#.attention.layer_norm.*                blocks.#.attention_norm.*
+            reformer.encoder.layers.#.attention.self_attention.query.weight     blocks.#.attention.q.weight
+            reformer.encoder.layers.#.attention.self_attention.key.weight       blocks.#.attention.k.weight
+            reformer.encoder.layers.#.attention.self_attention.query_key.weight blocks.#.attention.qk.weight
+            reformer.encoder.layers.#.attention.self_attention.value.weight     blocks.#.attention.v.weight
+            reformer.encoder.layers.#.attention.output.dense.weight         blocks.#.attention.out.weight
+            reformer.encoder.layers.#.feed_forward.layer_norm.*             blocks.#.ffn_norm.*
+            reformer.encoder.layers.#.feed_forward.dense.dense.*            blocks.#.ffn.up.*
+            reformer.encoder.layers.#.feed_forward.output.dense.*           blocks.#.ffn.down.*
+            reformer.encoder.layer_norm.*                                   layernorm.*
+            lm_head.decoder.weight                                          head.weight
+            lm_head.bias                                                    head.bias                   zero
+            """,
+            rows=lambda t: t.squeeze(1),
+            columns=lambda t: t.squeeze(0),
+            zero=torch.zeros_like,  # the class has this bias and does not add it
+        ),
+        reformer_ids,
+    ),
+)
+WIDER = {"bigbird:bigbird_base": {"window": TIME}}
+"""Settings for the comparison alone: a window over the whole sequence, as the reference's plain attention."""
+
+
+def _one_segment(called: dict[str, Any], ours: tuple[Tensor, ...]) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
+    x, segments, real = ours
+    return called | {"token_type_ids": torch.zeros_like(segments)}, (x, torch.zeros_like(segments), real)
+
+
+@pytest.mark.parametrize("case", PARITY, ids=[c.name for c in PARITY])
+def test_logits_are_those_of_transformers(case: Case) -> None:
+    reference, module = case.reference(), tiny.module(case.name, **WIDER.get(case.name, {})).eval()
+    load(module, carried(their_tensors(reference), case.rules, case.inert))
+    for name, buffer in module.named_buffers():
+        if name.endswith("rotations"):
+            torch.manual_seed(0)  # the reference's `hash_seed`, set anew in each layer
+            buffer.copy_(torch.randn(buffer.shape))
+    called_with, arguments = case.inputs(torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found, wanted = module(*arguments), case.outputs(reference(**called_with))
+    for ours, theirs in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
+        close(ours, theirs)
+
+
+# --- against the papers' equations ------------------------------------------------------------------------------------
+
+Weights = Mapping[str, Tensor]
+
+
+def drawn(name: str, **more: int) -> tuple[nn.Module, Weights]:
+    """A tiny module in which every weight matters, and its weights and buffers by name."""
+    module = tiny.module(name, **more).eval()
+    randomise(module, 0, 0.9)
+    return module, {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def affine(w: Weights, name: str, x: Tensor) -> Tensor:
+    y = x @ w[f"{name}.weight"].T
+    return y + w[f"{name}.bias"] if f"{name}.bias" in w else y
+
+
+def standardized(w: Weights, name: str, x: Tensor, eps: float = 1e-5) -> Tensor:
+    """Layer normalization, written out."""
+    centred = x - x.mean(-1, keepdim=True)
+    y = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+    return y * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def cut(x: Tensor, heads: int) -> Tensor:
+    return torch.stack(x.chunk(heads, dim=-1), dim=1)
+
+
+def merged(x: Tensor) -> Tensor:
+    return torch.cat(x.unbind(1), dim=-1)
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
+    if seen is not None:
+        scores = scores.masked_fill(~seen, -math.inf)
+    return scores.softmax(-1) @ v
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+def masked_lm(w: Weights, x: Tensor, eps: float = 1e-12) -> Tensor:
+    x = standardized(w, "head.norm", F.gelu(affine(w, "head.dense", x)), eps)
+    return x @ w["token_embedding.weight"].T + w["head.bias"]
+
+
+@pytest.mark.parametrize("sharing", ["", "_key_value", "_headwise", "_unshared"])
+def test_linformer(sharing: str) -> None:
+    """Equation 7: softmax(Q (E K)^T / sqrt(d)) F V, with E and F shared as section 4 says."""
+    name = f"linformer:linformer{sharing}"
+    module, w = drawn(name)
+    found = tiny.inputs(tiny.graph(name))["tokens"]
+    time, heads = found.size(1), 4
+    x = w["token_embedding.weight"][found] + w["position.weight"][2 : 2 + time] + w["segment_embedding.weight"][0]
+    x = standardized(w, "embedding_norm", x)
+    for i in range(2):
+        p = f"blocks.{i}"
+        q, k, v = (cut(affine(w, f"{p}.attention.{n}", x), heads) for n in "qkv")
+        e = w["e.weight"] if sharing == "" else w[f"{p}.attention.keys.weight"]
+        f = w[f"{p}.attention.values.weight"] if sharing in ("_headwise", "_unshared") else e
+        y = merged(attended(q, e[..., :time] @ k, f[..., :time] @ v))
+        x = standardized(w, f"{p}.attention_norm", x + affine(w, f"{p}.attention.out", y))
+        y = affine(w, f"{p}.ffn.down", F.gelu(affine(w, f"{p}.ffn.up", x)))
+        x = standardized(w, f"{p}.ffn_norm", x + y)
+    close(module(found, torch.zeros_like(found)), masked_lm(w, x, 1e-5))
+
+
+def sines(time: int, width: int) -> Tensor:
+    """Vaswani et al., section 3.5: the sines stand before the cosines."""
+    angle = torch.arange(time)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
+    return torch.cat((angle.sin(), angle.cos()), dim=-1)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_performer(causal: bool) -> None:
+    """Section 2: D^-1 (Q' (K')^T V) with the positive features of lemma 1, the matrix of weights written out."""
+    name = "performer:performer" if causal else "performer:performer_bidirectional"
+    module, w = drawn(name)
+    found = tiny.inputs(tiny.graph(name))["tokens"]
+    time, heads, head_dim = found.size(1), 4, 8
+    x = w["token_embedding.weight"][found] + sines(time, 32)
+    for i in range(2):
+        p = f"blocks.{i}"
+        parts = [f"{p}.attention.kernel.random_directions{n}" for n in ("", "_2")]
+        turns = [w[f"{part}.turn"] for part in parts]
+        for turn in turns:
+            torch.testing.assert_close(turn @ turn.T, torch.eye(head_dim), atol=1e-5, rtol=0)
+        directions = torch.cat(
+            [t * w[f"{part}.normals"].norm(dim=1, keepdim=True) for t, part in zip(turns, parts, strict=True)]
+        )
+        h = standardized(w, f"{p}.attention_norm", x)
+        q, k, v = (cut(affine(w, f"{p}.attention.{n}", h), heads) for n in "qkv")
+        a, b = (
+            t @ directions.T / head_dim**0.25 - t.square().sum(-1, keepdim=True) / (2 * head_dim**0.5) for t in (q, k)
+        )
+        weights = ((a - a.amax(-1, keepdim=True)).exp() + 1e-6) @ (b.exp() + 1e-6).transpose(-1, -2)
+        weights = weights.tril() if causal else weights
+        y = merged(weights @ v / (weights.sum(-1, keepdim=True) + 1e-6))
+        x = x + affine(w, f"{p}.attention.out", y)
+        h = standardized(w, f"{p}.ffn_norm", x)
+        x = x + affine(w, f"{p}.ffn.down", F.gelu(affine(w, f"{p}.ffn.up", h)))
+    close(module(found), standardized(w, "norm", x) @ w["token_embedding.weight"].T)
+
+
+def test_features_of_the_performer_estimate_softmax_attention() -> None:
+    module = tiny.module("performer:performer_bidirectional", features=4096).eval()
+    attention = module.blocks[0].attention
+    x = torch.randn(2, 12, 32, generator=torch.Generator().manual_seed(3))
+    q, k, v = (cut(getattr(attention, n)(x), 4) for n in "qkv")
+    wanted = attention.out(merged(attended(q, k, v)))
+    assert float((attention(x) - wanted).norm() / wanted.norm()) < 0.05
+
+
+def sparse_patterns(pattern: str, time: int, stride: int, summary: int) -> tuple[Tensor, ...]:
+    """Section 4.3, place by place: which keys j the query i sees, for each kind of layer."""
+
+    def strided(i: int, j: int) -> tuple[bool, ...]:
+        return (max(0, i - stride) <= j <= i, j <= i and (i - j) % stride == 0)
+
+    def fixed(i: int, j: int) -> tuple[bool, ...]:
+        near, far = j // stride == i // stride, j % stride in range(stride - summary, stride)
+        return (j <= i and (near or far),)
+
+    rule = strided if pattern == "strided" else fixed
+    found = torch.tensor([[rule(i, j) for j in range(time)] for i in range(time)])
+    return tuple(found.unbind(-1))
+
+
+@pytest.mark.parametrize("task", ["cifar10", "imagenet64", "enwik8"])
+def test_sparse_transformer(task: str) -> None:
+    name = f"sparse_transformer:sparse_transformer_{task}"
+    module, w = drawn(name)
+    found = tiny.inputs(tiny.graph(name))["tokens"]
+    time, heads = found.size(1), TINY[name]["heads"]
+    place = torch.arange(time)
+    x = w["token_embedding.weight"][found]
+    if task == "enwik8":
+        grid = {"row": place // 4, "column": place % 4}
+        masks, inner = sparse_patterns("fixed", time, 4, 2), "attention.mha"
+    else:
+        grid = {"row": place // 9, "column": place // 3 % 3, "colour": place % 3}
+        masks, inner = sparse_patterns("strided", time, 4, 0), "attention"
+    for axis, where in grid.items():
+        x = x + w[f"position.{axis}.weight"][where]
+    for i in range(2):
+        p = f"blocks.{i}"
+        h = standardized(w, f"{p}.attention_norm", x)
+        q, k, v = (cut(affine(w, f"{p}.{inner}.{n}", h), heads) for n in "qkv")
+        assert q.size(-1) == v.size(-1) // (2 if task == "cifar10" else 1)
+        x = x + affine(w, f"{p}.{inner}.out", merged(attended(q, k, v, masks[i % len(masks)])))
+        h = standardized(w, f"{p}.ffn_norm", x)
+        x = x + affine(w, f"{p}.ffn.down", quick_gelu(affine(w, f"{p}.ffn.up", h)))
+    close(module(found), affine(w, "head", standardized(w, "norm", x)))
+
+
+def test_places_of_a_sparse_transformer_see_every_earlier_one_in_two_layers() -> None:
+    for pattern in ("strided", "fixed"):
+        masks = sparse_patterns(pattern, 16, 4, 1)
+        first, second = (masks[0], masks[-1])
+        reached = (second.float() @ first.float() > 0) | (first.float() @ second.float() > 0)
+        assert torch.equal(reached, torch.ones(16, 16).tril().bool())
+
+
+def test_bigbird_sees_its_window_the_global_places_and_some_random_ones() -> None:
+    """Section 2: what each query sees, from the gradients of one layer of attention."""
+    seen = {}
+    for seed in (0, 1):
+        module = archdsl.to_torch(
+            text=f"""model one(width = 8)(x: [batch, time, width], memory: [batch, time, width]) -> [batch, time, width] {{
+              return mha(heads: 2, mask: window(2) | global(3) | random(4, {seed}))(x, memory) as attention
+            }}"""
+        )
+        torch.manual_seed(0)
+        x, memory = torch.randn(1, 32, 8), torch.randn(1, 32, 8, requires_grad=True)
+        y = module(x, memory)
+        grads = [torch.autograd.grad(y[0, q].sum(), memory, retain_graph=True)[0][0] for q in range(32)]
+        seen[seed] = torch.stack([g.abs().amax(-1) > 1e-7 for g in grads])
+    q, k = torch.arange(32)[:, None], torch.arange(32)
+    sure = ((q - k).abs() < 2) | (q < 3) | (k < 3)
+    for found in seen.values():
+        assert found[sure].all()
+        others = (found & ~sure).sum(-1)[3:]
+        assert others.max() <= 4
+        assert others.float().mean() > 2, "most random keys are none of the others"
+    assert not torch.equal(seen[0], seen[1])
+
+
+NORMS: dict[str, Callable[[Weights, str, Tensor, bool], Tensor]] = {}
+
+
+def _norm(name: str) -> Callable[[Any], Any]:
+    def note(f: Any) -> Any:
+        NORMS[name] = f
+        return f
+
+    return note
+
+
+@_norm("layernorm")
+def _layernorm(w: Weights, name: str, x: Tensor, training: bool) -> Tensor:
+    return standardized(w, name, x)
+
+
+@_norm("rmsnorm")
+def _rmsnorm(w: Weights, name: str, x: Tensor, training: bool) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * w[f"{name}.weight"]
+
+
+@_norm("batchnorm")
+def _batchnorm(w: Weights, name: str, x: Tensor, training: bool) -> Tensor:
+    mean = x.mean((0, 1)) if training else w[f"{name}.running_mean"]
+    var = (x - mean).square().mean((0, 1)) if training else w[f"{name}.running_var"]
+    return (x - mean) / (var + 1e-5).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+@_norm("powernorm")
+def _powernorm(w: Weights, name: str, x: Tensor, training: bool) -> Tensor:
+    square = x.square().mean((0, 1)) if training else w[f"{name}.running_square"]
+    return x / (square + 1e-5).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", [n for n in TINY if n.startswith("norms:")])
+def test_norms(name: str, training: bool) -> None:
+    """x + f(norm x), norm(x + f x), x + norm(f x), x + norm(f(norm x)); DeepNorm's skip weighs (2 * layers) ** 0.25."""
+    placement, _, kind = name.removeprefix("norms:").partition("_")
+    alpha, norm = (4**0.25, NORMS["layernorm"]) if kind == "deepnorm" else (1.0, NORMS[kind])
+    module, w = drawn(name)
+    for buffer in (b for n, b in module.named_buffers() if "running_square" in n or "running_var" in n):
+        buffer.copy_(1 + 0.5 * torch.rand(buffer.shape, generator=torch.Generator().manual_seed(4)))
+    found = tiny.inputs(tiny.graph(name))
+    ids, real = found["tokens"], found["padding"]
+
+    def sublayer(x: Tensor, path: str, f: Callable[[Tensor], Tensor]) -> Tensor:
+        if placement == "post":
+            return norm(w, f"{path}_norm", alpha * x + f(x), training)
+        h = norm(w, f"{path}_norm", x, training) if placement in ("pre", "sandwich") else x
+        h = f(h)
+        return x + (norm(w, f"{path}_post_norm", h, training) if placement in ("branch", "sandwich") else h)
+
+    def attention(h: Tensor) -> Tensor:
+        q, k, v = (cut(affine(w, f"{p}.attention.{n}", h), 4) for n in "qkv")
+        return affine(w, f"{p}.attention.out", merged(attended(q, k, v, real[:, None, None, :])))
+
+    def ffn(h: Tensor) -> Tensor:
+        return affine(w, f"{p}.ffn.down", F.gelu(affine(w, f"{p}.ffn.up", h)))
+
+    x = w["token_embedding.weight"][ids] + w["position.weight"][: ids.size(1)]
+    for i in range(2):
+        p = f"blocks.{i}"
+        x = sublayer(sublayer(x, f"{p}.attention", attention), f"{p}.ffn", ffn)
+    if "norm.weight" in w:
+        x = norm(w, "norm", x, training)
+    wanted = masked_lm(w, x)
+    close(module.train(training)(ids, real), wanted)
+
+
+@pytest.mark.parametrize("name", ["switch:switch_base_8", "switch:switch_xxl"])
+def test_a_switch_layer(name: str) -> None:
+    """Section 2: p_i(x) E_i(x) for the expert i of the highest probability, and a loss alpha N sum_i f_i P_i."""
+    module, w = drawn(name)
+    p, x = "encoder.1.ffn", torch.randn(2, 7, 32, generator=torch.Generator().manual_seed(5))
+    probability = (x @ w[f"{p}.router.gate.weight"].T).softmax(-1)
+    best = probability.argmax(-1)
+    wanted = torch.empty_like(x)
+    for place in torch.cartesian_prod(torch.arange(2), torch.arange(7)).tolist():
+        at = tuple(place)
+        up, down = (w[f"{p}.experts.{n}.weight"][best[at]] for n in ("up", "down"))
+        h = up @ x[at]
+        if name.endswith("xxl"):
+            h = F.gelu(w[f"{p}.experts.gate.weight"][best[at]] @ x[at], approximate="tanh") * h
+        else:
+            h = h.relu()
+        wanted[at] = probability[at][best[at]] * (down @ h)
+    losses: dict[str, Tensor] = {}
+    close(module.encoder[1].ffn(x, losses), wanted)
+    share = F.one_hot(best.flatten(), 4).float().mean(0)
+    close(losses["balance"], 0.01 * 4 * (share * probability.flatten(0, 1).mean(0)).sum())
