@@ -264,9 +264,13 @@ def open_session(written: Written, numbers: Path, device: str) -> Any:
     if kind == "cuda":
         with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
             runtime.preload_dlls()
+        runtime.set_default_logger_severity(4)  # and logs what is raised below
         providers = [("CUDAExecutionProvider", {"device_id": index or "0"}), *providers]
     data = serialized(written)
-    session = _asked(lambda: runtime.InferenceSession(data, options, providers=providers), "load the graph")
+    try:
+        session = _asked(lambda: runtime.InferenceSession(data, options, providers=providers), "load the graph")
+    finally:
+        runtime.set_default_logger_severity(2)
     if kind == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
         raise error(
             "E0502",

@@ -221,7 +221,7 @@ class _Planner:
 
     def op(self, node: FlatOp) -> None:
         found = self.found
-        moving = any(v in self.moving for v in node.inputs if isinstance(v, Value))
+        moving = any(v in self.moving for i, v in enumerate(node.inputs) if isinstance(v, Value) and _reads(node, i))
         if not moving:
             if self.speaks_of_time(node) or any(v in found.placed for v in node.inputs if isinstance(v, Value)):
                 found.placed |= set(node.outputs)
@@ -247,7 +247,10 @@ class _Planner:
                 continue
             wanted: list[str] = [FIXED] * value.rank
             for axis in self.axes(value):
-                wanted[axis] = ALL if kept.get(i, (None, ""))[0] == axis else self.wanted(node, i, axis, forms)
+                if kept.get(i, (None, ""))[0] == axis:
+                    wanted[axis] = ALL
+                else:  # a recurrence keeps for itself what it needs of earlier places
+                    wanted[axis] = NEW if states else self.wanted(node, i, axis, forms)
             self.need(node, i, value, tuple(wanted), roles.get(i, ""))
 
     def states(self, node: FlatOp) -> tuple[State, ...]:
@@ -417,6 +420,13 @@ def _tensor(node: FlatOp, i: int) -> Value:
     value = node.inputs[i]
     assert isinstance(value, Value)
     return value
+
+
+def _reads(node: FlatOp, i: int) -> bool:
+    """Whether a node reads an input's numbers, and not only its type."""
+    shape, reads = _tensor(node, i).shape, node.node.op.reads(node.node)[i]
+    fixed = all(isinstance(r, At) and not r.axes and not r.also for r in reads)
+    return not (fixed and reads and any(d.value != 1 for d in shape))
 
 
 def _own(read: At | None) -> int | None:

@@ -13,6 +13,7 @@ from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Primi
 class CastLike(Primitive):
     """x in the type of another tensor."""
 
+    by_rows = True
     signature = "cast_like()(x: [...], like: [...]) -> [...]"
     mixes = False
     examples = (Example("(x -> cast(float32)) -> cast_like(y)", "x: [2, 5, 8], y: [3]", gradients=False),)

@@ -44,6 +44,7 @@ class LayerNorm(Primitive):
 
     It is computed in float32."""
 
+    by_rows = True
     signature = (
         "layernorm(eps: number = 1e-5, weight: bool = true, bias: bool = true, init: scheme = none)"
         "(x: [..., width]) -> [..., width]"

@@ -152,11 +152,11 @@ class Rearrange(Primitive):
         before, after = ([n for group in groups for n in group] for groups in (plan.left, plan.right))
         y = g.arg(0)
         if any(len(group) != 1 for group in plan.left):
-            y = reshaped(g, y, x.shape, [plan.sizes[n] for n in before])
+            y = reshaped(g, y, x.shape, tuple(plan.sizes[n] for n in before))
         if before != after:
             y = g.Transpose(y, perm=[before.index(n) for n in after])
         if any(len(group) != 1 for group in plan.right):
-            y = reshaped(g, y, [plan.sizes[n] for n in after], node.outputs[0].shape)
+            y = reshaped(g, y, tuple(plan.sizes[n] for n in after), node.outputs[0].shape)
         return y
 
     def torch(self, node: OpNode, e: TorchScope) -> str:

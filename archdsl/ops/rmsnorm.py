@@ -55,6 +55,7 @@ class RMSNorm(Primitive):
 
     It is computed in float32. With `offset` the gain is `1 + weight`, and the weight starts at 0 (Gemma)."""
 
+    by_rows = True
     signature = (
         "rmsnorm(eps: number = 1e-6, weight: bool = true, offset: bool = false, init: scheme = none)"
         "(x: [..., width]) -> [..., width]"

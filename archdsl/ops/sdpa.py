@@ -283,6 +283,8 @@ class SDPA(Primitive):
         fits = q.rank == 4 and q.shape[-2].value == k.shape[-2].value and k.shape[-1].value == v.shape[-1].value
         if not fits or g.has(4) or not g.offers("GroupQueryAttention") or not g.appends:
             return None
+        if not q.shape[-1].static or int(q.shape[-1]) % 8:  # onnxruntime refuses heads of another size
+            return None
         if mask.rule == "causal":
             return -1
         rules = sorted(p.rule for p in mask.parts)

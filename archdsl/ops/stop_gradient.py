@@ -11,6 +11,7 @@ from archdsl.ir.op import Example, OnnxScope, Primitive, TorchScope
 class StopGradient(Primitive):
     """The tensor itself, through which no gradient flows back."""
 
+    by_rows = True
     signature = "stop_gradient()(x: [...]) -> [...]"
     mixes = False
     examples = (Example("x * stop_gradient(x)"), Example("(x -> stop_gradient) + x"))

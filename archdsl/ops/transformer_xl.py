@@ -98,12 +98,14 @@ class TransformerXL(Position):
         assert isinstance(q, Value)
         assert isinstance(keys, Num)
         heads, head_dim, width = (int(node.options[n]) for n in ("heads", "head_dim", "width"))
-        queries, x = q.shape[-2], g.arg(0)
-        kind = g.dtype(x)
+        x = g.arg(0)
+        kind, queries = g.dtype(x), g.size(0, -2)
+        query, key = g.pairs(q.shape[-2], keys)
+        count = g.Shape(key, start=-1)
         # Distances, the farthest back first, and one that is never read.
-        count = g.number(keys)
-        ahead = count if g.in_steps else g.number(queries)
-        place = g.Range(g.Sub(count, 1), g.Sub(g.Neg(ahead), 1), g.constant(-1, "int"))
+        first = g.Squeeze(g.Sub(count, 1), [0])
+        ahead = g.Squeeze(count, [0]) if g.by_row else scalar(g, queries)
+        place = g.Range(first, g.Sub(g.Neg(ahead), 1), g.constant(-1, "int"))
         waves = g.constant(frequencies(10_000.0, width), "float32")
         angle = g.Mul(g.Unsqueeze(g.cast(place, "float32"), [-1]), waves)
         table = g.cast(g.Concat(g.Sin(angle), g.Cos(angle), axis=-1), kind)
@@ -111,22 +113,14 @@ class TransformerXL(Position):
         r = g.Transpose(g.Reshape(r, [-1, heads, head_dim]), perm=[1, 2, 0])  # [heads, head_dim, distance]
         u, v = (g.Unsqueeze(g.cast(g.weight(name), kind), [1]) for name in ("u", "v"))
         scores = g.MatMul(g.Mul(g.Add(x, v), head_dim**-0.5), r)
-        return g.Add(x, u), self.of_keys(g, scores, queries, keys)
-
-    def of_keys(self, g: OnnxScope, scores: Any, queries: Num, keys: Num) -> Any:
-        """Scores against distances to scores against keys."""
-        if g.in_steps:
-            query, key = g.pairs(queries, keys)
-            last = g.Sub(g.number(keys), 1)
-            column = g.Max(g.Min(g.Add(g.Sub(key, query), last), g.Mul(last, 2)), 0)
-            return g.GatherElements(
-                scores, g.Expand(column, [g.Shape(scores, start=0, end=3), g.Shape(key, start=-1)]), axis=-1
-            )
+        if g.by_row:
+            # A column for each pair; that of a key at no place is not looked at.
+            column = g.Max(g.Min(g.Add(g.Sub(key, query), first), g.Mul(first, 2)), 0)
+            return g.Add(x, u), g.GatherElements(scores, g.Expand(column, [g.Shape(scores, end=3), 1]), axis=-1)
         # Each row begins one place before the one above it; with one place fewer in a row, it stands where it should.
-        flat = g.Reshape(scores, [0, 0, -1])
-        first = g.Unsqueeze(g.Sub(g.number(queries), 1), [0])
-        rows = g.Reshape(g.Slice(flat, first, [-1], [2]), [0, 0, queries, -1])
-        return g.Slice(rows, [0], [keys], [3])
+        start = [queries - 1] if isinstance(queries, int) else g.Sub(queries, 1)
+        rest = g.Slice(g.Reshape(scores, [0, 0, -1]), start, [-1], [2])
+        return g.Add(x, u), g.Slice(g.Reshape(rest, [0, 0, queries, -1]), [0], count, [3])
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         keys = node.inputs[1]
@@ -135,3 +129,8 @@ class TransformerXL(Position):
         cls = e.helper(RELATIVE_SCORES)
         made = e.module(f"{cls}({e.init(options['width'])}, {e.init(options['heads'])}, {e.init(options['head_dim'])})")
         return f"{made}({e.arg(0)}, {e.number(keys)})"
+
+
+def scalar(g: OnnxScope, size: Any) -> Any:
+    """A size as a scalar."""
+    return g.constant(size, "int") if isinstance(size, int) else g.Squeeze(size, [0])

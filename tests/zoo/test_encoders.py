@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-import archdsl
 from parity.cases import (
     BERT,
     BERT_EMBEDDINGS,
@@ -27,12 +24,14 @@ from parity.cases import (
     seq2seq_layers,
     t5_table,
     table,
-    two_sequences,
     two_sequences_padded,
     under,
 )
 from parity.mapping import carried, load, their_tensors
 from parity.reference import BATCH, TIME, randomise, tokens
+from torch import Tensor, nn
+
+import archdsl
 from zoo import tiny
 from zoo.tiny_encoders import TINY
 
@@ -52,7 +51,7 @@ def _one_thread() -> Iterator[None]:
 
 def close(found: Tensor, wanted: Tensor) -> None:
     assert found.shape == wanted.shape
-    assert float((found - wanted).abs().max() / wanted.abs().max()) < TOLERANCE
+    assert float((found - wanted).detach().abs().max() / wanted.detach().abs().max()) < TOLERANCE
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
@@ -118,7 +117,7 @@ PUBLISHED = {
     "sparse_transformer:sparse_transformer_cifar10": 128 * (7 * 256**2 + 10 * 256) + (2 * 256 + 2 * 32 + 3 + 2) * 256,
     "sparse_transformer:sparse_transformer_imagenet64": 48 * (12 * 512**2 + 13 * 512) + (512 + 128 + 3 + 2) * 512,
     "sparse_transformer:sparse_transformer_enwik8": 30 * (12 * 512**2 + 13 * 512) + (512 + 96 + 128 + 2) * 512,
-    # BERT-base without segments and the norm of its embedding: 109,514,298 - 4 * 768, and 6 tokens more with a bias each.
+    # BERT-base without segments and the norm of its embedding, and with 6 tokens more, which have a bias each.
     **dict.fromkeys(
         (
             "norms:post_layernorm",
@@ -383,7 +382,7 @@ PARITY = (
             router_jitter_noise=0.0,
         ),
         t5_table("around.weight", "before.weight"),
-        two_sequences,
+        two_sequences_padded,
     ),
     Case(
         "reformer:reformer_enwik8",
@@ -433,6 +432,8 @@ PARITY = (
 )
 WIDER = {"bigbird:bigbird_base": {"window": TIME}}
 """Settings for the comparison alone: a window over the whole sequence, as the reference's plain attention."""
+DOUBLE = ("reformer:reformer_enwik8",)
+"""Compared in float64: in float32 the reference loses digits beside scores of -1e5, those of a place to itself."""
 
 
 def _one_segment(called: dict[str, Any], ours: tuple[Tensor, ...]) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
@@ -444,14 +445,23 @@ def _one_segment(called: dict[str, Any], ours: tuple[Tensor, ...]) -> tuple[dict
 def test_logits_are_those_of_transformers(case: Case) -> None:
     reference, module = case.reference(), tiny.module(case.name, **WIDER.get(case.name, {})).eval()
     load(module, carried(their_tensors(reference), case.rules, case.inert))
+    if case.name in DOUBLE:
+        reference, module = reference.double(), module.double()
+    for name, buffer in reference.named_buffers():
+        if name == "final_logits_bias":
+            buffer.zero_()  # for tokens that are never to be written; no weight of the paper's
     for name, buffer in module.named_buffers():
         if name.endswith("rotations"):
             torch.manual_seed(0)  # the reference's `hash_seed`, set anew in each layer
-            buffer.copy_(torch.randn(buffer.shape))
+            buffer.copy_(torch.randn(buffer.shape, dtype=buffer.dtype))
     called_with, arguments = case.inputs(torch.Generator().manual_seed(1))
     with torch.no_grad():
         found, wanted = module(*arguments), case.outputs(reference(**called_with))
+    real = called_with.get("attention_mask")
     for ours, theirs in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
+        if real is not None and theirs.shape[:2] == real.shape:
+            # What stands at a place of padding is nobody's; XLNet's see themselves there.
+            ours, theirs = ours[real.bool()], theirs[real.bool()]
         close(ours, theirs)
 
 
@@ -567,7 +577,7 @@ def test_features_of_the_performer_estimate_softmax_attention() -> None:
     x = torch.randn(2, 12, 32, generator=torch.Generator().manual_seed(3))
     q, k, v = (cut(getattr(attention, n)(x), 4) for n in "qkv")
     wanted = attention.out(merged(attended(q, k, v)))
-    assert float((attention(x) - wanted).norm() / wanted.norm()) < 0.05
+    assert float((attention(x) - wanted).detach().norm() / wanted.detach().norm()) < 0.05
 
 
 def sparse_patterns(pattern: str, time: int, stride: int, summary: int) -> tuple[Tensor, ...]:
@@ -625,7 +635,7 @@ def test_bigbird_sees_its_window_the_global_places_and_some_random_ones() -> Non
     seen = {}
     for seed in (0, 1):
         module = archdsl.to_torch(
-            text=f"""model one(width = 8)(x: [batch, time, width], memory: [batch, time, width]) -> [batch, time, width] {{
+            text=f"""model one(width = 8)(x: [batch, time, width], memory: [batch, time, width]) {{
               return mha(heads: 2, mask: window(2) | global(3) | random(4, {seed}))(x, memory) as attention
             }}"""
         )

@@ -20,8 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from archdsl.diagnostics import error
-from archdsl.ir.flat import FlatGraph, FlatOp, FlatScan, FlatWeight, walk
-from archdsl.ir.graph import Value
+from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWeight
 from archdsl.lower.onnx.builder import CONTRIB
 
 if TYPE_CHECKING:
@@ -128,31 +127,41 @@ class Quantizer:
 
 
 def routers(flat: FlatGraph) -> frozenset[str]:
-    """The matrices that decide which expert a token goes to: the linear maps before the weights and the choice that a
-    node with blocks of its own is given."""
-    makers = {id(v): node for node in walk(flat) for v in node.outputs}
-    waiting: list[Value] = []
-    for node in walk(flat):
-        if isinstance(node, FlatOp) and node.blocks:
-            waiting += [v for v in node.inputs[1:] if isinstance(v, Value)]
+    """The matrices that decide which expert a token goes to: those that act on the outputs by nothing else than what a
+    node with blocks of its own is given beside its first input, weights and choice."""
     found: set[str] = set()
-    seen: set[int] = set()
-    while waiting:
-        value = waiting.pop()
-        maker = makers.get(id(value))
-        if maker is None or id(value) in seen:
-            continue
-        seen.add(id(value))
-        matrices = _matrices(maker.weights.values()) if isinstance(maker, FlatOp) else ()
-        if matrices:
-            found.update(matrices)
-        elif not isinstance(maker, FlatScan):
-            waiting += [v for v in maker.inputs if isinstance(v, Value)]
+    _routers(flat.nodes, {id(v) for v in flat.outputs}, found)
     return frozenset(found)
 
 
-def _matrices(weights: Iterable[FlatWeight]) -> list[str]:
-    return [w.path for w in weights if w.weight.kind == "matrix"]
+def _routers(nodes: Sequence[FlatNode], needed: set[int], found: set[str]) -> None:
+    """`needed` are the values that act on the outputs otherwise."""
+    for node in reversed(nodes):
+        if not any(id(v) in needed for v in node.outputs):
+            found.update(_matrices(node))
+            continue
+        inputs = node.inputs
+        if isinstance(node, FlatOp) and node.blocks:
+            inputs = inputs[:1]
+            for block in node.blocks.values():
+                needed.update(id(v) for v in block.outputs)
+                _routers(block.nodes, needed, found)
+        elif isinstance(node, FlatScan):
+            needed.update(id(v) for v in node.body.outputs)
+            _routers(node.body.nodes, needed, found)
+            inputs = (*node.starts, *node.sequences)
+        needed.update(id(v) for v in inputs)
+
+
+def _matrices(node: FlatNode) -> Iterator[str]:
+    if isinstance(node, FlatOp):
+        yield from (w.path for w in node.weights.values() if w.weight.kind == "matrix")
+        for block in node.blocks.values():
+            for inner in block.nodes:
+                yield from _matrices(inner)
+    elif isinstance(node, FlatScan):
+        for inner in node.body.nodes:
+            yield from _matrices(inner)
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, Poly, Shape, Symbol
 from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten
 from archdsl.ir.graph import Model, Value
-from archdsl.lower.onnx.builder import CONTRIB, IR_VERSION, OPSET, Builder, Frame
+from archdsl.lower.onnx.builder import CONTRIB, IR_VERSION, NAMES, OPSET, TYPES, Builder, Frame
 from archdsl.lower.onnx.fuse import fuse
 from archdsl.lower.onnx.quantize import Quantized, Quantizer
 from archdsl.lower.onnx.scope import NodeScope, scan
@@ -393,7 +393,9 @@ class Writer:
         starts = add("Sub", [ends, counts])
         active = add("Reshape", [add("NonZero", [counts]), [-1]])
         x = add("Gather", [rows, add("Div", [order, k])], {"axis": 0})
-        kind = self.builder.type_of(block.outputs[0].dtype)
+        # ONNX has no sequences of bfloat16.
+        held = "float32" if builder.type_of(block.outputs[0].dtype) == TYPES["bfloat16"] else block.outputs[0].dtype
+        kind = builder.type_of(held)
         sequence = ir.Value(
             name=builder.unique(f"{builder.path}/SequenceEmpty"), type=ir.SequenceType(ir.TensorType(kind))
         )
@@ -406,13 +408,13 @@ class Writer:
         builder.frames[-1].nodes.append(
             ir.node("Loop", [turns, None, sequence], {"body": body}, outputs=[answers], name=answers.name)
         )
-        y = add("ConcatFromSequence", [answers], {"axis": 0}, types=(block.outputs[0].dtype,))
+        y = add("ConcatFromSequence", [answers], {"axis": 0}, types=(held,))
         # Back into the order of the pairs, and the answers of each row added.
         places = add("Range", [builder.constant(0, "int"), add("Squeeze", [pairs]), builder.constant(1, "int")])
         back = add("ScatterElements", [places, order, places], {"axis": 0})
         width = int(block.outputs[0].shape[-1])
         y = add("Reshape", [add("Gather", [y, back], {"axis": 0}), [-1, k, width]])
-        y = add("Mul", [y, add("Unsqueeze", [builder.cast(weights, block.outputs[0].dtype), [-1]])])
+        y = add("Mul", [y, add("Unsqueeze", [builder.cast(weights, held), [-1]])])
         return add("ReduceSum", [y, [1]], {"keepdims": 0})  # type: ignore[no-any-return]
 
     def _expert_body(
@@ -444,7 +446,7 @@ class Writer:
             self.graph(block)
             self.expert.pop()
             builder.path = path
-            y = builder.cast(self.value(block.outputs[0]), block.outputs[0].dtype)
+            y = builder.cast(self.value(block.outputs[0]), NAMES[kind])
             again = builder.add("Identity", [going])
             longer = ir.Value(name=builder.unique(f"{path}/after"), type=ir.SequenceType(ir.TensorType(kind)))
             frame.nodes.append(ir.node("SequenceInsert", [sequence, y], outputs=[longer], name=longer.name))
@@ -479,5 +481,11 @@ def _live(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> list[ir.Node
     for node in reversed(nodes):
         if any(id(x) in needed for x in node.outputs):
             kept.append(node)
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.GRAPH:
+                    body = attribute.as_graph()
+                    inner = list(body)
+                    live = {id(n) for n in _live(inner, body.outputs)}
+                    body.remove([n for n in inner if id(n) not in live], safe=True)
             needed |= {id(x) for n in _all([node]) for x in n.inputs if x is not None}
     return kept[::-1]

@@ -1,0 +1,380 @@
+"""Running graphs: weights of few bits, `archdsl run --backend onnx`, `archdsl verify`, and `compile --to onnx`."""
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_onnx_files import SPEC
+
+from archdsl import inference
+from archdsl.api import load, to_onnx
+from archdsl.diagnostics import ArchError
+from archdsl.inference import difference, draw_inputs, verify
+from archdsl.ir.flat import flatten
+from archdsl.lower.onnx.quantize import BITS, dequantized, in_rows, quantized, routers, shapes
+from archdsl.lower.onnx.write import write
+
+EXPERTS = """\
+block layer(x: [batch, time, width]) -> [batch, time, width] {
+  x += x -> rmsnorm -> mha(heads: 2, mask: causal)
+  x += x -> rmsnorm -> moe(experts: 4, top_k: 2, expert: swiglu(hidden: 40), shared: mlp(hidden: 24, act: silu))
+}
+
+model mixture(layers = 2) {
+  vocab:   48
+  context: 32
+  width:   24
+  blocks:  layers * layer
+  norm:    layernorm
+  head:    lm
+}
+"""
+OUTER = """\
+model paired(x: [batch, time, 16], padding: padding[batch, time]) {
+  y = where(padding -> unsqueeze(-1), x -> linear(16), 0)
+  return y, y -> mean(-1) as average
+}
+"""
+
+
+def options(**given: Any) -> dict[str, Any]:
+    return {"weights": None, "seed": 0, "batch": 2, "time": 7, "device": "cpu", "dtype": "float32", **given}
+
+
+# --- few bits ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("width", [5, 32, 70, 96])
+def test_a_number_moves_by_half_a_step_at_most(width: int, dtype: str, bits: int) -> None:
+    rows = np.random.default_rng(0).standard_normal((6, width)).astype(np.float32)
+    rows[1] = 0
+    rows[2] = np.abs(rows[2]) + 3  # no zero among them, and still it has a code
+    parts = quantized(rows, bits, dtype)
+    assert tuple(p.shape for p in parts) == shapes(rows.shape, bits)
+    back = dequantized(rows, bits, dtype)
+    blocks = [rows[:, i : i + 32] for i in range(0, width, 32)]
+    steps = [(np.maximum(b.max(1), 0) - np.minimum(b.min(1), 0)) / (2**bits - 1) for b in blocks]
+    step = np.repeat(np.stack(steps, 1), 32, 1)[:, :width]
+    # A half for the code; another for the zero point, at the ends of the range; the scale's own rounding.
+    slack = {"float32": 1e-5, "float16": 2**-11, "bfloat16": 2**-8}[dtype] * 2**bits
+    assert (np.abs(back - rows) <= (1 + slack) * step + 1e-7).all()
+    assert np.abs(back - rows).mean() <= (0.3 + slack) * step.mean()
+    assert (back[1] == 0).all()
+
+
+def test_zero_points_are_more_exact_than_symmetry() -> None:
+    draws = np.random.default_rng(0)
+    for rows in (draws.standard_normal((64, 256)), draws.uniform(-1, 1, (64, 256))):
+        for bits in BITS.values():
+            blocks = rows.reshape(64, -1, 32)
+            extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
+            scale = -extreme / 2 ** (bits - 1)
+            codes = np.clip(np.rint(blocks / scale), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+            symmetric = np.square(codes * scale - blocks).mean()
+            assert np.square(dequantized(rows, bits, "float32") - rows).mean() < symmetric
+
+
+def test_pieces_become_whole_rows() -> None:
+    numbers = np.arange(7 * 30)
+    pieces = np.split(numbers, [1, 2, 50, 51, 140])
+    for at_once in (1, 40, 64, 10_000):
+        found = list(in_rows(iter(pieces), 30, at_once))
+        assert (np.concatenate(found) == numbers.reshape(7, 30)).all()
+    assert len(list(in_rows(iter(pieces), 30, 40))) > 1
+
+
+@pytest.mark.parametrize("quantize", ["int4", "int8"])
+@pytest.mark.parametrize("text", [SPEC, EXPERTS], ids=["dense", "experts"])
+def test_onnxruntime_reads_few_bits_as_they_are_meant(text: str, quantize: str) -> None:
+    model = load(text=text)
+    report = verify(model, **options(target="ort-cpu", quantize=quantize, tolerance=2e-5))
+    assert report.agrees, report
+    (moved,) = (d.relative for d in report.rounding.values())
+    assert 1e-4 < moved < {"int4": 0.5, "int8": 0.05}[quantize]
+
+
+def test_what_is_quantized() -> None:
+    model = load(text=EXPERTS)
+    made = write(model, target="ort-cpu", quantize="int4")
+    few = {re.sub(r"\.\d+\.", ".*.", p) for p in made.quantized}
+    rest = {re.sub(r"\.\d+\.", ".*.", p) for p in made.weights}
+    assert few == {
+        *(f"blocks.*.mha.{n}.weight" for n in ("q", "k", "v", "out")),
+        *(f"blocks.*.moe.experts.{n}.weight" for n in ("gate", "up", "down")),
+        *(f"blocks.*.moe.shared.{n}.weight" for n in ("up", "down")),
+        "head.weight",
+    }
+    assert not few & rest
+    assert {"token_embedding.weight", "norm.weight"} <= rest
+    assert routers(flatten(model)) == {f"blocks.{i}.moe.router.gate.weight" for i in range(2)}
+    assert "blocks.*.moe.router.gate.weight" in rest
+    tied = write(load(text=SPEC), target="ort-cpu", quantize="int4")
+    assert "token_embedding.weight" in tied.weights
+    initializers = {x.name for x in made.model.graph.initializers.values()}
+    assert not initializers & set(made.quantized), "a matrix of few bits is not stored whole too"
+
+
+def test_what_is_kept() -> None:
+    model = load(text=EXPERTS)
+    made = write(model, target="ort-cpu", quantize="int4", keep=["head.*", "blocks.0.*"])
+    assert "head.weight" in made.weights
+    assert made.quantized
+    assert all(p.startswith("blocks.1.") for p in made.quantized)
+    with pytest.raises(ArchError, match=r"E0504 `--keep haed\.\*`"):
+        write(model, target="ort-cpu", quantize="int4", keep=["head.*", "haed.*"])
+
+
+def test_nothing_to_quantize_is_an_error() -> None:
+    text = "model m(x: [batch, time, 8]) { return x -> layernorm }"
+    with pytest.raises(ArchError, match="E0504 the model has no matrix"):
+        write(load(text=text), target="ort-cpu", quantize="int8")
+
+
+def test_few_bits_are_few_bytes(tmp_path: Path) -> None:
+    sizes = {}
+    for quantize in (None, "int8", "int4"):
+        where = tmp_path / f"{quantize}.onnx"
+        made = to_onnx(text=SPEC.replace("48", "1024"), output=where, target="ort-cpu", quantize=quantize, seed=0)
+        assert made.weights is not None
+        sizes[quantize] = made.weights.stat().st_size
+    assert sizes["int4"] < sizes["int8"] < sizes[None]
+
+
+# --- verify -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["portable", "ort-cpu"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("text", [SPEC, EXPERTS, OUTER], ids=["dense", "experts", "inputs"])
+def test_pytorch_and_onnxruntime_agree(text: str, dtype: str, target: str) -> None:
+    report = verify(load(text=text), **options(dtype=dtype, target=target))
+    assert report.agrees, report
+    assert all(0 <= d.relative <= report.tolerance for d in report.outputs.values())
+    assert {d.dtype for d in report.outputs.values()} == {dtype}
+
+
+def test_weights_of_a_file_are_the_ones_that_are_run(tmp_path: Path) -> None:
+    from archdsl.api import draw_weights
+
+    model = load(text=SPEC)
+    draw_weights(model, 5, "float32", tmp_path / "w.safetensors")
+    drawn, read = (verify(model, **options(seed=5, weights=w)) for w in (None, tmp_path / "w.safetensors"))
+    assert read.outputs == drawn.outputs
+    # and of another type than the file's
+    assert verify(model, **options(dtype="float16", weights=tmp_path / "w.safetensors")).agrees
+
+
+def test_a_wrong_graph_disagrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = inference.run_session
+    monkeypatch.setattr(inference, "run_session", lambda *a: {k: v * 1.01 for k, v in right(*a).items()})
+    report = verify(load(text=SPEC), **options())
+    assert not report.agrees
+    assert report.outputs["output"].relative == pytest.approx(0.01, rel=1e-3)
+    assert verify(load(text=SPEC), **options(tolerance=0.02)).agrees
+
+
+def test_differences() -> None:
+    a = np.array([1.0, -4.0, np.inf, np.nan])
+    assert difference(a, a).absolute == 0
+    moved = difference(a + np.array([0.5, 0, 0, 0]), a)
+    assert (moved.absolute, moved.relative) == (0.5, 0.125)
+    assert difference(np.array([np.nan]), np.array([1.0])).relative == np.inf
+    assert difference(np.array([np.inf]), np.array([-np.inf])).absolute == np.inf
+    assert difference(np.array([1, 2, 3, 5]), np.array([1, 2, 3, 4])).relative == 0.25
+    assert difference(np.zeros((0, 2)), np.zeros((0, 2))).relative == 0
+    with pytest.raises(ValueError, match="shapes differ"):
+        difference(np.zeros(2), np.zeros(3))
+
+
+def test_inputs_are_of_several_lengths() -> None:
+    model = load(text=OUTER)
+    drawn = draw_inputs(model, 8, 20, 0, lengths=True)
+    lengths = drawn["padding"].sum(1)
+    assert len(set(lengths.tolist())) > 1
+    assert lengths.min() >= 1
+    assert (np.sort(~drawn["padding"], axis=1) == ~drawn["padding"]).all(), "what is real comes first"
+    assert draw_inputs(model, 8, 20, 0)["padding"].all()
+    assert all((drawn[k] == v).all() for k, v in draw_inputs(model, 8, 20, 0, lengths=True).items())
+
+
+def test_bfloat16_is_float32_outside(tmp_path: Path) -> None:
+    import onnx_ir as ir
+
+    from archdsl.lower.onnx.store import serialized
+
+    made = write(load(text="model m(x: [batch, 4]) { return x -> cast(float32) -> cast_like(x) }"), dtype="bfloat16")
+    inference._outside_in_float32(made)
+    assert {x.dtype for x in (*made.model.graph.inputs, *made.model.graph.outputs)} == {ir.DataType.FLOAT}
+    (tmp_path / "none").touch()
+    session = inference.open_session(made, tmp_path / "none", "cpu")
+    x = np.float32([[1, 1 / 3, -2e9, 1e-30]])
+    (found,) = inference.run_session(session, {"x": x}).values()
+    assert (found == torch.from_numpy(x).bfloat16().float().numpy()).all()
+    assert serialized(made)
+
+
+# --- the device -------------------------------------------------------------------------------------------------------
+
+
+def demanded(device: str, dtype: str = "float32") -> str:
+    with pytest.raises(ArchError) as problem:
+        inference._demand(device, dtype)
+    (found,) = problem.value.diagnostics
+    return f"{found.code} {found.message}"
+
+
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    assert demanded("abacus").startswith("E0502")
+    assert demanded("cuda:x").startswith("E0502")
+    assert demanded("cpu:1").startswith("E0502")
+    assert demanded("cpu", "bfloat16").startswith("E0503")
+
+    def no_driver(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr("ctypes.CDLL", no_driver)
+    assert "no driver of CUDA" in demanded("cuda")
+    monkeypatch.setattr("ctypes.CDLL", lambda name: None)
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    assert "knows no CUDA" in demanded("cuda")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_missing_libraries_of_cuda_are_named_without_noise(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    made = write(load(text="model m(x: [batch, 4]) { return x * 2 }"))
+    (tmp_path / "none").touch()
+    if torch.cuda.is_available():
+        assert inference.open_session(made, tmp_path / "none", "cuda").get_providers()[0].startswith("CUDA")
+        return
+    with pytest.raises(ArchError, match="E0502 onnxruntime cannot use `cuda`"):
+        inference.open_session(made, tmp_path / "none", "cuda")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_drawn() -> None:
+    with pytest.raises(ArchError, match="E0503 `llama3_405b` has"):
+        inference.run(load("llama3_405b"), **options())
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    from archdsl.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    Path("tiny.arch").write_text(SPEC)
+
+    def run(line: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["archdsl", *shlex.split(line)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
+
+
+def test_compile_writes_a_graph_and_says_what_it_lacks(command: Run) -> None:
+    status, out, err = command("compile tiny.arch --to onnx -o new --set layers=3 --dtype float16")
+    assert (status, out) == (0, "")
+    said = re.fullmatch(r"archdsl: new/model\.onnx has no weights yet: `archdsl (.+)` puts them where it looks\n", err)
+    assert said
+    assert command(said[1]) == (0, "", "")
+    assert command("compile tiny.arch --to onnx -o new/ --set layers=3 --dtype float16") == (0, "", "")
+    from archdsl.lower.onnx.store import Checkpoint
+    from archdsl.lower.weights import saved
+
+    Checkpoint(Path("new/model.safetensors")).demand(saved(load("tiny.arch", set={"layers": 3})))
+    assert command("compile tiny.arch --to onnx -o one.onnx --seed 2") == (0, "", "")
+    assert {p.name for p in Path().glob("one*")} == {"one.onnx", "one.safetensors"}
+
+
+def test_compile_says_what_is_quantized(command: Run) -> None:
+    line = "compile tiny.arch --to onnx -o q.onnx --seed 0 --target ort-cpu --quantize int8 --keep 'blocks.0.*'"
+    status, out, err = command(line)
+    assert (status, out) == (0, "")
+    assert re.match(r"archdsl: int8: 7 matrices, [\d,]+ of [\d,]+ numbers; in float32: token_embedding\.weight, ", err)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "compile tiny.arch --to onnx",
+        "compile tiny.arch --to onnx -o -",
+        "compile tiny.arch --to onnx -o model.pb",
+        "compile tiny.arch --to onnx -o missing/there/",
+        "compile tiny.arch --to onnx -o m.onnx --seed 1 --weights w",
+        "compile tiny.arch --to onnx -o m.onnx --seed 1 --keep 'head.*'",
+        "compile tiny.arch --to onnx -o m.onnx --store inline",
+        "compile tiny.arch --to onnx -o m.onnx --target ort-tpu",
+        "compile tiny.arch --to onnx -o m.onnx --quantize int3",
+        "compile tiny.arch --to torch --dtype float16",
+        "compile tiny.arch --to torch --seed 1",
+        "compile tiny.arch --to torch --store safetensors",
+        "run tiny.arch --target ort-cpu",
+        "run tiny.arch --quantize int4",
+        "run tiny.arch --backend onnx --device abacus",
+        "run tiny.arch --backend onnx --dtype bfloat16",
+        "run tiny.arch --backend onnx --quantize int4",
+        "run tiny.arch --backend onnx --keep x",
+        "run tiny.arch --backend onnx --weights none",
+        "verify tiny.arch --tolerance -1",
+        "verify tiny.arch --time 33",
+        "verify deepseek_v3",
+    ],
+)
+def test_wrong_command_lines(command: Run, line: str) -> None:
+    status, out, err = command(line)
+    assert (status, out) == (2, "")
+    assert err.strip()
+    assert "Traceback" not in err
+    assert [p.name for p in Path().iterdir()] == ["tiny.arch"]
+
+
+def test_run_in_onnxruntime(command: Run) -> None:
+    status, out, err = command("run tiny.arch --backend onnx --batch 2 --time 5 --target ort-cpu --json")
+    report = json.loads(out)
+    assert (status, err) == (0, "")
+    assert report["inputs"] == {"tokens": {"dtype": "int64", "shape": [2, 5]}}
+    assert report["outputs"] == {"output": {"dtype": "float32", "shape": [2, 5, 64]}}
+    assert report["providers"] == ["CPUExecutionProvider"]
+    assert set(report["milliseconds"]) == {"write", "weights", "load", "first", "forward"}
+    status, out, _ = command("run tiny.arch --backend onnx")
+    assert status == 0
+    assert "float32 on cpu, target portable" in out
+
+
+def test_verify_says_yes_or_no(command: Run) -> None:
+    status, out, err = command("verify tiny.arch --time 9")
+    assert (status, err) == (0, "")
+    assert out.endswith("PyTorch and onnxruntime agree: tolerance 0.0001\n")
+    status, out, err = command("verify tiny.arch --time 9 --tolerance 1e-12 --json")
+    report = json.loads(out)
+    assert (status, err, report["agrees"]) == (1, "", False)
+    assert report["outputs"]["output"]["shape"] == [2, 9, 64]
+    status, out, err = command("verify tiny.arch --time 9 --target ort-cpu --quantize int4")
+    assert (status, err) == (0, "")
+    assert "rounding" in out
+
+
+def test_a_model_beyond_its_context_is_told_so(command: Run) -> None:
+    status, _, err = command("verify tiny.arch --time 40")
+    assert status == 2
+    assert "error[E0503]" in err
+    assert "context" in err
