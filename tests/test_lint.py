@@ -83,6 +83,12 @@ def test_what_is_fine(parts: dict[str, object]) -> None:
     assert findings(**parts) == []
 
 
+def test_a_vocabulary_that_is_only_read_may_have_any_size() -> None:
+    text = SPEC.replace("head: lm", "head: classifier(classes: 2)")
+    values = {"before": "", "hyper": "", "slots": "", "layers": 2, "vocab": 1000, "width": 64}
+    assert list(check(text=text.format(**values))) == []
+
+
 @pytest.mark.parametrize("path", resources.zoo_files().values(), ids=lambda p: p.stem)
 def test_the_zoo_has_odd_vocabularies_at_most(path: Path) -> None:
     assert {d.code for d in check(path)} <= {"W0401", "W0403"}

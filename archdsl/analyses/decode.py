@@ -280,6 +280,11 @@ class _Planner:
             read = reads[i][axis] if i < len(reads) and axis < len(reads[i]) else None
             if isinstance(read, At) and not read.axes and not read.also:
                 continue  # one fixed place: of a broadcast axis
+            if isinstance(read, At) and read.also:  # the place of the query as well as that of the key
+                owns = [_own(replace(r, also=())) for r in (read, *read.also)]
+                if None not in owns:
+                    found.add(ALL if any(form[o] == ALL for o in owns if o is not None) else NEW)
+                    continue
             own = _own(read)
             found.add(form[own] if own is not None and form[own] else ALL)
             if isinstance(read, At) and own is None and not self.states(node):

@@ -111,6 +111,10 @@ def _sizes(model: Model) -> Iterator[Diagnostic]:
         size = field.value.value
         if field.name not in ("vocab", "width") or not isinstance(size, int) or size < GRAIN or size % GRAIN == 0:
             continue
+        if field.name == "vocab" and not any(
+            o and o.shape and o.shape[-1].value == size for o in model.block.graph.outputs
+        ):
+            continue  # tokens are read, but none is predicted
         code, why = ("W0401", "the output projection") if field.name == "vocab" else ("W0403", "every matrix product")
         yield Diagnostic(
             code,

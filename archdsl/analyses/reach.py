@@ -221,7 +221,8 @@ class Walk:
         slices = [self.slice(run.fact(v), depth) for v in node.sequences]
         carries = list(starts)
         leaks = len(self.leaks)
-        for turn in range(2 * MAX_ROUNDS):
+        # From MAX_ROUNDS on each round takes the bound from at least one source of one carried tensor.
+        for turn in range(2 * MAX_ROUNDS + len(starts) * len(self.sources)):
             del self.leaks[leaks:]
             self.frames.append(Frame(run, node))
             inner = self.run(node.body, [*carries, *slices], run)
@@ -231,7 +232,7 @@ class Walk:
             if grown == carries:
                 break
             if turn >= MAX_ROUNDS:
-                grown = [c if g == c else self.unbounded(g) for c, g in zip(carries, grown, strict=True)]
+                grown = [self.widened(c, g) for c, g in zip(carries, grown, strict=True)]
             carries = grown
         self.depth = depth
         run.inner[id(node)] = [inner]
@@ -292,6 +293,15 @@ class Walk:
 
     def unbounded(self, fact: Fact | None) -> Fact | None:
         return self.changed(fact, lambda layout: layout, lambda f, own: None)
+
+    def widened(self, fact: Fact | None, grown: Fact | None) -> Fact | None:
+        """A fact that still grows from step to step: what grows has no bound, and a source that has settled keeps its
+        own."""
+        if fact is None or grown is None or fact.layout != grown.layout:
+            return grown if grown == fact else self.unbounded(grown)
+        return Fact(
+            grown.layout, tuple(b if b == a else ANYWHERE for a, b in zip(fact.bounds, grown.bounds, strict=True))
+        )
 
     # --- demands ---
 

@@ -42,7 +42,7 @@ def in_chunks(g: OnnxScope, length: Any, most: int) -> tuple[Any, Any, Any]:
         each = max(min(most, length), 1)
         count = -(-length // each)
         return each, count, each * count - length
-    return _counted(g, length, g.Min(length, most))
+    return _counted(g, length, g.Max(g.Min(length, most), 1))
 
 
 def _counted(g: OnnxScope, length: Any, each: Any) -> tuple[Any, Any, Any]:
@@ -79,8 +79,8 @@ def in_square(g: OnnxScope, length: Any) -> Chunks:
     between them, has the fewest steps."""
     if isinstance(length, int):
         return Chunks(length, *in_chunks(g, length, math.isqrt(max(length - 1, 0)) + 1))
-    root = g.Ceil(g.Sqrt(g.cast(length, "float32")))
-    return Chunks(length, *_counted(g, length, g.cast(root, "int")))
+    root = g.cast(g.Ceil(g.Sqrt(g.cast(length, "float32"))), "int")
+    return Chunks(length, *_counted(g, length, g.Max(root, 1)))
 
 
 def recurrence(g: OnnxScope, a: Any, b: Any, length: Any, rank: int, start: Any = None) -> tuple[Any, Any]:

@@ -73,7 +73,9 @@ MORE = [
     "-indices(time) // 3",
     "x % time",
     "x // (1 / time)",
-    "x ** (1 + time / 2) -> cast(bool)",
+    "exp(x) ** (time / 8)",
+    "maximum(x, time / 24)",
+    "where(x > 0, x, -time / 3)",
     "2 ** (x * time / 8)",
     "stack(x, 2 * x)",
     "stack(x, x, x, axis: -1)",
@@ -120,9 +122,7 @@ OPEN = [f"return {use}" for use in MORE] + [
     "a, b = x -> topk(time // 4) return a, b",
     "a, b = (x > 0) -> sort(axis: 1, descending: true) return a, b",
     "a, b, c, d = x -> chunk(4, axis: 1) return a, d",
-    "a, b = x -> split(batch, 8 * 3 - batch, axis: 2) return a, b"
-    if False
-    else "a, b, c = x -> split(2, time - 3, 1, axis: 1) return a, c",
+    "a, b, c = x -> split(2, time - 3, 1, axis: 1) return a, c",
 ]
 
 

@@ -105,6 +105,7 @@ PUBLISHED = {
     "linformer:linformer_headwise": 124_697_433 + 2 * 12 * 128 * 512,
     "linformer:linformer_unshared": 124_697_433 + 2 * 12 * 12 * 128 * 512,
     "reformer:reformer_enwik8": 149_182_722,
+    "reformer:reformer_crime_and_punishment": 2_748_224,
     # 36 layers of 4 (512**2 + 512) + 2 * 512 * 1024 + 1024 + 512 and two norms; a last norm; 30 tokens. Features are
     # no parameters.
     "performer:performer": 36 * (4 * (512**2 + 512) + 2 * 512 * 1024 + 1024 + 512 + 4 * 512) + 2 * 512 + 30 * 512,
@@ -216,6 +217,46 @@ XLNET = {
     "pad_token_id": 0,
 }
 XLNET_TRANSFORMS: dict[str, Any] = {"heads": lambda t: t.flatten(1).t(), "joined": lambda t: t.flatten(1)}
+
+REFORMER = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "attention_head_size": 8,
+    "feed_forward_size": 48,
+    "attn_layers": ["local", "local", "lsh", "local"],
+    "local_attn_chunk_length": 4,
+    "lsh_attn_chunk_length": 8,
+    "num_buckets": 4,
+    "num_hashes": 2,
+    "hash_seed": 0,
+    "axial_pos_shape": [8, 4],
+    "axial_pos_embds_dim": [12, 20],
+    "max_position_embeddings": 32,
+    "is_decoder": True,
+}
+REFORMER_TABLE = table(
+    """
+    reformer.embeddings.word_embeddings.weight                      token_embedding.weight
+    reformer.embeddings.position_embeddings.weights.0               position.row.weight         rows
+    reformer.embeddings.position_embeddings.weights.1               position.column.weight      columns
+    reformer.encoder.layers.#.attention.layer_norm.*                blocks.#.attention_norm.*
+    reformer.encoder.layers.#.attention.self_attention.query.weight     blocks.#.attention.q.weight
+    reformer.encoder.layers.#.attention.self_attention.key.weight       blocks.#.attention.k.weight
+    reformer.encoder.layers.#.attention.self_attention.query_key.weight blocks.#.attention.qk.weight
+    reformer.encoder.layers.#.attention.self_attention.value.weight     blocks.#.attention.v.weight
+    reformer.encoder.layers.#.attention.output.dense.weight         blocks.#.attention.out.weight
+    reformer.encoder.layers.#.feed_forward.layer_norm.*             blocks.#.ffn_norm.*
+    reformer.encoder.layers.#.feed_forward.dense.dense.*            blocks.#.ffn.up.*
+    reformer.encoder.layers.#.feed_forward.output.dense.*           blocks.#.ffn.down.*
+    reformer.encoder.layer_norm.*                                   layernorm.*
+    lm_head.decoder.weight                                          head.weight
+    lm_head.bias                                                    head.bias                   zero
+    """,
+    rows=lambda t: t.squeeze(1),
+    columns=lambda t: t.squeeze(0),
+    zero=torch.zeros_like,  # the class has this bias and does not add it
+)
 
 
 def permuted(generator: torch.Generator) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
@@ -388,51 +429,22 @@ PARITY = (
         "reformer:reformer_enwik8",
         "ReformerModelWithLMHead",
         "ReformerConfig",
-        {
-            "vocab_size": 97,
-            "hidden_size": 32,
-            "num_attention_heads": 2,
-            "attention_head_size": 8,
-            "feed_forward_size": 48,
-            "attn_layers": ["local", "local", "lsh", "local"],
-            "local_attn_chunk_length": 4,
-            "lsh_attn_chunk_length": 8,
-            "num_buckets": 4,
-            "num_hashes": 2,
-            "hash_seed": 0,
-            "axial_pos_shape": [8, 4],
-            "axial_pos_embds_dim": [12, 20],
-            "max_position_embeddings": 32,
-            "is_decoder": True,
-        },
-        table(
-            """
-            reformer.embeddings.word_embeddings.weight                      token_embedding.weight
-            reformer.embeddings.position_embeddings.weights.0               position.row.weight         rows
-            reformer.embeddings.position_embeddings.weights.1               position.column.weight      columns
-            reformer.encoder.layers.#.attention.layer_norm.*                blocks.#.attention_norm.*
-            reformer.encoder.layers.#.attention.self_attention.query.weight     blocks.#.attention.q.weight
-            reformer.encoder.layers.#.attention.self_attention.key.weight       blocks.#.attention.k.weight
-            reformer.encoder.layers.#.attention.self_attention.query_key.weight blocks.#.attention.qk.weight
-            reformer.encoder.layers.#.attention.self_attention.value.weight     blocks.#.attention.v.weight
-            reformer.encoder.layers.#.attention.output.dense.weight         blocks.#.attention.out.weight
-            reformer.encoder.layers.#.feed_forward.layer_norm.*             blocks.#.ffn_norm.*
-            reformer.encoder.layers.#.feed_forward.dense.dense.*            blocks.#.ffn.up.*
-            reformer.encoder.layers.#.feed_forward.output.dense.*           blocks.#.ffn.down.*
-            reformer.encoder.layer_norm.*                                   layernorm.*
-            lm_head.decoder.weight                                          head.weight
-            lm_head.bias                                                    head.bias                   zero
-            """,
-            rows=lambda t: t.squeeze(1),
-            columns=lambda t: t.squeeze(0),
-            zero=torch.zeros_like,  # the class has this bias and does not add it
-        ),
+        REFORMER,
+        REFORMER_TABLE,
+        reformer_ids,
+    ),
+    Case(
+        "reformer:reformer_crime_and_punishment",
+        "ReformerModelWithLMHead",
+        "ReformerConfig",
+        dict(REFORMER, attn_layers=["local", "lsh"], local_attn_chunk_length=8, num_buckets=[4, 6], num_hashes=1),
+        REFORMER_TABLE,
         reformer_ids,
     ),
 )
 WIDER = {"bigbird:bigbird_base": {"window": TIME}}
 """Settings for the comparison alone: a window over the whole sequence, as the reference's plain attention."""
-DOUBLE = ("reformer:reformer_enwik8",)
+DOUBLE = ("reformer:reformer_enwik8", "reformer:reformer_crime_and_punishment")
 """Compared in float64: in float32 the reference loses digits beside scores of -1e5, those of a place to itself."""
 
 

@@ -21,6 +21,9 @@ REFORMER = {
     "columns": 4,
     "row_width": 12,
 }
+PAIRED = {"pairs": 1, "factor": 6, "rounds": 1} | {
+    k: v for k, v in REFORMER.items() if k not in ("quarters", "local_chunk", "rounds")
+}
 PERFORMER = {"layers": 2, "width": 32, "heads": 4, "hidden": 48, "features": 16, "context": 32}
 IMAGE = {"pairs": 1, "width": 32, "heads": 2, "side": 3, "stride": 4, "vocab": 97}
 
@@ -44,6 +47,7 @@ TINY: dict[str, dict[str, int]] = {
         for sharing in ("", "_key_value", "_headwise", "_unshared")
     },
     "reformer:reformer_enwik8": REFORMER,
+    "reformer:reformer_crime_and_punishment": PAIRED,
     "performer:performer": PERFORMER,
     "performer:performer_bidirectional": PERFORMER,
     **{f"bigbird:bigbird_{s}": ENCODER | {"window": 2, "globals": 2, "randoms": 3} for s in ("base", "large")},

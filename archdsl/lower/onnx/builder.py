@@ -259,11 +259,13 @@ class Builder:
             return self.constant(float(value) if isinstance(value, Fraction) else value, dtype)
         value = self.in_numbers(n.value)
         assert isinstance(value, Poly)
-        return self.cast(self.scalar(value), dtype)
+        # As a real number `time / 3` is no size that comes out even.
+        real = self.type_of(dtype).is_floating_point() and value.denominator != 1
+        return self.cast(self.scalar(value, real=real), dtype)
 
-    def scalar(self, value: Poly) -> ir.Value:
+    def scalar(self, value: Poly, *, real: bool = False) -> ir.Value:
         """A size as a scalar of int64, or another number that depends on sizes as one of double."""
-        vector = self.size(value) if self.is_whole(value) else self.real(value)
+        vector = self.size(value) if self.is_whole(value) and not real else self.real(value)
         frame, key = self.home(value), ("scalar", id(vector))
         if key not in frame.sizes:
             with self.at(value):

@@ -75,7 +75,16 @@ class NodeScope:
     # --- numbers ---
 
     def number(self, n: Num, strength: int = 0) -> str:
-        return self.writer.numbers.forward(n, strength)
+        return self.writer.numbers.forward(n, strength, real=self.is_real(n))
+
+    def is_real(self, n: Num) -> bool:
+        """Whether a number meets tensors and may be a fraction: an operand, or an option that is no size."""
+        if not isinstance(n.value, Poly) or is_size_like(n.value):
+            return False
+        op, options = self.node.op, self.node.options
+        operands = self.node.inputs if op.elementwise else ()
+        numbers = (options.get(h.name) for h in op.header.hypers or () if h.kind == "number")
+        return any(n is found for found in (*operands, *numbers))
 
     def init(self, n: Num, strength: int = 0) -> str:
         return self.writer.numbers.init(n, strength)
