@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode, Value, Weight
-from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, State, TorchScope, same
 from archdsl.ops._common import called, demand_like, demand_own_type, first_input, listed, number, own_but
 from archdsl.ops._onnx import with_kernel
 
@@ -55,17 +55,38 @@ class Layer(Primitive):
         states: list[Reads] = [(same(0), EVERYWHERE) if isinstance(h, Value) else () for h in node.inputs[1:]]
         return ((same(0), time, EVERYWHERE), *states)
 
+    def states(self, node: OpNode) -> Sequence[State]:
+        if node.options["reverse"]:
+            return ()
+        shape = (first_input(node).shape[0], number(node, "hidden"))
+        return tuple(State(name, shape, node.outputs[0].dtype, 1) for name in self.carried)
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        x = g.Transpose(with_kernel(g, g.arg(0)), perm=[1, 0, 2])
+        starts = [g.arg(i) for i in range(1, len(node.inputs)) if g.has(i)]
+        return self.run(node, g, g.arg(0), starts, None)[0]
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """Padding goes behind the real places of each row, which the operator then stops at."""
+        given = [g.arg(i) for i in range(1, len(node.inputs)) if g.has(i)]
+        starts = [g.Where(g.first, start, state) for start, state in zip(given, past, strict=True)] if given else past
+        lengths = None
+        if g.valid is not None:
+            lengths = g.cast(g.ReduceSum(g.cast(g.valid, "int"), [1], keepdims=0), "int32")
+        y, *last = self.run(node, g, g.turned(g.arg(0)), starts, lengths)
+        return g.turned(y, back=True), last
+
+    def run(self, node: OpNode, g: OnnxScope, x: Any, starts: Sequence[Any], lengths: Any) -> list[Any]:
+        """All states [batch, time, hidden], and the last of each kind [batch, hidden]."""
+        x = g.Transpose(with_kernel(g, x), perm=[1, 0, 2])
         kind = g.dtype(x)
-        starts = [g.Unsqueeze(g.arg(i, kind), [0]) for i in range(1, len(node.inputs)) if g.has(i)]
         inputs, states = (self.reordered(g, f"weight_{n}_l0", kind) for n in ("ih", "hh"))
         bias = None
         if node.options["bias"]:
             bias = g.Concat(*(self.reordered(g, f"bias_{n}_l0", kind) for n in ("ih", "hh")), axis=1)
-        operator = getattr(g, self.name.upper())
-        y = operator(x, inputs, states, bias, None, *starts, **self.attributes(node))  # [time, 1, batch, hidden]
-        return g.Transpose(g.Squeeze(y, [1]), perm=[1, 0, 2])
+        operator, count = getattr(g, self.name.upper()), 1 + len(self.carried)
+        given = [g.Unsqueeze(g.cast(s, kind), [0]) for s in starts]
+        y, *last = operator(x, inputs, states, bias, lengths, *given, outputs=count, **self.attributes(node))
+        return [g.Transpose(g.Squeeze(y, [1]), perm=[1, 0, 2]), *(g.Squeeze(s, [0]) for s in last)]
 
     def reordered(self, g: OnnxScope, name: str, dtype: str) -> Any:
         """A weight with its gates in the order of ONNX, and an axis of directions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 
 from archdsl.ir.dims import Num, Shape, add, binary, floordiv, free_names, num, product, shape_text, sub
 from archdsl.ir.graph import OpNode, Weight
-from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, OnnxScope, Primitive, Reads, State, TorchScope, same
 from archdsl.ir.static import ListValue, kind_of
 from archdsl.ops._common import demand_floats, demand_own_type, equals, first_input, listed, number
 from archdsl.ops._onnx import END, with_kernel
@@ -180,14 +181,15 @@ class Sliding(Primitive):
         reads[self.channel_axis(rank)] = channels
         return (tuple(reads),)
 
-    def onnx_applied(self, node: OpNode, g: OnnxScope, function: Callable[[Any], Any]) -> Any:
-        """`function` of the input in the order of axes of ONNX, [batch, channels, time], and the way back."""
-        x, rank = with_kernel(g, g.arg(0)), first_input(node).rank
+    def onnx_applied(self, node: OpNode, g: OnnxScope, function: Callable[[Any], Any], x: Any = None) -> Any:
+        """`function` of the input (or of `x`) in the order of axes of ONNX, [batch, channels, time], and the way
+        back."""
+        x, rank = with_kernel(g, g.arg(0) if x is None else x), first_input(node).rank
         if self.spatial == 2:
             return function(x)
         lead = g.Shape(x, start=0, end=rank - 2) if rank > 3 else None
         if rank != 3:
-            x = g.Reshape(x, [-1, g.size(0, -2), g.size(0, -1)])
+            x = g.Reshape(x, [-1, g.dimension(x, -2), g.size(0, -1)])
         y = g.Transpose(function(g.Transpose(x, perm=[0, 2, 1])), perm=[0, 2, 1])
         if rank == 2:
             return g.Squeeze(y, [0])
@@ -213,6 +215,9 @@ class Sliding(Primitive):
 
 class Windowed(Sliding):
     """Windows: a convolution or a pooling."""
+
+    padded_low: ClassVar[bool] = False
+    """Whether what is around the input is lower than everything, rather than 0."""
 
     def windows(self, options: Options) -> list[Window]:
         """The windows along each axis. A pooling's stride is its kernel where it is not given."""
@@ -252,6 +257,36 @@ class Windowed(Sliding):
 
     def sizes(self, call: Application) -> list[Num]:
         return [w.count(n) for w, n in zip(self.windows(call.options), self.lengths(call.shape(0)), strict=True)]
+
+    def states(self, node: OpNode) -> Sequence[State]:
+        """Of windows that end at the own place: the places before it; for a largest, whether they exist."""
+        x, window = first_input(node), self.windows(node.options)[0]
+        axis, reach = x.rank - 2, int(window.reach)
+        causal = equals(window.stride, 1) and equals(window.after, 0) and int(window.before) == reach
+        if self.spatial != 1 or not causal or not reach or axis == 0:
+            return ()
+        kept = (*x.shape[:axis], num(reach), x.shape[-1])
+        flags = (State("exists", (*x.shape[:axis], num(reach), num(1)), x.dtype, axis),) if self.padded_low else ()
+        return (State("window", kept, x.dtype, axis), *flags)
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        x, reach = first_input(node), int(self.windows(node.options)[0].reach)
+        axis, rank = x.rank - 2, x.rank
+        both = g.Concat(past[0], g.gated(g.arg(0), 0, rank, axis), axis=axis)
+        kept = [g.tail(both, reach, rank, axis)]
+        if self.padded_low:
+            ones = g.Expand(1.0, g.Concat(g.Shape(g.arg(0), start=0, end=rank - 1), [1], axis=0))
+            exists = g.Concat(past[1], g.gated(g.cast(ones, x.dtype), 0, rank, axis), axis=axis)
+            kept.append(g.tail(exists, reach, rank, axis))
+            both = g.Where(g.Greater(exists, 0), both, -math.inf)
+        return self.over(node, g, both, [(0, 0)]), kept
+
+    def over(self, node: OpNode, g: OnnxScope, x: Any, sides: Sequence[tuple[int, int]]) -> Any:
+        """The windows over x, with so many places of padding before and after each axis."""
+        raise TypeError(f"{type(self).__name__} does not say what its windows do")
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return self.over(node, g, g.arg(0), [(int(w.before), int(w.after)) for w in self.windows(node.options)])
 
     def reads_of_windows(self, node: OpNode, channels: At | None) -> Sequence[Reads]:
         axes = self.axes(first_input(node).rank)
@@ -295,16 +330,16 @@ class Convolution(Windowed):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return self.reads_of_windows(node, EVERYWHERE)
 
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+    def over(self, node: OpNode, g: OnnxScope, x: Any, sides: Sequence[tuple[int, int]]) -> Any:
         found = self.windows(node.options)
         attributes = {
             "kernel_shape": [int(w.kernel) for w in found],
             "strides": [int(w.stride) for w in found],
             "dilations": [int(w.dilation) for w in found],
-            "pads": [int(w.before) for w in found] + [int(w.after) for w in found],
+            "pads": [before for before, _ in sides] + [after for _, after in sides],
             "group": int(number(node, "groups")),
         }
-        return self.onnx_applied(node, g, lambda x: g.Conv(x, *self.onnx_weights(node, g), **attributes))
+        return self.onnx_applied(node, g, lambda x: g.Conv(x, *self.onnx_weights(node, g), **attributes), x)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         found, padding, uneven = self.windows(node.options), "", False
@@ -334,6 +369,10 @@ class Pooling(Windowed):
 
     function: ClassVar[str]
 
+    @property
+    def padded_low(self) -> bool:
+        return self.function == "max"
+
     def check(self, call: Application) -> None:
         super().check(call)
         for window in self.windows(call.options):
@@ -350,11 +389,11 @@ class Pooling(Windowed):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return self.reads_of_windows(node, same(self.channel_axis(first_input(node).rank)))
 
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+    def over(self, node: OpNode, g: OnnxScope, x: Any, sides: Sequence[tuple[int, int]]) -> Any:
         """Time and channels are the last two axes as height and width are, and of channels a window holds one."""
-        found, x, rank = self.windows(node.options), with_kernel(g, g.arg(0)), first_input(node).rank
+        found, x, rank = self.windows(node.options), with_kernel(g, x), first_input(node).rank
         aside = [1] * (2 - len(found))
-        before, after = ([int(n) for n in sides] for sides in zip(*((w.before, w.after) for w in found), strict=True))
+        before, after = (list(ends) for ends in zip(*sides, strict=True))
         none = [0] * len(aside)
         attributes: dict[str, Any] = {
             "kernel_shape": [int(w.kernel) for w in found] + aside,
@@ -367,7 +406,7 @@ class Pooling(Windowed):
         if rank < 4:
             x = g.Unsqueeze(x, list(range(4 - rank)))
         elif rank > 4:
-            x = g.Reshape(x, [0, -1, g.size(0, -2), g.size(0, -1)])
+            x = g.Reshape(x, [0, -1, g.dimension(x, -2), g.size(0, -1)])
         y = (g.AveragePool if self.function == "avg" else g.MaxPool)(x, **attributes)
         if rank < 4:
             return g.Squeeze(y, list(range(4 - rank)))

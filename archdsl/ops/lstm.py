@@ -41,6 +41,7 @@ class Lstm(Layer):
         "(x: [batch, time, inputs], h: [batch, hidden] = none, c: [batch, hidden] = none) -> [batch, time, hidden]"
     )
     gates = 4
+    carried = ("h", "c")
     order = (0, 3, 1, 2)
     examples = (
         Example("x -> lstm(6)"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.graph import OpNode
-from archdsl.ir.op import PLUS, TIMES, Application, Code, Example, OnnxScope, Primitive, TorchScope
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import PLUS, TIMES, Application, Code, Example, OnnxScope, Primitive, State, TorchScope
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import demand_floats
 from archdsl.ops._onnx import in_square, zeros
@@ -50,11 +50,25 @@ class SelectiveScan(Primitive):
     def dtypes(self, call: Application) -> Sequence[str]:
         return (promoted(call.inputs[::5]),)
 
+    def states(self, node: OpNode) -> Sequence[State]:
+        x, a = node.inputs[0], node.inputs[2]
+        assert isinstance(x, Value)
+        assert isinstance(a, Value)
+        return (State("h", (x.shape[0], *a.shape), "float32", 1),)
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return self.scanned(node, g, None)[0]
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        y, last = self.scanned(node, g, past[0])
+        return y, [last]
+
+    def scanned(self, node: OpNode, g: OnnxScope, start: Any) -> tuple[Any, Any]:
         """By chunks, all at once, then the states between them, then all again, from these. Only states of one place
         in each chunk, not those of all places, are in memory."""
         kind, chunks = g.dtype(g.arg(0)), in_square(g, g.size(0, 1))
-        x, delta, b, c = (g.arg(i, "float32") for i in (0, 1, 3, 4))
+        x, b, c = (g.arg(i, "float32") for i in (0, 3, 4))
+        delta = g.gated(g.arg(1, "float32"), 0.0, 3, 1)  # where it is 0 a state stays as it is
         x, delta, b, c = (chunks.cut(g, t, 3) for t in (g.Mul(delta, x), delta, b, c))
         a = g.arg(2, "float32")
         x, delta, b, c = (g.Unsqueeze(t, [axis]) for t, axis in ((x, -1), (delta, -1), (b, -2), (c, -1)))
@@ -69,14 +83,14 @@ class SelectiveScan(Primitive):
         nothing = g.Expand(g.constant(0.0, "float32"), [chunks.count, g.size(0, 0), g.Shape(a)])
         (sums,) = g.scan(lambda h, *slices: (step(h, *slices),), [nothing], [delta, x, b], axis=0)
         products = g.Exp(g.Mul(g.ReduceSum(delta, [0], keepdims=0), a))
-        first = zeros(g, sums, 1)
-        _, states = g.scan(lambda h, p, s: (g.Add(g.Mul(p, h), s), h), [first], [products, sums], axis=0)
+        first = zeros(g, sums, 1) if start is None else start
+        last, states = g.scan(lambda h, p, s: (g.Add(g.Mul(p, h), s), h), [first], [products, sums], axis=0)
         _, y = g.scan(read, [states], [delta, x, b, c], axis=0)
         y = g.cast(chunks.joined(g, g.Squeeze(y, [-1]), 3), kind)
         if not g.has(5):
-            return y
+            return y, last
         own = node.outputs[0].dtype
-        return g.Add(g.cast(y, own), g.Mul(g.arg(5, own), g.arg(0, own)))
+        return g.Add(g.cast(y, own), g.Mul(g.arg(5, own), g.arg(0, own))), last
 
     def torch(self, node: OpNode, e: TorchScope) -> Code:
         e.helper(LINEAR_RECURRENCE)

@@ -14,6 +14,7 @@ from archdsl.ops._common import axis_of, first_input, from_right, place, written
 class Squeeze(Primitive):
     """An axis of size 1 is left out."""
 
+    by_rows = True
     signature = "squeeze(axis: int)(x: [...]) -> [...]"
     examples = (Example("x -> squeeze(1)", "x: [2, 1, 8]"), Example("x -> squeeze(-1)", "x: [2, 5, 1]"))
 

@@ -14,6 +14,7 @@ from archdsl.ops._common import axis_of, first_input, from_right, place, written
 class Unsqueeze(Primitive):
     """A new axis of size 1, which is `axis` of the result."""
 
+    by_rows = True
     signature = "unsqueeze(axis: int)(x: [...]) -> [...]"
     examples = (Example("x -> unsqueeze(1)"), Example("x -> unsqueeze(-1)"), Example("x -> unsqueeze(0)", "x: [5]"))
 

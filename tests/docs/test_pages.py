@@ -1,4 +1,4 @@
-"""README and tutorial: every file, command, excerpt and program of theirs is what really comes out (see pages.py)."""
+"""README, tutorial and the page on ONNX: every file, command, excerpt and program of theirs is what really comes out (see pages.py)."""
 
 import ast
 import doctest
@@ -14,7 +14,7 @@ from archdsl import torch_source
 from archdsl.cli import app
 from docs.pages import ROOT, Block, blocks, rewrite
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "onnx.md"]
 
 
 def output_of(command: str) -> str:

@@ -70,9 +70,9 @@ def gated_count(experts: int) -> int:
     return 2 * lstm + experts * 2 * 512 * 1024 + 2 * 512 * experts + 2 * 793_471 * 512 + 793_471
 
 
-PAIR = {width: 28 * width**2 + (8 + 5 + 5) * width + 10 * width for width in (512, 1024)}
-"""A layer of an encoder and one of a decoder: 12 and 16 width² weights, biases of three attentions (4 each) and two
-feed-forwards (5 each), five norms."""
+PAIR = {width: 28 * width**2 + (3 * 4 + 2 * 5) * width + 5 * 2 * width for width in (512, 1024)}
+"""A layer of an encoder and one of a decoder: 12 and 16 width² weights, biases of three attentions (4 each) and
+two feed-forwards (5 each), five norms."""
 
 # As `transformers` counts its class for the released configuration, unless said otherwise.
 PUBLISHED = {
@@ -131,8 +131,7 @@ PUBLISHED = {
     # A layer of 4 width² + 3 * 32,768 width weights, 4 width + 2 * 32,768 + width biases and two norms.
     "glm_130b:glm_130b": 128_697_794_560,
     "glm_130b:glm_130b_prefix": 128_697_794_560,
-    "glm_130b:glm_100_layers": 128_697_794_560
-    + 30 * (4 * 12_288**2 + 3 * 32_768 * 12_288 + 9 * 12_288 + 2 * 32_768),
+    "glm_130b:glm_100_layers": 128_697_794_560 + 30 * (4 * 12_288**2 + 3 * 32_768 * 12_288 + 9 * 12_288 + 2 * 32_768),
     # The paper says 863M, 3.2B and 3.8B.
     "deepnet:deepnet_200": 100 * PAIR[512] + 250_000 * 512,
     "deepnet:deepnet_200_wide": 100 * PAIR[1024] + 250_000 * 1024,
@@ -178,9 +177,9 @@ LINES = {"gpt2": 20, "llama3": 18, "mixtral": 20, "deepseek_v3": 30}
 def test_every_model_has_a_count_and_tiny_settings() -> None:
     stems = {name.partition(":")[0] for name in TINY}
     assert set(TINY) == set(PUBLISHED)
-    assert {f"{stem}:{e.name}" for e in archdsl.api.list_zoo() if (stem := e.file.removesuffix(".arch")) in stems} == set(
-        TINY
-    )
+    assert {
+        f"{stem}:{e.name}" for e in archdsl.api.list_zoo() if (stem := e.file.removesuffix(".arch")) in stems
+    } == set(TINY)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -422,7 +421,9 @@ def test_logits_are_those_of_transformers(case: Case) -> None:
 def test_the_second_token_is_predicted_from_the_last_layer_and_the_next_token() -> None:
     """DeepSeek-V3, equations 21 to 23: the reference's fourth layer stands for the module's."""
     theirs: Any = tiny("DeepseekV3ForCausalLM", "DeepseekV3Config", dict(SMALL_V3, num_hidden_layers=4))
-    ahead: Any = tiny("DeepseekV3Model", "DeepseekV3Config", dict(SMALL_V3, first_k_dense_replace=0, num_hidden_layers=1))
+    ahead: Any = tiny(
+        "DeepseekV3Model", "DeepseekV3Config", dict(SMALL_V3, first_k_dense_replace=0, num_hidden_layers=1)
+    )
     ahead.layers[0].load_state_dict(theirs.model.layers[3].state_dict())
     del theirs.model.layers[3:]
     theirs.config.num_hidden_layers = 3

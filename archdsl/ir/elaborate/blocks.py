@@ -151,6 +151,9 @@ class Blocks(Elaboration):
             # A number that was not given is the default's own, unless the body computes it from others.
             if isinstance(value, Num) and name not in bind and isinstance(value.expr, Var) and name not in block.local:
                 bind[name] = literal(value.value) if not isinstance(value.value, Poly) else value.expr
+        for value in args.values():
+            if isinstance(value, Instance) and value.owner is frame:
+                bind = {**value.joined, **bind}  # what the block reads of it: `table.width`
         names = outward_names(block, bind)
         inputs = tuple(_caller_input(name, template.target, tensors, named) for name in block.tensor_names)
         contexts = frame.contexts_at(block.contexts, names)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from archdsl.diagnostics import did_you_mean, error
 from archdsl.ir import masks
 from archdsl.ir.elaborate.base import Elaboration
 from archdsl.ir.elaborate.headers import hypers_of
+from archdsl.ir.elaborate.primitives import joined_names
 from archdsl.ir.elaborate.scope import (
     MISSING,
     POISON,
@@ -113,7 +115,8 @@ class Names(Elaboration):
         head, _, key = name.rpartition(".")
         value = self.lookup(head, scope, span)
         if isinstance(value, Instance):
-            value = value.template
+            here = value.owner is scope.frame
+            value = value.template if here else replace(value.template, args=joined_names(value, value.template.args))
         if not isinstance(value, Template):
             raise error("E0206", f"`{head}` is {kind_of(value)}: it has no hyper-parameters to read", span)
         hypers = hypers_of(value)

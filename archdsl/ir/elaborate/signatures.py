@@ -212,7 +212,7 @@ def _new_name(name: str, size: Num, scope: Scope) -> Num:
     frame = scope.frame
     if not scope.body.inline and size.static and dims.free_names(size.expr) and size.expr != Var(name):
         frame.local.setdefault(name, size.expr)
-    return size.named(name) if size.static and name in frame.local else size
+    return size.named(name) if size.static and frame.local.get(name) == size.expr else size
 
 
 def _size_labels(dim: ast.Expr, size: Num, wanted: Num, span: Span) -> list[Label]:

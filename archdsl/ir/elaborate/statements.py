@@ -105,9 +105,10 @@ class Statements(Elaboration):
             and dims.free_names(value.expr)
             and value.expr != Var(s.name)
         ):
-            scope.frame.local[s.name] = value.expr
+            # Of the turns of a loop that differ, only the first can have the name in the emitted class.
+            known = scope.frame.local.setdefault(s.name, value.expr)
             self.remember_exact(scope.frame, value)
-            value = value.named(s.name)
+            value = value.named(s.name) if known == value.expr else value
         scope.vars[s.name] = value
 
     def _assign(self, s: ast.Assign, scope: Scope) -> None:
