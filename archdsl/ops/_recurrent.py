@@ -41,6 +41,8 @@ class Layer(Primitive):
     own_type = True
 
     gates: ClassVar[int]
+    carried: ClassVar[tuple[str, ...]] = ("h",)
+    """What one step hands to the next."""
     order: ClassVar[tuple[int, ...]]
     """Which of torch's gates stands where in ONNX."""
 

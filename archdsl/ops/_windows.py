@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -216,9 +215,6 @@ class Sliding(Primitive):
 class Windowed(Sliding):
     """Windows: a convolution or a pooling."""
 
-    padded_low: ClassVar[bool] = False
-    """Whether what is around the input is lower than everything, rather than 0."""
-
     def windows(self, options: Options) -> list[Window]:
         """The windows along each axis. A pooling's stride is its kernel where it is not given."""
         count, word = self.spatial, padding_word(options)
@@ -257,36 +253,6 @@ class Windowed(Sliding):
 
     def sizes(self, call: Application) -> list[Num]:
         return [w.count(n) for w, n in zip(self.windows(call.options), self.lengths(call.shape(0)), strict=True)]
-
-    def states(self, node: OpNode) -> Sequence[State]:
-        """Of windows that end at the own place: the places before it; for a largest, whether they exist."""
-        x, window = first_input(node), self.windows(node.options)[0]
-        axis, reach = x.rank - 2, int(window.reach)
-        causal = equals(window.stride, 1) and equals(window.after, 0) and int(window.before) == reach
-        if self.spatial != 1 or not causal or not reach or axis == 0:
-            return ()
-        kept = (*x.shape[:axis], num(reach), x.shape[-1])
-        flags = (State("exists", (*x.shape[:axis], num(reach), num(1)), x.dtype, axis),) if self.padded_low else ()
-        return (State("window", kept, x.dtype, axis), *flags)
-
-    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        x, reach = first_input(node), int(self.windows(node.options)[0].reach)
-        axis, rank = x.rank - 2, x.rank
-        both = g.Concat(past[0], g.gated(g.arg(0), 0, rank, axis), axis=axis)
-        kept = [g.tail(both, reach, rank, axis)]
-        if self.padded_low:
-            ones = g.Expand(1.0, g.Concat(g.Shape(g.arg(0), start=0, end=rank - 1), [1], axis=0))
-            exists = g.Concat(past[1], g.gated(g.cast(ones, x.dtype), 0, rank, axis), axis=axis)
-            kept.append(g.tail(exists, reach, rank, axis))
-            both = g.Where(g.Greater(exists, 0), both, -math.inf)
-        return self.over(node, g, both, [(0, 0)]), kept
-
-    def over(self, node: OpNode, g: OnnxScope, x: Any, sides: Sequence[tuple[int, int]]) -> Any:
-        """The windows over x, with so many places of padding before and after each axis."""
-        raise TypeError(f"{type(self).__name__} does not say what its windows do")
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return self.over(node, g, g.arg(0), [(int(w.before), int(w.after)) for w in self.windows(node.options)])
 
     def reads_of_windows(self, node: OpNode, channels: At | None) -> Sequence[Reads]:
         axes = self.axes(first_input(node).rank)
@@ -330,7 +296,25 @@ class Convolution(Windowed):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return self.reads_of_windows(node, EVERYWHERE)
 
+    def states(self, node: OpNode) -> Sequence[State]:
+        """Of windows that end at the own place: the places before it."""
+        x, window = first_input(node), self.windows(node.options)[0]
+        axis, reach = x.rank - 2, int(window.reach)
+        causal = equals(window.stride, 1) and equals(window.after, 0) and int(window.before) == reach
+        if self.spatial != 1 or not causal or not reach or axis == 0:
+            return ()
+        return (State("conv", (*x.shape[:axis], num(reach), x.shape[-1]), x.dtype, axis),)
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        rank, axis, reach = first_input(node).rank, first_input(node).rank - 2, int(self.windows(node.options)[0].reach)
+        both = g.Concat(past[0], g.gated(g.arg(0), 0, rank, axis), axis=axis)
+        return self.over(node, g, both, [(0, 0)]), [g.tail(both, reach, rank, axis)]
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return self.over(node, g, g.arg(0), [(int(w.before), int(w.after)) for w in self.windows(node.options)])
+
     def over(self, node: OpNode, g: OnnxScope, x: Any, sides: Sequence[tuple[int, int]]) -> Any:
+        """The windows over x, with so many zeros before and after each axis."""
         found = self.windows(node.options)
         attributes = {
             "kernel_shape": [int(w.kernel) for w in found],
@@ -369,10 +353,6 @@ class Pooling(Windowed):
 
     function: ClassVar[str]
 
-    @property
-    def padded_low(self) -> bool:
-        return self.function == "max"
-
     def check(self, call: Application) -> None:
         super().check(call)
         for window in self.windows(call.options):
@@ -389,11 +369,11 @@ class Pooling(Windowed):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return self.reads_of_windows(node, same(self.channel_axis(first_input(node).rank)))
 
-    def over(self, node: OpNode, g: OnnxScope, x: Any, sides: Sequence[tuple[int, int]]) -> Any:
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """Time and channels are the last two axes as height and width are, and of channels a window holds one."""
-        found, x, rank = self.windows(node.options), with_kernel(g, x), first_input(node).rank
+        found, x, rank = self.windows(node.options), with_kernel(g, g.arg(0)), first_input(node).rank
         aside = [1] * (2 - len(found))
-        before, after = (list(ends) for ends in zip(*sides, strict=True))
+        before, after = ([int(n) for n in sides] for sides in zip(*((w.before, w.after) for w in found), strict=True))
         none = [0] * len(aside)
         attributes: dict[str, Any] = {
             "kernel_shape": [int(w.kernel) for w in found] + aside,
@@ -406,7 +386,7 @@ class Pooling(Windowed):
         if rank < 4:
             x = g.Unsqueeze(x, list(range(4 - rank)))
         elif rank > 4:
-            x = g.Reshape(x, [0, -1, g.dimension(x, -2), g.size(0, -1)])
+            x = g.Reshape(x, [0, -1, g.size(0, -2), g.size(0, -1)])
         y = (g.AveragePool if self.function == "avg" else g.MaxPool)(x, **attributes)
         if rank < 4:
             return g.Squeeze(y, list(range(4 - rank)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx
 import pytest
 import torch
+from onnx_tools import distance, onnx_bytes, run
+from ops.test_contract import CASES, NAMES, compiled, inputs_of, outputs_of
 
 from archdsl.ir.op import Example, Primitive
 from archdsl.ops import registry
-from onnx_tools import distance, onnx_bytes, run
-from ops.test_contract import CASES, NAMES, compiled, inputs_of, outputs_of
 
 TOLERANCE = 2e-5
 

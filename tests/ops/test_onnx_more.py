@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import Any
 
@@ -25,7 +24,7 @@ INF, NAN = float("inf"), float("nan")
 
 def given(text: str, **inputs: Tensor) -> tuple[list[Any], list[Tensor]]:
     """What onnxruntime and PyTorch make of it."""
-    model, module = model_of(text)
+    _, module = model_of(text)
     return list(run(exported(text), inputs)), outputs_of(module, inputs)
 
 
@@ -134,3 +133,141 @@ def test_one_graph_serves_all_sizes(text: str) -> None:
         for y, z in zip(ours, theirs, strict=True):
             assert str(y.dtype) == str(z.dtype).removeprefix("torch.")
             assert distance(y, z) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "use", ["fill(1 / time, time)", "zeros(time) + time / 3", "where(zeros(time) > 0, 0, time / 3)"]
+)
+def test_a_fraction_of_a_size_is_a_real_number(use: str) -> None:
+    ours, theirs = given(f"(x: [batch, time, 8]) {{ return {use} }}", x=torch.zeros(1, 4, 8))
+    expected = torch.full((4,), 1 / 4 if use.startswith("fill") else 4 / 3)
+    torch.testing.assert_close(theirs[0], expected)
+    torch.testing.assert_close(torch.from_numpy(ours[0]), expected)
+
+
+@pytest.mark.parametrize("use", ["flatten(1)", "unflatten(-1, 2, 4)", "flatten(0, 1)", "unflatten(1, time / 2, 2)"])
+def test_sizes_of_a_reshape_are_copied_or_follow_from_the_others(use: str) -> None:
+    proto = onnx.load_from_string(exported(f"(x: [batch, time, 8]) {{ return x -> {use} }}"))
+    assert [n.op_type for n in proto.graph.node] == ["Reshape", "Identity"]
+
+
+# --- half precision ---------------------------------------------------------------------------------------------------
+
+HALF = [p for p in CASES if "bfloat16" not in p.values[1].expression]
+
+
+@pytest.mark.parametrize(("name", "example"), HALF)
+def test_float16_gives_what_float32_gives(name: str, example: Example) -> None:
+    """Of the same inputs, rounded to half precision."""
+    model, module = compiled(example)
+    inputs = {k: t.half() if t.is_floating_point() else t for k, t in inputs_of(model, example).items()}
+    wide = {k: t.float() if t.is_floating_point() else t for k, t in inputs.items()}
+    found = run(onnx_bytes(model, module, dtype="float16"), inputs)
+    for ours, theirs in zip(found, outputs_of(module, wide), strict=True):
+        assert distance(ours, theirs) < 3e-3
+
+
+@pytest.mark.parametrize(("name", "example"), CASES)
+def test_a_graph_in_bfloat16_is_sound(name: str, example: Example) -> None:
+    """Its types fit, which onnx checks. onnxruntime runs it on CUDA alone."""
+    model, module = compiled(example)
+    proto = onnx.load_from_string(onnx_bytes(model, module, dtype="bfloat16"))
+    narrow = [o.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16 for o in proto.graph.output]
+    assert narrow == [v.dtype in ("float", "bfloat16") for _, v in model.outputs]
+
+
+def test_what_has_no_kernel_in_bfloat16_is_computed_in_float32() -> None:
+    text = "(x: [batch, 8]) { v, i = x -> clamp(-1, 1) -> topk(3) return v, mean(x), x < 1, log_sigmoid(x) }"
+    proto = onnx.load_from_string(onnx_bytes(*model_of(text), dtype="bfloat16"))
+    types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(proto).graph.value_info}
+    asked = {"Clip", "TopK", "ReduceMean", "Less", "Softplus"}
+    found = {n.op_type: types[n.input[0]] for n in proto.graph.node if n.op_type in asked}
+    assert found == dict.fromkeys(asked, onnx.TensorProto.FLOAT)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+WHOLE = torch.tensor([-7, -6, -1, 0, 1, 5, 6, 7])
+REAL = torch.tensor([-INF, -7.5, -6.0, -1e-3, -0.0, 0.0, 0.25, 6.0, 7.5, INF, NAN])
+
+
+@pytest.mark.parametrize("op", ["//", "%"])
+@pytest.mark.parametrize("divisor", [2, -2, 3, -5])
+def test_whole_numbers_are_divided_rounding_down(op: str, divisor: int) -> None:
+    equal(f"(ids: int[n]) {{ return ids {op} {divisor} }}", ids=WHOLE)
+    by = torch.tensor([1, -1, divisor, 100])
+    equal(f"(ids: int[n, 1], by: int[m]) {{ return ids {op} by }}", ids=WHOLE[:, None], by=by)
+
+
+@pytest.mark.parametrize("op", ["//", "%"])
+def test_real_numbers_are_divided_rounding_down(op: str) -> None:
+    """By zero and by infinity too."""
+    equal(f"(x: [n, 1], by: [m]) {{ return x {op} by }}", x=REAL[:, None], by=REAL)
+    equal(f"(x: [n]) {{ return x {op} 0.1 }}", x=torch.tensor([-1.0, -0.3, 0.3, 0.7, 1.0, 12.3]))
+
+
+@pytest.mark.parametrize("exponent", ["2", "3", "0.5", "-0.5", "-1", "-2", "-3", "4", "1.5", "0"])
+def test_powers_of_real_numbers(exponent: str) -> None:
+    equal(f"(x: [n]) {{ return x ** {exponent} }}", x=REAL)
+
+
+def test_powers_of_whole_numbers() -> None:
+    """Exact, and 0 where the exponent is below 0 but for 1 and -1."""
+    for n in (0, 1, 2, 7, 39):
+        equal(f"(ids: int[n]) {{ return ids ** {n} }}", ids=torch.tensor([-3, -2, -1, 0, 1, 2, 3]))
+    exponent = torch.tensor([-3, -2, -1, 0, 1, 2, 5])
+    base = torch.tensor([[-3], [-2], [-1], [0], [1], [2], [3]])
+    equal("(a: int[n, 1], b: int[m]) { return a ** b }", a=base, b=exponent)
+    equal("(b: int[m]) { return 2 ** b }", b=exponent.abs())
+
+
+@pytest.mark.parametrize("op", ["==", "!=", "<", "<=", ">", ">="])
+def test_comparisons(op: str) -> None:
+    yes = torch.tensor([True, False])
+    equal(f"(x: [n, 1], y: [m]) {{ return x {op} y }}", x=REAL[:, None], y=REAL)
+    equal(f"(ids: int[n], y: [n]) {{ return ids {op} y }}", ids=torch.tensor([1, 2, 3]), y=torch.tensor([1.0, 2.5, 2]))
+    equal(f"(ids: int[n]) {{ return ids {op} 1.5 }}", ids=WHOLE)
+    equal(f"(c: bool[n, 1], d: bool[n]) {{ return c {op} d }}", c=yes[:, None], d=yes)
+    equal(f"(c: bool[n], ids: int[n]) {{ return c {op} ids }}", c=yes, ids=torch.tensor([1, 1]))
+    equal(f"(c: bool[n]) {{ return c {op} 1 }}", c=yes)
+
+
+ROWS = torch.tensor([[-INF, -INF, -INF], [-INF, 1.0, 2.0], [INF, 0.0, 1.0], [100.0, 100.0, -100.0]])
+
+
+@pytest.mark.parametrize(
+    "use", ["logsumexp", "logsumexp(keep: true)", "max", "min(-1)", "log_softmax", "sum", "clamp(0, 3)", "log_sigmoid"]
+)
+def test_infinities(use: str) -> None:
+    equal(f"(x: [n, 3]) {{ return x -> {use} }}", x=ROWS)
+
+
+def test_of_equals_the_first_comes_first() -> None:
+    x = torch.tensor([[2.0, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+    for use in ("argsort", "argsort(descending: true)"):
+        ours, _ = given(f"(x: [n, 7]) {{ return x -> {use} }}", x=x)
+        expected = x.sort(dim=-1, descending="descending" in use, stable=True).indices
+        assert torch.equal(torch.from_numpy(ours[0]), expected)
+    equal("(x: [n, 7]) { return argmax(x) }", x=x)
+    equal("(ids: int[n]) { return argmax(ids) }", ids=torch.tensor([1, 4, 4, 2]))
+
+
+def test_values_that_go_to_one_place_are_added() -> None:
+    places = torch.tensor([[0, 0, 2, 0]])
+    for kind, dtype in (("", torch.float32), ("int", torch.int64)):
+        text = f"(x: {kind}[n, 3], places: int[n, 4], y: {kind}[n, 4]) {{ return scatter_add(x, places, y) }}"
+        equal(text, x=torch.ones(1, 3, dtype=dtype), places=places, y=torch.tensor([[1, 2, 4, 8]], dtype=dtype))
+
+
+def test_truth_values_are_scattered() -> None:
+    equal(
+        "(x: bool[n, 3], places: int[n, 2], y: bool[n, 2]) { return scatter(x, places, y) }",
+        x=torch.tensor([[True, False, True]]),
+        places=torch.tensor([[1, 2]]),
+        y=torch.tensor([[True, False]]),
+    )
+
+
+def test_casts_of_odd_numbers() -> None:
+    equal("(x: [n]) { return x -> cast(int) }", x=torch.tensor([-1.9, -0.5, 0.5, 1.9, 3.0]))
+    equal("(x: [n]) { return x -> cast(bool) }", x=torch.tensor([-0.1, 0.0, -0.0, 1e-30, NAN]))

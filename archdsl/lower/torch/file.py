@@ -294,7 +294,8 @@ def _as_written(value: Num) -> str:
 
 
 def _mentions(text: str, name: str) -> bool:
-    return re.search(rf"\b{name}\b", text) is not None
+    """Whether a text reads a name: neither an attribute nor the keyword of an argument is one."""
+    return re.search(rf"(?<![.\w]){name}\b(?!=[^=])", text) is not None
 
 
 def _docstring(block: Block) -> str:
