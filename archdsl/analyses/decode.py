@@ -365,12 +365,12 @@ class _Planner:
         found = self.found
         graph: nx.DiGraph[Any] = nx.DiGraph()
         chain: dict[FlatOp, None] = {}
-        seen: set[Value] = set()
+        seen: dict[Value, None] = {}
 
         def visit(value: Value) -> None:
             if value in seen:
                 return
-            seen.add(value)
+            seen[value] = None
             graph.add_edge(("in", value), ("out", value), capacity=_width(value, self.time))
             maker = found.makers.get(value)
             if not isinstance(maker, FlatOp) or not maker.node.op.is_linear_map(maker.node):
@@ -388,7 +388,8 @@ class _Planner:
         size, (near, _) = nx.minimum_cut(graph, "source", "sink")
         if NARROWER * size > sum(_width(v, self.time) for v in values):
             return
-        base = [v for v in seen if ("in", v) in near and ("out", v) not in near]
+        order = {v: i for i, n in enumerate(found.step.nodes) for v in n.outputs}
+        base = [v for v in sorted(seen, key=lambda v: order.get(v, -1)) if ("in", v) in near and ("out", v) not in near]
         users = [n for n in found.step.nodes if n is not node]
         if any(
             found.needs.get((n, i)) and ALL in found.needs[n, i]
@@ -403,7 +404,7 @@ class _Planner:
             del found.caches[value]
         for i, value in enumerate(base):
             axis = self.axes(value)[0]
-            role = "latent" if i == 0 else value.name or f"latent_{i + 1}"
+            role = value.name or ("latent" if i == 0 else f"latent_{i + 1}")
             found.caches.setdefault(value, Cache(value, axis, role, layer))
         found.latents[node] = Latent(tuple(base), inside)
 
@@ -442,12 +443,12 @@ def _own(read: At | None) -> int | None:
 
 
 def _linear(size: Num, time: Symbol) -> bool:
-    """Whether a size is some multiple of the length: it then holds whole places."""
+    """Whether a size is the length, or that of rows and places laid out one after another (`batch * time`)."""
     value = size.value
-    return isinstance(value, Poly) and all(
-        any(atom == time and power == 1 for atom, power in monomial) and coefficient.denominator == 1
-        for monomial, coefficient in value.terms
-    )
+    if not isinstance(value, Poly) or len(value.terms) != 1:
+        return False
+    monomial, coefficient = value.terms[0]
+    return coefficient == 1 and (time, 1) in monomial and all(isinstance(a, Symbol) and p == 1 for a, p in monomial)
 
 
 def _width(value: Value, time: Symbol) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from archdsl.ir.dims import Num
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import TIMES, Application, Code, Example, OnnxScope, TorchScope
 from archdsl.ops._common import Numeric, demand_divisor, remainder
@@ -31,6 +32,8 @@ class FloorDivide(Numeric):
         a, b = (g.cast(x, "float32") for x in g.args())
         rest, less = remainder(g, a, b)
         quotient = g.Round(g.Sub(g.Div(g.Sub(a, rest), b), g.cast(less, "float32")))
+        if isinstance(node.inputs[1], Num):  # which is not 0
+            return quotient
         return g.Where(g.Equal(b, 0.0), g.Div(a, b), quotient)
 
     def torch(self, node: OpNode, e: TorchScope) -> Code:

@@ -129,8 +129,8 @@ class Index(Primitive):
         if together:
             slices += [(axis, n, int(n) + 1 or None) for axis, n in places]
         if slices:
-            axes, starts, ends = zip(*slices, strict=True)
-            y = g.Slice(y, [0 if n is None else n for n in starts], [END if n is None else n for n in ends], axes)
+            axes, lows, highs = zip(*slices, strict=True)
+            y = g.Slice(y, [0 if n is None else n for n in lows], [END if n is None else n for n in highs], axes)
         if together:
             return g.Squeeze(y, [axis for axis, _ in places]) if places else y
         for axis, n in places:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.dims import Num, Shape
+from archdsl.ir.dims import Num, Shape, num
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.masks import Mask, ahead
 from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
@@ -72,11 +72,25 @@ class RelativeBias(Position):
         given = arguments(position)
         both_ways = given.get("bidirectional")
         both_ways = ahead(mask) != 0 if both_ways is None else both_ways
+        self.demand_far(call, given, both_ways)
         options = {**given, "bidirectional": both_ways, "heads": given.get("heads") or q.shape[-3]}
         inputs = (q.shape[-2], k.shape[-2])
         if isinstance(position, Instance):
             return q, k, call.once("relative_bias", "bias", inputs, instance=position, **options)
         return q, k, call.apply_position(position, inputs, options)
+
+    def demand_far(self, call: Application, given: dict[str, Any], both_ways: Any) -> None:
+        """The first half of the buckets are one distance each, the others share the rest up to `max_distance`."""
+        buckets, most = given.get("buckets", num(32)), given.get("max_distance", num(128))
+        if buckets.static and most.static:
+            near = int(buckets) // (4 if both_ways else 2)
+            if near < 1 or int(most) <= near:
+                raise call.error(
+                    "E0204",
+                    f"{buckets} buckets hold the first {near} distances one by one, and {most} is the last of all",
+                    option="position",
+                    help=f"make `max_distance` larger, or `buckets` fewer (at least {4 if both_ways else 2} of them)",
+                )
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         queries, keys = call.inputs

@@ -58,16 +58,17 @@ def close(found: Tensor, wanted: Tensor) -> None:
 
 
 def llama_count(layers: int, width: int, hidden: int, vocab: int, kv: float = 1) -> int:
-    """Queries and outputs, keys and values of `kv` of the width, three maps of the feed-forward, two norms; a last norm,
-    embedding and head."""
+    """Queries and outputs, keys and values of `kv` of the width, three maps of the feed-forward, two norms; a last
+    norm, embedding and head."""
     layer = 2 * width**2 + int(2 * kv * width**2) + 3 * width * hidden + 2 * width
     return layers * layer + width + 2 * vocab * width
 
 
-def gated_count(experts: int) -> int:
-    """Two LSTMs (section C.1), experts of about 1M weights, two maps of the gate; embedding, and a head with a bias."""
+def gated_count(experts: int, groups: int = 0) -> int:
+    """Two LSTMs (section C.1), experts of about 1M weights, two maps of the gate to experts and groups; embedding, and
+    a head with a bias."""
     lstm = 2 * 4 * 512**2 + 2 * 4 * 512
-    return 2 * lstm + experts * 2 * 512 * 1024 + 2 * 512 * experts + 2 * 793_471 * 512 + 793_471
+    return 2 * lstm + experts * 2 * 512 * 1024 + 2 * 512 * (experts + groups) + 2 * 793_471 * 512 + 793_471
 
 
 PAIR = {width: 28 * width**2 + (3 * 4 + 2 * 5) * width + 5 * 2 * width for width in (512, 1024)}
@@ -146,17 +147,21 @@ PUBLISHED = {
     "bloom:bloom_3b": 3_002_557_440,
     "bloom:bloom_7_1b": 7_069_016_064,
     "bloom:bloom_176b": 176_247_271_424,
-    # Without embedding and head the paper's Table 7 says 8.4M, 37.8M and 272.9M.
+    # Without embedding and head the paper's Table 7 says 8.4M, 37.8M, 272.9M, 272.9M, 1079.0M and 4303.4M.
     "sparsely_gated_moe:moe_4": gated_count(4),
     "sparsely_gated_moe:moe_32": gated_count(32),
     "sparsely_gated_moe:moe_256": gated_count(256),
+    "sparsely_gated_moe:moe_256_h": gated_count(256, 16),
+    "sparsely_gated_moe:moe_1024_h": gated_count(1024, 16),
+    "sparsely_gated_moe:moe_4096_h": gated_count(4096, 16),
     "mamba:mamba_130m": 129_135_360,
     "mamba:mamba_370m": 371_516_416,
     "mamba:mamba_790m": 793_204_224,
     "mamba:mamba_1_4b": 1_372_178_432,
     "mamba:mamba_2_8b": 2_768_345_600,
-    # A layer has message passing (2 width² + width), the mixer of Mamba (6 width² for its ends; 192 channels of 16 rates, a
-    # skip, 4 + 1 of the convolution, 6 + 32 selected, 6 + 1 of the step), 4 width² + 3 width and three norms.
+    # A layer has message passing (2 width² + width), the mixer of Mamba (6 width² for its ends; 192 channels of 16
+    # rates, a skip, 4 + 1 of the convolution, 6 + 32 selected, 6 + 1 of the step), a feed-forward (4 width² + 3 width)
+    # and three norms.
     "graph_mamba:graph_mamba": 4 * (12 * 96**2 + 10 * 96 + 192 * (16 + 1 + 5 + 38 + 7)) + 10 * 96 + 97 * 10,
 }
 ACTIVE = {
@@ -168,6 +173,9 @@ ACTIVE = {
     "mixtral:mixtral_8x22b": 39_161_468_928,
     "sparsely_gated_moe:moe_32": gated_count(32) - 28 * 2 * 512 * 1024,
     "sparsely_gated_moe:moe_256": gated_count(256) - 252 * 2 * 512 * 1024,
+    "sparsely_gated_moe:moe_256_h": gated_count(256, 16) - 252 * 2 * 512 * 1024,
+    "sparsely_gated_moe:moe_1024_h": gated_count(1024, 16) - 1020 * 2 * 512 * 1024,
+    "sparsely_gated_moe:moe_4096_h": gated_count(4096, 16) - 4092 * 2 * 512 * 1024,
 }
 """What one token meets, where experts are chosen."""
 LINES = {"gpt2": 20, "llama3": 18, "mixtral": 20, "deepseek_v3": 30}
@@ -177,9 +185,8 @@ LINES = {"gpt2": 20, "llama3": 18, "mixtral": 20, "deepseek_v3": 30}
 def test_every_model_has_a_count_and_tiny_settings() -> None:
     stems = {name.partition(":")[0] for name in TINY}
     assert set(TINY) == set(PUBLISHED)
-    assert {
-        f"{stem}:{e.name}" for e in archdsl.api.list_zoo() if (stem := e.file.removesuffix(".arch")) in stems
-    } == set(TINY)
+    files = [(e.file.removesuffix(".arch"), e.name) for e in archdsl.api.list_zoo()]
+    assert {f"{stem}:{name}" for stem, name in files if stem in stems} == set(TINY)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -421,9 +428,8 @@ def test_logits_are_those_of_transformers(case: Case) -> None:
 def test_the_second_token_is_predicted_from_the_last_layer_and_the_next_token() -> None:
     """DeepSeek-V3, equations 21 to 23: the reference's fourth layer stands for the module's."""
     theirs: Any = tiny("DeepseekV3ForCausalLM", "DeepseekV3Config", dict(SMALL_V3, num_hidden_layers=4))
-    ahead: Any = tiny(
-        "DeepseekV3Model", "DeepseekV3Config", dict(SMALL_V3, first_k_dense_replace=0, num_hidden_layers=1)
-    )
+    settings = dict(SMALL_V3, first_k_dense_replace=0, num_hidden_layers=1)
+    ahead: Any = tiny("DeepseekV3Model", "DeepseekV3Config", settings)
     ahead.layers[0].load_state_dict(theirs.model.layers[3].state_dict())
     del theirs.model.layers[3:]
     theirs.config.num_hidden_layers = 3
@@ -665,8 +671,43 @@ def test_the_prompt_is_read_in_both_directions() -> None:
 # --- the sparsely gated mixture of experts ----------------------------------------------------------------------------
 
 
-def gated(w: Weights, x: Tensor, top_k: int, experts: int) -> tuple[Tensor, dict[str, Tensor]]:
-    """Shazeer et al. (2017), equations 1 to 12 and section C.1, without noise and dropout, token by token."""
+def best_of(scores: Tensor, spread: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Equations 3 to 5 and 8 to 9 for one word: the weight of each expert, and how likely it is among the k best."""
+    kept = torch.full_like(scores, -torch.inf)
+    best = scores.argsort(descending=True)[:k]
+    kept[best] = scores[best]
+    others = [torch.cat((scores[:e], scores[e + 1 :])).sort(descending=True)[0] for e in range(len(scores))]
+    if k == len(scores):
+        return torch.softmax(kept, dim=0), torch.ones_like(scores)
+    bound = torch.stack([o[k - 1] for o in others])
+    return torch.softmax(kept, dim=0), torch.distributions.Normal(0.0, 1.0).cdf((scores - bound) / spread)
+
+
+def gate_of(w: Weights, words: Tensor, k: int, groups: int) -> tuple[Tensor, Tensor]:
+    """The weights of all experts for each word, and the load of each expert (equations 10 and 13)."""
+
+    def scores(name: str, word: Tensor) -> tuple[Tensor, Tensor]:
+        name = f"moe.router.{name}"
+        return w[f"{name}.gate.weight"] @ word, F.softplus(w[f"{name}.spread.weight"] @ word)
+
+    if not groups:
+        pairs = [best_of(*scores("scores", word), k) for word in words]
+        return torch.stack([gate for gate, _ in pairs]), torch.stack([chance for _, chance in pairs]).sum(0)
+    outer = [best_of(*scores("outer", word), 2) for word in words]
+    inner = []
+    for word in words:
+        clean, spread = scores("inner", word)
+        inner.append([best_of(c, s, 2) for c, s in zip(clean.chunk(groups), spread.chunk(groups), strict=True)])
+    gates = [torch.cat([o[g] * i[g][0] for g in range(groups)]) for (o, _), i in zip(outer, inner, strict=True)]
+    loads = []
+    for g in range(groups):
+        asked = [i[g][1] for (o, _), i in zip(outer, inner, strict=True) if o[g] > 0]
+        loads.append(sum(chance[g] for _, chance in outer) * torch.stack(asked).mean(0))
+    return torch.stack(gates), torch.cat(loads)
+
+
+def gated(w: Weights, x: Tensor, k: int, groups: int) -> tuple[Tensor, list[Tensor]]:
+    """Shazeer et al. (2017), section C.1, without noise and dropout: logits and the two losses."""
 
     def lstm(name: str, x: Tensor) -> Tensor:
         h = c = x.new_zeros(x.shape[0], 16)
@@ -680,45 +721,27 @@ def gated(w: Weights, x: Tensor, top_k: int, experts: int) -> tuple[Tensor, dict
             found.append(h)
         return torch.stack(found, dim=1)
 
-    def variation(x: Tensor) -> Tensor:
-        return x.var(unbiased=False) / x.mean() ** 2
-
     x = w["token_embedding.weight"][x]
     x = x + lstm("lower", x)
-    rows, answers, gates, chances = x.flatten(0, 1), [], [], []
-    for row in rows:
-        scores = row @ w["moe.router.gate.weight"].T
-        spread = F.softplus(row @ w["moe.router.spread.weight"].T)
-        kept = torch.full((experts,), -torch.inf)
-        best = scores.argsort(descending=True)[:top_k]
-        kept[best] = scores[best]
-        gate = torch.softmax(kept, dim=0)
-        up, down = w["moe.experts.up.weight"], w["moe.experts.down.weight"]
-        answers.append(sum((gate[e] * (down[e] @ torch.relu(up[e] @ row)) for e in range(experts)), torch.zeros(16)))
-        gates.append(gate)
-        if top_k < experts:
-            others = [torch.cat((scores[:e], scores[e + 1 :])).sort(descending=True)[0] for e in range(experts)]
-            bound = torch.stack([o[top_k - 1] for o in others])
-            chances.append(torch.distributions.Normal(0.0, 1.0).cdf((scores - bound) / spread))
-    losses = {"importance": 0.1 * variation(torch.stack(gates).sum(0))}
-    if chances:
-        losses["load"] = 0.1 * variation(torch.stack(chances).sum(0))
-    x = x + torch.sigmoid(torch.stack(answers).view(x.shape))
+    words = x.flatten(0, 1)
+    gates, load = gate_of(w, words, k, groups)
+    up, down = w["moe.experts.up.weight"], w["moe.experts.down.weight"]
+    answers = [down @ torch.relu(up @ word)[..., None] for word in words]  # of all experts: [experts, width, 1]
+    mixed = torch.stack([gate @ answer[..., 0] for gate, answer in zip(gates, answers, strict=True)])
+    x = x + torch.sigmoid(mixed.view(x.shape))
     x = x + lstm("upper", x)
-    return linear(w, "head", x), losses
+    return linear(w, "head", x), [0.1 * y.var(unbiased=False) / y.mean() ** 2 for y in (gates.sum(0), load)]
 
 
-@pytest.mark.parametrize(("name", "top_k", "experts"), [("moe_256", 2, 6), ("moe_4", 4, 4)])
-def test_gates_and_their_losses_are_those_of_the_paper(name: str, top_k: int, experts: int) -> None:
+@pytest.mark.parametrize(("name", "k", "groups"), [("moe_32", 2, 0), ("moe_256_h", 4, 4), ("moe_4", 4, 0)])
+def test_gates_and_their_losses_are_those_of_the_paper(name: str, k: int, groups: int) -> None:
     module = zoo.module(f"sparsely_gated_moe:{name}").eval()
     x = tokens(torch.Generator().manual_seed(1), 9)
-    wanted, terms = gated(weights_of(module), x, top_k, experts)
     losses: dict[str, Tensor] = {}
     with torch.no_grad():
+        wanted, terms = gated(weights_of(module), x, k, groups)
         close(module(x, losses), wanted)
-    assert len(losses) == len(terms)
-    for found, term in zip(losses.values(), terms.values(), strict=True):
-        close(found, term)
+    torch.testing.assert_close(torch.stack(list(losses.values())), torch.stack(terms), rtol=1e-5, atol=1e-7)
 
 
 def test_noise_chooses_other_experts_in_training_alone() -> None:
@@ -745,7 +768,7 @@ def test_noise_chooses_other_experts_in_training_alone() -> None:
 
 
 def graph_mamba(w: Weights, x: Tensor, adjacency: Tensor) -> Tensor:
-    """Node by node: neighbours averaged, then one state for each channel carried from the least to the most connected."""
+    """Node by node: neighbours averaged, then a state for each channel carried from the least to the most connected."""
 
     def norm(name: str, x: Tensor) -> Tensor:
         scaled = (x - w[f"{name}.running_mean"]) / torch.sqrt(w[f"{name}.running_var"] + 1e-5)

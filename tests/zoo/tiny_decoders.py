@@ -59,4 +59,5 @@ TINY: dict[str, dict[str, int]] = {
     "glm_130b:glm_130b_prefix": {k: v for k, v in _LLAMA.items() if k != "context"},
     # Where every expert is asked there is no load to balance.
     "sparsely_gated_moe:moe_4": dict(_GATED, experts=4, top_k=4),
+    **{f"sparsely_gated_moe:moe_{size}_h": dict(_GATED, experts=12, groups=4, top_k=4) for size in (256, 1024, 4096)},
 }

@@ -179,7 +179,12 @@ class Forward:
         """Names that only the running model knows, and their texts."""
         self.opening: list[str] = []
         self.set: dict[str, str] = {}
-        self.lines: list[Line] = [(i, self._filled(t)) for i, t in writer.written.forward]
+        self.taken: set[str] = set()
+        """Locals bound so far."""
+        self.lines: list[Line] = []
+        for indent, text in writer.written.forward:
+            self.lines.append((indent, self._filled(text)))
+            self.taken.update(re.findall(r"\w+", m[1]) if (m := re.match(r"([\w, ]+) = ", text)) else ())
 
     @property
     def settings(self) -> list[str]:
@@ -202,18 +207,21 @@ class Forward:
             size = self._filled(size)
             local = argument(name)
             often = self.counts[name] > 1 and "." not in name
-            if (often or self._changes(size)) and local not in self.writer.locals.holder:
+            if (often or self._changes(size, self.counts[name] == 1)) and local not in self.writer.locals.holder:
                 self.opening.append(f"{local} = {size}")
                 size = local
             self.sizes[name] = size
         return self.sizes[name]
 
-    def _changes(self, size: str) -> bool:
-        """Whether `x.size(1)` is another number where a later value has taken the name x."""
+    def _changes(self, size: str, once: bool) -> bool:
+        """Whether `x.size(1)` is another number where a later value has taken the name x; a size that is read `once` is
+        read in the line being filled."""
         found = re.fullmatch(r"(\w+)\.size\((\d+)\)", size)
         if found is None:
             return False
         name, axis = found[1], int(found[2])
+        if once and name not in self.taken:
+            return False
         held = [v for v, text in self.writer.locals.bound.items() if text == name]
         return any(v.rank <= axis or v.shape[axis].value != held[0].shape[axis].value for v in held[1:])
 

@@ -1,6 +1,6 @@
-"""DeepSeek-V3 671B: multi-head latent attention, three dense layers, then 58 MoE layers.
+"""DeepSeek-V3 (DeepSeek-AI, 2024): latent attention, 256 experts balanced by a bias, and a second token predicted.
 
-671,026,404,352 parameters. Made by archdsl 0.1.0 from deepseek_v3.arch (964f011cd9c2):
+671,026,404,352 parameters. Made by archdsl 0.1.0 from deepseek_v3.arch (495b476db0b0):
     archdsl compile deepseek_v3.arch:deepseek_v3 --to torch
 """
 
@@ -15,9 +15,23 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Config:
+    dense_layers: int = 3
+    sparse_layers: int = 58
+    width: int = 7168
+    heads: int = 128
+    q_rank: int = 1536
+    kv_rank: int = 512
+    nope_dim: int = 128
+    rope_dim: int = 64
+    v_dim: int = 128
+    hidden: int = 18_432
+    experts: int = 256
+    top_k: int = 8
+    expert_hidden: int = 2048
+    groups: int = 8
+    top_groups: int = 4
     vocab: int = 129_280
     context: int = 163_840
-    width: int = 7168
 
 
 class Groups(NamedTuple):
@@ -137,22 +151,20 @@ class LatentAttention(nn.Module):
     mla (std/attention.arch:54)
     """
 
-    def __init__(
-        self, config: Config, heads: int, kv_rank: int, nope_dim: int, rope_dim: int, v_dim: int, q_rank: int
-    ) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.heads = heads
-        self.kv_rank = kv_rank
-        self.rope_dim = rope_dim
-        self.nope_dim = nope_dim
-        self.v_dim = v_dim
-        self.q_down = nn.Linear(config.width, q_rank, bias=False)
-        self.q_norm = nn.RMSNorm(q_rank, eps=1e-6)
-        self.q_up = nn.Linear(q_rank, heads * (nope_dim + rope_dim), bias=False)
-        self.kv_down = nn.Linear(config.width, kv_rank + rope_dim, bias=False)
-        self.kv_norm = nn.RMSNorm(kv_rank, eps=1e-6)
-        self.kv_up = nn.Linear(kv_rank, heads * (nope_dim + v_dim), bias=False)
-        self.out = nn.Linear(heads * v_dim, config.width, bias=False)
+        self.heads = config.heads
+        self.kv_rank = config.kv_rank
+        self.rope_dim = config.rope_dim
+        self.nope_dim = config.nope_dim
+        self.v_dim = config.v_dim
+        self.q_down = nn.Linear(config.width, config.q_rank, bias=False)
+        self.q_norm = nn.RMSNorm(config.q_rank, eps=1e-6)
+        self.q_up = nn.Linear(config.q_rank, config.heads * (config.nope_dim + config.rope_dim), bias=False)
+        self.kv_down = nn.Linear(config.width, config.kv_rank + config.rope_dim, bias=False)
+        self.kv_norm = nn.RMSNorm(config.kv_rank, eps=1e-6)
+        self.kv_up = nn.Linear(config.kv_rank, config.heads * (config.nope_dim + config.v_dim), bias=False)
+        self.out = nn.Linear(config.heads * config.v_dim, config.width, bias=False)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
         q = self.q_norm(self.q_down(x))
@@ -192,11 +204,9 @@ class DenseLayer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
-        self.attention = LatentAttention(
-            config, heads=128, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128, q_rank=1536
-        )
+        self.attention = LatentAttention(config)
         self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
-        self.ffn = SwiGLU(config, hidden=18_432)
+        self.ffn = SwiGLU(config, hidden=config.hidden)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rope)
@@ -209,17 +219,15 @@ class SigmoidRouter(nn.Module):
     sigmoid_router (std/ffn.arch:69)
     """
 
-    def __init__(
-        self, config: Config, experts: int, top_k: int, groups: int = 1, top_groups: int = 1, scale: float = 1
-    ) -> None:
+    def __init__(self, config: Config, scale: float = 1) -> None:
         super().__init__()
-        assert experts % groups == 0, "the groups share the experts equally"
-        self.groups = groups
-        self.top_groups = top_groups
-        self.top_k = top_k
+        assert config.experts % config.groups == 0, "the groups share the experts equally"
+        self.groups = config.groups
+        self.top_groups = config.top_groups
+        self.top_k = config.top_k
         self.scale = scale
-        self.gate = nn.Linear(config.width, experts, bias=False)
-        self.balance = SelectionBias(experts)
+        self.gate = nn.Linear(config.width, config.experts, bias=False)
+        self.balance = SelectionBias(config.experts)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         scores = torch.sigmoid(self.gate(x).float())
@@ -231,17 +239,17 @@ class SigmoidRouter(nn.Module):
         return (weights * self.scale).type_as(x), chosen
 
 
-class ExpertSwiGLU(nn.Module):
+class SwiGLU2(nn.Module):
     """Gated by SiLU (Shazeer, 2020).
 
     swiglu (std/ffn.arch:16)
     """
 
-    def __init__(self, config: Config, hidden: int, expert_count: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.gate = GroupedLinear(expert_count, config.width, hidden, bias=False)
-        self.up = GroupedLinear(expert_count, config.width, hidden, bias=False)
-        self.down = GroupedLinear(expert_count, hidden, config.width, bias=False)
+        self.gate = GroupedLinear(config.experts, config.width, config.expert_hidden, bias=False)
+        self.up = GroupedLinear(config.experts, config.width, config.expert_hidden, bias=False)
+        self.down = GroupedLinear(config.experts, config.expert_hidden, config.width, bias=False)
 
     def forward(self, x: Tensor, groups: Groups) -> Tensor:
         return self.down(F.silu(self.gate(x, groups)) * self.up(x, groups), groups)
@@ -253,13 +261,13 @@ class MoE(nn.Module):
     moe (std/ffn.arch:26)
     """
 
-    def __init__(self, config: Config, experts: int, top_k: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        assert top_k <= experts, "a token goes to at most as many experts as there are"
-        self.num_experts = experts
-        self.router = SigmoidRouter(config, experts=experts, top_k=top_k, groups=8, top_groups=4, scale=2.5)
-        self.experts = ExpertSwiGLU(config, hidden=2048, expert_count=experts)
-        self.shared = SwiGLU(config, hidden=2048)
+        assert config.top_k <= config.experts, "a token goes to at most as many experts as there are"
+        self.num_experts = config.experts
+        self.router = SigmoidRouter(config, scale=2.5)
+        self.experts = SwiGLU2(config)
+        self.shared = SwiGLU(config, hidden=config.expert_hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         weights, chosen = self.router(x)
@@ -273,11 +281,9 @@ class SparseLayer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
-        self.attention = LatentAttention(
-            config, heads=128, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128, q_rank=1536
-        )
+        self.attention = LatentAttention(config)
         self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
-        self.ffn = MoE(config, experts=256, top_k=8)
+        self.ffn = MoE(config)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rope)
@@ -292,7 +298,10 @@ class DeepseekV3(nn.Module):
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.blocks = nn.ModuleList(
-            [*(DenseLayer(config) for _ in range(3)), *(SparseLayer(config) for _ in range(58))]
+            [
+                *(DenseLayer(config) for _ in range(config.dense_layers)),
+                *(SparseLayer(config) for _ in range(config.sparse_layers)),
+            ]
         )
         self.norm = nn.RMSNorm(config.width, eps=1e-6)
         self.head = nn.Linear(config.width, config.vocab, bias=False)
@@ -304,7 +313,12 @@ class DeepseekV3(nn.Module):
         rope = rope_table(
             time,
             yarn_scaling(
-                frequencies(64, 10_000, tokens.device), 10_000, factor=40, original=4096, beta_fast=32, beta_slow=1
+                frequencies(self.config.rope_dim, 10_000, tokens.device),
+                10_000,
+                factor=40,
+                original=4096,
+                beta_fast=32,
+                beta_slow=1,
             ),
         )
         x = self.token_embedding(tokens)  # [batch, time, width]

@@ -1,6 +1,6 @@
 """GPT-3 (Brown et al., 2020): GPT-2 with alternating dense and locally banded sparse attention.
 
-174,604,259,328 parameters. Made by archdsl 0.1.0 from gpt3.arch (41623c53f320):
+174,604,259,328 parameters. Made by archdsl 0.1.0 from gpt3.arch (44ed8ec97bcb):
     archdsl compile gpt3.arch:gpt3_175b --to torch
 """
 
@@ -85,7 +85,7 @@ class Layer(nn.Module):
 
 
 class GPT3_175B(nn.Module):
-    """gpt3_175b (gpt3.arch:12)"""
+    """gpt3_175b (gpt3.arch:13)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""GPT-J (Wang and Komatsuzaki, 2021): attention and feed-forward run in parallel from one shared norm; in equations.
+"""GPT-J (Wang and Komatsuzaki, 2021): attention and feed-forward in parallel, from one norm; written as equations.
 
-6,050,882,784 parameters. Made by archdsl 0.1.0 from gptj.arch (69090c70d83a):
+6,050,882,784 parameters. Made by archdsl 0.1.0 from gptj.arch (133978bd22f1):
     archdsl compile gptj.arch:gptj_6b --to torch
 """
 
@@ -13,9 +13,12 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Config:
+    layers: int = 28
+    width: int = 4096
+    heads: int = 16
+    rotary: int = 64
     vocab: int = 50_400
     context: int = 2048
-    width: int = 4096
 
 
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
@@ -45,10 +48,10 @@ class Attention(nn.Module):
     mha (std/attention.arch:4)
     """
 
-    def __init__(self, config: Config, heads: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % heads == 0, "heads divides width"
-        self.heads = heads
+        assert config.width % config.heads == 0, "heads divides width"
+        self.heads = config.heads
         self.q = nn.Linear(config.width, config.width, bias=False)
         self.k = nn.Linear(config.width, config.width, bias=False)
         self.v = nn.Linear(config.width, config.width, bias=False)
@@ -81,10 +84,10 @@ class MLP(nn.Module):
 class ParallelLayer(nn.Module):
     """parallel_layer (gptj.arch:3)"""
 
-    def __init__(self, config: Config, heads: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         self.ln = nn.LayerNorm(config.width, eps=1e-5)
-        self.attention = Attention(config, heads=heads)
+        self.attention = Attention(config)
         self.ffn = MLP(config, hidden=4 * config.width)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
@@ -99,7 +102,7 @@ class Gptj6B(nn.Module):
         super().__init__()
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab, config.width)
-        self.blocks = nn.ModuleList(ParallelLayer(config, heads=16) for _ in range(28))
+        self.blocks = nn.ModuleList(ParallelLayer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=1e-5)
         self.head = nn.Linear(config.width, config.vocab)
         nn.init.normal_(self.token_embedding.weight, std=0.02)
@@ -107,7 +110,7 @@ class Gptj6B(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         time = tokens.size(1)
         assert time <= self.config.context, "at most `context` tokens"
-        rope = rope_table(time, frequencies(64, 10_000, tokens.device))
+        rope = rope_table(time, frequencies(self.config.rotary, 10_000, tokens.device))
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block(x, rope)

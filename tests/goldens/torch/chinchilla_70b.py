@@ -1,0 +1,123 @@
+"""Chinchilla (Hoffmann et al., 2022): Gopher's architecture with a quarter of the weights, for four times the tokens.
+
+70,063,890,432 parameters. Made by archdsl 0.1.0 from chinchilla.arch (646f6cd92ab2):
+    archdsl compile chinchilla.arch:chinchilla_70b --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 80
+    width: int = 8192
+    heads: int = 64
+    vocab: int = 32_000
+    context: int = 2048
+
+
+class RelativeScores(nn.Module):
+    """Transformer-XL (Dai et al., 2019, section 3.3): the query plus a content bias, and its scaled scores against
+    every distance."""
+
+    def __init__(self, width: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.width = width
+        self.weight = nn.Parameter(torch.empty(heads * head_dim, width))
+        self.u = nn.Parameter(torch.zeros(heads, head_dim))
+        self.v = nn.Parameter(torch.zeros(heads, head_dim))
+        nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
+
+    def forward(self, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+        queries = q.size(-2)
+        place = torch.arange(keys - 1, -queries, -1, device=q.device)[:, None]  # distances, the farthest back first
+        angle = place * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
+        table = torch.cat((angle.sin(), angle.cos()), dim=-1).to(q.dtype)
+        r = F.linear(table, self.weight).unflatten(-1, self.u.shape)  # [distance, heads, head_dim]
+        scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * q.size(-1) ** -0.5
+        query, key = torch.arange(queries, device=q.device)[:, None], torch.arange(keys, device=q.device)
+        column = queries - 1 - query + key  # of the distance between them
+        return q + self.u[:, None], scores.gather(-1, column.expand(*scores.shape[:-1], -1))
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        head_dim = config.width // config.heads
+        self.heads = config.heads
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.position = RelativeScores(config.width, config.heads, head_dim)
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        q, distance = self.position(q, x.size(1))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=distance.masked_fill(~mask, -torch.inf))
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, hidden)
+        self.down = nn.Linear(hidden, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class Decoder(nn.Module):
+    """decoder (gopher.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = Attention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = MLP(config, hidden=4 * config.width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), mask)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Chinchilla70B(nn.Module):
+    """chinchilla_70b (chinchilla.arch:5)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(Decoder(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        key = torch.arange(time, device=tokens.device)
+        query = key[:, None]
+        mask = key <= query
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block(x, mask)
+        return F.linear(self.norm(x), self.token_embedding.weight)

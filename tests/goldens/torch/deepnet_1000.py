@@ -1,0 +1,179 @@
+"""DeepNet (Wang et al., 2022): a post-norm Transformer of a thousand layers, kept stable by DeepNorm.
+
+3,806,208,000 parameters. Made by archdsl 0.1.0 from deepnet.arch (ba3583e67feb):
+    archdsl compile deepnet.arch:deepnet_1000 --to torch
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 500
+    width: int = 512
+    heads: int = 8
+    vocab: int = 250_000
+    context: int = 512
+
+
+def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
+    """Waves of 2π to 2π · theta places: the sines of all of them, then the cosines (Vaswani et al., 2017)."""
+    angle = place[:, None] * theta ** -(torch.arange(0, width, 2, device=place.device) / width)
+    return torch.cat((angle.sin(), angle.cos()), dim=-1)
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, init_layers: int, dropout: float = 0) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        self.heads = config.heads
+        self.dropout = dropout
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.out = nn.Linear(config.width, config.width)
+        for linear in (self.q, self.k):
+            nn.init.xavier_normal_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        for linear in (self.v, self.out):
+            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=self.dropout if self.training else 0.0
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, hidden: int, init_layers: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, hidden)
+        self.down = nn.Linear(hidden, config.width)
+        for linear in (self.up, self.down):
+            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.relu(self.up(x)))
+
+
+class EncoderLayer(nn.Module):
+    """Figure 2 of the paper: with n layers on either side the encoder's skip weighs 0.81 n ** (5 / 16), the
+    decoder's (3 n) ** (1 / 4), and weights start by 0.87 n ** (-5 / 16) and (12 n) ** (-1 / 4).
+
+    encoder_layer (deepnet.arch:6)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.layers = config.layers
+        self.attention = Attention(config, dropout=0.1, init_layers=config.layers**1.25 / (8 * 0.87**4))
+        self.dropout = nn.Dropout(0.1)
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn = MLP(config, hidden=4 * config.width, init_layers=config.layers**1.25 / (8 * 0.87**4))
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.attention_norm(0.81 * self.layers**0.3125 * x + self.dropout(self.attention(x, mask)))
+        return self.ffn_norm(0.81 * self.layers**0.3125 * x + self.dropout(self.ffn(x)))
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, init_layers: int, dropout: float = 0) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        self.heads = config.heads
+        self.dropout = dropout
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.out = nn.Linear(config.width, config.width)
+        for linear in (self.q, self.k):
+            nn.init.xavier_normal_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        for linear in (self.v, self.out):
+            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, head_dim]
+        v = self.v(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, value_dim]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class DecoderLayer(nn.Module):
+    """decoder_layer (deepnet.arch:17)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.layers = config.layers
+        self.attention = Attention(config, dropout=0.1, init_layers=round(1.5 * config.layers))
+        self.dropout = nn.Dropout(0.1)
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.cross_attention = CrossAttention(config, dropout=0.1, init_layers=round(1.5 * config.layers))
+        self.cross_attention_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn = MLP(config, hidden=4 * config.width, init_layers=round(1.5 * config.layers))
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        x = self.attention_norm((3 * self.layers) ** 0.25 * x + self.dropout(self.attention(x)))
+        x = (3 * self.layers) ** 0.25 * x + self.dropout(self.cross_attention(x, memory, mask))
+        x = self.cross_attention_norm(x)
+        return self.ffn_norm((3 * self.layers) ** 0.25 * x + self.dropout(self.ffn(x)))
+
+
+class Deepnet1000(nn.Module):
+    """deepnet_1000 (deepnet.arch:31)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        assert config.width % 2 == 0, "every wave has a sine and a cosine"
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.dropout = nn.Dropout(0.1)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, source: Tensor, target: Tensor, padding: Tensor) -> Tensor:
+        frames = source.size(1)
+        time = target.size(1)
+        assert frames <= self.config.context, "at most `context` source tokens"
+        assert time <= self.config.context, "at most `context` tokens"
+        x = self.token_embedding(source) * math.sqrt(self.config.width)
+        mask = padding[:, None, None, :]  # [batch, 1, 1, frames]
+        memory = self.dropout(x + sinusoid(torch.arange(frames, device=source.device), self.config.width).type_as(x))
+        for encoder in self.encoder:
+            memory = encoder(memory, mask)
+        x = self.token_embedding(target) * math.sqrt(self.config.width)
+        x = self.dropout(x + sinusoid(torch.arange(time, device=source.device), self.config.width).type_as(x))
+        for decoder in self.decoder:
+            x = decoder(x, memory, mask)
+        return F.linear(x, self.token_embedding.weight)

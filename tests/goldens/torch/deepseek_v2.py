@@ -1,0 +1,317 @@
+"""DeepSeek-V2 (DeepSeek-AI, 2024): latent attention, and experts of which a token may reach three groups in eight.
+
+235,741,434,880 parameters. Made by archdsl 0.1.0 from deepseek_v2.arch (51f257cf0624):
+    archdsl compile deepseek_v2.arch:deepseek_v2 --to torch
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 60
+    width: int = 5120
+    heads: int = 128
+    q_rank: int = 1536
+    kv_rank: int = 512
+    nope_dim: int = 128
+    rope_dim: int = 64
+    v_dim: int = 128
+    hidden: int = 12_288
+    experts: int = 160
+    top_k: int = 6
+    expert_hidden: int = 1536
+    groups: int = 8
+    top_groups: int = 3
+    scale: int = 16
+    vocab: int = 102_400
+    context: int = 163_840
+
+
+class Groups(NamedTuple):
+    """Rows sorted by expert: where each expert's rows end, and the expert of each row."""
+
+    ends: Tensor
+    expert: Tensor
+
+
+def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Each expert's rows of x times its own matrix."""
+    compiling = torch.compiler.is_compiling()
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
+    if hasattr(F, "grouped_mm") and aligned and (x.dtype == torch.bfloat16 or not compiling):
+        return F.grouped_mm(x, weight, offs=ends)
+    if compiling:  # the grouped kernel is traced in bfloat16 only, and how many rows an expert gets is not known
+        expert = torch.searchsorted(ends, torch.arange(x.size(0), device=x.device), right=True)
+        y = x.new_zeros(x.size(0), weight.size(-1))
+        for i, matrix in enumerate(weight):
+            y = torch.where((expert == i)[:, None], x @ matrix, y)
+        return y
+    parts = x.tensor_split(ends[:-1].cpu())
+    return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])
+
+
+def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
+    """Radians a place, for each pair of channels."""
+    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+
+
+def yarn_scaling(
+    frequencies: Tensor,
+    theta: float,
+    factor: float,
+    original: int,
+    beta_fast: float,
+    beta_slow: float,
+    truncate: bool = True,
+) -> Tensor:
+    """YaRN: interpolate the slow waves, keep the fast ones, ramp between them (Peng et al., 2023, section 3.2)."""
+    dims = 2 * frequencies.numel()
+
+    def pair(turns: float) -> float:
+        """The pair of channels that turns so often within the original context."""
+        return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair(beta_fast), pair(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    ramp = ((torch.arange(dims // 2, device=frequencies.device) - low) / max(high - low, 1e-3)).clamp(0, 1)
+    return frequencies * (1 - ramp + ramp / factor)
+
+
+def rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Cosines and sines of every place and pair of channels."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the channel pairs (2i, 2i + 1) by an angle that grows with the position."""
+    cos, sin = rope
+    a, b = x[..., 0::2].float(), x[..., 1::2].float()
+    return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).type_as(x)
+
+
+def keep_groups_by_max(scores: Tensor, groups: int, top: int) -> Tensor:
+    """Leave only the experts of the best groups; a group is as good as its best expert."""
+    scores = scores.unflatten(-1, (groups, -1))
+    best = scores.amax(-1).topk(top).indices
+    keep = torch.zeros_like(scores[..., 0], dtype=torch.bool).scatter(-1, best, True)
+    return scores.masked_fill(~keep[..., None], -torch.inf).flatten(-2)
+
+
+class GroupedLinear(nn.Module):
+    """One weight matrix an expert. The rows of x are sorted by expert."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(experts, outputs)) if bias else None
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(inputs**-0.5), inputs**-0.5)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        y = grouped_matmul(x, self.weight.transpose(1, 2), groups.ends)
+        return y if self.bias is None else y + self.bias[groups.expert]
+
+
+def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Send each token to its chosen experts and add their answers, weighted."""
+    tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
+    expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
+    ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
+    token = order // chosen.size(-1)
+    y = experts(tokens[token], Groups(ends, expert)) * weights[order, None].to(x.dtype)
+    return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values are read from one narrow latent.
+
+    mla (std/attention.arch:54)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.kv_rank = config.kv_rank
+        self.rope_dim = config.rope_dim
+        self.nope_dim = config.nope_dim
+        self.v_dim = config.v_dim
+        self.q_down = nn.Linear(config.width, config.q_rank, bias=False)
+        self.q_norm = nn.RMSNorm(config.q_rank, eps=1e-6)
+        self.q_up = nn.Linear(config.q_rank, config.heads * (config.nope_dim + config.rope_dim), bias=False)
+        self.kv_down = nn.Linear(config.width, config.kv_rank + config.rope_dim, bias=False)
+        self.kv_norm = nn.RMSNorm(config.kv_rank, eps=1e-6)
+        self.kv_up = nn.Linear(config.kv_rank, config.heads * (config.nope_dim + config.v_dim), bias=False)
+        self.out = nn.Linear(config.heads * config.v_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        q = self.q_norm(self.q_down(x))
+        q = self.q_up(q).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        latent, k_rope = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
+        kv = self.kv_up(self.kv_norm(latent)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        q, q_rope = q.split((self.nope_dim, self.rope_dim), dim=-1)
+        k, v = kv.split((self.nope_dim, self.v_dim), dim=-1)
+        k_rope = rotate_pairs(k_rope.unsqueeze(1), rope).expand(-1, self.heads, -1, -1)
+        q = torch.cat((q, rotate_pairs(q_rope, rope)), dim=-1)
+        k = torch.cat((k, k_rope), dim=-1)
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            is_causal=True,
+            scale=(self.nope_dim + self.rope_dim) ** -0.5 * (0.1 * 0.707 * math.log(40) + 1) ** 2,
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class SwiGLU(nn.Module):
+    """Gated by SiLU (Shazeer, 2020).
+
+    swiglu (std/ffn.arch:16)
+    """
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.width, hidden, bias=False)
+        self.up = nn.Linear(config.width, hidden, bias=False)
+        self.down = nn.Linear(hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class DenseLayer(nn.Module):
+    """layer (deepseek_v2.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = LatentAttention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = SwiGLU(config, hidden=config.hidden)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class SoftmaxRouter(nn.Module):
+    """Softmax over all experts, then the best (Shazeer et al., 2017; Mixtral).
+
+    softmax_router (std/ffn.arch:45)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.experts % config.groups == 0, "the groups share the experts equally"
+        self.groups = config.groups
+        self.top_groups = config.top_groups
+        self.top_k = config.top_k
+        self.scale = config.scale
+        self.gate = nn.Linear(config.width, config.experts, bias=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.gate(x).float()
+        scores = logits.softmax(-1)
+        choice = keep_groups_by_max(scores, self.groups, self.top_groups)
+        _, chosen = choice.topk(self.top_k)
+        weights = scores.gather(-1, chosen)
+        weights = weights * self.scale
+        return weights.type_as(x), chosen
+
+
+class ExpertSwiGLU(nn.Module):
+    """Gated by SiLU (Shazeer, 2020).
+
+    swiglu (std/ffn.arch:16)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.gate = GroupedLinear(config.experts, config.width, config.expert_hidden, bias=False)
+        self.up = GroupedLinear(config.experts, config.width, config.expert_hidden, bias=False)
+        self.down = GroupedLinear(config.experts, config.expert_hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        return self.down(F.silu(self.gate(x, groups)) * self.up(x, groups), groups)
+
+
+class MoE(nn.Module):
+    """Mixture of experts: each token goes to its `top_k` experts, weighted by the router.
+
+    moe (std/ffn.arch:26)
+    """
+
+    def __init__(self, config: Config, shared_hidden: int) -> None:
+        super().__init__()
+        assert config.top_k <= config.experts, "a token goes to at most as many experts as there are"
+        self.num_experts = config.experts
+        self.router = SoftmaxRouter(config)
+        self.experts = ExpertSwiGLU(config)
+        self.shared = SwiGLU(config, hidden=shared_hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.router(x)
+        y = dispatch(self.experts, self.num_experts, x, weights, chosen)
+        return y + self.shared(x)
+
+
+class SparseLayer(nn.Module):
+    """layer (deepseek_v2.arch:3)"""
+
+    def __init__(self, config: Config, ffn_shared_hidden: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = LatentAttention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = MoE(config, shared_hidden=ffn_shared_hidden)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class DeepseekV2(nn.Module):
+    """deepseek_v2 (deepseek_v2.arch:14)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(
+            [
+                DenseLayer(config),
+                *(SparseLayer(config, ffn_shared_hidden=2 * config.expert_hidden) for _ in range(config.layers - 1)),
+            ]
+        )
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.head = nn.Linear(config.width, config.vocab, bias=False)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        rope = rope_table(
+            time,
+            yarn_scaling(
+                frequencies(self.config.rope_dim, 10_000, tokens.device),
+                10_000,
+                factor=40,
+                original=4096,
+                beta_fast=32,
+                beta_slow=1,
+            ),
+        )
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block(x, rope)
+        return self.head(self.norm(x))

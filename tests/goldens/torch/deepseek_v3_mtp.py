@@ -1,0 +1,345 @@
+"""DeepSeek-V3 (DeepSeek-AI, 2024): latent attention, 256 experts balanced by a bias, and a second token predicted.
+
+682,636,472,320 parameters. Made by archdsl 0.1.0 from deepseek_v3.arch (495b476db0b0):
+    archdsl compile deepseek_v3.arch:deepseek_v3_mtp --to torch
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    dense_layers: int = 3
+    sparse_layers: int = 58
+    width: int = 7168
+    heads: int = 128
+    q_rank: int = 1536
+    kv_rank: int = 512
+    nope_dim: int = 128
+    rope_dim: int = 64
+    v_dim: int = 128
+    hidden: int = 18_432
+    experts: int = 256
+    top_k: int = 8
+    expert_hidden: int = 2048
+    groups: int = 8
+    top_groups: int = 4
+    vocab: int = 129_280
+
+
+class Groups(NamedTuple):
+    """Rows sorted by expert: where each expert's rows end, and the expert of each row."""
+
+    ends: Tensor
+    expert: Tensor
+
+
+def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Each expert's rows of x times its own matrix."""
+    compiling = torch.compiler.is_compiling()
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
+    if hasattr(F, "grouped_mm") and aligned and (x.dtype == torch.bfloat16 or not compiling):
+        return F.grouped_mm(x, weight, offs=ends)
+    if compiling:  # the grouped kernel is traced in bfloat16 only, and how many rows an expert gets is not known
+        expert = torch.searchsorted(ends, torch.arange(x.size(0), device=x.device), right=True)
+        y = x.new_zeros(x.size(0), weight.size(-1))
+        for i, matrix in enumerate(weight):
+            y = torch.where((expert == i)[:, None], x @ matrix, y)
+        return y
+    parts = x.tensor_split(ends[:-1].cpu())
+    return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])
+
+
+def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
+    """Radians a place, for each pair of channels."""
+    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+
+
+def yarn_scaling(
+    frequencies: Tensor,
+    theta: float,
+    factor: float,
+    original: int,
+    beta_fast: float,
+    beta_slow: float,
+    truncate: bool = True,
+) -> Tensor:
+    """YaRN: interpolate the slow waves, keep the fast ones, ramp between them (Peng et al., 2023, section 3.2)."""
+    dims = 2 * frequencies.numel()
+
+    def pair(turns: float) -> float:
+        """The pair of channels that turns so often within the original context."""
+        return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair(beta_fast), pair(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    ramp = ((torch.arange(dims // 2, device=frequencies.device) - low) / max(high - low, 1e-3)).clamp(0, 1)
+    return frequencies * (1 - ramp + ramp / factor)
+
+
+def rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Cosines and sines of every place and pair of channels."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the channel pairs (2i, 2i + 1) by an angle that grows with the position."""
+    cos, sin = rope
+    a, b = x[..., 0::2].float(), x[..., 1::2].float()
+    return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).type_as(x)
+
+
+class SelectionBias(nn.Module):
+    """A bias that chooses experts and does not weigh them; no gradient reaches it: it is nudged towards experts that
+    get too few tokens
+    (DeepSeek-V3, section 2.1.2)."""
+
+    def __init__(self, experts: int) -> None:
+        super().__init__()
+        self.register_buffer("bias", torch.zeros(experts))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return scores + self.bias
+
+
+def keep_groups(scores: Tensor, groups: int, top: int) -> Tensor:
+    """Leave only the experts of the best groups; a group is as good as its two best experts together."""
+    scores = scores.unflatten(-1, (groups, -1))
+    best = scores.topk(2).values.sum(-1).topk(top).indices
+    keep = torch.zeros_like(scores[..., 0], dtype=torch.bool).scatter(-1, best, True)
+    return scores.masked_fill(~keep[..., None], -torch.inf).flatten(-2)
+
+
+class GroupedLinear(nn.Module):
+    """One weight matrix an expert. The rows of x are sorted by expert."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(experts, outputs)) if bias else None
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(inputs**-0.5), inputs**-0.5)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        y = grouped_matmul(x, self.weight.transpose(1, 2), groups.ends)
+        return y if self.bias is None else y + self.bias[groups.expert]
+
+
+def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Send each token to its chosen experts and add their answers, weighted."""
+    tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
+    expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
+    ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
+    token = order // chosen.size(-1)
+    y = experts(tokens[token], Groups(ends, expert)) * weights[order, None].to(x.dtype)
+    return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values are read from one narrow latent.
+
+    mla (std/attention.arch:54)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.kv_rank = config.kv_rank
+        self.rope_dim = config.rope_dim
+        self.nope_dim = config.nope_dim
+        self.v_dim = config.v_dim
+        self.q_down = nn.Linear(config.width, config.q_rank, bias=False)
+        self.q_norm = nn.RMSNorm(config.q_rank, eps=1e-6)
+        self.q_up = nn.Linear(config.q_rank, config.heads * (config.nope_dim + config.rope_dim), bias=False)
+        self.kv_down = nn.Linear(config.width, config.kv_rank + config.rope_dim, bias=False)
+        self.kv_norm = nn.RMSNorm(config.kv_rank, eps=1e-6)
+        self.kv_up = nn.Linear(config.kv_rank, config.heads * (config.nope_dim + config.v_dim), bias=False)
+        self.out = nn.Linear(config.heads * config.v_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        q = self.q_norm(self.q_down(x))
+        q = self.q_up(q).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        latent, k_rope = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
+        kv = self.kv_up(self.kv_norm(latent)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        q, q_rope = q.split((self.nope_dim, self.rope_dim), dim=-1)
+        k, v = kv.split((self.nope_dim, self.v_dim), dim=-1)
+        k_rope = rotate_pairs(k_rope.unsqueeze(1), rope).expand(-1, self.heads, -1, -1)
+        q = torch.cat((q, rotate_pairs(q_rope, rope)), dim=-1)
+        k = torch.cat((k, k_rope), dim=-1)
+        y = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=(self.nope_dim + self.rope_dim) ** -0.5 * (0.1 * 1 * math.log(40) + 1) ** 2
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class SwiGLU(nn.Module):
+    """Gated by SiLU (Shazeer, 2020).
+
+    swiglu (std/ffn.arch:16)
+    """
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.width, hidden, bias=False)
+        self.up = nn.Linear(config.width, hidden, bias=False)
+        self.down = nn.Linear(hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class DenseLayer(nn.Module):
+    """layer (deepseek_v3.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = LatentAttention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = SwiGLU(config, hidden=config.hidden)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class SigmoidRouter(nn.Module):
+    """Sigmoid scores (DeepSeek-V3, section 2.1.2).
+
+    sigmoid_router (std/ffn.arch:69)
+    """
+
+    def __init__(self, config: Config, scale: float = 1) -> None:
+        super().__init__()
+        assert config.experts % config.groups == 0, "the groups share the experts equally"
+        self.groups = config.groups
+        self.top_groups = config.top_groups
+        self.top_k = config.top_k
+        self.scale = scale
+        self.gate = nn.Linear(config.width, config.experts, bias=False)
+        self.balance = SelectionBias(config.experts)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        scores = torch.sigmoid(self.gate(x).float())
+        choice = self.balance(scores)
+        choice = keep_groups(choice, self.groups, self.top_groups)
+        _, chosen = choice.topk(self.top_k)
+        weights = scores.gather(-1, chosen)
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return (weights * self.scale).type_as(x), chosen
+
+
+class SwiGLU2(nn.Module):
+    """Gated by SiLU (Shazeer, 2020).
+
+    swiglu (std/ffn.arch:16)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.gate = GroupedLinear(config.experts, config.width, config.expert_hidden, bias=False)
+        self.up = GroupedLinear(config.experts, config.width, config.expert_hidden, bias=False)
+        self.down = GroupedLinear(config.experts, config.expert_hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        return self.down(F.silu(self.gate(x, groups)) * self.up(x, groups), groups)
+
+
+class MoE(nn.Module):
+    """Mixture of experts: each token goes to its `top_k` experts, weighted by the router.
+
+    moe (std/ffn.arch:26)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.top_k <= config.experts, "a token goes to at most as many experts as there are"
+        self.num_experts = config.experts
+        self.router = SigmoidRouter(config, scale=2.5)
+        self.experts = SwiGLU2(config)
+        self.shared = SwiGLU(config, hidden=config.expert_hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.router(x)
+        y = dispatch(self.experts, self.num_experts, x, weights, chosen)
+        return y + self.shared(x)
+
+
+class SparseLayer(nn.Module):
+    """layer (deepseek_v3.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = LatentAttention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = MoE(config)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class DeepseekV3Mtp(nn.Module):
+    """deepseek_v3_mtp (deepseek_v3.arch:33)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(
+            [
+                *(DenseLayer(config) for _ in range(config.dense_layers)),
+                *(SparseLayer(config) for _ in range(config.sparse_layers)),
+            ]
+        )
+        self.hidden_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.embedding_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.projection = nn.Linear(2 * config.width, config.width, bias=False)
+        self.second_block = SparseLayer(config)
+        self.second_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.head = nn.Linear(config.width, config.vocab, bias=False)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        time = tokens.size(1)
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        rope = rope_table(
+            time,
+            yarn_scaling(
+                frequencies(self.config.rope_dim, 10_000, tokens.device),
+                10_000,
+                factor=40,
+                original=4096,
+                beta_fast=32,
+                beta_slow=1,
+            ),
+        )
+        for block in self.blocks:
+            x = block(x, rope)
+        h = self.embedding_norm(self.token_embedding(tokens[:, 1:]))
+        y = torch.cat((self.hidden_norm(x[:, :-1]), h), dim=-1)
+        rope = rope_table(
+            time - 1,
+            yarn_scaling(
+                frequencies(self.config.rope_dim, 10_000, tokens.device),
+                10_000,
+                factor=40,
+                original=4096,
+                beta_fast=32,
+                beta_slow=1,
+            ),
+        )
+        y = self.second_norm(self.second_block(self.projection(y), rope))
+        x = self.norm(x)
+        return self.head(x), self.head(y)

@@ -1,0 +1,129 @@
+"""GLM-130B (Zeng et al., 2022): DeepNorm, RoPE and GeGLU; a prompt that is read in both directions.
+
+128,697,794,560 parameters. Made by archdsl 0.1.0 from glm_130b.arch (0a701f49d228):
+    archdsl compile glm_130b.arch:glm_130b_prefix --to torch
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 70
+    width: int = 12_288
+    heads: int = 96
+    hidden: int = 32_768
+    vocab: int = 150_528
+
+
+def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
+    """Radians a place, for each pair of channels."""
+    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+
+
+def rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Cosines and sines of every place and pair of channels."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the channel pairs (i, i + dims / 2) by an angle that grows with the position."""
+    cos, sin = rope
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, init_layers: int) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        self.heads = config.heads
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.out = nn.Linear(config.width, config.width)
+        for linear in (self.q, self.k):
+            nn.init.xavier_normal_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        for linear in (self.v, self.out):
+            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor, rope: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = F.scaled_dot_product_attention(rotate(q, rope), rotate(k, rope), v, attn_mask=mask)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class GEGLU(nn.Module):
+    """Gated by GELU (Shazeer, 2020).
+
+    geglu (std/ffn.arch:19)
+    """
+
+    def __init__(self, config: Config, init_layers: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.hidden)
+        self.up = nn.Linear(config.width, config.hidden)
+        self.down = nn.Linear(config.hidden, config.width)
+        for linear in (self.gate, self.up, self.down):
+            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.gate(x)) * self.up(x))
+
+
+class Decoder(nn.Module):
+    """The skip weighs sqrt(2 * layers), and the maps of values, outputs and feed-forwards start by its inverse.
+
+    decoder (glm_130b.arch:5)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.layers = config.layers
+        self.attention = Attention(config, init_layers=config.layers**2 // 2)
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn = GEGLU(config, init_layers=config.layers**2 // 2)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
+
+    def forward(self, x: Tensor, rope: Tensor, mask: Tensor) -> Tensor:
+        x = self.attention_norm(math.sqrt(2 * self.layers) * x + self.attention(x, rope, mask))
+        return self.ffn_norm(math.sqrt(2 * self.layers) * x + self.ffn(x))
+
+
+class Glm130BPrefix(nn.Module):
+    """glm_130b_prefix (glm_130b.arch:29)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(Decoder(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, eps=1e-5)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor, given: Tensor) -> Tensor:
+        time = tokens.size(1)
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        rope = rope_table(time, frequencies(self.config.width // self.config.heads, 10_000, tokens.device))
+        key = torch.arange(time, device=given.device)
+        query = key[:, None]
+        mask = (key <= query) | given[:, None, None, :]  # [batch, 1, time, time]
+        for block in self.blocks:
+            x = block(x, rope, mask)
+        return F.linear(self.norm(x), self.token_embedding.weight)

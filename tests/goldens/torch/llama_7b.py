@@ -1,0 +1,115 @@
+"""LLaMA (Touvron et al., 2023): RMSNorm before, RoPE inside, SwiGLU behind the attention, and not one bias.
+
+6,738,415,616 parameters. Made by archdsl 0.1.0 from llama.arch (7e15c8d0d461):
+    archdsl compile llama.arch:llama_7b --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 32
+    width: int = 4096
+    heads: int = 32
+    hidden: int = 11_008
+    vocab: int = 32_000
+    context: int = 2048
+
+
+def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
+    """Radians a place, for each pair of channels."""
+    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+
+
+def rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Cosines and sines of every place and pair of channels."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the channel pairs (i, i + dims / 2) by an angle that grows with the position."""
+    cos, sin = rope
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        self.heads = config.heads
+        self.q = nn.Linear(config.width, config.width, bias=False)
+        self.k = nn.Linear(config.width, config.width, bias=False)
+        self.v = nn.Linear(config.width, config.width, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = F.scaled_dot_product_attention(rotate(q, rope), rotate(k, rope), v, is_causal=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class SwiGLU(nn.Module):
+    """Gated by SiLU (Shazeer, 2020).
+
+    swiglu (std/ffn.arch:16)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.hidden, bias=False)
+        self.up = nn.Linear(config.width, config.hidden, bias=False)
+        self.down = nn.Linear(config.hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Decoder(nn.Module):
+    """decoder (llama.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = Attention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = SwiGLU(config)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Llama7B(nn.Module):
+    """llama_7b (llama.arch:13)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(Decoder(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.head = nn.Linear(config.width, config.vocab, bias=False)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        rope = rope_table(time, frequencies(self.config.width // self.config.heads, 10_000, tokens.device))
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block(x, rope)
+        return self.head(self.norm(x))

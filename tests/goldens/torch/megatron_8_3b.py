@@ -1,0 +1,109 @@
+"""Megatron-LM (Shoeybi et al., 2019): GPT-2 grown to 8.3 billion weights, its vocabulary padded to be cut over devices.
+
+8,317,040,640 parameters. Made by archdsl 0.1.0 from megatron.arch (9817145a48ce):
+    archdsl compile megatron.arch:megatron_8_3b --to torch
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 72
+    width: int = 3072
+    heads: int = 24
+    vocab: int = 51_200
+    context: int = 1024
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, dropout: float = 0) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        self.heads = config.heads
+        self.dropout = dropout
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.out = nn.Linear(config.width, config.width)
+        for linear in (self.q, self.k, self.v):
+            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
+        nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * config.layers))
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, hidden)
+        self.down = nn.Linear(hidden, config.width)
+        nn.init.normal_(self.up.weight, std=0.02)
+        nn.init.zeros_(self.up.bias)
+        nn.init.normal_(self.down.weight, std=0.02 / math.sqrt(2 * config.layers))
+        nn.init.zeros_(self.down.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class Decoder(nn.Module):
+    """decoder (megatron.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.attention = Attention(config, dropout=0.1)
+        self.dropout = nn.Dropout(0.1)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn = MLP(config, hidden=4 * config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x)))
+        return x + self.dropout(self.ffn(self.ffn_norm(x)))
+
+
+class Megatron8_3B(nn.Module):
+    """megatron_8_3b (megatron.arch:14)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.position = nn.Embedding(config.context, config.width)
+        self.dropout = nn.Dropout(0.1)
+        self.blocks = nn.ModuleList(Decoder(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, eps=1e-5)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+        nn.init.normal_(self.position.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        x = self.token_embedding(tokens) + self.position(torch.arange(time, device=tokens.device))
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x), self.token_embedding.weight)

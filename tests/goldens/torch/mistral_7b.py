@@ -1,0 +1,124 @@
+"""Mistral 7B (Jiang et al., 2023): grouped-query attention over a sliding window of 4096 tokens.
+
+7,241,732,096 parameters. Made by archdsl 0.1.0 from mistral.arch (37547e243ccb):
+    archdsl compile mistral.arch:mistral_7b --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 32
+    width: int = 4096
+    heads: int = 32
+    kv_heads: int = 8
+    hidden: int = 14_336
+    window: int = 4096
+    vocab: int = 32_000
+    context: int = 32_768
+
+
+def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
+    """Radians a place, for each pair of channels."""
+    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+
+
+def rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Cosines and sines of every place and pair of channels."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the channel pairs (i, i + dims / 2) by an angle that grows with the position."""
+    cos, sin = rope
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention (Ainslie et al., 2023): every group of heads shares one head of keys and values.
+
+    gqa (std/attention.arch:29)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        assert config.heads % config.kv_heads == 0, "every group of heads shares one head of keys and values"
+        head_dim = config.width // config.heads
+        self.heads = config.heads
+        self.kv_heads = config.kv_heads
+        self.q = nn.Linear(config.width, config.width, bias=False)
+        self.k = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(self, x: Tensor, rope: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        q = rotate(q, rope)
+        y = F.scaled_dot_product_attention(q, rotate(k, rope), v, attn_mask=mask, enable_gqa=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class SwiGLU(nn.Module):
+    """Gated by SiLU (Shazeer, 2020).
+
+    swiglu (std/ffn.arch:16)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.hidden, bias=False)
+        self.up = nn.Linear(config.width, config.hidden, bias=False)
+        self.down = nn.Linear(config.hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Decoder(nn.Module):
+    """decoder (mistral.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.attention = Attention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.ffn = SwiGLU(config)
+
+    def forward(self, x: Tensor, rope: Tensor, mask: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope, mask)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Mistral7B(nn.Module):
+    """mistral_7b (mistral.arch:13)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(Decoder(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.head = nn.Linear(config.width, config.vocab, bias=False)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        rope = rope_table(time, frequencies(self.config.width // self.config.heads, 10_000, tokens.device))
+        key = torch.arange(time, device=tokens.device)
+        query = key[:, None]
+        mask = (key <= query) & (query - key < self.config.window)
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block(x, rope, mask)
+        return self.head(self.norm(x))

@@ -1,0 +1,206 @@
+"""Sparsely gated mixture of experts (Shazeer et al., 2017): between two LSTMs each word asks four of up to 4096 experts.
+
+1,086,207,871 parameters. Made by archdsl 0.1.0 from sparsely_gated_moe.arch (6735a4b4e793):
+    archdsl compile sparsely_gated_moe.arch:moe_256 --to torch
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    experts: int = 256
+    top_k: int = 4
+    groups: int = 0
+    width: int = 512
+    hidden: int = 1024
+    vocab: int = 793_471
+
+
+class Groups(NamedTuple):
+    """Rows sorted by expert: where each expert's rows end, and the expert of each row."""
+
+    ends: Tensor
+    expert: Tensor
+
+
+def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Each expert's rows of x times its own matrix."""
+    compiling = torch.compiler.is_compiling()
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
+    if hasattr(F, "grouped_mm") and aligned and (x.dtype == torch.bfloat16 or not compiling):
+        return F.grouped_mm(x, weight, offs=ends)
+    if compiling:  # the grouped kernel is traced in bfloat16 only, and how many rows an expert gets is not known
+        expert = torch.searchsorted(ends, torch.arange(x.size(0), device=x.device), right=True)
+        y = x.new_zeros(x.size(0), weight.size(-1))
+        for i, matrix in enumerate(weight):
+            y = torch.where((expert == i)[:, None], x @ matrix, y)
+        return y
+    parts = x.tensor_split(ends[:-1].cpu())
+    return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])
+
+
+class Noise(nn.Module):
+    """Normal noise of a given spread in training, zeros else."""
+
+    def forward(self, spread: Tensor) -> Tensor:
+        return spread * torch.randn_like(spread) if self.training else spread * 0
+
+
+class GroupedLinear(nn.Module):
+    """One weight matrix an expert. The rows of x are sorted by expert."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(experts, outputs)) if bias else None
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(inputs**-0.5), inputs**-0.5)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        y = grouped_matmul(x, self.weight.transpose(1, 2), groups.ends)
+        return y if self.bias is None else y + self.bias[groups.expert]
+
+
+def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Send each token to its chosen experts and add their answers, weighted."""
+    tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
+    expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
+    ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
+    token = order // chosen.size(-1)
+    y = experts(tokens[token], Groups(ends, expert)) * weights[order, None].to(x.dtype)
+    return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
+
+
+class LSTM(nn.Module):
+    """One layer of long short-term memory: nn.LSTM as a function, which torch.compile takes whole."""
+
+    def __init__(self, inputs: int, hidden: int, bias: bool = True) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.bias = bias
+        self.weight_ih_l0 = nn.Parameter(torch.empty(4 * hidden, inputs))
+        self.weight_hh_l0 = nn.Parameter(torch.empty(4 * hidden, hidden))
+        if bias:
+            self.bias_ih_l0 = nn.Parameter(torch.empty(4 * hidden))
+            self.bias_hh_l0 = nn.Parameter(torch.empty(4 * hidden))
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+
+    def forward(self, x: Tensor, h: Tensor | None = None, c: Tensor | None = None) -> Tensor:
+        zeros = x.new_zeros(x.size(0), self.hidden)
+        start = [(zeros if s is None else s)[None] for s in (h, c)]
+        weights = list(self.parameters())
+        return torch.lstm(x, start, weights, self.bias, 1, 0.0, self.training, False, True)[0]
+
+
+class NoisyScores(nn.Module):
+    """The scores of a gate and the spread of their noise; both maps start at zero, so that at first only noise
+    decides.
+
+    noisy_scores (sparsely_gated_moe.arch:20)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.experts, bias=False)
+        self.spread = nn.Linear(config.width, config.experts, bias=False)
+        nn.init.zeros_(self.gate.weight)
+        nn.init.zeros_(self.spread.weight)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.gate(x).float(), F.softplus(self.spread(x).float())
+
+
+class NoisyRouter(nn.Module):
+    """noisy_router (sparsely_gated_moe.arch:36)"""
+
+    def __init__(self, config: Config, importance: float = 0.1, load: float = 0.1) -> None:
+        super().__init__()
+        self.top_k = config.top_k
+        self.experts = config.experts
+        self.importance = importance
+        self.load = load
+        self.scores = NoisyScores(config)
+        self.noise = Noise()
+
+    def forward(self, x: Tensor, losses: dict[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        clean, spread = self.scores(x)
+        noisy = clean + self.noise(spread)
+        best, chosen = noisy.topk(self.top_k)
+        bounds, _ = noisy.topk(self.top_k + 1)
+        h = bounds[..., self.top_k - 1 : self.top_k]
+        h = clean - torch.where(noisy > bounds[..., self.top_k :], bounds[..., self.top_k :], h)
+        chance = 0.5 + 0.5 * torch.erf(h / (spread * math.sqrt(2)))
+        weights = best.softmax(-1)
+        if losses is not None:
+            h = (weights.unsqueeze(-1) * F.one_hot(chosen, self.experts).float()).sum(-2).flatten(0, -2).sum(0)
+            losses["importance"] = losses.get("importance", 0) + self.importance * (
+                h.var(-1, correction=0) / (h.mean(-1).square() + 1e-10)
+            )
+        if losses is not None:
+            h = chance.flatten(0, -2).sum(0)
+            losses["load"] = losses.get("load", 0) + self.load * (
+                h.var(-1, correction=0) / (h.mean(-1).square() + 1e-10)
+            )
+        return weights.type_as(x), chosen
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.up = GroupedLinear(config.experts, config.width, config.hidden, bias=False)
+        self.down = GroupedLinear(config.experts, config.hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        return self.down(F.relu(self.up(x, groups)), groups)
+
+
+class MoE(nn.Module):
+    """Mixture of experts: each token goes to its `top_k` experts, weighted by the router.
+
+    moe (std/ffn.arch:26)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.top_k <= config.experts, "a token goes to at most as many experts as there are"
+        self.num_experts = config.experts
+        self.router = NoisyRouter(config)
+        self.experts = MLP(config)
+
+    def forward(self, x: Tensor, losses: dict[str, Tensor] | None = None) -> Tensor:
+        weights, chosen = self.router(x, losses)
+        return dispatch(self.experts, self.num_experts, x, weights, chosen)
+
+
+class MoE256(nn.Module):
+    """moe_256 (sparsely_gated_moe.arch:70)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.dropout = nn.Dropout(0.1)
+        self.lower = LSTM(config.width, config.width)
+        self.moe = MoE(config)
+        self.upper = LSTM(config.width, config.width)
+        self.head = nn.Linear(config.width, config.vocab)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor, losses: dict[str, Tensor] | None = None) -> Tensor:
+        x = self.dropout(self.token_embedding(tokens))
+        x = x + self.dropout(self.lower(x))
+        x = x + self.dropout(torch.sigmoid(self.moe(x, losses)))
+        x = x + self.dropout(self.upper(x))
+        return self.head(x)

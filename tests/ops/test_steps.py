@@ -1,0 +1,127 @@
+"""What primitives say of decoding: nothing earlier is read that is not kept, and steps give what the whole gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import archdsl
+from archdsl.analyses.decode import _own, plan
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import Example, Primitive
+from archdsl.ops import registry
+from decode_tools import differences
+from ops.test_contract import CASES, changed, compiled, inputs_of, outputs_of, perturbed, sampled
+
+
+@pytest.mark.parametrize(("name", "example"), CASES)
+def test_what_is_read_at_the_own_place_alone_is_not_read_elsewhere(name: str, example: Example) -> None:
+    """Or the op says that it keeps it, or hands on a state."""
+    model, module = compiled(example)
+    nodes = [n for n in model.block.graph.nodes if isinstance(n, OpNode)]
+    if len(nodes) != 1 or len(model.block.graph.nodes) != 1:
+        return
+    (node,) = nodes
+    inputs = inputs_of(model, example)
+    running = {s.axis for s in node.op.states(node)}
+    kept = node.op.keeps(node)
+    with torch.no_grad():
+        before = outputs_of(module, inputs)
+        for key, value in model.inputs:
+            claims = [
+                (axis, _own(read))
+                for i, v in enumerate(node.inputs)
+                if v is value
+                for axis, read in enumerate(node.op.reads(node)[i])
+                if kept.get(i, (None, ""))[0] != axis
+            ]
+            for place in sampled(list(inputs[key].shape)):
+                after = outputs_of(module, {**inputs, key: perturbed(inputs[key], place, example)})
+                for axis, own in claims:
+                    if own is None or own in running or before[0].shape[own] != inputs[key].shape[axis]:
+                        continue
+                    if any(a == axis and o is None for a, o in claims):
+                        continue  # given twice, and read elsewhere as the other
+                    there = changed(before[0], after[0]).any(dim=[i for i in range(before[0].dim()) if i != own])
+                    there = there if before[0].dim() > 1 else changed(before[0], after[0])
+                    assert set(there.nonzero().flatten().tolist()) <= {place[axis]}, (
+                        f"`{name}` reads {key} at {place} for places {there.nonzero().flatten().tolist()} of axis {own}"
+                    )
+
+
+STEPPED = {
+    "linear_recurrence": "x + linear_recurrence(sigmoid(x), x)",
+    "linear_recurrence from a start": "x + linear_recurrence(sigmoid(x), x, h)",
+    "shift": "x + (x -> shift(2, fill: 0.5))",
+    "cumsum": "x + (x -> cumsum(axis: 1))",
+    "cumprod": "x + (sigmoid(x) -> cumprod(axis: 1))",
+    "selective_scan": "selective_scan(x, softplus(x), -exp(d), x[..., :4], x[..., 4:], skip: d[:, 0])",
+    "linear_attention": "linear_attention(q, elu(q) + 1, q) -> merge_heads",
+    "linear_attention, normalized": "linear_attention(elu(q) + 1, elu(q) + 1, q, normalize: true) -> merge_heads",
+    "linear_attention, decayed": "linear_attention(q, q, q, log_decay: log_sigmoid(q[..., 0])) -> merge_heads",
+    "conv1d": "x -> conv1d(8, kernel: 3, dilation: 2, padding: causal)",
+    "conv1d of each head": "q -> conv1d(4, kernel: 3, padding: causal) -> merge_heads",
+    "lstm": "x -> lstm(8)",
+    "lstm from a start": "lstm(8)(x, h, h)",
+    "gru": "x -> gru(8)",
+    "rnn": "rnn(8)(x, h)",
+    "sdpa": "sdpa(q, q, q, mask: causal) -> merge_heads",
+    "sdpa without heads": "sdpa(x, x, x, mask: causal & window(3))",
+    "sdpa, capped": "sdpa(q, q, q, mask: causal, softcap: 5) -> merge_heads",
+    "transformer_xl": "sdpa(q, q, q, mask: causal, position: transformer_xl) -> merge_heads",
+    "relative_bias": "sdpa(q, q, q, mask: causal, position: relative_bias(buckets: 8, max_distance: 6)) -> merge_heads",
+    "chunked mask": "sdpa(q, q, q, mask: causal & chunked(3)) -> merge_heads",
+    "dilated mask": "sdpa(q, q, q, mask: causal & dilated(3, 2)) -> merge_heads",
+    "strided or near": "sdpa(q, q, q, mask: causal & (window(2) | strided(3))) -> merge_heads",
+    "the prefix and near": "sdpa(q, q, q, mask: causal & (window(2) | prefix(1))) -> merge_heads",
+    "scan": "s",
+}
+
+
+@pytest.mark.parametrize("what", STEPPED)
+def test_steps_give_what_the_whole_gives(what: str) -> None:
+    expression = STEPPED[what]
+    lines = {
+        "q": "q = x -> linear(8) as q -> split_heads(2)",
+        "d": "param d: [8, 4] = normal(1)",
+        "h": "param start: [8] = normal(1)\n  h = start -> unsqueeze(0) -> expand(0, batch)",
+        "s": "s = scan h: [batch, 8] = 0.5 for x_t in x { h = tanh((h -> linear(8) as hh) + x_t)  emit h }",
+    }
+    needed = [text for name, text in lines.items() if _mentions(expression, name)]
+    model = archdsl.load(
+        text="model m(vocab = 30)(tokens: token[batch, time]) {\n  x = tokens -> embedding(vocab, 8)\n  "
+        + "\n  ".join([*needed, f"y = {expression}", "return (x + y) -> linear(vocab) as head"])
+        + "\n}"
+    )
+    found = differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
+def _mentions(expression: str, name: str) -> bool:
+    import re
+
+    return re.search(rf"\b{name}\b", expression) is not None
+
+
+def test_every_primitive_with_states_is_stepped() -> None:
+    """Each of them stands in the list above."""
+    for name in registry.names():
+        op = registry.get(name)
+        if type(op).onnx_step is not Primitive.onnx_step and not name.endswith("2d"):
+            assert any(name in text for text in STEPPED.values()), name
+
+
+def test_keys_and_values_are_kept_in_their_narrowest_form() -> None:
+    model = archdsl.load(
+        text="""
+        model m(vocab = 30)(tokens: token[batch, time]) {
+          x = tokens -> embedding(vocab, 32)
+          x += mla(heads: 8, kv_rank: 6, nope_dim: 4, rope_dim: 2, v_dim: 4, mask: causal, position: rope)(x)
+          return x -> linear(vocab) as head
+        }"""
+    )
+    (node,) = plan(model).latents
+    caches = plan(model).caches.values()
+    assert [int(c.value.shape[-1]) for c in caches] == [6, 2]
+    assert isinstance(node.outputs[0], Value)
+    assert max(differences(model).values()) < 1e-5

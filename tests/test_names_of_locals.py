@@ -1,0 +1,37 @@
+"""Names in emitted code that could be taken for others mean what they mean in the spec."""
+
+import torch
+
+import archdsl
+
+
+def test_a_size_is_read_off_its_tensor_before_another_takes_the_name() -> None:
+    """The scores have no name in the spec and are bound as `h`, while `time` is still to be read off the input h."""
+    text = """
+        block pairs(q: [batch, heads, time, width]) -> [batch, heads, time, time] {
+          return einsum("b h q d, b h k d -> b h q k", q, q)
+        }
+        block layer(h: [batch, time, width]) -> [batch, time, width] {
+          q = h -> linear(width) -> split_heads(2)
+          k = h -> linear(width) -> split_heads(2)
+          return sdpa(q, k, k, pairs(q), position: transformer_xl) -> merge_heads
+        }
+        model m(width = 8)(x: [batch, time, width]) { return x -> layer }"""
+    source = archdsl.torch_source(text=text)
+    assert source.index("time = h.size(1)") < source.index("h = self.pairs(q)")
+    assert archdsl.to_torch(text=text)(torch.randn(3, 5, 8)).shape == (3, 5, 8)
+
+
+def test_a_number_of_a_shared_block_is_not_the_reader_s_own_of_that_name() -> None:
+    """`mlm` has a `rank` of its own, which is that of the table it is given: the model's `rank`."""
+    text = """
+        model m(layers = 1, dim = 32, rank = 16) {
+          vocab: 97  context: 32  width: dim
+          embedding: words(rank: rank)
+          blocks: layers * mlp(hidden: 8)
+          head: mlm(tied: true)
+        }"""
+    source = archdsl.torch_source(text=text)
+    assert "nn.Linear(config.dim, config.rank)" in source
+    assert " rank = " not in source
+    assert archdsl.to_torch(text=text, set={"rank": 4})(torch.zeros(1, 5, dtype=torch.long)).shape == (1, 5, 97)
