@@ -3,10 +3,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+RUNTIMES := .runtimes/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench clean
+.PHONY: help install runtimes demo test check format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -20,10 +21,18 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+runtimes: install $(RUNTIMES) ## make .runtimes, where the tests find onnxruntime-genai and optimum
+
+# In a folder of their own and without what they require: that would replace onnxruntime-gpu and transformers in .venv.
+$(RUNTIMES): constraints-runtimes.txt
+	rm -rf .runtimes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .runtimes -r constraints-runtimes.txt
+	@touch $@
+
 demo: install ## the tour: check, estimate, compile and run a spec, then train what was compiled
 	@$(BIN)/python examples/demo.py
 
-test: install ## run the tests in JOBS processes (2)
+test: install runtimes ## run the tests in JOBS processes (2)
 	@$(BIN)/python -m pytest -n $(JOBS)
 
 check: install ## lint, formatting, types
@@ -38,6 +47,6 @@ format: install ## rewrite the code as `check` wants it
 bench: install ## run every script of benchmarks/
 	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
 
-clean: ## remove caches and built distributions (rm -rf .venv for the rest)
+clean: ## remove caches and built distributions (rm -rf .venv .runtimes for the rest)
 	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find . -path ./.venv -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+	find . \( -path ./.venv -o -path ./.runtimes \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

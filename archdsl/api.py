@@ -329,6 +329,10 @@ def to_onnx(
     weights: str | Path | None = None,
     seed: int | None = None,
     store: Literal["safetensors", "onnx_data", "inline"] = "safetensors",
+    decode: bool = False,
+    bos_token_id: int | None = None,
+    eos_token_id: Sequence[int] = (),
+    pad_token_id: int | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> OnnxFiles:
     """Write the model as an ONNX graph for inference, batch and lengths open; which files there are now.
@@ -341,6 +345,12 @@ def to_onnx(
     The weights come from a safetensors file (`weights`) or are drawn (`seed`), and go to where `store` says: a
     safetensors file beside the graph, in PyTorch's layout; a file of plain numbers beside it; or the graph itself. With
     neither, the graph refers to the safetensors file that `draw_weights` would write beside it.
+
+    With `decode`, the graph takes the new tokens and what it kept of those before; what a model computes once before the
+    first step is a graph of its own, `encoder.onnx` beside `model.onnx`, `x_encoder.onnx` beside `x.onnx`. A directory
+    then also gets `config.json` and `genai_config.json`, by which optimum and onnxruntime-genai load it, where they can
+    feed the model (`remark` of what is returned says why not). They hold the ids of tokens with a meaning: padding is by
+    default what ends a text, or 0.
 
     Loads no torch. Other arguments and errors as for `load`, and ArchError: E0502 where onnx or onnx-ir is missing,
     E0503 where `weights` is not the model's, E0504 where it cannot be written like this. Raises OSError where a file
@@ -356,6 +366,10 @@ def to_onnx(
         weights=Path(weights) if weights is not None else None,
         seed=seed,
         store=store,
+        decode=decode,
+        bos_token_id=bos_token_id,
+        eos_token_id=eos_token_id,
+        pad_token_id=pad_token_id,
         progress=progress,
     )
 
@@ -371,10 +385,30 @@ def onnx_from(
     weights: Path | None = None,
     seed: int | None = None,
     store: Literal["safetensors", "onnx_data", "inline"] = "safetensors",
+    decode: bool = False,
+    bos_token_id: int | None = None,
+    eos_token_id: Sequence[int] = (),
+    pad_token_id: int | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> OnnxFiles:
     """`to_onnx` for a loaded model."""
     demand_packages("writing ONNX", "onnx", "onnx_ir")
+    if decode:
+        from archdsl.lower.onnx.runtimes import Tokens, save_steps
+
+        return save_steps(
+            model,
+            output,
+            Tokens(bos_token_id, tuple(eos_token_id), pad_token_id),
+            dtype=dtype,
+            target=target,
+            quantize=quantize,
+            keep=keep,
+            weights=weights,
+            seed=seed,
+            store=store,
+            progress=progress,
+        )
     from archdsl.lower.onnx.store import graph_path, save
     from archdsl.lower.onnx.write import write
 

@@ -1,8 +1,8 @@
 """The commands. Each reads its arguments, asks `archdsl.api`, and prints; what it prints for people is in
 `archdsl.views`.
 
-Exit status: 0 fine · 1 the spec is wrong · 2 the command line is · 70 an error in the compiler itself · 130
-interrupted."""
+Exit status: 0 fine · 1 the spec is wrong, or `verify` found a difference · 2 the command line is · 70 an error in the
+compiler itself · 130 interrupted."""
 
 from __future__ import annotations
 
@@ -481,15 +481,34 @@ def compile_(
             help="ONNX: weights beside the graph as PyTorch reads them too, beside it as ONNX has it, or inside.",
         ),
     ] = "safetensors",
+    decode: Annotated[
+        bool,
+        typer.Option("--decode", help="ONNX: a step of generating: new tokens, and what was kept of those before."),
+    ] = False,
+    bos_token_id: Annotated[
+        int | None, typer.Option("--bos-token-id", metavar="N", min=0, help="With --decode: begins a text.")
+    ] = None,
+    eos_token_id: Annotated[
+        list[int] | None,
+        typer.Option("--eos-token-id", metavar="N", min=0, help="With --decode: ends a text (repeatable)."),
+    ] = None,
+    pad_token_id: Annotated[
+        int | None,
+        typer.Option(
+            "--pad-token-id", metavar="N", min=0, help="With --decode: fills a batch; what ends a text, or 0."
+        ),
+    ] = None,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
     """Compile a spec to one readable PyTorch file that imports only torch, or to an ONNX graph."""
+    tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
     if to != "onnx":
         from archdsl.api import source_for
         from archdsl.files import write_text
 
-        _only_with(context, "--to onnx", "dtype", "target", "quantize", "keep", "weights", "seed", "store")
+        _only_with(context, "--to onnx", "dtype", "target", "quantize", "keep", "weights", "seed", "store", "decode")
+        _only_with(context, "--to onnx --decode", *tokens)
         text = source_for(spec, to, set=_settings(set), allow_noncausal=allow_noncausal)
         if output is None or output == "-":
             sys.stdout.write(text)
@@ -505,6 +524,8 @@ def compile_(
     _keep_needs_bits(keep, quantize)
     if weights is not None and seed is not None:
         raise typer.BadParameter("choose one", param_hint="'--weights' / '--seed'")
+    if not decode:
+        _only_with(context, "--decode", *tokens)
     model = _load(spec, set, allow_noncausal)
     with drawing(model, "writing") as progress:
         files = onnx_from(
@@ -517,6 +538,10 @@ def compile_(
             weights=weights,
             seed=seed,
             store=store,
+            decode=decode,
+            bos_token_id=bos_token_id,
+            eos_token_id=eos_token_id or (),
+            pad_token_id=pad_token_id,
             progress=progress,
         )
     told = [spec, *(f"--set={s}" for s in set or ()), *(["--allow-noncausal"] if allow_noncausal else [])]
@@ -529,7 +554,7 @@ def _only_with(context: typer.Context, option: str, *names: str) -> None:
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"it goes with {option}", param_hint=f"'--{name}'")
+            raise typer.BadParameter(f"it goes with {option}", param_hint=f"'--{name.replace('_', '-')}'")
 
 
 @command("init")

@@ -167,8 +167,8 @@ def drawing(model: Model, what: str = "drawing") -> Iterator[Callable[[str, int]
 
 
 def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str | None) -> Iterator[str]:
-    """What there is to say of the files of a graph: weights that it lacks, and which are of few bits. `spec` is how a
-    command is told the model."""
+    """What there is to say of the files of a graph: weights that it lacks, which are of few bits, and which runtimes do
+    not know it. `spec` is how a command is told the model."""
     if not files.has_weights:
         import shlex
 
@@ -178,6 +178,8 @@ def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str 
         few, rest = sum(files.quantized.values()), sum(files.plain.values())
         share = f"{len(files.quantized):,} matrices, {few:,} of {few + rest:,} numbers"
         yield f"{quantize}: {share}; in {dtype}: {', '.join(_kinds(files.plain)) or 'nothing'}"
+    if files.remark:
+        yield files.remark
 
 
 def _kinds(paths: Iterable[str]) -> list[str]:

@@ -402,7 +402,7 @@ def test_version_and_help(run: Run) -> None:
     assert run("--version") == Done(0, f"archdsl {archdsl.__version__}\n", "")
     done = run("--help")
     assert done.status == 0
-    for command in ("check", "estimate", "compile", "init", "show", "fmt", "explain", "list", "run"):
+    for command in ("check", "estimate", "compile", "init", "show", "fmt", "explain", "list", "run", "verify"):
         assert command in done.out
 
 

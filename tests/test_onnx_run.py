@@ -319,6 +319,8 @@ def test_compile_says_what_is_quantized(command: Run) -> None:
         "compile tiny.arch --to onnx -o -",
         "compile tiny.arch --to onnx -o model.pb",
         "compile tiny.arch --to onnx -o missing/there/",
+        "compile tiny.arch --to onnx -o new/ --weights none",
+        "compile tiny.arch --to onnx -o new/ --store inline",
         "compile tiny.arch --to onnx -o m.onnx --seed 1 --weights w",
         "compile tiny.arch --to onnx -o m.onnx --seed 1 --keep 'head.*'",
         "compile tiny.arch --to onnx -o m.onnx --store inline",

@@ -78,6 +78,31 @@ ODD = {
             x = x * gain
           }
         }""",
+    "a let of each turn": """
+        model m(width = 8)(x: [batch, time, width]) {
+          for i in 3 {
+            let wide = width * 2 ** i
+            x = x -> linear(wide) -> linear(width)
+          }
+        }""",
+    "a size named in each turn": """
+        model m(width = 8)(x: [batch, time, width]) {
+          for i in 3 {
+            y = x -> linear(width * 2 ** i) : [batch, time, wide]
+            x = y -> linear(wide) -> linear(width)
+          }
+        }""",
+    "a part of a scan that is prepared": """
+        block unit(hidden)(h: [batch, hidden], fixed: [batch, hidden]) -> [batch, hidden] {
+          return (h -> linear(hidden) as a) + (fixed -> linear(hidden) as b)
+        }
+        model m(width = 8)(x: [batch, time, width], fixed: [batch, width]) {
+          y = scan h: [batch, width] = 0 for x_t in x {
+            h = unit(hidden: width)(x_t + h, fixed)
+            emit h
+          }
+          return y
+        }""",
     "shared in a loop and after it": """
         model m(width = 8)(x: [batch, time, width]) {
           let f = shared(mlp(hidden: 16))

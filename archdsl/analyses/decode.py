@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 from archdsl.analyses.causality import prove
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir.dims import Num, Poly, Symbol
-from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, flatten, live
+from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatScan, flatten, live
 from archdsl.ir.graph import CausalNode, Graph, Model, Value
 from archdsl.ir.op import At, Reads, State
 
@@ -112,7 +113,7 @@ def has(size: Num, time: Symbol) -> bool:
 def is_time(size: Num, time: Symbol) -> bool:
     """Whether a size is the length of the sequence itself."""
     value = size.value
-    return isinstance(value, Poly) and len(value.terms) == 1 and value.terms[0] == (((time, 1),), 1)
+    return isinstance(value, Poly) and len(value.terms) == 1 and value.terms[0] == (((time, 1),), Fraction(1))
 
 
 def _refuse(message: str, span: Any = None, help: str = "") -> ArchError:
@@ -214,7 +215,7 @@ class _Planner:
                 self.op(node)
             elif isinstance(node, FlatScan):
                 self.scan(node)
-            elif isinstance(node, FlatParam) and self.axes(node.output):
+            elif self.axes(node.output):
                 found.placed.add(node.output)
         self.latent()
         return found
@@ -242,9 +243,7 @@ class _Planner:
             self.layer += 0 if kept else 1
             found.carries[node] = Carry(node, states, self.layer)
         roles = {i: r for i, (_, r) in kept.items()}
-        for i, value in enumerate(node.inputs):
-            if not isinstance(value, Value) or not self.axes(value):
-                continue
+        for i, value in self.timed(node):
             wanted: list[str] = [FIXED] * value.rank
             for axis in self.axes(value):
                 if kept.get(i, (None, ""))[0] == axis:
@@ -252,6 +251,10 @@ class _Planner:
                 else:  # a recurrence keeps for itself what it needs of earlier places
                     wanted[axis] = NEW if states else self.wanted(node, i, axis, forms)
             self.need(node, i, value, tuple(wanted), roles.get(i, ""))
+
+    def timed(self, node: FlatNode) -> list[tuple[int, Value]]:
+        """Inputs that have an axis of time."""
+        return [(i, v) for i, v in enumerate(node.inputs) if isinstance(v, Value) and self.axes(v)]
 
     def states(self, node: FlatOp) -> tuple[State, ...]:
         """What a recurrence along time hands on; none where it runs along another axis."""
@@ -320,12 +323,11 @@ class _Planner:
         for value in node.outputs:
             found.forms[value] = self.result(node, value)
         own = {id(v) for v in node.sequences}
-        for i, value in enumerate(node.inputs):
-            if isinstance(value, Value) and self.axes(value):
-                if along and id(value) not in own:
-                    raise self.blame(node, f"reads {_shown(value)}, which has an axis of time, at every step")
-                form = tuple(NEW if a in self.axes(value) else FIXED for a in range(value.rank))
-                self.need(node, i, value, form)
+        for i, value in self.timed(node):
+            if along and id(value) not in own:
+                raise self.blame(node, f"reads {_shown(value)}, which has an axis of time, at every step")
+            form = tuple(NEW if a in self.axes(value) else FIXED for a in range(value.rank))
+            self.need(node, i, value, form)
         if along:
             self.layer += 1
             states = tuple(

@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from archdsl.diagnostics import ArchError
-from archdsl.ir.dims import Num, Shape
+from archdsl.ir.cost import Amount, Cost, elements
+from archdsl.ir.dims import Num, Shape, mul
 from archdsl.ir.graph import CallNode, Input, OpNode, Value, Weight
 from archdsl.source import Source, Span
 from archdsl.syntax import ast
@@ -373,6 +374,8 @@ class Primitive:
     hints: ClassVar[tuple[str, ...]] = ()
     """What to call the outputs in emitted code where the spec has no name for them; `=` is the name of the first
     input."""
+    passes: ClassVar[int] = 1
+    """Element-wise operations for each number of the result; 0 where numbers are only moved or chosen."""
     moves_axes: ClassVar[bool] = False
     """Whether as many axes come out in another order: worth a comment with the shape in emitted code."""
 
@@ -460,6 +463,26 @@ class Primitive:
         if node.weights:
             raise TypeError(f"{type(self).__name__} says nothing of experts")
         return None
+
+    def flops(self, node: OpNode) -> Cost:
+        """The FLOPs of one use, forwards. By default no contraction, and `passes` for each real number that comes
+        out."""
+        return Cost(elementwise=self.pointwise(node))
+
+    def step_flops(self, node: OpNode) -> Cost:
+        """The same in a step of decoding: the axis of time is 1 where only the new place is computed, and the whole
+        length where all places are read. A recurrence says what its step costs."""
+        return self.flops(node)
+
+    def pointwise(self, node: OpNode) -> tuple[Amount, ...]:
+        """`passes` operations for each real number that comes out."""
+        if not self.passes or self.regroups(node) is not None:
+            return ()
+        return tuple(Amount(mul(self.passes, elements(v.shape))) for v in node.outputs if v.is_float)
+
+    def differentiates(self, node: OpNode, i: int) -> bool:
+        """Whether a gradient flows back to input i."""
+        return True
 
     def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
         """Of inputs of which every place up to the own is read: the axis along which that is so, and what to call

@@ -24,3 +24,6 @@ SCHEMES: dict[str, dict[str, float | None]] = {
 }
 """What `default` is, which needs no name: linear maps and convolutions uniform within 1 / sqrt(fan in), embeddings
 normal(0.02), biases of linear maps uniform within 1 / sqrt(fan in), gains one, biases of norms zero."""
+
+FIXED = ("zeros", "ones", "constant")
+"""Those that draw nothing."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
 
+from archdsl.ir.cost import Amount, elements
 from archdsl.ir.dims import (
     Num,
     Opaque,
@@ -470,6 +471,10 @@ class Reduction(Primitive):
         rank = first_input(node).rank
         axes = {int(n) % rank for n in numbers_in(node.options, "axis")}
         return (kept_reads(rank, axes, bool(node.options["keep"])),)
+
+    def pointwise(self, node: OpNode) -> tuple[Amount, ...]:
+        """Operations on each number that comes in."""
+        return (Amount(mul(self.passes, elements(first_input(node).shape))),)
 
     def axes_from_right(self, node: OpNode) -> list[int]:
         rank = first_input(node).rank

@@ -15,6 +15,7 @@ class Filled(Primitive):
     """A tensor of the model's own type, of the sizes `dims`, that is one number everywhere."""
 
     mixes = False
+    passes = 0
     filling: ClassVar[float]
 
     def check(self, call: Application) -> None:

@@ -37,6 +37,9 @@ class Factor:
     value: float
     torch: Callable[[TorchScope], str]
 
+    def __str__(self) -> str:
+        return f"{self.value:g}"
+
 
 def attention_scale(position: Any) -> Factor | None:
     """The factor that the scaling of a rope puts on the scores: YaRN and LongRoPE sharpen attention over longer

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from archdsl.ir.dims import Shape, binary, num
+from archdsl.ir.cost import Amount, Cost, contracted, times
+from archdsl.ir.dims import Shape, binary, num, sub
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, State, TorchScope, same
 from archdsl.ops._common import called, demand_like, demand_own_type, first_input, listed, number, own_but
@@ -51,6 +52,19 @@ class Layer(Primitive):
 
     def weights(self, call: Application) -> Sequence[Weight]:
         return recurrent_weights(call, self.gates, "_l0")
+
+    def flops(self, node: OpNode) -> Cost:
+        """Each place by the weights of the input, each state by those of the states; no gradient reaches a start of
+        zeros."""
+        x, hidden = first_input(node), number(node, "hidden")
+        rows, weights = (x.shape[0], num(self.gates), hidden), tuple(w.name for w in node.weights)
+        start = tuple(i for i, h in enumerate(node.inputs) if i and isinstance(h, Value))
+        found = (
+            contracted((*rows, *x.shape[1:]), (0,), ("weight_ih_l0",)),
+            contracted((*rows, hidden), start, ("weight_hh_l0",)),
+            contracted((*rows, hidden, sub(x.shape[1].value, 1)), (0, *start, *weights), ("weight_hh_l0",)),
+        )
+        return Cost(found, (Amount(times((3, *rows, x.shape[1]))),))
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         time = EVERYWHERE if node.options["reverse"] else same(1)
@@ -138,6 +152,16 @@ class Cell(Primitive):
 
     def weights(self, call: Application) -> Sequence[Weight]:
         return recurrent_weights(call, self.gates, "")
+
+    def flops(self, node: OpNode) -> Cost:
+        x, h = first_input(node), node.inputs[1]
+        assert isinstance(h, Value)
+        rows = (*x.shape[:-1], num(self.gates), number(node, "hidden"))
+        found = (
+            contracted((*rows, x.shape[-1]), (0,), ("weight_ih",)),
+            contracted((*rows, h.shape[-1]), (1,), ("weight_hh",)),
+        )
+        return Cost(found, (Amount(times((3, *rows))),))
 
     def state_shape(self, call: Application) -> Shape:
         return (*call.shape(0)[:-1], call.size("hidden"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
+from archdsl.ir.cost import Amount, Cost, elements, contracted, times
 from archdsl.ir.dims import Num, Shape, add, binary, floordiv, free_names, num, product, shape_text, sub
 from archdsl.ir.graph import OpNode, Weight
 from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, OnnxScope, Primitive, Reads, State, TorchScope, same
@@ -293,6 +294,12 @@ class Convolution(Windowed):
             found.append(Weight("bias", (features,), "bias", fan_in=fan_in, fan_out=fan_out))
         return found
 
+    def flops(self, node: OpNode) -> Cost:
+        """A whole window for each place of the result, zeros around the input included."""
+        y, weight = node.outputs[0], node.weights[0]
+        found = contracted((*y.shape, *weight.shape[1:]), (0,), ("weight",))
+        return Cost((found,), self.pointwise(node) if node.options["bias"] else ())
+
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return self.reads_of_windows(node, EVERYWHERE)
 
@@ -365,6 +372,9 @@ class Pooling(Windowed):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return self.resized(call, self.sizes(call), self.channels(call.shape(0)))
+
+    def pointwise(self, node: OpNode) -> tuple[Amount, ...]:
+        return (Amount(times((elements(node.outputs[0].shape), *(w.kernel for w in self.windows(node.options))))),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return self.reads_of_windows(node, same(self.channel_axis(first_input(node).rank)))
@@ -467,6 +477,11 @@ class Transposed(Sliding):
         if call.options["bias"]:
             found.append(Weight("bias", (features,), "bias", fan_in=fan_in, fan_out=fan_out))
         return found
+
+    def flops(self, node: OpNode) -> Cost:
+        """A whole window for each place of the input, what is cut off included."""
+        found = contracted((*first_input(node).shape, *node.weights[0].shape[1:]), (0,), ("weight",))
+        return Cost((found,), self.pointwise(node) if node.options["bias"] else ())
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axes = self.axes(first_input(node).rank)

@@ -14,6 +14,7 @@ from archdsl.ops._common import axis_of, demand_numbers, first_input, from_right
 class ArgMax(Primitive):
     """The place of the largest along an axis; `keep` leaves the axis, of size 1."""
 
+    passes = 0
     signature = "argmax(axis: int = -1, keep: bool = false)(x: [...]) -> [...]"
     examples = (
         Example("x -> argmax", gradients=False),

@@ -13,6 +13,7 @@ from archdsl.ops._common import AxisOp, in_order, written
 class ArgSort(AxisOp):
     """The places along an axis in the order of what stands there, the smallest first (or the largest: `descending`)."""
 
+    passes = 0
     signature = "argsort(axis: int = -1, descending: bool = false)(x: [...]) -> [...]"
     examples = (
         Example("x -> argsort", gradients=False),

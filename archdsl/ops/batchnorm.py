@@ -17,6 +17,7 @@ class BatchNorm(Primitive):
     `axis` is the channels'. Training takes the mean and variance of the batch, the later places of a sequence
     included, and keeps running ones for evaluation."""
 
+    passes = 7
     signature = (
         "batchnorm(eps: number = 1e-5, momentum: number = 0.1, axis: int = -1, init: scheme = none)"
         "(x: [batch, ..., channels]) -> [batch, ..., channels]"

@@ -14,6 +14,7 @@ class CastLike(Primitive):
     """x in the type of another tensor."""
 
     by_rows = True
+    passes = 0
     signature = "cast_like()(x: [...], like: [...]) -> [...]"
     mixes = False
     examples = (Example("(x -> cast(float32)) -> cast_like(y)", "x: [2, 5, 8], y: [3]", gradients=False),)
@@ -29,6 +30,9 @@ class CastLike(Primitive):
         rank = getattr(like, "rank", 0)
         # Only the type of the other tensor is read.
         return (tuple(same(i) for i in range(node.outputs[0].rank)), (At(),) * rank if rank else (EVERYWHERE,) * 0)
+
+    def differentiates(self, node: OpNode, i: int) -> bool:
+        return i == 0
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.arg(0)  # which is brought to the type of the result

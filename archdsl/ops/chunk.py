@@ -27,6 +27,7 @@ from archdsl.ops._common import (
 class Chunk(Primitive):
     """An axis cut into equal parts: as many results as parts."""
 
+    passes = 0
     signature = "chunk(parts: size, axis: int = -1)(x: [...]) -> [...]"
     examples = (
         Example("b, a", statements="a, b = x -> chunk(2)"),

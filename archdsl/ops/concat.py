@@ -25,6 +25,7 @@ from archdsl.ops._common import (
 class Concat(Primitive):
     """Tensors one after the other along an axis; all other axes are equal."""
 
+    passes = 0
     signature = "concat(axis: int = -1)(x: [...]) -> [...]"
     variadic = True
     examples = (

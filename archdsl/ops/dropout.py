@@ -14,6 +14,7 @@ class Dropout(Primitive):
     """In training each number is 0 with probability `rate`, else divided by 1 - rate (Srivastava et al., 2014)."""
 
     by_rows = True
+    passes = 0
     signature = "dropout(rate: number)(x: [...]) -> [...]"
     mixes = False
     examples = (Example("x -> dropout(0.1)"), Example("(x -> dropout(0)) + 1"))

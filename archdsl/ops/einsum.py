@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from archdsl.diagnostics import did_you_mean
+from archdsl.ir.cost import Amount, Cost, contracted, times
 from archdsl.ir.dims import Num, Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
@@ -120,6 +121,39 @@ class Einsum(Primitive):
             places: list[At | None] = [same(out.index(n)) if n in out else EVERYWHERE for n in spread(term, value.rank)]
             reads.append(tuple(places))
         return reads
+
+    def flops(self, node: OpNode) -> Cost:
+        """Two tensors at a time from the left, as `torch.einsum` does without an optimizer of paths: an axis is summed
+        over as soon as no later tensor and not the result has it. Where nothing is summed it is a plain product."""
+        terms, result = parsed(node.options["pattern"])
+        values = [v for v in node.inputs if isinstance(v, Value)]
+        spelt = [spread(term, v.rank) for term, v in zip(terms, values, strict=True)]
+        sizes: dict[str, Num] = {}
+        for term, value in zip(spelt, values, strict=True):
+            for name, size in zip(term, value.shape, strict=True):
+                if name not in sizes or sizes[name].value == 1:
+                    sizes[name] = size
+        kept = set(spread(result, node.outputs[0].rank))
+        contractions, elementwise = [], []
+        done, left = self._wide(spelt[0], values[0], sizes), spelt[0]
+        for i, (term, value) in enumerate(zip(spelt[1:], values[1:], strict=True), start=1):
+            needed = kept.union(*spelt[i + 1 :])
+            wide = self._wide(term, value, sizes)
+            # An axis that only one of them has, and nothing needs, is summed over before they are multiplied.
+            alone = {n for n in done ^ wide if n not in needed}
+            axes = [n for n in dict.fromkeys((*left, *term)) if n not in alone]
+            summed = [n for n in axes if n not in needed and n in done and n in wide]
+            if summed:
+                contractions.append(contracted((sizes[n] for n in axes), tuple(range(i)), (i,)))
+            else:
+                elementwise.append(Amount(times(sizes[n] for n in axes)))
+            left = [n for n in axes if n in needed]
+            done = {n for n in left if n in done | wide}
+        return Cost(tuple(contractions), tuple(elementwise))
+
+    def _wide(self, term: Sequence[str], value: Value, sizes: Mapping[str, Num]) -> set[str]:
+        """Axes along which a tensor has more than one place, or all that the others have."""
+        return {n for n, d in zip(term, value.shape, strict=True) if d.value != 1 or sizes[n].value == 1}
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """With a letter for each axis under `...` too: onnxruntime sums over none of them."""

@@ -14,6 +14,7 @@ class Embedding(Primitive):
     """A learned vector for each of `rows` ids: `weight[ids]`."""
 
     by_rows = True
+    passes = 0
     signature = "embedding(rows: size, width: size, init: scheme = none)(ids: int[...]) -> [..., width]"
     mixes = False
     examples = (

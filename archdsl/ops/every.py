@@ -16,6 +16,7 @@ from archdsl.ops._onnx import END
 class Every(Primitive):
     """Every `step`-th place along an axis, the first one included."""
 
+    passes = 0
     signature = "every(step: size, axis: int = 1)(x: [...])"
     examples = (Example("x -> every(2)"), Example("x -> every(3, axis: 2)"))
 

@@ -26,6 +26,7 @@ from archdsl.ops._common import axis_of, first_input, own_places, place, reshape
 class Flatten(Primitive):
     """The axes from `first` to `last` become one: of [a, b, c, d], `flatten(2)` makes [a, b, c * d]."""
 
+    passes = 0
     signature = "flatten(first: int = 1, last: int = -1)(x: [...]) -> [...]"
     examples = (
         Example("x -> flatten(2)", "x: [2, 3, 4, 5]"),

@@ -13,6 +13,7 @@ from archdsl.ops._onnx import END
 class Flip(AxisOp):
     """An axis in reverse order."""
 
+    passes = 0
     signature = "flip(axis: int = 1)(x: [...]) -> [...]"
     examples = (Example("x -> flip"), Example("x -> flip(-1)"))
 

@@ -15,6 +15,7 @@ from archdsl.ops._common import axis_of, demand_like, first_input, from_right, o
 class Gather(Primitive):
     """What stands at the given places along an axis, `gather(scores, chosen)`; all other axes of the two are equal."""
 
+    passes = 0
     signature = "gather(axis: int = -1)(x: [...], places: int[...]) -> [...]"
     examples = (
         Example("gather(x, places)", "x: [2, 5, 8], places: int[2, 5, 3]"),

@@ -14,6 +14,7 @@ from archdsl.ops._common import axis_of, demand_floats, first_input, own_but, pl
 class GLU(Primitive):
     """Gated linear unit (Dauphin et al., 2016): the first half of an axis times the sigmoid of the second."""
 
+    passes = 2
     signature = "glu(axis: int = -1)(x: [...]) -> [...]"
     examples = (Example("x -> glu"), Example("x -> glu(axis: 1)", "x: [2, 6, 4]"))
 

@@ -17,6 +17,7 @@ class GroupNorm(Primitive):
     `axis` is the channels'. The mean and variance take in the whole of a sequence; for groups within each place
     apart, bring the channels in an axis of groups and use `layernorm`."""
 
+    passes = 7
     signature = (
         "groupnorm(groups: size, eps: number = 1e-5, axis: int = -1, init: scheme = none)"
         "(x: [batch, ..., channels]) -> [batch, ..., channels]"

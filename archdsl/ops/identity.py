@@ -12,6 +12,7 @@ from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
 class Identity(Primitive):
     """The tensor itself: an activation that is none. Nothing is emitted for it."""
 
+    passes = 0
     signature = "identity()(x: [...]) -> [...]"
     elementwise = True
     mixes = False

@@ -14,6 +14,7 @@ class Indices(Primitive):
     """The places 0, 1, … length - 1, whole numbers; in decoding, too, counted from the start."""
 
     placed = True
+    passes = 0
     signature = "indices(length: size) -> int[length]"
     mixes = False
     numpy = "arange"

@@ -12,6 +12,7 @@ from archdsl.ops._common import AxisOp, demand_floats, equals, number, place, wr
 class L2Normalize(AxisOp):
     """Divided by its Euclidean length along an axis, or by eps where that is larger."""
 
+    passes = 4
     signature = "l2_normalize(axis: int = -1, eps: number = 1e-12)(x: [...]) -> [...]"
     examples = (Example("x -> l2_normalize"), Example("x -> l2_normalize(axis: 1, eps: 1e-6)"))
 

@@ -45,6 +45,7 @@ class LayerNorm(Primitive):
     It is computed in float32."""
 
     by_rows = True
+    passes = 7
     signature = (
         "layernorm(eps: number = 1e-5, weight: bool = true, bias: bool = true, init: scheme = none)"
         "(x: [..., width]) -> [..., width]"

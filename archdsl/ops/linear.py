@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from archdsl.ir.cost import Cost, contracted
 from archdsl.ir.graph import OpNode, Weight
 from archdsl.ir.op import Application, Code, Example, OnnxScope, Primitive, TorchScope
-from archdsl.ops._common import demand_floats
+from archdsl.ops._common import demand_floats, first_input
 
 GROUPED_LINEAR = '''
 class GroupedLinear(nn.Module):
@@ -50,6 +51,11 @@ class Linear(Primitive):
         if call.options["bias"]:
             found.append(Weight("bias", (features,), "bias", fan_in=inputs, fan_out=features))
         return found
+
+    def flops(self, node: OpNode) -> Cost:
+        x, y = first_input(node), node.outputs[0]
+        found = contracted((*x.shape, y.shape[-1]), (0,), ("weight",))
+        return Cost((found,), self.pointwise(node) if node.options["bias"] else ())
 
     def is_linear_map(self, node: OpNode) -> bool:
         return not node.options["bias"]

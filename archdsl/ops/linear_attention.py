@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.dims import binary, num, shape_text
+from archdsl.ir.cost import Amount, Cost, contracted, times
+from archdsl.ir.dims import Value as DimValue
+from archdsl.ir.dims import add, binary, floordiv, mul, num, shape_text
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import (
     EVERYWHERE,
@@ -127,6 +129,47 @@ class LinearAttention(Primitive):
         shape = decay.shape if isinstance(decay, Value) else ()
         found.append(tuple(At() if d.value == 1 else same(3 - len(shape) + i) for i, d in enumerate(shape)))
         return found
+
+    def flops(self, node: OpNode) -> Cost:
+        """Causal sums as they are computed: chunks of 64 places, the last one filled up and an empty one behind it."""
+        if not node.options["causal"]:
+            return self.step_flops(node)
+        q = node.inputs[0]
+        assert isinstance(q, Value)
+        dim, value, rows = q.shape[3], self.columns(node), times(q.shape[:2])
+        places = mul(64, add(floordiv(q.shape[2].value, 64), 2))
+        decay = (3,) if node.inputs[3] is not None else ()
+        found = (
+            contracted((rows, places, dim, value), (1, *decay), (2,)),
+            contracted((rows, places, dim, value), (0, *decay), (1, 2, *decay)),
+            contracted((rows, places, dim, 64), (0,), (1,)),
+            contracted((rows, places, value, 64), (0, 1, *decay), (2,)),
+        )
+        return Cost(found, self.scaling(node, places))
+
+    def step_flops(self, node: OpNode) -> Cost:
+        """Each key and value go into the state, and each query reads it."""
+        q, k = node.inputs[0], node.inputs[1]
+        assert isinstance(q, Value)
+        assert isinstance(k, Value)
+        rows, value = times(q.shape[:2]), self.columns(node)
+        kept = contracted((rows, *k.shape[2:], value), (1,), (2,))
+        read = contracted((rows, *q.shape[2:], value), (0,), (1, 2))
+        return Cost((kept, read), self.scaling(node, q.shape[2].value))
+
+    def columns(self, node: OpNode) -> DimValue:
+        """How many numbers a value has, with the one that sums what values are multiplied with."""
+        v = node.inputs[2]
+        assert isinstance(v, Value)
+        return add(v.shape[3].value, int(bool(node.options["normalize"])))
+
+    def scaling(self, node: OpNode, places: DimValue) -> tuple[Amount, ...]:
+        """What is done number by number: the division by the sum, and the decay of queries and keys."""
+        q, y = node.inputs[0], node.outputs[0]
+        assert isinstance(q, Value)
+        divided = (Amount(times(y.shape)),) if node.options["normalize"] else ()
+        decayed = (Amount(times((2, *q.shape[:2], places, q.shape[3]))),) if node.inputs[3] is not None else ()
+        return (*divided, *decayed)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         decays = g.has(3)

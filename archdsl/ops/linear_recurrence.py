@@ -42,6 +42,7 @@ class LinearRecurrence(Primitive):
     `a` has the axes of `b`, or 1 in place of those after time. It is computed in parallel over time (up to 2,097,152
     places)."""
 
+    passes = 2
     signature = (
         "linear_recurrence()(a: [batch, time, ...], b: [batch, time, ...], start: [batch, ...] = none) "
         "-> [batch, time, ...]"

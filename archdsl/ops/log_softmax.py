@@ -12,6 +12,7 @@ from archdsl.ops._common import AxisOp, demand_floats, from_right, written
 class LogSoftmax(AxisOp):
     """`log(softmax(x))` along an axis, without overflow."""
 
+    passes = 5
     signature = "log_softmax(axis: int = -1)(x: [...]) -> [...]"
     examples = (
         Example("x -> log_softmax"),

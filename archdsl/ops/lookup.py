@@ -16,6 +16,7 @@ class Lookup(Primitive):
     """`table[ids]`: the row of a table for every whole number."""
 
     by_rows = True
+    passes = 0
     signature = "lookup()(table: [rows, ...], ids: int[...]) -> [...]"
     examples = (
         Example("table[ids]", "table: [5, 8], ids: int[2, 3]"),

@@ -42,6 +42,7 @@ class MaskTensor(Primitive):
 
     placed = True
     by_rows = True
+    passes = 0
     signature = "mask(mask: mask, heads: int = 1, plain: bool = false)(queries: [], keys: [], tensors: [...])"
     variadic = True
 

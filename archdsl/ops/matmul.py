@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from archdsl.ir.cost import Cost, contracted
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import TIMES, Application, Code, Example, Primitive, TorchScope
-from archdsl.ops._common import demand_floats, demand_one_type
+from archdsl.ops._common import demand_floats, demand_one_type, first_input
 
 
 class MatMul(Primitive):
@@ -28,6 +29,9 @@ class MatMul(Primitive):
     def shapes(self, call: Application) -> Sequence[Shape]:
         a, b = call.shape(0), call.shape(1)
         return ((*together(self, call, a[:-2], b[:-2]), a[-2], b[-1]),)
+
+    def flops(self, node: OpNode) -> Cost:
+        return Cost((contracted((*node.outputs[0].shape, first_input(node).shape[-1]), (0,), (1,)),))
 
     def torch(self, node: OpNode, e: TorchScope) -> Code:
         return Code(f"{e.operand(0, TIMES)} @ {e.operand(1, TIMES + 1)}", TIMES)

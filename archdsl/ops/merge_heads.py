@@ -14,6 +14,7 @@ from archdsl.ops._common import first_input, own_places
 class MergeHeads(Primitive):
     """[batch, heads, time, head_dim] to [batch, time, heads * head_dim]: the heads side by side in the last axis."""
 
+    passes = 0
     signature = "merge_heads()(x: [..., heads, time, head_dim]) -> [..., time, width]"
     mixes = False
     examples = (Example("x -> merge_heads", "x: [2, 4, 5, 3]"), Example("x -> merge_heads", "x: [4, 5, 3]"))

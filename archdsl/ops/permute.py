@@ -14,6 +14,7 @@ from archdsl.ops._common import axes_of, first_input, numbers_in
 class Permute(Primitive):
     """The axes in another order, each named once: the result of `permute(0, 2, 1)` has the input's axis 2 as axis 1."""
 
+    passes = 0
     signature = "permute(axes: sizes)(x: [...]) -> [...]"
     moves_axes = True
     examples = (Example("x -> permute(2, 0, 1)"), Example("x -> permute(0, -1, 1)"), Example("x -> permute(0, 1, 2)"))

@@ -38,6 +38,7 @@ class PowerNorm(Primitive):
     The channels are the last axis. Training takes the mean square of the batch, the later places of a sequence
     included, and keeps a running one for evaluation."""
 
+    passes = 4
     signature = (
         "powernorm(eps: number = 1e-5, momentum: number = 0.1, init: scheme = none)(x: [batch, ..., channels]) "
         "-> [batch, ..., channels]"

@@ -26,6 +26,7 @@ class Rearrange(Primitive):
     `(n p)` is an axis of n * p places, p running fastest; `1` an axis of size 1; `...` axes that stay together. Every
     name stands once on each side. Of the names in one pair of parentheses at most one size may be left out."""
 
+    passes = 0
     signature = "rearrange(pattern: string, sizes: named_sizes)(x: [...]) -> [...]"
     examples = (
         Example('x -> rearrange("b (n p) d -> b n (p d)", p: 3)', "x: [2, 6, 4]"),

@@ -51,6 +51,7 @@ class RelativeBias(Position):
     """
 
     placed = True
+    passes = 0
     signature = (
         "relative_bias(buckets: size = 32, max_distance: size = 128, bidirectional: bool = none, heads: size = none)"
         "(queries: [], keys: [])"

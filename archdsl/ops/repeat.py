@@ -15,6 +15,7 @@ from archdsl.ops._common import axis_of, equals, first_input, number, own_but, p
 class Repeat(Primitive):
     """Every place along an axis `times` times, one after the other: a b becomes a a b b."""
 
+    passes = 0
     signature = "repeat(times: size, axis: int = 1)(x: [...]) -> [...]"
     examples = (Example("x -> repeat(3)"), Example("x -> repeat(2, axis: -1)"))
 

@@ -56,6 +56,7 @@ class RMSNorm(Primitive):
     It is computed in float32. With `offset` the gain is `1 + weight`, and the weight starts at 0 (Gemma)."""
 
     by_rows = True
+    passes = 4
     signature = (
         "rmsnorm(eps: number = 1e-6, weight: bool = true, offset: bool = false, init: scheme = none)"
         "(x: [..., width]) -> [..., width]"

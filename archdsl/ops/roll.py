@@ -14,6 +14,7 @@ from archdsl.ops._onnx import END
 class Roll(AxisOp):
     """Everything `by` places later along an axis; what falls off at the end comes in at the start."""
 
+    passes = 0
     signature = "roll(by: int = 1, axis: int = 1)(x: [...]) -> [...]"
     examples = (Example("x -> roll"), Example("x -> roll(-2)"), Example("x -> roll(3, axis: -1)"))
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from archdsl.ir.cost import Amount, Cost, Pairs, contracted, times
 from archdsl.ir.dims import Num, Shape, num, shape_text, sub
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import Mask, ahead, normal
@@ -235,6 +236,18 @@ class SDPA(Primitive):
         if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value:
             args.append("enable_gqa=True")
         return Code(f"F.scaled_dot_product_attention({', '.join(args)})")
+
+    def flops(self, node: OpNode) -> Cost:
+        """Scores and their sums of values, for each pair; of heads of keys that several of queries share, each of these
+        has its own scores. Element by element: scaled, the five of a softmax, and what is added or bent."""
+        q, k, v = (first for first in node.inputs[:3] if isinstance(first, Value))
+        pairs = Pairs(node.options["mask"], q.shape[-2], k.shape[-2])
+        lead = q.shape[:-2]
+        given = tuple(i for i in (0, 1, 4, 5) if isinstance(node.inputs[i], Value))
+        scores = contracted((*lead, q.shape[-1]), (0,), (1,), pairs)
+        sums = contracted((*lead, v.shape[-1]), given, (2,), pairs)
+        extra = (node.inputs[4] is not None) + 3 * (node.options["softcap"] is not None)
+        return Cost((scores, sums), (Amount(times((6 + extra, *lead)), pairs),))
 
     def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
         rank = node.outputs[0].rank

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from archdsl.ir.cost import Amount, Cost, elements, contracted, times
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import PLUS, TIMES, Application, Code, Example, OnnxScope, Primitive, State, TorchScope
 from archdsl.ir.signature import promoted
@@ -49,6 +50,16 @@ class SelectiveScan(Primitive):
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return (promoted(call.inputs[::5]),)
+
+    def flops(self, node: OpNode) -> Cost:
+        """The reading of the states is a contraction; what makes them is done number by number: decays (2), terms (2)
+        and steps (2)."""
+        x, a = node.inputs[0], node.inputs[2]
+        assert isinstance(x, Value)
+        assert isinstance(a, Value)
+        read = contracted((*x.shape, a.shape[-1]), (0, 1, 2, 3), (4,))
+        skip = (Amount(times((2, elements(x.shape)))),) if node.inputs[5] is not None else ()
+        return Cost((read,), (Amount(times((6, *x.shape, a.shape[-1]))), *skip))
 
     def states(self, node: OpNode) -> Sequence[State]:
         x, a = node.inputs[0], node.inputs[2]

@@ -28,6 +28,7 @@ from archdsl.ops._onnx import padded
 class Shift(Primitive):
     """`out[t] = x[t - by]` along an axis: everything `by` places later (below 0: earlier); the rest becomes `fill`."""
 
+    passes = 0
     signature = "shift(by: int = 1, axis: int = 1, fill: number = 0)(x: [...]) -> [...]"
     examples = (
         Example("x -> shift"),

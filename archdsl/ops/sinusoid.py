@@ -33,6 +33,7 @@ class Sinusoid(Primitive):
     float32."""
 
     placed = True
+    passes = 2
     signature = (
         "sinusoid(length: size, width: size, theta: number = 10_000, interleaved: bool = false, offset: int = 0) "
         "-> [length, width]"

@@ -12,6 +12,7 @@ from archdsl.ops._common import AxisOp, demand_floats, place, written
 class Softmax(AxisOp):
     """`exp(x) / sum(exp(x))` along an axis, without overflow."""
 
+    passes = 5
     signature = "softmax(axis: int = -1)(x: [...]) -> [...]"
     examples = (Example("x -> softmax"), Example("x -> softmax(axis: 1)"), Example("softmax(x + 1)", "x: [5]"))
 

@@ -27,6 +27,7 @@ from archdsl.ops._common import (
 class Split(Primitive):
     """An axis cut into parts of the given sizes, which add up to it: as many results as sizes."""
 
+    passes = 0
     signature = "split(sizes: sizes, axis: int = -1)(x: [...]) -> [...]"
     examples = (
         Example("b, a", statements="a, b = x -> split(3, 5)"),

@@ -14,6 +14,7 @@ class SplitHeads(Primitive):
     """[batch, time, heads * head_dim] to [batch, heads, time, head_dim]: the last axis is cut into `heads` equal
     parts."""
 
+    passes = 0
     signature = "split_heads(heads: size)(x: [..., time, width]) -> [..., heads, time, head_dim]"
     mixes = False
     examples = (Example("x -> split_heads(4)"), Example("x -> split_heads(2)", "x: [5, 8]"))

@@ -15,6 +15,7 @@ class Squeeze(Primitive):
     """An axis of size 1 is left out."""
 
     by_rows = True
+    passes = 0
     signature = "squeeze(axis: int)(x: [...]) -> [...]"
     examples = (Example("x -> squeeze(1)", "x: [2, 1, 8]"), Example("x -> squeeze(-1)", "x: [2, 5, 1]"))
 

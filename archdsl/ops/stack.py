@@ -14,6 +14,7 @@ from archdsl.ops._common import axis_of, demand_like, first_input, from_right, l
 class Stack(Primitive):
     """Tensors of one shape side by side along a new axis."""
 
+    passes = 0
     signature = "stack(axis: int = 1)(x: [...]) -> [...]"
     variadic = True
     examples = (

@@ -12,9 +12,13 @@ class StopGradient(Primitive):
     """The tensor itself, through which no gradient flows back."""
 
     by_rows = True
+    passes = 0
     signature = "stop_gradient()(x: [...]) -> [...]"
     mixes = False
     examples = (Example("x * stop_gradient(x)"), Example("(x -> stop_gradient) + x"))
+
+    def differentiates(self, node: OpNode, i: int) -> bool:
+        return False
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.arg(0)

@@ -14,6 +14,7 @@ from archdsl.ops._common import axis_of, equals, first_input, number, own_places
 class Tile(Primitive):
     """An axis `times` times in a row: a b becomes a b a b."""
 
+    passes = 0
     signature = "tile(times: size, axis: int = 1)(x: [...]) -> [...]"
     examples = (Example("x -> tile(3)"), Example("x -> tile(2, axis: -1)"))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.dims import Num, Shape, binary, function
+from archdsl.ir.cost import Cost, contracted
+from archdsl.ir.dims import Num, Shape, add, binary, function, sub
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Reads, TorchScope, same
@@ -89,6 +90,16 @@ class TransformerXL(Position):
             Weight("u", (heads, head_dim), "bias"),
             Weight("v", (heads, head_dim), "bias"),
         )
+
+    def flops(self, node: OpNode) -> Cost:
+        """Every distance from queries - 1 places ahead to keys - 1 back is projected, and scored by every query."""
+        q, keys = node.inputs
+        assert isinstance(q, Value)
+        assert isinstance(keys, Num)
+        distances = sub(add(keys.value, q.shape[-2].value), 1)
+        projected = contracted((distances, *node.weights[0].shape), (), ("weight",))
+        scores = contracted((*q.shape, distances), (0, "v"), ("weight",))
+        return Cost((projected, scores), self.pointwise(node))
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return ((same(0), same(1), same(2), EVERYWHERE), ())

@@ -14,6 +14,7 @@ from archdsl.ops._common import axis_of, first_input, place, written
 class Transpose(Primitive):
     """Two axes change places."""
 
+    passes = 0
     signature = "transpose(a: int, b: int)(x: [...]) -> [...]"
     moves_axes = True
     examples = (

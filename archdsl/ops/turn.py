@@ -16,6 +16,7 @@ class Turn(Primitive):
     Written `rope` or `rotate`."""
 
     by_rows = True
+    passes = 3
     signature = "turn(interleaved: bool = false)(x: [..., time, width], table: [two, time, half]) -> [..., time, width]"
     hints = ("=",)
 
@@ -45,14 +46,16 @@ class Turn(Primitive):
             y = g.Reshape(y, [-1, x.shape[-3], g.dimension(y, -2), width])
         rows = g.Shape(y, start=0, end=1)
 
-        def half(i: int) -> Any:
-            """Cosines or sines: [batch, time, half]."""
-            angles = g.Gather(g.arg(1), i, axis=0)
-            angles = angles if g.by_row else g.Expand(g.Unsqueeze(angles, [0]), [rows, 1, 1])
-            return g.cast(angles, kind)
+        def halves() -> tuple[Any, Any]:
+            """Cosines and sines: [batch, time, half]."""
+            found = []
+            for i in (0, 1):
+                angles = g.Gather(g.arg(1), i, axis=0)
+                angles = angles if g.by_row else g.Expand(g.Unsqueeze(angles, [0]), [rows, 1, 1])
+                found.append(g.cast(angles, kind))
+            return found[0], found[1]
 
-        shared = f"{kind} {'rows' if x.rank > 4 or x.rank == 2 else 'batch'}"
-        cos, sin = (g.memo(g.arg(1), f"{('cos', 'sin')[i]} {shared}", lambda i=i: half(i)) for i in (0, 1))
+        cos, sin = g.memo(g.arg(1), f"{kind} {'rows' if x.rank > 4 or x.rank == 2 else 'batch'}", halves)
         part = {"rotary_embedding_dim": turned} if turned < width else {}
         y = g.RotaryEmbedding(y, cos, sin, interleaved=int(bool(node.options["interleaved"])), **part)
         return y if x.rank == 4 else g.Reshape(y, g.Shape(g.arg(0)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from archdsl.ir.cost import Cost, contracted
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
-from archdsl.ops._common import demand_floats
+from archdsl.ops._common import demand_floats, first_input
 
 
 class Unembed(Primitive):
@@ -33,6 +34,9 @@ class Unembed(Primitive):
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return (call.tensor(0).dtype,)
+
+    def flops(self, node: OpNode) -> Cost:
+        return Cost((contracted((*first_input(node).shape, node.outputs[0].shape[-1]), (0,), (1,)),))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         own = node.outputs[0].dtype

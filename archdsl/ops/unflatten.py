@@ -36,6 +36,7 @@ from archdsl.ops._common import (
 class Unflatten(Primitive):
     """An axis cut into several whose sizes multiply to it, the last of them running fastest: `unflatten(-1, 4, 16)`."""
 
+    passes = 0
     signature = "unflatten(axis: int, sizes: sizes)(x: [...]) -> [...]"
     examples = (
         Example("x -> unflatten(-1, 4, 2)"),

@@ -15,6 +15,7 @@ class Unsqueeze(Primitive):
     """A new axis of size 1, which is `axis` of the result."""
 
     by_rows = True
+    passes = 0
     signature = "unsqueeze(axis: int)(x: [...]) -> [...]"
     examples = (Example("x -> unsqueeze(1)"), Example("x -> unsqueeze(-1)"), Example("x -> unsqueeze(0)", "x: [5]"))
 

@@ -14,6 +14,7 @@ from archdsl.ops._common import argument, arithmetic_type, called, is_whole
 class Where(Primitive):
     """`a` where the condition is true, else `b`, element by element; axes from the right are equal or 1."""
 
+    passes = 0
     signature = "where()(c: bool[...], a: [...], b: [...]) -> [...]"
     elementwise = True
     mixes = False

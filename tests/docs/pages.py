@@ -7,6 +7,7 @@ A comment above a block says what it is; a reader of the rendered page does not 
 * `console`: every `$ archdsl …` is run where those files lie, and must print what stands below it. `…` stands for any
   text in a line; a line of it, for any lines.
 * `<!-- compile tiny.arch: Attention Decoder -->` above `python`: these classes of what the command gives.
+* `<!-- runtimes -->` above `python`: run in a process of its own, with onnxruntime-genai and optimum (`make runtimes`).
 * any other `python`: run, one after the other; with `>>>`, as a doctest.
 """
 

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from archdsl import torch_source
 from archdsl.cli import app
 from docs.pages import ROOT, Block, blocks, rewrite
+from runtime_tools import in_runtimes
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "onnx.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "onnx.md", ROOT / "docs" / "generate.md"]
 
 
 def output_of(command: str) -> str:
@@ -95,6 +96,8 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updat
             real = excerpt(block)
         elif block.kind == "console":
             real = console(block)
+        elif block.note == "runtimes":
+            in_runtimes(block.text)
         elif block.kind == "python":
             run(block, names)
         elif block.kind == "arch" and block.note:

@@ -22,6 +22,7 @@ WRONG = [
     (IDS, "relu(ids)", "E0304", "real numbers"),
     (IDS, "softmax(ids)", "E0304", "real numbers"),
     (IDS, "ids -> dropout(0.1)", "E0304", "real numbers"),
+    (IDS, "ids -> noise", "E0304", "real numbers"),
     (X, "~x", "E0304", "true and false"),
     (X, "x & x", "E0304", "true and false"),
     (X, "where(x, x, 0)", "E0304", "true and false"),

@@ -138,6 +138,7 @@ PUBLISHED = {
     "deepnet:deepnet_200_wide": 100 * PAIR[1024] + 250_000 * 1024,
     "deepnet:deepnet_1000": 500 * PAIR[512] + 250_000 * 512,
     "deepnet:deepnet_decoder": 1000 * (12 * 512**2 + 13 * 512) + 50_257 * 512,
+    "deepnet:deepnet_decoder_100": 100 * (12 * 512**2 + 13 * 512) + 50_257 * 512,
     # 12 width² + 13 width a layer; a last norm and the embedding.
     "alibi:alibi_1_3b": 25 * (12 * 2048**2 + 13 * 2048) + 2 * 2048 + 50_257 * 2048,
     # BloomForCausalLM; the paper's Table 3 says 559M, 1065M, 1722M, 3003M, 7069M and 176,247M.
@@ -410,7 +411,10 @@ PARITY = (
             "bos_token_id": 0,
             "eos_token_id": 0,
         },
-        table(MAMBA),
+        table(
+            MAMBA.replace("dt_proj.*", "dt_proj.weight").replace("step.*", "step.weight")
+            + "    backbone.layers.#.mixer.dt_proj.bias    blocks.#.attention.step_bias"
+        ),
         ids,
     ),
 )
@@ -781,7 +785,7 @@ def graph_mamba(w: Weights, x: Tensor, adjacency: Tensor) -> Tensor:
         kernel = w[f"{b}.conv.weight"][:, 0]
         h = F.silu(sum((kernel[:, i] * before[i : i + len(x)] for i in range(4)), w[f"{b}.conv.bias"]))
         step, write, read = linear(w, f"{b}.select", h).split((1, 4, 4), dim=-1)
-        step = F.softplus(linear(w, f"{b}.step", step))
+        step = F.softplus(linear(w, f"{b}.step", step) + w[f"{b}.step_bias"])
         state, found = torch.zeros(32, 4), []
         for t in range(len(x)):
             decay = torch.exp(-step[t][:, None] * torch.exp(w[f"{b}.log_rates"]))

@@ -456,16 +456,17 @@ def _one_segment(called: dict[str, Any], ours: tuple[Tensor, ...]) -> tuple[dict
 @pytest.mark.parametrize("case", PARITY, ids=[c.name for c in PARITY])
 def test_logits_are_those_of_transformers(case: Case) -> None:
     reference, module = case.reference(), tiny.module(case.name, **WIDER.get(case.name, {})).eval()
-    load(module, carried(their_tensors(reference), case.rules, case.inert))
-    if case.name in DOUBLE:
-        reference, module = reference.double(), module.double()
     for name, buffer in reference.named_buffers():
         if name == "final_logits_bias":
             buffer.zero_()  # for tokens that are never to be written; no weight of the paper's
+    if case.name in DOUBLE:
+        reference, module = reference.double(), module.double()
+    rotations = {}
     for name, buffer in module.named_buffers():
         if name.endswith("rotations"):
             torch.manual_seed(0)  # the reference's `hash_seed`, set anew in each layer
-            buffer.copy_(torch.randn(buffer.shape, dtype=buffer.dtype))
+            rotations[name] = torch.randn(buffer.shape, dtype=buffer.dtype)
+    load(module, carried(their_tensors(reference), case.rules, case.inert) | rotations)
     called_with, arguments = case.inputs(torch.Generator().manual_seed(1))
     with torch.no_grad():
         found, wanted = module(*arguments), case.outputs(reference(**called_with))
@@ -477,6 +478,17 @@ def test_logits_are_those_of_transformers(case: Case) -> None:
         close(ours, theirs)
 
 
+def test_xlnet_predicts_a_token_from_those_before_it_in_order_alone() -> None:
+    module = tiny.module("xlnet:xlnet_large").eval()
+    x, segments, order, targets = permuted(torch.Generator().manual_seed(1))[1]
+    with torch.no_grad():
+        before = module(x, segments, order, targets)
+        for n in range(5):
+            other = torch.where(order == n, (x + 1) % 97, x)
+            moved = (module(other, segments, order, targets) - before).abs().amax((0, 2)) > 1e-6
+            assert moved.tolist() == [p > n for p in range(5)]
+
+
 # --- against the papers' equations ------------------------------------------------------------------------------------
 
 Weights = Mapping[str, Tensor]
@@ -485,7 +497,9 @@ Weights = Mapping[str, Tensor]
 def drawn(name: str, **more: int) -> tuple[nn.Module, Weights]:
     """A tiny module in which every weight matters, and its weights and buffers by name."""
     module = tiny.module(name, **more).eval()
+    directions = {n: b.clone() for n, b in module.named_buffers() if n.endswith((".turn", ".normals"))}
     randomise(module, 0, 0.9)
+    module.load_state_dict(directions, strict=False)
     return module, {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
@@ -584,12 +598,12 @@ def test_performer(causal: bool) -> None:
 
 
 def test_features_of_the_performer_estimate_softmax_attention() -> None:
-    module = tiny.module("performer:performer_bidirectional", features=4096).eval()
+    module = tiny.module("performer:performer_bidirectional", features=1024).eval()
     attention = module.blocks[0].attention
     x = torch.randn(2, 12, 32, generator=torch.Generator().manual_seed(3))
     q, k, v = (cut(getattr(attention, n)(x), 4) for n in "qkv")
     wanted = attention.out(merged(attended(q, k, v)))
-    assert float((attention(x) - wanted).detach().norm() / wanted.detach().norm()) < 0.05
+    assert float((attention(x) - wanted).detach().norm() / wanted.detach().norm()) < 0.1
 
 
 def sparse_patterns(pattern: str, time: int, stride: int, summary: int) -> tuple[Tensor, ...]:

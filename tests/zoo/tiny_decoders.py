@@ -39,7 +39,7 @@ _SIZES: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
     "gopher": (_GPT, tuple(f"gopher_{size}" for size in ("44m", "117m", "417m", "1_4b", "7_1b", "280b"))),
     "chinchilla": (_GPT, ("chinchilla_70b",)),
     "glm_130b": (_LLAMA, ("glm_130b", "glm_100_layers")),
-    "deepnet": (_GPT, ("deepnet_1000", "deepnet_200", "deepnet_200_wide", "deepnet_decoder")),
+    "deepnet": (_GPT, ("deepnet_1000", "deepnet_200", "deepnet_200_wide", "deepnet_decoder", "deepnet_decoder_100")),
     "alibi": (_GPT, ("alibi_1_3b",)),
     "bloom": (_GPT, tuple(f"bloom_{size}" for size in ("560m", "1_1b", "1_7b", "3b", "7_1b", "176b"))),
     "sparsely_gated_moe": (_GATED, ("moe_32", "moe_256")),

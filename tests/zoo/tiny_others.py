@@ -16,7 +16,10 @@ MACHINE = {"hidden": 20, "rows": 8, "cells": 6}
 PIXELS = {"layers": 2, "hidden": 12, "readout": 15}
 
 TINY: dict[str, dict[str, int]] = {
-    **{f"self_attention:{name}": {"width": 32, "d_k": 8, "d_v": 12} for name in ("self_attention", "masked_self_attention")},
+    **{
+        f"self_attention:{name}": {"width": 32, "d_k": 8, "d_v": 12}
+        for name in ("self_attention", "masked_self_attention")
+    },
     "self_attention:multi_head_attention": {"width": 32, "heads": 4, "head_dim": 8},
     "self_attention:masked_multi_head_attention": {"width": 32, "heads": 4, "head_dim": 8},
     "self_attention:wide_multi_head_attention": {"width": 16, "heads": 4, "head_dim": 16},
@@ -39,7 +42,7 @@ TINY: dict[str, dict[str, int]] = {
     **{f"ntm:ntm_{task}": MACHINE for task in ("repeat_copy", "recall", "ngrams")},
     "show_attend_tell:show_attend_tell": {"vocab": 97, "width": 16, "hidden": 20, "image": 32, "channels": 4},
     "wavenet:wavenet": {"levels": 64, "width": 16, "gate": 12, "skip": 20, "stacks": 2, "depth": 3},
-    "bytenet:bytenet": {"vocab": 97, "inner": 12, "sets": 2, "depth": 2},
+    "bytenet:bytenet": {"source_vocab": 97, "vocab": 97, "inner": 12, "sets": 2, "depth": 2},
     "bytenet:bytenet_lm": {"vocab": 97, "inner": 12, "sets": 2, "depth": 2},
     "pixel_rnn:pixel_rnn_cifar": PIXELS | {"levels": 8},
     "pixel_rnn:pixel_rnn_imagenet": PIXELS | {"levels": 8},

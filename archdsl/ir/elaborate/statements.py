@@ -28,6 +28,7 @@ from archdsl.ir.graph import (
     Value,
     Weight,
 )
+from archdsl.ir.schemes import FIXED
 from archdsl.ir.static import Instance, Scheme, Template, kind_of
 from archdsl.ir.wording import origins, spelled
 from archdsl.source import Span
@@ -188,7 +189,13 @@ class Statements(Elaboration):
             text = f"a weight holds real numbers, and `{s.name}` would hold {dtype}"
             raise error("E0203", text, s.type.span, help="a constant is a `buffer`")
         full = shape if frame.copies is None else (frame.copies, *shape)
-        weight = Weight("", full, "raw", init, trained, trained, dtype=stored)
+        # What is drawn cannot be made again: it belongs to the state, trained or not.
+        kept = trained or _is_drawn(init)
+        unknown = next((d for d in shape if not d.static), None)
+        if kept and unknown is not None:
+            text = f"`{s.name}` is drawn at random and so part of the state, but its size {unknown} is not fixed"
+            raise error("E0402", text, s.value.span, help="fix the size by a hyper-parameter, and read a part of it")
+        weight = Weight("", full, "raw", init, trained, kept, dtype=stored)
         value = Value(shape, dtype, s.name, s.span, not scope.body.inline)
         frame.param(ParamNode(weight, value, frame.allocate(s.name), s.span))
         scope.vars[s.name] = value
@@ -355,3 +362,11 @@ class Statements(Elaboration):
             )
         then = Graph((), (*nodes, LossNode(value, s.name, s.span)), ())
         frame.put(CondNode(then, Graph((), (), ()), (), s.span))
+
+
+def _is_drawn(init: Init) -> bool:
+    """Whether a first value is random."""
+    if init.graph is None:
+        return init.scheme not in FIXED
+    drawn = (n.options.get("scheme") for n in init.graph.nodes if isinstance(n, OpNode))
+    return any(isinstance(s, Scheme) and s.name not in FIXED for s in drawn)

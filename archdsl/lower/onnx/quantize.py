@@ -108,22 +108,25 @@ class Quantizer:
             )
         return self.made[weight.path]
 
-    def settle(self) -> None:
-        """Raises ArchError E0504 where nothing was quantized, or a pattern of `keep` met nothing."""
-        unmet = [p for p in self.keep if p not in self.kept]
-        if unmet:
-            raise error(
-                "E0504",
-                f"`--keep {unmet[0]}` names no matrix that would be quantized",
-                help="a pattern is matched with whole paths: `--keep 'blocks.0.*'`; `archdsl show` prints them",
-            )
-        if not self.made:
-            raise error(
-                "E0504",
-                "the model has no matrix that could be quantized",
-                notes=["linear maps are; embeddings, norms, biases and routers are not"],
-                help="leave `--quantize` out",
-            )
+
+def settle(quantizers: Sequence[Quantizer]) -> None:
+    """Of all graphs of a model: raises ArchError E0504 where nothing was quantized, or a pattern of `keep` met
+    nothing."""
+    met = {p for q in quantizers for p in q.kept}
+    unmet = [p for q in quantizers for p in q.keep if p not in met]
+    if unmet:
+        raise error(
+            "E0504",
+            f"`--keep {unmet[0]}` names no matrix that would be quantized",
+            help="a pattern is matched with whole paths: `--keep 'blocks.0.*'`; `archdsl show` prints them",
+        )
+    if quantizers and not any(q.made for q in quantizers):
+        raise error(
+            "E0504",
+            "the model has no matrix that could be quantized",
+            notes=["linear maps are; embeddings, norms, biases and routers are not"],
+            help="leave `--quantize` out",
+        )
 
 
 def routers(flat: FlatGraph) -> frozenset[str]:

@@ -202,7 +202,7 @@ def scan(
         ]
         # An output of a graph is made by one of its nodes, and each only once.
         made = {id(o) for n in inner.nodes for o in n.outputs}
-        outputs = []
+        outputs: list[ir.Value] = []
         for x in results:
             fresh = id(x) not in made or any(x is o for o in outputs)
             outputs.append(builder.add("Identity", [x]) if fresh else x)

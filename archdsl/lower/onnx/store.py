@@ -64,6 +64,10 @@ class OnnxFiles:
     """How many numbers each matrix of few bits stands for, by path."""
     plain: Mapping[str, int]
     """The same of all other weights."""
+    configs: tuple[Path, ...] = ()
+    """Files by which runtimes know a graph that decodes."""
+    remark: str = ""
+    """Why there are none, or not all."""
 
 
 class Place(NamedTuple):
@@ -88,7 +92,7 @@ def save(
     `weights` is a safetensors file with the names of the model, `seed` draws the weights. With neither, the graphs
     refer to the safetensors file that `archdsl init` would write. A file of `weights` that lies beside the graphs and
     has their types is referred to as it is. All graphs lie in one directory and are of one type. Files appear when they
-    are complete.
+    are complete; their directory is made where there is none.
 
     Raises OSError where a file cannot be written; ArchError: E0503 where `weights` is not the model's, E0504 where
     there are no weights to put where they shall go, a file would be the checkpoint itself, or a graph is larger than
@@ -104,6 +108,7 @@ def save(
     if not given and (matrices or store != "safetensors"):
         why = "weights of few bits are made from numbers" if matrices else "there is nothing to put inside"
         raise error("E0504", f"{why}: the model has no weights yet", help="give `--weights FILE` or `--seed N`")
+    first.parent.mkdir(exist_ok=True)
     with ExitStack() as stack:
         pieces: Pieces = _pieces(model, checkpoint, seed, stack)
         file: Path | None = None
@@ -182,16 +187,15 @@ def inline(written: Written, arrays: Mapping[str, Any]) -> None:
 
 def graph_path(output: str | Path) -> Path:
     """The file that a graph is written to: `output` itself, or `model.onnx` in it where it is a directory. One that is
-    not there yet is meant by a name that ends in a slash or has no suffix; it is made.
+    not there yet is meant by a name that ends in a slash or has no suffix.
 
-    Raises ArchError E0504 for another suffix than `.onnx`, OSError where the directory cannot be made."""
+    Raises ArchError E0504 for another suffix than `.onnx`."""
     path = Path(output)
     slash = str(output).endswith(("/", os.sep))
     if path.exists() and not path.is_dir():
         if path.suffix in ("", ".onnx") and not slash:
             return path
     elif path.is_dir() or slash or not path.suffix:
-        path.mkdir(exist_ok=True)
         return path / "model.onnx"
     elif path.suffix == ".onnx":
         return path

@@ -16,7 +16,7 @@ from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, Fl
 from archdsl.ir.graph import Model, Value
 from archdsl.lower.onnx.builder import CONTRIB, IR_VERSION, NAMES, OPSET, TYPES, Builder, Frame
 from archdsl.lower.onnx.fuse import fuse
-from archdsl.lower.onnx.quantize import Quantized, Quantizer
+from archdsl.lower.onnx.quantize import Quantized, Quantizer, settle
 from archdsl.lower.onnx.scope import NodeScope, scan
 from archdsl.lower.onnx.targets import TARGETS, Target
 from archdsl.version import __version__
@@ -46,14 +46,16 @@ def write(
 
     `quantize` is `int8` or `int4`: matrices of linear maps in so few bits, but for those whose path a pattern of `keep`
     matches. Raises ArchError: E0504 where the target does not run the type or has no operator for few bits."""
-    writer = Writer(model, dtype, _target(target, dtype, quantize))
+    writer = Writer(model, dtype, target_for(target, dtype, quantize))
     if quantize is not None:
         writer.quantizer = Quantizer(quantize, flatten(model), keep)
-    return writer.whole()
+    written = writer.whole()
+    settle([writer.quantizer] if writer.quantizer is not None else [])
+    return written
 
 
-def _target(name: str, dtype: str, quantize: str | None) -> Target:
-    """A target that runs what is asked of it."""
+def target_for(name: str, dtype: str, quantize: str | None) -> Target:
+    """A target that runs what is asked of it. Raises ArchError E0504 where it does not."""
     target = TARGETS[name]
     if dtype not in target.dtypes:
         raise error(
@@ -107,10 +109,7 @@ class Writer:
     def finish(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Written:
         builder = self.builder
         nodes = _live(fuse([*builder.prologue, *builder.main.nodes], self.target, builder.own), outputs)
-        quantized: dict[str, Quantized] = {}
-        if self.quantizer is not None:
-            self.quantizer.settle()
-            quantized = self.quantizer.made
+        quantized: dict[str, Quantized] = self.quantizer.made if self.quantizer is not None else {}
         read = {id(x) for n in _all(nodes) for x in n.inputs if x is not None}
         weights = {path: x for path, x in self.weights.items() if id(x) in read}
         quantized = {path: q for path, q in quantized.items() if id(q.codes) in read}
@@ -244,6 +243,14 @@ class Writer:
         total = builder.number(length, "int32")
         batch = builder.vector([keys.shape[0]])
         return builder.add("Expand", [builder.add("Sub", [total, 1]), batch]), total
+
+    def at_start(self) -> ir.Value:
+        """Whether nothing came before the places of the sequence: there are no steps."""
+        return self.builder.constant([True], "bool")
+
+    def turned(self, sign: int) -> ir.Value:
+        """Where each place of a padded row comes from."""
+        raise TypeError("no row is padded")
 
     def valid(self) -> ir.Value | None:
         """Which places of the sequence are real [batch, time]: None where all are."""

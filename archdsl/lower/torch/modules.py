@@ -132,7 +132,8 @@ class Modules:
             return self.add(name, lambda r: f"nn.Parameter({text(r)})", raw=True)
         if self.recording is not None:  # a ParameterList holds no buffers
             return self.add(name, lambda r: f"nn.Parameter({text(r)}, requires_grad=False)", raw=True)
-        self.line(lambda r: f'self.register_buffer("{name}", {text(r)}, persistent=False)')
+        aside = "" if weight.saved else ", persistent=False"
+        self.line(lambda r: f'self.register_buffer("{name}", {text(r)}{aside})')
         return f"self.{name}"
 
     # --- helpers ---

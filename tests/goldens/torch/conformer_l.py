@@ -1,6 +1,6 @@
-"""Conformer encoder (Gulati et al., 2020): half-step feed-forwards around attention and convolution.
+"""Conformer (Gulati et al., 2020): half-step feed-forwards around attention and convolution, for speech.
 
-115,111,424 parameters. Made by archdsl 0.1.0 from conformer.arch (4e4c602707c8):
+115,120,128 parameters. Made by archdsl 0.1.0 from conformer.arch (cf4580ec4a62):
     archdsl compile conformer.arch:conformer_l --to torch
 """
 
@@ -16,6 +16,7 @@ class Config:
     width: int = 512
     layers: int = 17
     heads: int = 8
+    kernel: int = 32
     features: int = 80
 
 
@@ -107,45 +108,46 @@ class Attention(nn.Module):
 class ConvolutionModule(nn.Module):
     """convolution_module (conformer.arch:3)"""
 
-    def __init__(self, config: Config, kernel: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         self.layernorm = nn.LayerNorm(config.width, eps=1e-5)
-        self.linear = nn.Linear(config.width, 2 * config.width)
-        self.conv1d = nn.Conv1d(config.width, config.width, kernel, padding="same", groups=config.width)
+        self.widen = nn.Linear(config.width, 2 * config.width)
+        self.depthwise = nn.Conv1d(config.width, config.width, config.kernel, padding="same", groups=config.width)
         self.batchnorm = nn.BatchNorm1d(config.width)
-        self.linear_2 = nn.Linear(config.width, config.width)
+        self.narrow = nn.Linear(config.width, config.width)
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = F.glu(self.linear(self.layernorm(x)))
-        h = F.silu(self.batchnorm(self.conv1d(h.transpose(1, 2))).transpose(1, 2))
-        return self.dropout(self.linear_2(h))
+        h = F.glu(self.widen(self.layernorm(x)))
+        h = self.depthwise(h.transpose(1, 2)).transpose(1, 2)
+        h = F.silu(self.batchnorm(h.transpose(1, 2)).transpose(1, 2))
+        return self.dropout(self.narrow(h))
 
 
 class ConformerLayer(nn.Module):
     """conformer_layer (conformer.arch:9)"""
 
-    def __init__(self, config: Config, kernel: int = 31) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.layernorm = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn_1_norm = nn.LayerNorm(config.width, eps=1e-5)
         self.ffn_1 = MLP(config, hidden=4 * config.width)
-        self.layernorm_2 = nn.LayerNorm(config.width, eps=1e-5)
-        self.mha = Attention(config)
-        self.convolution_module = ConvolutionModule(config, kernel=kernel)
-        self.layernorm_3 = nn.LayerNorm(config.width, eps=1e-5)
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.attention = Attention(config)
+        self.convolution = ConvolutionModule(config)
+        self.ffn_2_norm = nn.LayerNorm(config.width, eps=1e-5)
         self.ffn_2 = MLP(config, hidden=4 * config.width)
-        self.layernorm_4 = nn.LayerNorm(config.width, eps=1e-5)
+        self.norm = nn.LayerNorm(config.width, eps=1e-5)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = x + 0.5 * self.ffn_1(self.layernorm(x))
-        x = x + self.mha(self.layernorm_2(x), mask)
-        x = x + self.convolution_module(x)
-        x = x + 0.5 * self.ffn_2(self.layernorm_3(x))
-        return self.layernorm_4(x)
+        x = x + 0.5 * self.ffn_1(self.ffn_1_norm(x))
+        x = x + self.attention(self.attention_norm(x), mask)
+        x = x + self.convolution(x)
+        x = x + 0.5 * self.ffn_2(self.ffn_2_norm(x))
+        return self.norm(x)
 
 
 class ConformerL(nn.Module):
-    """conformer_l (conformer.arch:17)"""
+    """conformer_l (conformer.arch:19)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """DeepNet (Wang et al., 2022): a post-norm Transformer of a thousand layers, kept stable by DeepNorm.
 
-3,806,208,000 parameters. Made by archdsl 0.1.0 from deepnet.arch (ba3583e67feb):
+3,806,208,000 parameters. Made by archdsl 0.1.0 from deepnet.arch (2518db424ec1):
     archdsl compile deepnet.arch:deepnet_1000 --to torch
 """
 

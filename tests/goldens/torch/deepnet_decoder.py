@@ -1,6 +1,6 @@
 """DeepNet (Wang et al., 2022): a post-norm Transformer of a thousand layers, kept stable by DeepNorm.
 
-3,178,115,584 parameters. Made by archdsl 0.1.0 from deepnet.arch (ba3583e67feb):
+3,178,115,584 parameters. Made by archdsl 0.1.0 from deepnet.arch (2518db424ec1):
     archdsl compile deepnet.arch:deepnet_decoder --to torch
 """
 

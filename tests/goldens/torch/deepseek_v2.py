@@ -53,7 +53,7 @@ def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
         for i, matrix in enumerate(weight):
             y = torch.where((expert == i)[:, None], x @ matrix, y)
         return y
-    parts = x.tensor_split(ends[:-1].cpu())
+    parts = x.tensor_split(ends[:-1].long().cpu())
     return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])
 
 

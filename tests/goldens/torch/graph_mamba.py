@@ -4,6 +4,7 @@
     archdsl compile graph_mamba.arch:graph_mamba --to torch
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -84,17 +85,23 @@ class Mixer(nn.Module):
         self.state = config.state
         self.log_rates = nn.Parameter(torch.log(1 + torch.arange(config.state)).expand(hidden, config.state).clone())
         self.skip = nn.Parameter(torch.ones(hidden))
+        self.step_bias = nn.Parameter(
+            torch.log(
+                torch.exp(torch.exp(math.log(0.01) + torch.empty(hidden).uniform_(-math.log(10), math.log(10)))) - 1
+            )
+        )
         self.input = nn.Linear(config.width, 2 * hidden, bias=False)
         self.conv = nn.Conv1d(hidden, hidden, 4, groups=hidden)
         self.select = nn.Linear(hidden, rank + 2 * config.state, bias=False)
-        self.step = nn.Linear(rank, hidden)
+        self.step = nn.Linear(rank, hidden, bias=False)
         self.output = nn.Linear(hidden, config.width, bias=False)
+        nn.init.uniform_(self.step.weight, -(rank ** (-0.5)), rank ** (-0.5))
 
     def forward(self, x: Tensor) -> Tensor:
         h, gate = self.input(x).split((self.hidden, self.hidden), dim=-1)
         h = F.silu(self.conv(F.pad(h.transpose(1, 2), (3, 0))).transpose(1, 2))
         step, b, c = self.select(h).split((self.rank, self.state, self.state), dim=-1)
-        step = F.softplus(self.step(step))
+        step = F.softplus(self.step(step) + self.step_bias)
         y = selective_scan(h, step, -torch.exp(self.log_rates), b, c) + self.skip * h
         return self.output(y * F.silu(gate))
 

@@ -1,6 +1,6 @@
 """MLP-Mixer (Tolstikhin et al., 2021): token mixing and channel mixing, no attention.
 
-59,880,472 parameters. Made by archdsl 0.1.0 from mixer.arch (1530e17f6bd1):
+59,880,472 parameters. Made by archdsl 0.1.0 from mixer.arch (66ffb797fd5c):
     archdsl compile mixer.arch:mixer_b16 --to torch
 """
 
@@ -14,6 +14,9 @@ from torch import Tensor, nn
 class Config:
     layers: int = 12
     width: int = 768
+    patch: int = 16
+    image: int = 224
+    classes: int = 1000
 
 
 class MLP(nn.Module):
@@ -36,9 +39,9 @@ class MixerLayer(nn.Module):
 
     def __init__(self, config: Config, token_hidden: int, channel_hidden: int, patches: int) -> None:
         super().__init__()
-        self.layernorm = nn.LayerNorm(config.width, eps=1e-5)
+        self.layernorm = nn.LayerNorm(config.width, eps=1e-6)
         self.mlp = MLP(hidden=token_hidden, width=patches)
-        self.layernorm_2 = nn.LayerNorm(config.width, eps=1e-5)
+        self.layernorm_2 = nn.LayerNorm(config.width, eps=1e-6)
         self.mlp_2 = MLP(hidden=channel_hidden, width=config.width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,29 +55,36 @@ class Classifier(nn.Module):
     classifier (std/models.arch:138)
     """
 
-    def __init__(self, config: Config, classes: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.output = nn.Linear(config.width, classes)
+        self.output = nn.Linear(config.width, config.classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.output(x.mean(1))
 
 
 class MixerB16(nn.Module):
-    """mixer_b16 (mixer.arch:8)"""
+    """mixer_b16 (mixer.arch:9)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
-        self.patches = nn.Conv2d(3, config.width, 16, stride=16)
+        assert config.image % config.patch == 0, "whole patches"
+        self.patches = nn.Conv2d(3, config.width, config.patch, stride=config.patch)
         self.blocks = nn.ModuleList(
-            MixerLayer(config, token_hidden=config.width // 2, channel_hidden=4 * config.width, patches=196)
+            MixerLayer(
+                config,
+                token_hidden=config.width // 2,
+                channel_hidden=4 * config.width,
+                patches=((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1)
+                * ((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1),
+            )
             for _ in range(config.layers)
         )
         self.norm = nn.LayerNorm(config.width, eps=1e-6)
-        self.head = Classifier(config, classes=1000)
+        self.head = Classifier(config)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = self.patches(pixels).flatten(2).transpose(1, 2)  # [batch, 196, width]
+        x = self.patches(pixels).flatten(2).transpose(1, 2)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

@@ -1,6 +1,6 @@
-"""Sparsely gated mixture of experts (Shazeer et al., 2017): between two LSTMs each word asks four of up to 4096 experts.
+"""Sparsely gated mixture of experts (Shazeer et al., 2017): each word asks four of up to 4096, between two LSTMs.
 
-1,086,207,871 parameters. Made by archdsl 0.1.0 from sparsely_gated_moe.arch (6735a4b4e793):
+1,086,207,871 parameters. Made by archdsl 0.1.0 from sparsely_gated_moe.arch (a36d9f4ca245):
     archdsl compile sparsely_gated_moe.arch:moe_256 --to torch
 """
 
@@ -42,7 +42,7 @@ def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
         for i, matrix in enumerate(weight):
             y = torch.where((expert == i)[:, None], x @ matrix, y)
         return y
-    parts = x.tensor_split(ends[:-1].cpu())
+    parts = x.tensor_split(ends[:-1].long().cpu())
     return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])
 
 
@@ -101,17 +101,16 @@ class LSTM(nn.Module):
 
 
 class NoisyScores(nn.Module):
-    """The scores of a gate and the spread of their noise; both maps start at zero, so that at first only noise
-    decides.
+    """The scores of a gate and the spread of their noise.
 
-    noisy_scores (sparsely_gated_moe.arch:20)
+    noisy_scores (sparsely_gated_moe.arch:21)
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.gate = nn.Linear(config.width, config.experts, bias=False)
         self.spread = nn.Linear(config.width, config.experts, bias=False)
-        nn.init.zeros_(self.gate.weight)
+        nn.init.normal_(self.gate.weight, std=0.001)
         nn.init.zeros_(self.spread.weight)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +118,7 @@ class NoisyScores(nn.Module):
 
 
 class NoisyRouter(nn.Module):
-    """noisy_router (sparsely_gated_moe.arch:36)"""
+    """noisy_router (sparsely_gated_moe.arch:37)"""
 
     def __init__(self, config: Config, importance: float = 0.1, load: float = 0.1) -> None:
         super().__init__()
@@ -186,7 +185,7 @@ class MoE(nn.Module):
 
 
 class MoE256(nn.Module):
-    """moe_256 (sparsely_gated_moe.arch:70)"""
+    """moe_256 (sparsely_gated_moe.arch:71)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()

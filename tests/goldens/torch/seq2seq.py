@@ -1,6 +1,6 @@
-"""GRU encoder-decoder with additive attention (Bahdanau et al., 2015), as in the lectures on seq2seq.
+"""RNN search (Bahdanau et al., 2015): a recurrent translator attends to its source, scored in any of six ways.
 
-111,456,512 parameters. Made by archdsl 0.1.0 from seq2seq_attention.arch (b085091b6aed):
+80,451,000 parameters. Made by archdsl 0.1.0 from seq2seq_attention.arch (cfdedec5931e):
     archdsl compile seq2seq_attention.arch:seq2seq --to torch
 """
 
@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Config:
-    vocab: int = 32_000
-    width: int = 512
-    hidden: int = 1024
+    vocab: int = 30_000
+    width: int = 620
+    hidden: int = 1000
+    reader: int = 1000
+    maxout: int = 500
 
 
 class GRU(nn.Module):
@@ -39,23 +41,11 @@ class GRU(nn.Module):
         return torch.gru(x, start[None], weights, self.bias, 1, 0.0, self.training, False, True)[0]
 
 
-class Bidirectional(nn.Module):
-    """A recurrence read forwards and backwards, side by side: [batch, time, 2 * hidden].
+class Additive(nn.Module):
+    """v · tanh(W q + U k), with one hidden layer.
 
-    bidirectional (std/transformer.arch:111)
+    additive (seq2seq_attention.arch:6)
     """
-
-    def __init__(self, config: Config, cell_hidden: int) -> None:
-        super().__init__()
-        self.forwards = GRU(config.width, cell_hidden)
-        self.backwards = GRU(config.width, cell_hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat((self.forwards(x), self.backwards(x.flip(1)).flip(1)), dim=-1)
-
-
-class AdditiveScore(nn.Module):
-    """additive_score (seq2seq_attention.arch:3)"""
 
     def __init__(self, config: Config, k_width: int) -> None:
         super().__init__()
@@ -72,30 +62,37 @@ class AdditiveScore(nn.Module):
 
 
 class Seq2seq(nn.Module):
-    """seq2seq (seq2seq_attention.arch:9)"""
+    """seq2seq (seq2seq_attention.arch:39)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab, config.width)
-        self.bidirectional = Bidirectional(config, cell_hidden=config.hidden // 2)
-        self.embedding_2 = nn.Embedding(config.vocab, config.width)
-        self.additive_score = AdditiveScore(config, k_width=2 * (config.hidden // 2))
-        self.gru_cell = nn.GRUCell(config.width + 2 * (config.hidden // 2), config.hidden)
-        self.linear = nn.Linear(config.hidden + 2 * (config.hidden // 2), config.vocab)
-        nn.init.normal_(self.embedding.weight, std=0.02)
-        nn.init.normal_(self.embedding_2.weight, std=0.02)
+        self.source_embedding = nn.Embedding(config.vocab, config.width)
+        self.target_embedding = nn.Embedding(config.vocab, config.width)
+        self.backwards = GRU(config.width, config.reader)
+        self.forwards = GRU(config.width, config.reader)
+        self.start = nn.Linear(config.reader, config.hidden)
+        self.score = Additive(config, k_width=2 * config.reader)
+        self.gru_cell = nn.GRUCell(config.width + 2 * config.reader, config.hidden)
+        self.pieces = nn.Linear(config.hidden + 2 * config.reader + config.width, 2 * config.maxout)
+        self.head = nn.Linear(config.maxout, config.vocab)
+        nn.init.normal_(self.source_embedding.weight, std=0.02)
+        nn.init.normal_(self.target_embedding.weight, std=0.02)
 
     def forward(self, source_tokens: Tensor, target_tokens: Tensor) -> Tensor:
-        memory = self.bidirectional(self.embedding(source_tokens))
-        y = self.embedding_2(target_tokens)  # [batch, time, width]
-        b = self.additive_score.prepare(memory)
-        state = y.new_zeros(source_tokens.size(0), self.config.hidden)
-        states = []
+        x = self.source_embedding(source_tokens)  # [batch, source, width]
+        y = self.target_embedding(target_tokens)  # [batch, time, width]
+        backwards = self.backwards(x.flip(1)).flip(1)
+        memory = torch.cat((self.forwards(x), backwards), dim=-1)
+        b = self.score.prepare(memory)
+        state = torch.tanh(self.start(backwards[:, 0]))
+        seens = []
         for y_t in y.unbind(1):
-            weights = self.additive_score(state, b).softmax(-1)
+            weights = self.score(state, b).softmax(-1)
             context = torch.einsum("bs,bsd->bd", weights, memory)
-            state = self.gru_cell(torch.cat((y_t, context), dim=-1), state)
-            states.append(torch.cat((state, context), dim=-1))
-        states = torch.stack(states, dim=1)
-        return self.linear(states)
+            state_2 = self.gru_cell(torch.cat((y_t, context), dim=-1), state)
+            seens.append(torch.cat((state, context), dim=-1))
+            state = state_2
+        seen = torch.stack(seens, dim=1)  # [batch, time, hidden + 2 * reader]
+        pieces = self.pieces(torch.cat((seen, y), dim=-1))
+        return self.head(pieces.unflatten(-1, (self.config.maxout, 2)).amax(-1))

@@ -1,0 +1,207 @@
+"""ByteNet (Kalchbrenner et al., 2016): translates characters in linear time, by dilated convolutions on both sides.
+
+271,905,923 parameters. Made by archdsl 0.1.0 from bytenet.arch (6b17585c8d88):
+    archdsl compile bytenet.arch:bytenet --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    source_vocab: int = 296
+    vocab: int = 323
+    inner: int = 800
+    sets: int = 6
+    depth: int = 5
+    kernel: int = 3
+
+
+class ReluBlock(nn.Module):
+    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution.
+
+    relu_block (bytenet.arch:4)
+    """
+
+    def __init__(self, config: Config, width: int) -> None:
+        super().__init__()
+        assert width // 2 % 1 == 0, "the groups of a convolution share its input channels equally"
+        self.layernorm = nn.LayerNorm(width, eps=1e-5)
+        self.narrow = nn.Linear(width, width // 2)
+        self.layernorm_2 = nn.LayerNorm(width // 2, eps=1e-5)
+        self.conv1d = nn.Conv1d(width // 2, width // 2, config.kernel, padding="same")
+        self.layernorm_3 = nn.LayerNorm(width // 2, eps=1e-5)
+        self.widen = nn.Linear(width // 2, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.narrow(F.relu(self.layernorm(x)))
+        h = self.conv1d(F.relu(self.layernorm_2(h)).transpose(1, 2)).transpose(1, 2)
+        return x + self.widen(F.relu(self.layernorm_3(h)))
+
+
+class ReluBlock2(nn.Module):
+    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution.
+
+    relu_block (bytenet.arch:4)
+    """
+
+    def __init__(self, config: Config, dilation: int, width: int) -> None:
+        super().__init__()
+        assert width // 2 % 1 == 0, "the groups of a convolution share its input channels equally"
+        self.layernorm = nn.LayerNorm(width, eps=1e-5)
+        self.narrow = nn.Linear(width, width // 2)
+        self.layernorm_2 = nn.LayerNorm(width // 2, eps=1e-5)
+        self.conv1d = nn.Conv1d(width // 2, width // 2, config.kernel, padding="same", dilation=dilation)
+        self.layernorm_3 = nn.LayerNorm(width // 2, eps=1e-5)
+        self.widen = nn.Linear(width // 2, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.narrow(F.relu(self.layernorm(x)))
+        h = self.conv1d(F.relu(self.layernorm_2(h)).transpose(1, 2)).transpose(1, 2)
+        return x + self.widen(F.relu(self.layernorm_3(h)))
+
+
+class ReluBlock3(nn.Module):
+    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution.
+
+    relu_block (bytenet.arch:4)
+    """
+
+    def __init__(self, config: Config, dilation: int, width: int) -> None:
+        super().__init__()
+        assert width // 2 % 1 == 0, "the groups of a convolution share its input channels equally"
+        self.dilation = dilation
+        self.kernel = config.kernel
+        self.layernorm = nn.LayerNorm(width, eps=1e-5)
+        self.narrow = nn.Linear(width, width // 2)
+        self.layernorm_2 = nn.LayerNorm(width // 2, eps=1e-5)
+        self.conv1d = nn.Conv1d(width // 2, width // 2, config.kernel)
+        self.layernorm_3 = nn.LayerNorm(width // 2, eps=1e-5)
+        self.widen = nn.Linear(width // 2, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.narrow(F.relu(self.layernorm(x)))
+        h = F.relu(self.layernorm_2(h))
+        h = self.conv1d(F.pad(h.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
+        return x + self.widen(F.relu(self.layernorm_3(h)))
+
+
+class ReluBlock4(nn.Module):
+    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution.
+
+    relu_block (bytenet.arch:4)
+    """
+
+    def __init__(self, config: Config, dilation: int, width: int) -> None:
+        super().__init__()
+        assert width // 2 % 1 == 0, "the groups of a convolution share its input channels equally"
+        self.dilation = dilation
+        self.kernel = config.kernel
+        self.layernorm = nn.LayerNorm(width, eps=1e-5)
+        self.narrow = nn.Linear(width, width // 2)
+        self.layernorm_2 = nn.LayerNorm(width // 2, eps=1e-5)
+        self.conv1d = nn.Conv1d(width // 2, width // 2, config.kernel, dilation=dilation)
+        self.layernorm_3 = nn.LayerNorm(width // 2, eps=1e-5)
+        self.widen = nn.Linear(width // 2, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.narrow(F.relu(self.layernorm(x)))
+        h = F.relu(self.layernorm_2(h))
+        h = self.conv1d(F.pad(h.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
+        return x + self.widen(F.relu(self.layernorm_3(h)))
+
+
+class Bytenet(nn.Module):
+    """bytenet (bytenet.arch:27)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.source_embedding = nn.Embedding(config.source_vocab, 2 * config.inner)
+        self.encoder = nn.ModuleList(
+            [
+                ReluBlock(config, width=2 * config.inner),
+                ReluBlock2(config, dilation=2, width=2 * config.inner),
+                ReluBlock2(config, dilation=4, width=2 * config.inner),
+                ReluBlock2(config, dilation=8, width=2 * config.inner),
+                ReluBlock2(config, dilation=16, width=2 * config.inner),
+                ReluBlock(config, width=2 * config.inner),
+                ReluBlock2(config, dilation=2, width=2 * config.inner),
+                ReluBlock2(config, dilation=4, width=2 * config.inner),
+                ReluBlock2(config, dilation=8, width=2 * config.inner),
+                ReluBlock2(config, dilation=16, width=2 * config.inner),
+                ReluBlock(config, width=2 * config.inner),
+                ReluBlock2(config, dilation=2, width=2 * config.inner),
+                ReluBlock2(config, dilation=4, width=2 * config.inner),
+                ReluBlock2(config, dilation=8, width=2 * config.inner),
+                ReluBlock2(config, dilation=16, width=2 * config.inner),
+                ReluBlock(config, width=2 * config.inner),
+                ReluBlock2(config, dilation=2, width=2 * config.inner),
+                ReluBlock2(config, dilation=4, width=2 * config.inner),
+                ReluBlock2(config, dilation=8, width=2 * config.inner),
+                ReluBlock2(config, dilation=16, width=2 * config.inner),
+                ReluBlock(config, width=2 * config.inner),
+                ReluBlock2(config, dilation=2, width=2 * config.inner),
+                ReluBlock2(config, dilation=4, width=2 * config.inner),
+                ReluBlock2(config, dilation=8, width=2 * config.inner),
+                ReluBlock2(config, dilation=16, width=2 * config.inner),
+                ReluBlock(config, width=2 * config.inner),
+                ReluBlock2(config, dilation=2, width=2 * config.inner),
+                ReluBlock2(config, dilation=4, width=2 * config.inner),
+                ReluBlock2(config, dilation=8, width=2 * config.inner),
+                ReluBlock2(config, dilation=16, width=2 * config.inner),
+            ]
+        )
+        self.target_embedding = nn.Embedding(config.vocab, 2 * config.inner)
+        self.decoder = nn.ModuleList(
+            [
+                ReluBlock3(config, dilation=1, width=2 * config.inner),
+                ReluBlock4(config, dilation=2, width=2 * config.inner),
+                ReluBlock4(config, dilation=4, width=2 * config.inner),
+                ReluBlock4(config, dilation=8, width=2 * config.inner),
+                ReluBlock4(config, dilation=16, width=2 * config.inner),
+                ReluBlock3(config, dilation=1, width=2 * config.inner),
+                ReluBlock4(config, dilation=2, width=2 * config.inner),
+                ReluBlock4(config, dilation=4, width=2 * config.inner),
+                ReluBlock4(config, dilation=8, width=2 * config.inner),
+                ReluBlock4(config, dilation=16, width=2 * config.inner),
+                ReluBlock3(config, dilation=1, width=2 * config.inner),
+                ReluBlock4(config, dilation=2, width=2 * config.inner),
+                ReluBlock4(config, dilation=4, width=2 * config.inner),
+                ReluBlock4(config, dilation=8, width=2 * config.inner),
+                ReluBlock4(config, dilation=16, width=2 * config.inner),
+                ReluBlock3(config, dilation=1, width=2 * config.inner),
+                ReluBlock4(config, dilation=2, width=2 * config.inner),
+                ReluBlock4(config, dilation=4, width=2 * config.inner),
+                ReluBlock4(config, dilation=8, width=2 * config.inner),
+                ReluBlock4(config, dilation=16, width=2 * config.inner),
+                ReluBlock3(config, dilation=1, width=2 * config.inner),
+                ReluBlock4(config, dilation=2, width=2 * config.inner),
+                ReluBlock4(config, dilation=4, width=2 * config.inner),
+                ReluBlock4(config, dilation=8, width=2 * config.inner),
+                ReluBlock4(config, dilation=16, width=2 * config.inner),
+                ReluBlock3(config, dilation=1, width=2 * config.inner),
+                ReluBlock4(config, dilation=2, width=2 * config.inner),
+                ReluBlock4(config, dilation=4, width=2 * config.inner),
+                ReluBlock4(config, dilation=8, width=2 * config.inner),
+                ReluBlock4(config, dilation=16, width=2 * config.inner),
+            ]
+        )
+        self.post = nn.Linear(2 * config.inner, config.inner)
+        self.head = nn.Linear(config.inner, config.vocab)
+        nn.init.normal_(self.source_embedding.weight, std=0.02)
+        nn.init.normal_(self.target_embedding.weight, std=0.02)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        x = self.source_embedding(source)  # [batch, time, 2 * inner]
+        for i in range(self.config.sets):
+            for encoder in self.encoder[5 * i : 5 * (i + 1)]:
+                x = encoder(x)
+        y = x + self.target_embedding(target)
+        for i in range(self.config.sets):
+            for decoder in self.decoder[5 * i : 5 * (i + 1)]:
+                y = decoder(y)
+        return self.head(F.relu(self.post(F.relu(y))))

@@ -1,0 +1,214 @@
+"""Conformer (Gulati et al., 2020): half-step feed-forwards around attention and convolution, for speech.
+
+120,452,352 parameters. Made by archdsl 0.1.0 from conformer.arch (cf4580ec4a62):
+    archdsl compile conformer.arch:conformer_transducer_l --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    width: int = 512
+    layers: int = 17
+    heads: int = 8
+    kernel: int = 32
+    features: int = 80
+    vocab: int = 1024
+    hidden: int = 640
+    joint: int = 640
+
+
+class RelativeScores(nn.Module):
+    """Transformer-XL (Dai et al., 2019, section 3.3): the query plus a content bias, and its scaled scores against
+    every distance."""
+
+    def __init__(self, width: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.width = width
+        self.weight = nn.Parameter(torch.empty(heads * head_dim, width))
+        self.u = nn.Parameter(torch.zeros(heads, head_dim))
+        self.v = nn.Parameter(torch.zeros(heads, head_dim))
+        nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
+
+    def forward(self, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+        queries = q.size(-2)
+        place = torch.arange(keys - 1, -queries, -1, device=q.device)[:, None]  # distances, the farthest back first
+        angle = place * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
+        table = torch.cat((angle.sin(), angle.cos()), dim=-1).to(q.dtype)
+        r = F.linear(table, self.weight).unflatten(-1, self.u.shape)  # [distance, heads, head_dim]
+        scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * q.size(-1) ** -0.5
+        query, key = torch.arange(queries, device=q.device)[:, None], torch.arange(keys, device=q.device)
+        column = queries - 1 - query + key  # of the distance between them
+        return q + self.u[:, None], scores.gather(-1, column.expand(*scores.shape[:-1], -1))
+
+
+class LSTM(nn.Module):
+    """One layer of long short-term memory: nn.LSTM as a function, which torch.compile takes whole."""
+
+    def __init__(self, inputs: int, hidden: int, bias: bool = True) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.bias = bias
+        self.weight_ih_l0 = nn.Parameter(torch.empty(4 * hidden, inputs))
+        self.weight_hh_l0 = nn.Parameter(torch.empty(4 * hidden, hidden))
+        if bias:
+            self.bias_ih_l0 = nn.Parameter(torch.empty(4 * hidden))
+            self.bias_hh_l0 = nn.Parameter(torch.empty(4 * hidden))
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+
+    def forward(self, x: Tensor, h: Tensor | None = None, c: Tensor | None = None) -> Tensor:
+        zeros = x.new_zeros(x.size(0), self.hidden)
+        start = [(zeros if s is None else s)[None] for s in (h, c)]
+        weights = list(self.parameters())
+        return torch.lstm(x, start, weights, self.bias, 1, 0.0, self.training, False, True)[0]
+
+
+class ConvSubsampling(nn.Module):
+    """Two convolutions of stride 2 over time and features (Conformer, Gulati et al., 2020): a quarter of the frames.
+
+    conv_subsampling (std/models.arch:94)
+    """
+
+    def __init__(self, config: Config, factor: int = 4) -> None:
+        super().__init__()
+        assert factor == 4, "two convolutions of stride 2"
+        self.factor = factor
+        self.first = nn.Conv2d(1, config.width, 3, stride=2, padding=1)
+        self.second = nn.Conv2d(config.width, config.width, 3, stride=2, padding=1)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        assert frames.size(1) % self.factor == 0, "time must be a multiple of 4"
+        x = F.relu(self.first(frames.unsqueeze(1)))
+        x = F.relu(self.second(x))
+        return x.transpose(1, 2).flatten(2)
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, hidden)
+        self.down = nn.Linear(hidden, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.up(x)))
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        head_dim = config.width // config.heads
+        self.heads = config.heads
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.position = RelativeScores(config.width, config.heads, head_dim)
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        q, distance = self.position(q, x.size(1))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=distance.masked_fill(~mask, -torch.inf))
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class ConvolutionModule(nn.Module):
+    """convolution_module (conformer.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.layernorm = nn.LayerNorm(config.width, eps=1e-5)
+        self.widen = nn.Linear(config.width, 2 * config.width)
+        self.depthwise = nn.Conv1d(config.width, config.width, config.kernel, padding="same", groups=config.width)
+        self.batchnorm = nn.BatchNorm1d(config.width)
+        self.narrow = nn.Linear(config.width, config.width)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.glu(self.widen(self.layernorm(x)))
+        h = self.depthwise(h.transpose(1, 2)).transpose(1, 2)
+        h = F.silu(self.batchnorm(h.transpose(1, 2)).transpose(1, 2))
+        return self.dropout(self.narrow(h))
+
+
+class ConformerLayer(nn.Module):
+    """conformer_layer (conformer.arch:9)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.ffn_1_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn_1 = MLP(config, hidden=4 * config.width)
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.attention = Attention(config)
+        self.convolution = ConvolutionModule(config)
+        self.ffn_2_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn_2 = MLP(config, hidden=4 * config.width)
+        self.norm = nn.LayerNorm(config.width, eps=1e-5)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = x + 0.5 * self.ffn_1(self.ffn_1_norm(x))
+        x = x + self.attention(self.attention_norm(x), mask)
+        x = x + self.convolution(x)
+        x = x + 0.5 * self.ffn_2(self.ffn_2_norm(x))
+        return self.norm(x)
+
+
+class ConformerL(nn.Module):
+    """The encoder, which the paper's Table 1 determines: kernel 32, a quarter of the frames.
+
+    conformer_l (conformer.arch:19)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.conv_subsampling = ConvSubsampling(config)
+        self.linear = nn.Linear(config.width * (-(-config.features // 4)), config.width)
+        self.dropout = nn.Dropout(0.1)
+        self.layer = nn.ModuleList(ConformerLayer(config) for _ in range(config.layers))
+
+    def forward(self, frames: Tensor, real: Tensor, mask: Tensor) -> Tensor:
+        assert frames.size(1) % 4 == 0, "time must be a multiple of 4"
+        x = self.dropout(self.linear(self.conv_subsampling(frames)))
+        for layer in self.layer:
+            x = layer(x, mask)
+        return x
+
+
+class ConformerTransducerL(nn.Module):
+    """conformer_transducer_l (conformer.arch:32)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.encoder = ConformerL(config)
+        self.embedding = nn.Embedding(config.vocab, config.hidden)
+        self.predictor = LSTM(config.hidden, config.hidden)
+        self.of_heard = nn.Linear(config.width, config.joint)
+        self.of_said = nn.Linear(config.hidden, config.joint)
+        self.output = nn.Linear(config.joint, config.vocab)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+
+    def forward(self, frames: Tensor, real: Tensor, labels: Tensor) -> Tensor:
+        assert frames.size(1) % 4 == 0, "time must be a multiple of 4"
+        heard = self.encoder(frames, real, real[:, ::4][:, None, None, :])
+        said = self.predictor(self.embedding(labels))
+        a = self.of_heard(heard).unsqueeze(2)  # [batch, time / 4, 1, joint]
+        b = self.of_said(said).unsqueeze(1)  # [batch, 1, length, joint]
+        return self.output(torch.tanh(a + b))

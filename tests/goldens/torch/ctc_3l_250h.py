@@ -1,0 +1,83 @@
+"""Deep recurrent networks (Graves et al., 2013): bidirectional LSTMs in layers, which label the frames of speech.
+
+3,787,562 parameters. Made by archdsl 0.1.0 from deep_rnn.arch (d14a62c68fe3):
+    archdsl compile deep_rnn.arch:ctc_3l_250h --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 3
+    hidden: int = 250
+    features: int = 123
+    classes: int = 62
+
+
+class PeepholeLSTM(nn.Module):
+    """An LSTM whose gates also see the cell, each channel its own: input and forget gate the one before, output gate
+    the new one.
+
+    peephole_lstm (deep_rnn.arch:4)
+    """
+
+    def __init__(self, config: Config, width: int) -> None:
+        super().__init__()
+        self.hidden = config.hidden
+        self.see_i = nn.Parameter(torch.empty(config.hidden).uniform_(-0.1, 0.1))
+        self.see_f = nn.Parameter(torch.empty(config.hidden).uniform_(-0.1, 0.1))
+        self.see_o = nn.Parameter(torch.empty(config.hidden).uniform_(-0.1, 0.1))
+        self.input = nn.Linear(width, 4 * config.hidden)
+        self.state = nn.Linear(config.hidden, 4 * config.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch = x.size(0)
+        inputs = self.input(x)
+        h = inputs.new_zeros(batch, self.hidden)
+        c = inputs.new_zeros(batch, self.hidden)
+        ys = []
+        for x_t in inputs.unbind(1):
+            i, f, g, o = (x_t + self.state(h)).split((self.hidden, self.hidden, self.hidden, self.hidden), dim=-1)
+            c = torch.sigmoid(f + self.see_f * c) * c + torch.sigmoid(i + self.see_i * c) * torch.tanh(g)
+            h = torch.sigmoid(o + self.see_o * c) * torch.tanh(c)
+            ys.append(h)
+        return torch.stack(ys, dim=1)
+
+
+class Bidirectional(nn.Module):
+    """A recurrence read forwards and backwards, side by side: [batch, time, 2 * hidden].
+
+    bidirectional (std/transformer.arch:111)
+    """
+
+    def __init__(self, config: Config, width: int) -> None:
+        super().__init__()
+        self.forwards = PeepholeLSTM(config, width=width)
+        self.backwards = PeepholeLSTM(config, width=width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat((self.forwards(x), self.backwards(x.flip(1)).flip(1)), dim=-1)
+
+
+class Ctc3L250H(nn.Module):
+    """ctc_3l_250h (deep_rnn.arch:20)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            [
+                Bidirectional(config, width=config.features),
+                *(Bidirectional(config, width=2 * config.hidden) for _ in range(2)),
+            ]
+        )
+        self.output = nn.Linear(2 * config.hidden, config.classes)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        x = frames
+        for layer in self.layers:
+            x = layer(x)
+        return self.output(x)

@@ -1,0 +1,57 @@
+"""Recurrent language models (Zaremba et al., 2014): stacked LSTMs, dropout between the layers, never within them.
+
+4,653,200 parameters. Made by archdsl 0.1.0 from rnn_lm.arch (63da7a43b5c6):
+    archdsl compile rnn_lm.arch:lstm_lm_small --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    vocab: int = 10_000
+    width: int = 200
+    layers: int = 2
+    rate: int = 0
+
+
+class LSTM(nn.Module):
+    """One layer of long short-term memory: nn.LSTM as a function, which torch.compile takes whole."""
+
+    def __init__(self, inputs: int, hidden: int, bias: bool = True) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.bias = bias
+        self.weight_ih_l0 = nn.Parameter(torch.empty(4 * hidden, inputs))
+        self.weight_hh_l0 = nn.Parameter(torch.empty(4 * hidden, hidden))
+        if bias:
+            self.bias_ih_l0 = nn.Parameter(torch.empty(4 * hidden))
+            self.bias_hh_l0 = nn.Parameter(torch.empty(4 * hidden))
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+
+    def forward(self, x: Tensor, h: Tensor | None = None, c: Tensor | None = None) -> Tensor:
+        zeros = x.new_zeros(x.size(0), self.hidden)
+        start = [(zeros if s is None else s)[None] for s in (h, c)]
+        weights = list(self.parameters())
+        return torch.lstm(x, start, weights, self.bias, 1, 0.0, self.training, False, True)[0]
+
+
+class LSTMLMSmall(nn.Module):
+    """lstm_lm_small (rnn_lm.arch:5)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocab, config.width)
+        self.layers = nn.ModuleList(LSTM(config.width, config.width) for _ in range(config.layers))
+        self.head = nn.Linear(config.width, config.vocab)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)  # [batch, time, width]
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)

@@ -1,0 +1,50 @@
+"""Self-attention (Vaswani et al., 2017): one head written as equations, and many heads side by side.
+
+131,072 parameters. Made by archdsl 0.1.0 from self_attention.arch (78f4c64f10c8):
+    archdsl compile self_attention.arch:self_attention --to torch
+"""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    width: int = 512
+    d_k: int = 64
+    d_v: int = 128
+
+
+class AttentionHead(nn.Module):
+    """One head of attention: each place asks with a query of width d_k and is answered in values of width d_v, which
+    may differ.
+
+    attention_head (self_attention.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.d_k = config.d_k
+        self.q = nn.Linear(config.width, config.d_k, bias=False)
+        self.k = nn.Linear(config.width, config.d_k, bias=False)
+        self.v = nn.Linear(config.width, config.d_v, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x)
+        k = self.k(x)
+        v = self.v(x)
+        scores = q @ k.transpose(1, 2) / math.sqrt(self.d_k)
+        return scores.softmax(-1) @ v
+
+
+class SelfAttention(nn.Module):
+    """self_attention (self_attention.arch:17)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.attention_head = AttentionHead(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention_head(x)

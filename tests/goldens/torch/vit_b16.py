@@ -1,0 +1,128 @@
+"""Vision Transformer (Dosovitskiy et al., 2020): an image as a sequence of patches behind a class token.
+
+86,567,656 parameters. Made by archdsl 0.1.0 from vit.arch (9936dd4acd51):
+    archdsl compile vit.arch:vit_b16 --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    hidden: int = 3072
+    patch: int = 16
+    image: int = 224
+    classes: int = 1000
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        self.heads = config.heads
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, config.hidden)
+        self.down = nn.Linear(config.hidden, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class EncoderLayer(nn.Module):
+    """encoder_layer (vit.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-12)
+        self.attention = Attention(config)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-12)
+        self.ffn = MLP(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Classifier(nn.Module):
+    """A class of the whole sequence: `pool: mean`, or `pool: first`.
+
+    classifier (std/models.arch:138)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.output = nn.Linear(config.width, config.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(x[:, 0])
+
+
+class ViTB16(nn.Module):
+    """vit_b16 (vit.arch:11)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        assert config.image % config.patch == 0, "whole patches"
+        assert 1 + ((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1) * (
+            (config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1
+        ) <= 1 + ((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1) * (
+            (config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1
+        ), "there are `length` learned positions"
+        self.patches = nn.Conv2d(3, config.width, config.patch, stride=config.patch)
+        self.class_token = nn.Parameter(torch.randn(1, 1, config.width) * 0.02)
+        self.position = nn.Embedding(
+            1
+            + ((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1)
+            * ((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1),
+            config.width,
+        )
+        self.blocks = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, eps=1e-12)
+        self.head = Classifier(config)
+        nn.init.normal_(self.position.weight, std=0.02)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = self.patches(pixels).flatten(2).transpose(1, 2)
+        found = torch.arange(
+            1
+            + ((self.config.image + (0 - (self.config.patch - 1) - 1)) // self.config.patch + 1)
+            * ((self.config.image + (0 - (self.config.patch - 1) - 1)) // self.config.patch + 1),
+            device=pixels.device,
+        )
+        x = torch.cat((self.class_token.expand(pixels.size(0), -1, -1), x), dim=1) + self.position(found)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))

@@ -1,0 +1,152 @@
+"""WaveNet (van den Oord et al., 2016): audio sample by sample, by dilated causal convolutions with gates and skips.
+
+1,271,424 parameters. Made by archdsl 0.1.0 from wavenet.arch (7726bd884dad):
+    archdsl compile wavenet.arch:wavenet --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    levels: int = 256
+    width: int = 64
+    gate: int = 64
+    skip: int = 256
+    kernel: int = 2
+    stacks: int = 3
+    depth: int = 10
+
+
+class DilatedLayer(nn.Module):
+    """A dilated convolution with a gate (equation 2): one map of it out to the sum of skips, one, unless it is the
+    last, back onto the residual stream.
+
+    dilated_layer (wavenet.arch:5)
+    """
+
+    def __init__(self, config: Config, dilation: int) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.kernel = config.kernel
+        self.filter = nn.Conv1d(config.width, config.gate, config.kernel)
+        self.gate = nn.Conv1d(config.width, config.gate, config.kernel)
+        self.skip = nn.Linear(config.gate, config.skip)
+        self.residual = nn.Linear(config.gate, config.width)
+
+    def forward(self, x: Tensor, skips: Tensor) -> tuple[Tensor, Tensor]:
+        filter_ = self.filter(F.pad(x.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
+        opened = self.gate(F.pad(x.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
+        h = torch.tanh(filter_) * torch.sigmoid(opened)
+        return x + self.residual(h), skips + self.skip(h)
+
+
+class DilatedLayer2(nn.Module):
+    """A dilated convolution with a gate (equation 2): one map of it out to the sum of skips, one, unless it is the
+    last, back onto the residual stream.
+
+    dilated_layer (wavenet.arch:5)
+    """
+
+    def __init__(self, config: Config, dilation: int) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.kernel = config.kernel
+        self.filter = nn.Conv1d(config.width, config.gate, config.kernel, dilation=dilation)
+        self.gate = nn.Conv1d(config.width, config.gate, config.kernel, dilation=dilation)
+        self.skip = nn.Linear(config.gate, config.skip)
+        self.residual = nn.Linear(config.gate, config.width)
+
+    def forward(self, x: Tensor, skips: Tensor) -> tuple[Tensor, Tensor]:
+        filter_ = self.filter(F.pad(x.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
+        opened = self.gate(F.pad(x.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
+        h = torch.tanh(filter_) * torch.sigmoid(opened)
+        return x + self.residual(h), skips + self.skip(h)
+
+
+class DilatedLayer3(nn.Module):
+    """A dilated convolution with a gate (equation 2): one map of it out to the sum of skips, one, unless it is the
+    last, back onto the residual stream.
+
+    dilated_layer (wavenet.arch:5)
+    """
+
+    def __init__(self, config: Config, dilation: int) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.kernel = config.kernel
+        self.filter = nn.Conv1d(config.width, config.gate, config.kernel, dilation=dilation)
+        self.gate = nn.Conv1d(config.width, config.gate, config.kernel, dilation=dilation)
+        self.skip = nn.Linear(config.gate, config.skip)
+
+    def forward(self, x: Tensor, skips: Tensor) -> tuple[Tensor, Tensor]:
+        filter_ = self.filter(F.pad(x.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
+        opened = self.gate(F.pad(x.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
+        h = torch.tanh(filter_) * torch.sigmoid(opened)
+        return x, skips + self.skip(h)
+
+
+class Wavenet(nn.Module):
+    """wavenet (wavenet.arch:18)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.levels, config.width)
+        self.conv1d = nn.Conv1d(config.width, config.width, config.kernel)
+        self.layers = nn.ModuleList(
+            [
+                DilatedLayer(config, dilation=1),
+                DilatedLayer2(config, dilation=2),
+                DilatedLayer2(config, dilation=4),
+                DilatedLayer2(config, dilation=8),
+                DilatedLayer2(config, dilation=16),
+                DilatedLayer2(config, dilation=32),
+                DilatedLayer2(config, dilation=64),
+                DilatedLayer2(config, dilation=128),
+                DilatedLayer2(config, dilation=256),
+                DilatedLayer2(config, dilation=512),
+                DilatedLayer(config, dilation=1),
+                DilatedLayer2(config, dilation=2),
+                DilatedLayer2(config, dilation=4),
+                DilatedLayer2(config, dilation=8),
+                DilatedLayer2(config, dilation=16),
+                DilatedLayer2(config, dilation=32),
+                DilatedLayer2(config, dilation=64),
+                DilatedLayer2(config, dilation=128),
+                DilatedLayer2(config, dilation=256),
+                DilatedLayer2(config, dilation=512),
+                DilatedLayer(config, dilation=1),
+                DilatedLayer2(config, dilation=2),
+                DilatedLayer2(config, dilation=4),
+                DilatedLayer2(config, dilation=8),
+                DilatedLayer2(config, dilation=16),
+                DilatedLayer2(config, dilation=32),
+                DilatedLayer2(config, dilation=64),
+                DilatedLayer2(config, dilation=128),
+                DilatedLayer2(config, dilation=256),
+                DilatedLayer3(config, dilation=512),
+            ]
+        )
+        self.post = nn.Linear(config.skip, config.skip)
+        self.head = nn.Linear(config.skip, config.levels)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        x = self.conv1d(F.pad(self.embedding(samples).transpose(1, 2), (self.config.kernel - 1, 0))).transpose(1, 2)
+        skips = torch.zeros(
+            samples.size(0),
+            samples.size(1),
+            self.config.skip,
+            dtype=next(self.parameters()).dtype,
+            device=samples.device,
+        )
+        for i in range(3):
+            for layer in self.layers[10 * i : 10 * (i + 1)]:
+                x, skips = layer(x, skips)
+        h = F.relu(self.post(F.relu(skips)))
+        return self.head(h)
