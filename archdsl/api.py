@@ -346,11 +346,11 @@ def to_onnx(
     safetensors file beside the graph, in PyTorch's layout; a file of plain numbers beside it; or the graph itself. With
     neither, the graph refers to the safetensors file that `draw_weights` would write beside it.
 
-    With `decode`, the graph takes the new tokens and what it kept of those before; what a model computes once before the
-    first step is a graph of its own, `encoder.onnx` beside `model.onnx`, `x_encoder.onnx` beside `x.onnx`. A directory
-    then also gets `config.json` and `genai_config.json`, by which optimum and onnxruntime-genai load it, where they can
-    feed the model (`remark` of what is returned says why not). They hold the ids of tokens with a meaning: padding is by
-    default what ends a text, or 0.
+    With `decode`, the graph takes the new tokens and what it kept of those before; what a model computes once before
+    the first step is a graph of its own, `encoder.onnx` beside `model.onnx`, `x_encoder.onnx` beside `x.onnx`. A
+    directory then also gets `config.json` and `genai_config.json`, by which optimum and onnxruntime-genai load it,
+    where they can feed the model (`remark` of what is returned says why not). They hold the ids of tokens with a
+    meaning: padding is by default what ends a text, or 0.
 
     Loads no torch. Other arguments and errors as for `load`, and ArchError: E0502 where onnx or onnx-ir is missing,
     E0503 where `weights` is not the model's, E0504 where it cannot be written like this. Raises OSError where a file

@@ -1,4 +1,4 @@
-"""Processes that see onnxruntime-genai and optimum, which live in a folder of their own: see constraints-runtimes.txt."""
+"""Processes that see onnxruntime-genai and optimum, in a folder of their own: see constraints-runtimes.txt."""
 
 import os
 import subprocess
@@ -14,7 +14,11 @@ def in_runtimes(script: str, *arguments: str) -> str:
     path = os.pathsep.join([str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False, env=os.environ | settings
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | settings,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,8 +1,10 @@
 """ONNX files: where the weights lie, that they are the model's, and that nothing is left half written."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,6 +228,21 @@ def test_a_broken_disk_leaves_the_old_files_whole(fails_at: int, where: Any) -> 
 
     with pytest.raises(OSError, match="No space"):
         archdsl.to_onnx(text=SPEC, output="m.onnx", seed=1, store=where, progress=full)
+    assert {p: Path(p).read_bytes() for p in files()} == before
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_the_old_files_whole() -> None:
+    archdsl.to_onnx("gpt2", "m.onnx", set={"layers": 1, "width": 48}, seed=0)
+    before = {p: Path(p).read_bytes() for p in files()}
+    command = [sys.executable, "-m", "archdsl", "compile", "gpt2_xl", "--to", "onnx", "-o", "m.onnx", "--seed", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        deadline = time.monotonic() + 60
+        while len(files()) == 2 and child.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (130, "archdsl: interrupted\n")
     assert {p: Path(p).read_bytes() for p in files()} == before
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from archdsl.ir.cost import Amount, Cost, elements, contracted, times
+from archdsl.ir.cost import Amount, Cost, contracted, elements, times
 from archdsl.ir.dims import Num, Shape, add, binary, floordiv, free_names, num, product, shape_text, sub
 from archdsl.ir.graph import OpNode, Weight
 from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, OnnxScope, Primitive, Reads, State, TorchScope, same

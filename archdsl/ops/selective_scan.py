@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.cost import Amount, Cost, elements, contracted, times
+from archdsl.ir.cost import Amount, Cost, contracted, elements, times
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import PLUS, TIMES, Application, Code, Example, OnnxScope, Primitive, State, TorchScope
 from archdsl.ir.signature import promoted

@@ -1,4 +1,5 @@
-"""README, tutorial and the page on ONNX: every file, command, excerpt and program of theirs is what really comes out (see pages.py)."""
+"""README, tutorial and the pages on ONNX: every file, command, excerpt and program of theirs is what really comes out
+(see pages.py)."""
 
 import ast
 import doctest
@@ -8,12 +9,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from runtime_tools import in_runtimes
 from typer.testing import CliRunner
 
 from archdsl import torch_source
 from archdsl.cli import app
 from docs.pages import ROOT, Block, blocks, rewrite
-from runtime_tools import in_runtimes
 
 PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "onnx.md", ROOT / "docs" / "generate.md"]
 

@@ -52,8 +52,8 @@ class Configs:
 
 class CausalConfig(BaseModel):
     """`config.json`. optimum reads the number of heads of keys and values off it, and their size, where it expects them
-    by `model_type`: a name from its list, chosen by these sizes alone. Ids that are not known are written as null, since
-    each such name has defaults of its own."""
+    by `model_type`: a name from its list, chosen by these sizes alone. Ids that are not known are written as null,
+    since each such name has defaults of its own."""
 
     model_type: str
     """`llama`: the heads of queries make up the width. `gemma`: they need not. `deepseek_v3`: keys and values differ in

@@ -1,6 +1,6 @@
 """ByteNet (Kalchbrenner et al., 2016): translates characters in linear time, by dilated convolutions on both sides.
 
-271,905,923 parameters. Made by archdsl 0.1.0 from bytenet.arch (6b17585c8d88):
+271,905,923 parameters. Made by archdsl 0.1.0 from bytenet.arch (8ff2ece64e91):
     archdsl compile bytenet.arch:bytenet --to torch
 """
 
@@ -115,7 +115,7 @@ class ReluBlock4(nn.Module):
 
 
 class Bytenet(nn.Module):
-    """bytenet (bytenet.arch:27)"""
+    """bytenet (bytenet.arch:28)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """ByteNet (Kalchbrenner et al., 2016): translates characters in linear time, by dilated convolutions on both sides.
 
-158,527,232 parameters. Made by archdsl 0.1.0 from bytenet.arch (6b17585c8d88):
+158,527,232 parameters. Made by archdsl 0.1.0 from bytenet.arch (8ff2ece64e91):
     archdsl compile bytenet.arch:bytenet_lm --to torch
 """
 
@@ -125,7 +125,7 @@ class MultiplicativeBlock2(nn.Module):
 
 
 class BytenetLM(nn.Module):
-    """bytenet_lm (bytenet.arch:41)"""
+    """bytenet_lm (bytenet.arch:42)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Conformer (Gulati et al., 2020): half-step feed-forwards around attention and convolution, for speech.
 
-120,452,352 parameters. Made by archdsl 0.1.0 from conformer.arch (cf4580ec4a62):
+120,452,352 parameters. Made by archdsl 0.1.0 from conformer.arch (5f798b1eae9b):
     archdsl compile conformer.arch:conformer_transducer_l --to torch
 """
 

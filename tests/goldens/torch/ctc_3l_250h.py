@@ -1,6 +1,6 @@
 """Deep recurrent networks (Graves et al., 2013): bidirectional LSTMs in layers, which label the frames of speech.
 
-3,787,562 parameters. Made by archdsl 0.1.0 from deep_rnn.arch (d14a62c68fe3):
+3,787,562 parameters. Made by archdsl 0.1.0 from deep_rnn.arch (52d56064b36c):
     archdsl compile deep_rnn.arch:ctc_3l_250h --to torch
 """
 
@@ -22,7 +22,7 @@ class PeepholeLSTM(nn.Module):
     """An LSTM whose gates also see the cell, each channel its own: input and forget gate the one before, output gate
     the new one.
 
-    peephole_lstm (deep_rnn.arch:4)
+    peephole_lstm (deep_rnn.arch:5)
     """
 
     def __init__(self, config: Config, width: int) -> None:
@@ -64,7 +64,7 @@ class Bidirectional(nn.Module):
 
 
 class Ctc3L250H(nn.Module):
-    """ctc_3l_250h (deep_rnn.arch:20)"""
+    """ctc_3l_250h (deep_rnn.arch:21)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()

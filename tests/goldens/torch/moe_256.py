@@ -1,6 +1,6 @@
 """Sparsely gated mixture of experts (Shazeer et al., 2017): each word asks four of up to 4096, between two LSTMs.
 
-1,086,207,871 parameters. Made by archdsl 0.1.0 from sparsely_gated_moe.arch (a36d9f4ca245):
+1,086,207,871 parameters. Made by archdsl 0.1.0 from sparsely_gated_moe.arch (061cd90d0ec5):
     archdsl compile sparsely_gated_moe.arch:moe_256 --to torch
 """
 

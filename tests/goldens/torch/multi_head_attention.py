@@ -1,6 +1,6 @@
 """Self-attention (Vaswani et al., 2017): one head written as equations, and many heads side by side.
 
-1,048,576 parameters. Made by archdsl 0.1.0 from self_attention.arch (78f4c64f10c8):
+1,048,576 parameters. Made by archdsl 0.1.0 from self_attention.arch (d200b204b633):
     archdsl compile self_attention.arch:multi_head_attention --to torch
 """
 
@@ -41,7 +41,7 @@ class Attention(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """multi_head_attention (self_attention.arch:25)"""
+    """multi_head_attention (self_attention.arch:26)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()

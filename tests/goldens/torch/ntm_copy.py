@@ -1,6 +1,6 @@
 """Neural Turing Machine (Graves et al., 2014): an LSTM that reads and writes a memory, by content and by place.
 
-65,220 parameters. Made by archdsl 0.1.0 from ntm.arch (08bba996d993):
+65,220 parameters. Made by archdsl 0.1.0 from ntm.arch (a97ef7212eff):
     archdsl compile ntm.arch:ntm_copy --to torch
 """
 

@@ -1,6 +1,6 @@
 """PixelRNN (van den Oord et al., 2016): an image pixel by pixel and colour by colour, by LSTMs that run down its rows.
 
-8,026,880 parameters. Made by archdsl 0.1.0 from pixel_rnn.arch (2c2dbb357b7e):
+8,026,880 parameters. Made by archdsl 0.1.0 from pixel_rnn.arch (eefe7ff08ea7):
     archdsl compile pixel_rnn.arch:pixel_rnn_cifar --to torch
 """
 

@@ -1,6 +1,6 @@
 """Self-attention (Vaswani et al., 2017): one head written as equations, and many heads side by side.
 
-131,072 parameters. Made by archdsl 0.1.0 from self_attention.arch (78f4c64f10c8):
+131,072 parameters. Made by archdsl 0.1.0 from self_attention.arch (d200b204b633):
     archdsl compile self_attention.arch:self_attention --to torch
 """
 
@@ -21,7 +21,7 @@ class AttentionHead(nn.Module):
     """One head of attention: each place asks with a query of width d_k and is answered in values of width d_v, which
     may differ.
 
-    attention_head (self_attention.arch:4)
+    attention_head (self_attention.arch:5)
     """
 
     def __init__(self, config: Config) -> None:
@@ -40,7 +40,7 @@ class AttentionHead(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """self_attention (self_attention.arch:17)"""
+    """self_attention (self_attention.arch:18)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()

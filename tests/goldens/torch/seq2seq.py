@@ -1,6 +1,6 @@
 """RNN search (Bahdanau et al., 2015): a recurrent translator attends to its source, scored in any of six ways.
 
-80,451,000 parameters. Made by archdsl 0.1.0 from seq2seq_attention.arch (cfdedec5931e):
+80,451,000 parameters. Made by archdsl 0.1.0 from seq2seq_attention.arch (5274d8b9ae32):
     archdsl compile seq2seq_attention.arch:seq2seq --to torch
 """
 
@@ -62,7 +62,7 @@ class Additive(nn.Module):
 
 
 class Seq2seq(nn.Module):
-    """seq2seq (seq2seq_attention.arch:39)"""
+    """seq2seq (seq2seq_attention.arch:40)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Show, Attend and Tell (Xu et al., 2015): an LSTM tells a caption, and looks at a part of the image for each word.
 
-54,839,722 parameters. Made by archdsl 0.1.0 from show_attend_tell.arch (9012cba62dbe):
+54,839,722 parameters. Made by archdsl 0.1.0 from show_attend_tell.arch (dcf01b87fbac):
     archdsl compile show_attend_tell.arch:show_attend_tell --to torch
 """
 

@@ -1,6 +1,6 @@
 """RNN encoder-decoders (Cho et al., 2014; Sutskever et al., 2014): one vector carries the source, no attention.
 
-384,144,000 parameters. Made by archdsl 0.1.0 from rnn_encoder_decoder.arch (e8371d72d7f0):
+384,144,000 parameters. Made by archdsl 0.1.0 from rnn_encoder_decoder.arch (8020dedca564):
     archdsl compile rnn_encoder_decoder.arch:sutskever_2014 --to torch
 """
 

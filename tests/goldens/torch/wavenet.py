@@ -1,6 +1,6 @@
 """WaveNet (van den Oord et al., 2016): audio sample by sample, by dilated causal convolutions with gates and skips.
 
-1,271,424 parameters. Made by archdsl 0.1.0 from wavenet.arch (7726bd884dad):
+1,271,424 parameters. Made by archdsl 0.1.0 from wavenet.arch (23da298adc9e):
     archdsl compile wavenet.arch:wavenet --to torch
 """
 
