@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from archdsl.analyses.decode import is_time, plan
 from archdsl.analyses.params import vocabulary
 from archdsl.api import module_from
 from archdsl.ir.dims import evaluate
@@ -73,16 +74,21 @@ class Decoder:
         self.step = self.sessions["model"]
         self.inputs = {i.name: i for i in self.step.get_inputs()}
         self.outputs = [o.name for o in self.step.get_outputs()]
+        steps = plan(model)
+        self.moving = {n for n, v in model.inputs if any(is_time(d, steps.time) for d in v.shape)}
+        """Inputs that follow the places of the sequence."""
+        self.axis = next(i for i, d in enumerate(steps.step.outputs[0].shape) if is_time(d, steps.time))
         self.padded = "attention_mask" in self.inputs
         """Whether rows may be padded."""
 
-    def start(self, batch: int) -> dict[str, Array]:
+    def start(self, given: dict[str, Array]) -> dict[str, Array]:
         """What is kept before the first step: nothing."""
+        known = {str(d.value): n for name, v in self.model.inputs for d, n in zip(v.shape, given[name].shape)}
+        known |= {"batch_size": next(iter(given.values())).shape[0], "past_sequence_length": 0}
         found = {}
         for name, i in self.inputs.items():
             if f"present.{name.removeprefix('past_key_values.')}" in self.outputs:
-                sizes = {"batch_size": batch, "past_sequence_length": 0}
-                shape = [sizes.get(d, d) for d in i.shape]
+                shape = [known.get(d, d) for d in i.shape]
                 found[name] = np.zeros(shape, np.float32 if "float" in i.type else np.int64)
         return found
 
@@ -99,17 +105,17 @@ class Decoder:
         early = {i.name for i in self.sessions["encoder"].get_inputs()} if "encoder" in self.sessions else set()
         known = early | self.inputs.keys()
         ids = next((n for n, v in self.model.inputs if v.dtype == "token" and n not in known), None)
-        moving = {("input_ids" if n == ids and "input_ids" in self.inputs else n): x for n, x in given.items()}
+        moving = {("input_ids" if n == ids else n): x for n, x in given.items() if n in self.moving}
         time = sum(chunks)
         batch = next(iter(given.values())).shape[0]
         mask = np.ones((batch, time), np.int64) if mask is None else mask
         places = np.maximum(np.cumsum(mask, 1) - 1, 0)
-        state, found, at = self.start(batch), [], 0
+        state, found, at = self.start(given), [], 0
         for count in chunks:
             feed = {**state, **{k: x for k, x in fixed.items() if k in self.inputs}}
             for name, x in moving.items():
                 if name in self.inputs and name not in feed:
-                    feed[name] = x[:, at : at + count] if x.ndim > 1 and x.shape[1] == time else x
+                    feed[name] = x[:, at : at + count]
             extra = {
                 "attention_mask": mask[:, : at + count],
                 "position_ids": places[:, at : at + count],
@@ -122,7 +128,7 @@ class Decoder:
                 n.replace("present.", "past_key_values."): x for n, x in zip(self.outputs[1:], results[1:], strict=True)
             }
             at += count
-        return np.concatenate(found, 1)
+        return np.concatenate(found, self.axis)
 
 
 def differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2), **options: Any) -> dict[str, float]:
@@ -130,14 +136,14 @@ def differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2), **options: A
     be padded, how far the rows of a batch of two lengths are, padded on the left and on the right."""
     module = module_of(model)
     time, first = sum(chunks), chunks[0]
-    sizes = {"batch": 2, "time": time}
+    sizes = {"batch": 2, "time": 8, "frames": 8, plan(model).time.name: time}
     inputs = inputs_for(model, sizes)
     whole = first_output(module, inputs)
     scale = max(1.0, float(np.abs(whole).max()))
     decoder = Decoder(model, module, **options)
     found = {"steps": float(np.abs(decoder.run(inputs, chunks) - whole).max()) / scale}
-    moving = [n for n, v in model.inputs if v.rank > 1 and inputs[n].shape[1] == time and v.dtype != "padding"]
-    if not decoder.padded or any(v.dtype == "padding" and n in moving for n, v in model.inputs):
+    moving = [n for n, v in model.inputs if v.dtype != "padding" and n in decoder.moving]
+    if not decoder.padded or any(v.dtype == "padding" and n in decoder.moving for n, v in model.inputs):
         return found
     # The second row is two tokens shorter.
     short = first_output(
@@ -159,5 +165,6 @@ def differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2), **options: A
             padded[n][1] = 0
             padded[n][1, real] = inputs[n][1, : time - 2]
         result = decoder.run(padded, chunks, mask)
-        found[side] = float(max(np.abs(result[0] - whole[0]).max(), np.abs(result[1, real] - short[0]).max())) / scale
+        second = np.take(result[1], real, decoder.axis - 1)
+        found[side] = float(max(np.abs(result[0] - whole[0]).max(), np.abs(second - short[0]).max())) / scale
     return found

@@ -21,7 +21,9 @@ from zoo.tiny import graph
 
 import archdsl
 from archdsl.cli import app
+from archdsl.ir.flat import FlatOp
 from archdsl.ir.graph import Model
+from archdsl.lower.onnx.step import RowsUnsupportedError, StepWriter
 
 COUNT = 20
 ROWS = [[3, 14, 15, 92, 65], [35, 89, 79]]
@@ -176,9 +178,11 @@ def expected() -> dict[str, list[list[int]]]:
     return found
 
 
-def generated(script: str, folders: Mapping[str, Path], names: Sequence[str], count: int = COUNT) -> dict[str, Any]:
+def generated(
+    script: str, folders: Mapping[str, Path], names: Sequence[str], rows: Sequence[Sequence[int]] = ROWS
+) -> dict[str, Any]:
     paths = [str(folders[n]) for n in names]
-    printed = json.loads(in_runtimes(script, json.dumps(ROWS), str(count), *paths).splitlines()[-1])
+    printed = json.loads(in_runtimes(script, json.dumps(rows), str(COUNT), *paths).splitlines()[-1])
     return {n: printed[p] for n, p in zip(names, paths, strict=True)}
 
 
@@ -202,6 +206,26 @@ def test_a_text_ends_with_its_token(tmp_path: Path, expected: dict[str, Any]) ->
     for script in (GENAI, OPTIMUM):
         row = generated(script, {"ends": folder}, ["ends"])["ends"][0]
         assert row == said or (script == GENAI and row == said[:-1])
+
+
+@pytest.mark.slow
+def test_a_graph_without_places_by_row_takes_rows_of_one_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unable(writer: StepWriter, flat: FlatOp, rank: int) -> None:
+        if writer.by_row:
+            raise RowsUnsupportedError(flat.node.op.name)
+
+    monkeypatch.setattr(StepWriter, "ready", unable)
+    model = OWN["llama"]
+    module = module_of(model)
+    folder = export(model, module, tmp_path / "plain", pad_token_id=127)
+    inputs = read(folder, "genai_config.json")["model"]["decoder"]["inputs"]
+    assert [k for k in inputs if not k.startswith("past")] == ["input_ids"]
+    rows = [row[:3] for row in ROWS]
+    said = 2 * greedy(module, rows, COUNT)
+    for script in (GENAI, OPTIMUM):
+        assert generated(script, {"plain": folder}, ["plain"], rows) == {"plain": said}
 
 
 # --- the files --------------------------------------------------------------------------------------------------------
@@ -242,7 +266,7 @@ def test_genai_config_names_what_the_graph_has(folders: dict[str, Path]) -> None
         2,
         2,
     ]
-    assert "eos_token_id" not in config["model"]
+    assert config["model"]["eos_token_id"] == [127]  # padding: there must be one
     proto = onnx.load(folders["llama"] / "model.onnx", load_external_data=False).graph
     patterns = [*decoder["inputs"].values(), *decoder["outputs"].values()]
     names = {p % i if "%d" in p else p for p in patterns for i in range(2)}

@@ -95,14 +95,14 @@ class Plan:
         return sorted(found, key=lambda c: c.layer)
 
 
-def plan(model: Model) -> Plan:
-    """How the model is taken step by step.
+def plan(model: Model, *, latents: bool = True) -> Plan:
+    """How the model is taken step by step; without `latents`, keys and values themselves are always what is kept.
 
     Raises ArchError E0504 where its output depends on later places, or an op has no step."""
     flat = flatten(model)
     time = _time(model, flat)
     _demand_causal(model)
-    return _Planner(model, flat, time).plan()
+    return _Planner(model, flat, time).plan(latents)
 
 
 def has(size: Num, time: Symbol) -> bool:
@@ -204,7 +204,7 @@ class _Planner:
 
     # --- the step ---
 
-    def plan(self) -> Plan:
+    def plan(self, latents: bool) -> Plan:
         found = self.found
         for value in found.step.inputs:
             axes = self.axes(value)
@@ -217,7 +217,8 @@ class _Planner:
                 self.scan(node)
             elif self.axes(node.output):
                 found.placed.add(node.output)
-        self.latent()
+        if latents:
+            self.latent()
         return found
 
     def op(self, node: FlatOp) -> None:
@@ -250,6 +251,9 @@ class _Planner:
                     wanted[axis] = ALL
                 else:  # a recurrence keeps for itself what it needs of earlier places
                     wanted[axis] = NEW if states else self.wanted(node, i, axis, forms)
+            if len(self.axes(value)) == 2:  # of queries and keys, whatever the latest key is that one sees
+                first, last = self.axes(value)
+                wanted[first], wanted[last] = NEW, ALL
             self.need(node, i, value, tuple(wanted), roles.get(i, ""))
 
     def timed(self, node: FlatNode) -> list[tuple[int, Value]]:

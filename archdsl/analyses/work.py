@@ -12,7 +12,7 @@ layers costs what its distinct blocks do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from archdsl.ir.cost import Amount, Pairs
@@ -33,12 +33,8 @@ from archdsl.ir.graph import (
     ScanNode,
     Value,
     WeightNode,
-    captured,
-    node_outputs,
     reads,
-    subgraphs,
 )
-from archdsl.ir.static import Instance
 
 Step = tuple[str, str]
 """An op's path, `*` for every index of a loop, and its primitive."""
@@ -166,6 +162,10 @@ def work_of(model: Model, *, training: bool) -> Work:
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
 
+ROUNDS = 8
+"""Steps of a scan after which what still changes from one to the next is taken for the union of both."""
+
+
 class _Frame:
     """One run of a graph: which tensors want a gradient, and which of them have one."""
 
@@ -180,7 +180,7 @@ class _Frame:
         frame: _Frame | None = self
         while frame is not None:
             if value in frame.wants:
-                return frame.wants[value]  # type: ignore[index]
+                return frame.wants[value]
             frame = frame.around
         return False
 
@@ -189,13 +189,17 @@ class _Frame:
         frame: _Frame | None = self
         while frame is not None:
             if value in frame.wants:
-                if frame.wants[value]:  # type: ignore[index]
-                    frame.reached.add(value)  # type: ignore[arg-type]
+                if frame.wants[value]:
+                    frame.reached.add(value)
                 return
             frame = frame.around
 
     def is_reached(self, value: Value) -> bool:
         return value in self.reached
+
+
+Turns = dict[Hashable, tuple[Work, frozenset[Value]]]
+"""Turns that are alike: the work of one, and which of its inputs have a gradient."""
 
 
 class _Walk:
@@ -234,7 +238,7 @@ class _Walk:
 
     def wants(self, node: Node, frame: _Frame) -> None:
         if isinstance(node, OpNode):
-            wanted = any(w.trained for w in _weights(node)) or any(
+            wanted = any(w.trained for w in node.weights) or any(
                 frame.wanting(v) and node.op.differentiates(node, i) for i, v in enumerate(node.inputs)
             )
             wanted = wanted or any(self.call_made(c, (), frame) for c in node.blocks.values())
@@ -315,11 +319,11 @@ class _Walk:
             inner = self.turn(node.body, [*carried, *slices], frame)
             turns.append(inner)
             results = [inner.wanting(v) for v in node.body.outputs if v is not None]
-            stacked = [a or b for a, b in zip(stacked, results[len(carried) :], strict=True)]
+            stacked = _either(stacked, results[len(carried) :])
             after = results[: len(carried)]
             if after == carried:
                 break
-            carried = after
+            carried = after if len(turns) < ROUNDS else _either(carried, after)
         frame.wants.update(zip(node.stacked, stacked, strict=True))
         frame.wants.update(zip(node.finals, carried, strict=True))
         frame.inner[id(node)] = turns
@@ -358,7 +362,7 @@ class _Walk:
     def op(self, node: OpNode, frame: _Frame, into: Work, index: str) -> None:
         cost = node.op.flops(node)
         work = OpWork(1)
-        trained = {w.name for w in _weights(node) if w.trained}
+        trained = {w.name for w in node.weights if w.trained}
         reached = any(frame.is_reached(v) for v in node.outputs)
         for amount in cost.elementwise:
             work.elementwise.add(amount)
@@ -380,9 +384,7 @@ class _Walk:
                 if node.op.differentiates(node, i):
                     frame.reach(value)
 
-    def experts(
-        self, node: OpNode, call: CallNode, reached: bool, frame: _Frame, into: Work, path: str
-    ) -> None:
+    def experts(self, node: OpNode, call: CallNode, reached: bool, frame: _Frame, into: Work, path: str) -> None:
         """A block of the primitive's own, which every row of its input goes through `active` times."""
         x = node.inputs[0]
         assert isinstance(x, Value)
@@ -417,13 +419,10 @@ class _Walk:
             self.done[key] = found, tuple(isinstance(v, Value) and inner.is_reached(v) for v in tensors)
         return self.done[key]
 
-    def repeated(
-        self, body: Graph, inner: _Frame, arriving: Iterable[Value], memo: dict[Hashable, tuple[Work, frozenset[Value]]]
-    ) -> Hashable:
+    def repeated(self, body: Graph, inner: _Frame, arriving: Iterable[Value], memo: Turns, index: str) -> Hashable:
         """Walk one turn backwards, or find that one like it was; its key in the memo."""
         for value in arriving:
             inner.reach(value)
-        outer = captured(body)
         key = (
             id(body),
             tuple(inner.wanting(v) for v in body.inputs),
@@ -431,22 +430,21 @@ class _Walk:
         )
         if key not in memo:
             found = Work()
-            self.backwards(body, inner, self.live(body), found, ".*" if memo is not None else "")
+            self.backwards(body, inner, self.live(body), found, index)
             memo[key] = found, frozenset(v for v in body.inputs if inner.is_reached(v))
-        del outer
         return key
 
     def loop(self, node: LoopNode, frame: _Frame, into: Work, index: str) -> None:
         turns = frame.inner[id(node)]
         carried = [frame.is_reached(v) for v in node.outputs]
-        memo: dict[Hashable, tuple[Work, frozenset[Value]]] = {}
+        memo: Turns = {}
         uses: Counter[Hashable] = Counter()
         for i in range(len(turns) - 1, -1, -1):
             body, inner = node.bodies[node.turns[i]], turns[i]
             results = [v for v in body.outputs if v is not None]
             emitted = [frame.is_reached(v) for v in node.emitted[i]] if node.emitted else []
             arriving = [v for v, arrives in zip(results, (*carried, *emitted), strict=True) if arrives]
-            key = self.repeated(body, inner, arriving, memo)
+            key = self.repeated(body, inner, arriving, memo, ".*")
             uses[key] += 1
             reached = memo[key][1]
             carried = [v in reached for v in body.inputs]
@@ -468,34 +466,29 @@ class _Walk:
         results = [v for v in body.outputs if v is not None]
         stacked = [frame.is_reached(v) for v in node.stacked]
         carried = [frame.is_reached(v) for v in node.finals]
-        memo: dict[Hashable, tuple[Work, frozenset[Value]]] = {}
+        memo: Turns = {}
         uses: dict[Hashable, Size] = {}
 
         def step(like: _Frame, times: Size) -> list[bool]:
             inner = self.turn(body, [like.wanting(v) for v in body.inputs], frame)
             arriving = [v for v, arrives in zip(results, (*carried, *stacked), strict=True) if arrives]
-            key = self.repeated(body, inner, arriving, memo)
+            key = self.repeated(body, inner, arriving, memo, index)
             uses[key] = add(uses.get(key, 0), times)
             return [v in memo[key][1] for v in body.inputs]
 
-        left: Size = node.length.value
-        starting = len(first) - 1
-        length = left if isinstance(left, int) else None
-        while length is None or length > starting:
+        starting, length = first[:-1], node.length.value
+        ending = 0
+        while not isinstance(length, int) or ending + len(starting) < length:
             before = carried
             back = step(first[-1], 1)
-            carried = [a or b for a, b in zip(back[: len(carried)], [False] * len(carried), strict=True)]
-            left = sub(left, 1)
-            length = None if length is None else length - 1
+            ending += 1
+            after = back[: len(carried)]
+            carried = after if ending < ROUNDS else _either(carried, after)
             self.slices(node, back, frame)
             if carried == before:
-                middle = sub(left, starting)
-                if length is None or length > starting:
-                    step(first[-1], middle)
-                    left = starting
-                    length = starting
+                step(first[-1], sub(length, ending + len(starting)))
                 break
-        for like in reversed(first[: min(starting, length if length is not None else starting)]):
+        for like in reversed(starting[:length] if isinstance(length, int) else starting):
             back = step(like, 1)
             carried = back[: len(carried)]
             self.slices(node, back, frame)
@@ -511,8 +504,8 @@ class _Walk:
                 frame.reach(value)
 
 
-def _weights(node: OpNode) -> Iterable:  # type: ignore[type-arg]
-    return node.weights
+def _either(a: Sequence[bool], b: Sequence[bool]) -> list[bool]:
+    return [x or y for x, y in zip(a, b, strict=True)]
 
 
 def _step(node: OpNode | CallNode) -> str:

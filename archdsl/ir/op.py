@@ -158,6 +158,9 @@ class OnnxScope(Protocol):
         """The places of queries [queries, 1] and of keys [1, keys], int64, the last query standing at the last key:
         what masks and distances are made of. `by_row` they are [batch, 1, queries, 1] and [batch, 1, 1, keys]."""
 
+    def varies_by_row(self, i: int) -> bool:
+        """Whether input i has a further axis of batch in front, being made of places by row."""
+
     def newest(self, i: int) -> Any:
         """Input i along the axis of queries rather than that of keys: where the keys are all places, its newest."""
 

@@ -15,6 +15,7 @@ class Expand(Primitive):
     """An axis of size 1 read as one of `size`: the same at every place, without a copy."""
 
     passes = 0
+    placed = True
     signature = "expand(axis: int, size: size)(x: [...]) -> [...]"
     examples = (
         Example("x -> expand(1, 4)", "x: [2, 1, 5, 8]"),

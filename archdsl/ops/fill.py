@@ -13,6 +13,7 @@ from archdsl.ops._filled import Filled
 class Fill(Filled):
     """A tensor of one number everywhere, of the model's own type: `fill(0.5, batch, 8)`."""
 
+    placed = True
     signature = "fill(value: number, dims: sizes) -> [...]"
     examples = (Example("x + fill(0.5, 5, 8)"), Example("concat(fill(-1, 2, 1, 8), x, axis: 1)"))
 

@@ -200,8 +200,9 @@ class OnnxWriter:
         g, i = self.g, self.tensors[id(mask)]
         value, x = self.node.inputs[i], g.arg(i)
         assert isinstance(value, Value)
-        middle = [1 + j for j in range(1 if g.by_row else int(self.node.options["heads"]))] if value.rank == 2 else []
-        last = len(middle) + value.rank - 1
+        rank = value.rank + g.varies_by_row(i)
+        middle = [1 + j for j in range(1 if g.by_row else int(self.node.options["heads"]))] if rank == 2 else []
+        last = len(middle) + rank - 1
         if mask.rule == "queries":
             return g.Unsqueeze(g.newest(i), [*middle, last + 1])
         by_key = g.Unsqueeze(x, [*middle, last])

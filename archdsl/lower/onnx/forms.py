@@ -88,6 +88,9 @@ class FormsWriter(PlacesWriter):
             return known
         given = flat.inputs[i]
         assert isinstance(given, Value)
+        axes = [axis for axis, d in enumerate(given.shape) if has(d, self.plan.time)]
+        if len(axes) == 2:
+            return tuple(NEW if a == axes[0] else ALL if a == axes[1] else FIXED for a in range(given.rank))
         reads = flat.node.op.reads_of(flat.node, 0)[i]
         found = []
         for axis, d in enumerate(given.shape):
@@ -121,11 +124,19 @@ class FormsWriter(PlacesWriter):
     def newest(self, flat: FlatOp, i: int) -> ir.Value:
         given, plan = flat.inputs[i], self.plan
         assert isinstance(given, Value)
-        if given in plan.placed or given not in plan.forms:
+        if given in plan.placed and not self.table:
+            form = tuple(NEW if has(d, plan.time) else FIXED for d in given.shape)
+            x = self.place(given, form)
+            assert x is not None
+            return x
+        if given not in plan.forms:
             return self.operand(flat, i)
         if NEW in plan.forms[given]:
             return self.value(given)
         return self.newest_of(self.value(given), plan.forms[given].index(ALL))
+
+    def varies_by_row(self, flat: FlatOp, i: int) -> bool:
+        return self.by_row and not self.table and self.is_by_row(flat, i)
 
     def newest_of(self, x: ir.Value, axis: int) -> ir.Value:
         add, builder = self.builder.add, self.builder
@@ -165,11 +176,7 @@ class FormsWriter(PlacesWriter):
 
     def _place(self, value: Value, form: Form) -> None:
         maker = self.plan.makers[value]
-        direct = isinstance(maker, FlatOp) and (
-            maker.node.op.placed or maker.node.op.elementwise or (maker.node.op.by_rows and ALL not in form)
-        )
-        if direct:
-            assert isinstance(maker, FlatOp)
+        if isinstance(maker, FlatOp) and self.is_direct(maker, form):
             with self.writing(form):
                 asked, self.asked_places, self.asked_pairs = self.asked_places, False, False
                 self.builder.path = maker.path
@@ -199,6 +206,14 @@ class FormsWriter(PlacesWriter):
             raise RowsUnsupportedError(value.name)
         else:
             self.of_places[value, form] = self.newest_of(table, axes[0])
+
+    def is_direct(self, maker: FlatOp, form: Form) -> bool:
+        """Whether an op can be written in that form as it stands: it asks for places, or has its own place of inputs in
+        that form."""
+        op = maker.node.op
+        if op.elementwise or (op.by_rows and (op.placed or ALL not in form)):
+            return True
+        return op.placed and not any(v in self.plan.placed for v in maker.inputs if isinstance(v, Value))
 
     def _rank_of(self, flat: FlatOp, i: int) -> int:
         given = flat.inputs[i]

@@ -34,8 +34,9 @@ _PAST = re.compile(r"past_key_values\.(\d+)\.(.+)")
 
 @dataclass(frozen=True)
 class Tokens:
-    """Ids with a meaning, which no spec tells. `end` are those that end a text: without one, a runtime generates as
-    many tokens as it is asked for. `padding` fills the rows of a batch: by default the first of `end`, or 0."""
+    """Ids with a meaning, which no spec tells. `end` are those that end a text: without one, optimum generates as many
+    tokens as it is asked for, and onnxruntime-genai ends at that of padding. `padding` fills the rows of a batch: by
+    default the first of `end`, or 0."""
 
     begin: int | None = None
     end: tuple[int, ...] = ()
@@ -115,7 +116,8 @@ class GenaiModel(BaseModel):
 
     type: str = "decoder"
     bos_token_id: int | None
-    eos_token_id: list[int] | None
+    eos_token_id: list[int]
+    """Never empty: the runtime would then take the padding for it."""
     pad_token_id: int
     context_length: int
     vocab_size: int
@@ -327,7 +329,7 @@ def _genai(sizes: _Sizes, context: int, filename: str, tokens: Tokens) -> GenaiC
     return GenaiConfig(
         model=GenaiModel(
             bos_token_id=tokens.begin,
-            eos_token_id=list(tokens.end) or None,
+            eos_token_id=list(tokens.end) or [_padding(tokens)],
             pad_token_id=_padding(tokens),
             context_length=context,
             vocab_size=sizes.vocab,

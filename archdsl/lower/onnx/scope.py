@@ -119,6 +119,9 @@ class NodeScope:
     def pairs(self, queries: Num, keys: Num) -> tuple[Any, Any]:
         return self.writer.pairs(queries, keys)
 
+    def varies_by_row(self, i: int) -> bool:
+        return self.writer.varies_by_row(self.flat, i)
+
     def newest(self, i: int) -> Any:
         return self.writer.newest(self.flat, i)
 

@@ -219,6 +219,10 @@ class Writer:
         """An input along the axis of queries rather than that of keys: the same but in a step of decoding."""
         return self.operand(flat, i)
 
+    def varies_by_row(self, flat: FlatOp, i: int) -> bool:
+        """Whether an input is made of places by row."""
+        return False
+
     def appends(self, flat: FlatOp) -> bool:
         """Whether a node may append to its caches itself."""
         return True

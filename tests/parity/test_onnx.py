@@ -1,0 +1,53 @@
+"""The tiny twins of known architectures in onnxruntime: at once, step by step, and with onnxruntime's own operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import archdsl
+from archdsl.analyses.decode import plan
+from archdsl.diagnostics import ArchError
+from archdsl.ir.program import models
+from decode_tools import differences, first_output, inputs_for, module_of
+from onnx_tools import distance, onnx_bytes, run
+
+HERE = Path(__file__).parent
+CASES = [
+    (path, name)
+    for folder in ("specs", "unusual")
+    for path in sorted((HERE / folder).glob("*.arch"))
+    for name in models(archdsl.api.module_of(archdsl.api.find_spec(path)))
+]
+each_case = pytest.mark.parametrize(("path", "name"), CASES, ids=[f"{p.stem}-{n}" for p, n in CASES])
+SIZES = {"batch": 2, "time": 8, "frames": 8}
+
+pytestmark = pytest.mark.slow
+
+
+@each_case
+def test_onnxruntime_gives_what_pytorch_gives(path: Path, name: str) -> None:
+    model = archdsl.load(path, model=name)
+    module = module_of(model)
+    inputs = inputs_for(model, SIZES)
+    found = run(onnx_bytes(model, module), inputs)
+    import torch
+
+    assert distance(found[0], torch.from_numpy(first_output(module, inputs))) < 1e-4
+
+
+@each_case
+@pytest.mark.parametrize("target", ["portable", "ort-cpu"])
+def test_decoding_gives_what_the_whole_gives(path: Path, name: str, target: str) -> None:
+    """What decodes at all is told by `plan`: the test of the zoo says which must."""
+    model = archdsl.load(path, model=name)
+    try:
+        plan(model)
+    except ArchError as problem:
+        assert {d.code for d in problem.diagnostics} == {"E0504"}
+        return
+    # GroupQueryAttention takes several rows one token at a time, once there are any before.
+    chunks = (4, 1, 1, 2) if target == "portable" else (4, 1, 1, 1)
+    found = differences(model, chunks, target=target)
+    assert max(found.values()) < 1e-4, found

@@ -1,0 +1,61 @@
+"""Every model of the zoo, scaled down, in onnxruntime: the whole sequence at once, and step by step where it decodes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from archdsl.diagnostics import ArchError
+from decode_tools import differences
+from onnx_tools import distance, onnx_bytes, run
+from zoo.tiny import graph, inputs, module, tables
+
+TOLERANCE = 1e-4
+
+SEES_LATER = "cannot be decoded step by step"
+FOLLOWS_NOTHING = "has no output that follows the places of a sequence"
+NOT_STEPPED = {
+    r"bert:bert_sequence_classifier|graph_mamba:|vit:|mixer:|convmixer:": FOLLOWS_NOTHING,
+    r"conformer:conformer_(l|m|s)$": FOLLOWS_NOTHING,
+    r"bert:|roberta:|albert:|xlnet:|linformer:|reformer:|bigbird:|norms:|self_attention:|deep_rnn:": SEES_LATER,
+    r"performer:performer_bidirectional|bytenet:bytenet$|glm_130b:glm_130b_prefix": SEES_LATER,
+}
+"""Models that do not decode, and why; all others do."""
+
+
+def _alike() -> list[str]:
+    """One model of those whose tiny copies are the same."""
+    found: dict[str, str] = {}
+    for name, settings in tables().items():
+        found.setdefault(f"{name.partition(':')[0]} {sorted(settings.items())}", name)
+    return [*found.values()]
+
+
+NAMES = _alike()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_onnxruntime_gives_what_pytorch_gives(name: str) -> None:
+    model, made = graph(name), module(name).eval()
+    given = inputs(model)
+    with torch.no_grad():
+        results = made(**given)
+    expected = [results] if isinstance(results, torch.Tensor) else list(results)
+    found = run(onnx_bytes(model, made), given)
+    assert max(distance(a, b) for a, b in zip(found, expected, strict=True)) < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_decoding_gives_what_the_whole_gives(name: str) -> None:
+    """In chunks and one by one; where rows may be padded, on either side."""
+    reason = next((r for pattern, r in NOT_STEPPED.items() if re.match(pattern, name)), None)
+    if reason is not None:
+        with pytest.raises(ArchError, match=reason):
+            differences(graph(name))
+        return
+    found = differences(graph(name))
+    assert max(found.values()) < TOLERANCE, found
