@@ -365,7 +365,7 @@ def test_every_model_of_the_zoo_is_described() -> None:
         ["estimate", "gpt2", "--set", "layers"],
         ["estimate", "gpt2", "--set", "layer=3"],
         ["estimate", "gpt2", "--set", "layers=(("],
-        ["estimate", "gpt3_small"],
+        ["estimate", "gpt2_tiny"],
         ["estimate", "none.arch"],
         ["estimate", "tiny.arch:huge"],
         ["estimate", "."],

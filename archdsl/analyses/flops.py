@@ -7,7 +7,8 @@ convolutions); all other arithmetic is a field of its own, `elementwise`.
 * **dense**: every pair, as PyTorch's `FlopCounterMode` counts.
 * **megatron**: every pair, half of them where no query sees a later key, whatever else the mask leaves out: how
   Megatron-LM reports a step.
-* **palm**: `6 N + 12 L H Q T` for each token (Chowdhery et al., 2022, appendix B), `L H Q T` summed over the attentions.
+* **palm**: `6 N + 12 L H Q T` for each token (Chowdhery et al., 2022, appendix B), the last term summed over all
+  attentions.
 * **kaplan**: `6 N` for each token (Kaplan et al., 2020), N without embeddings.
 
 N is what one token meets: of routed experts the chosen ones.
@@ -25,7 +26,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel
 
 from archdsl.analyses.decode import NEW, Form, Plan, plan
-from archdsl.analyses.pairs import count, is_bound, looks_back, symbolic
+from archdsl.analyses.pairs import count, looks_back, symbolic
 from archdsl.analyses.params import ParamsReport, calls
 from archdsl.analyses.params import estimate as count_parameters
 from archdsl.analyses.work import BlockWork, OpWork, Total, Work, work_of
@@ -35,6 +36,7 @@ from archdsl.ir.dims import Num, Poly, add, evaluate, mul, with_symbol
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.flat import FlatGraph, FlatOp, FlatScan
 from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, Model, Value, subgraphs
+from archdsl.ir.masks import TENSOR_RULES
 
 Convention = Literal["exact", "dense", "megatron", "palm", "kaplan"]
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
@@ -46,7 +48,7 @@ SAYS: dict[Convention, str] = {
     "kaplan": "6 N for each token, N without embeddings",
 }
 DEFAULT_LENGTH = 2048
-"""Places of a sequence where nobody says and the model has no context."""
+"""Places of a sequence where nobody says and the context allows it."""
 
 Sizes = Mapping[str, int]
 
@@ -94,7 +96,7 @@ class Recomputation(BaseModel):
 
 
 class Utilization(BaseModel):
-    """What part of the peak a training run uses: of the model's own FLOPs (MFU), and with those computed again (HFU)."""
+    """What part of the peak a training run uses: by the model's own FLOPs (MFU), by those computed again too (HFU)."""
 
     tokens_per_second: float
     peak: float
@@ -128,7 +130,7 @@ class Flops(BaseModel):
     formula: str
     """`forward` as a function of the sizes; `pairs(mask, queries, keys)` is what the mask lets through."""
     recomputation: Recomputation
-    conventions: dict[str, ConventionFlops]
+    conventions: dict[Convention, ConventionFlops]
     by_block: list[BlockFlops]
     by_op: list[OpFlops]
     notes: list[str]
@@ -151,7 +153,7 @@ def estimate(
     peak: float | None = None,
     recompute: Literal["none", "selective", "full"] = "none",
 ) -> EstimateReport:
-    """Count a model's parameters and FLOPs. `seq` is the model's context where it is not given.
+    """Count a model's parameters and FLOPs. `seq` is 2,048 where it is not given, or the context if that is less.
 
     Raises ArchError E0503 where the model has no sizes at these lengths."""
     report = count_parameters(model)
@@ -170,10 +172,10 @@ def estimate(
 
 
 def sizes_at(model: Model, batch: int, seq: int | None) -> dict[str, int]:
-    """Every size that only the running model knows: `batch` rows, and `seq` places of every other axis (the context
-    where it is not given)."""
+    """Every size that only the running model knows: `batch` rows, and `seq` places of every other axis (2,048 or the
+    context where it is not given)."""
     context = model.context.value if model.context is not None else None
-    length = seq if seq is not None else context if isinstance(context, int) else DEFAULT_LENGTH
+    length = seq or (min(DEFAULT_LENGTH, context) if isinstance(context, int) else DEFAULT_LENGTH)
     return {s.name: batch if s.name == "batch" else length for s in model.symbols}
 
 
@@ -259,8 +261,7 @@ class _Counter:
 
     def pairs(self, pairs: Pairs) -> int:
         """The pairs that a mask lets through, each mask counted once."""
-        if is_bound(pairs.mask):
-            self.bounded.setdefault(str(pairs.mask))
+        self.bounded.update(dict.fromkeys(leaf.rule for leaf in pairs.mask.leaves() if leaf.rule in TENSOR_RULES))
         queries, keys = (whole_at(n.value, dict(self.sizes)) for n in (pairs.queries, pairs.keys))
         key = (pairs.mask.key, queries, keys)
         if key not in self.counted:
@@ -312,8 +313,10 @@ class _Counter:
     def notes(self, inference: Work, convention: Convention) -> list[str]:
         found = []
         if self.bounded:
-            masks = ", ".join(f"`{m}`" for m in self.bounded)
-            found.append(f"what only the running model knows of a mask is counted as seen: {masks}")
+            rules = ", ".join(f"`{rule}`" for rule in self.bounded)
+            found.append(
+                f"a mask by {rules} is known only when the model runs: all that it might let through is counted"
+            )
         if convention in ("palm", "kaplan"):
             found.append("blocks and ops are told by the convention `dense`")
         return found
@@ -406,8 +409,8 @@ def decode_work(model: Model) -> Total:
     """The contractions of one step of decoding, one new place for each sequence, as a function of the sizes; the length
     counts the new place too.
 
-    Keys and values are taken from a cache, as they are; what depends on other inputs than the sequence (an encoder, keys
-    and values of its result) is computed before the first step. Raises ArchError E0504 where there is no such step."""
+    Keys and values are taken from a cache, as they are; what depends on other inputs than the sequence (an encoder,
+    keys and values of its result) is computed before the first step. Raises ArchError E0504 where there is no such step."""
     return _Steps(plan(model, latents=False)).total
 
 

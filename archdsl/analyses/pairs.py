@@ -12,7 +12,7 @@ negated or not: what is told is then an upper bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +57,10 @@ def looks_back(mask: Mask) -> bool:
 def count(mask: Mask, queries: int, keys: int, sizes: Mapping[str, int] | None = None) -> int:
     """How many pairs a mask lets through for one row of the batch, the last of `queries` standing at the last key.
     `sizes` are those that its numbers depend on."""
-    return sum(
-        times * _count(leaves, queries, keys) for leaves, times in _sum(mask, sizes or {}, negated=False).items()
-    )
+    parts = _sum(mask, sizes or {}, negated=False)
+    drawn = {leaves: times for leaves, times in parts.items() if any(rule == "random" for rule, _ in leaves)}
+    found = sum(times * _count(leaves, queries, keys) for leaves, times in parts.items() if leaves not in drawn)
+    return found + _drawn(drawn, queries, keys)
 
 
 # --- masks as sums of products ----------------------------------------------------------------------------------------
@@ -131,8 +132,6 @@ def _count(leaves: frozenset[Leaf], queries: int, keys: int) -> int:
         # Of the places from keys - queries + 1 to keys, each counts as far as the window reaches.
         reach = min([keys, *(numbers[0] for rule, numbers in leaves if rule == "window")])
         return _stairs(keys, reach) - _stairs(keys - queries, reach)
-    if "random" in rules:
-        return _drawn(leaves, queries, keys)
     return _counted(leaves, queries, keys)
 
 
@@ -168,52 +167,76 @@ def _counted(leaves: Iterable[Leaf], queries: int, keys: int) -> int:
     return int(np.where(last > first, seen, 0).sum())
 
 
-def _drawn(leaves: Iterable[Leaf], queries: int, keys: int) -> int:
-    """Random keys, some rows at a time."""
+def _drawn(parts: Sum, queries: int, keys: int) -> int:
+    """What products with random keys add up to, some rows at a time. Random keys alone are known without a draw."""
+    found = 0
+    for leaves in [p for p in parts if len(p) == 1]:
+        ((_, (chosen, _)),) = leaves
+        found += parts[leaves] * queries * min(chosen, keys)
+    parts = {leaves: times for leaves, times in parts.items() if len(leaves) > 1}
+    if not parts:
+        return found
     import numpy as np
 
-    rows = max(ROWS // keys, 1)
     key = np.arange(keys, dtype=np.int64)[None, :]
-    found = 0
-    for start in range(keys - queries, keys, rows):
-        query = np.arange(start, min(start + rows, keys), dtype=np.int64)[:, None]
-        seen = np.ones((query.shape[0], keys), dtype=bool)
-        for one in _each(leaves, query, key):
-            seen &= one
-        found += int(seen.sum())
+    for start in range(keys - queries, keys, max(ROWS // keys, 1)):
+        query = np.arange(start, min(start + max(ROWS // keys, 1), keys), dtype=np.int64)[:, None]
+        seen: dict[Leaf, Any] = {}
+        for leaf in {leaf for leaves in parts for leaf in leaves}:
+            seen[leaf] = _truth(leaf, query, key)
+        for leaves, times in parts.items():
+            first, *others = sorted(leaves, key=lambda leaf: leaf[0] != "random")
+            truth = seen[first].copy()
+            for leaf in others:
+                truth &= seen[leaf]
+            found += times * int(np.count_nonzero(truth))
     return found
 
 
-def _each(leaves: Iterable[Leaf], query: np.ndarray[Any, Any], key: np.ndarray[Any, Any]) -> Iterator[Any]:
-    """The truth values of each leaf."""
-    for rule, numbers in leaves:
-        match rule:
-            case "causal":
-                yield key <= query
-            case "window":
-                yield abs(query - key) < numbers[0]
-            case "chunked":
-                yield query // numbers[0] == key // numbers[0]
-            case "prefix":
-                yield key < numbers[0]
-            case "rows":
-                yield query < numbers[0]
-            case "strided":
-                yield (query - key) % numbers[0] == 0
-            case _:
-                yield _random(query, key, *numbers)
+def _truth(leaf: Leaf, query: np.ndarray[Any, Any], key: np.ndarray[Any, Any]) -> Any:
+    """The truth values of a leaf."""
+    rule, numbers = leaf
+    match rule:
+        case "causal":
+            return key <= query
+        case "window":
+            return abs(query - key) < numbers[0]
+        case "chunked":
+            return query // numbers[0] == key // numbers[0]
+        case "prefix":
+            return key < numbers[0]
+        case "rows":
+            return query < numbers[0]
+        case "strided":
+            return (query - key) % numbers[0] == 0
+    return _random(query, key, *numbers)
+
+
+PRIME = 2_147_483_647
 
 
 def _random(query: np.ndarray[Any, Any], key: np.ndarray[Any, Any], chosen: int, seed: int) -> Any:
     """The keys of each query whose hash with it is largest, as `archdsl.ops.mask` defines it."""
     import numpy as np
 
-    modulus = 2_147_483_647
-    mixed = (query * 40_503 + key * 30_011 + seed * 7_919 + 1) % modulus
-    mixed = (mixed * mixed + query * 97 + key) % modulus
-    mixed = (mixed * mixed + key * 89) % modulus
-    keys = mixed.shape[-1]
-    seen = np.zeros(mixed.shape, dtype=bool)
-    best = np.argpartition(mixed, max(keys - chosen, 0), axis=-1)[:, max(keys - chosen, 0) :]
-    np.put_along_axis(seen, best, True, axis=-1)
+    keys = key.shape[-1]
+    if chosen >= keys:
+        return np.ones((query.shape[0], keys), dtype=bool)
+    mixed = (query * 40_503 + key * 30_011 + seed * 7_919 + 1) % PRIME
+    mixed = _folded(mixed * mixed + query * 97 + key)
+    mixed = _folded(mixed * mixed + key * 89).astype(np.int32)
+    least = np.partition(mixed, keys - chosen, axis=-1)[:, keys - chosen, None]
+    seen = mixed >= least
+    if np.count_nonzero(seen) != chosen * query.shape[0]:  # hashes that are equal: of these only some are chosen
+        seen = np.zeros(mixed.shape, dtype=bool)
+        np.put_along_axis(seen, np.argpartition(mixed, keys - chosen, axis=-1)[:, keys - chosen :], True, axis=-1)
     return seen
+
+
+def _folded(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """`x % PRIME`, the prime being a power of two less one: what stands above its bits is added to them."""
+    import numpy as np
+
+    x = (x & PRIME) + (x >> 31)
+    x = (x & PRIME) + (x >> 31)
+    return np.where(x == PRIME, 0, x)

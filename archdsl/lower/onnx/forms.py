@@ -65,10 +65,12 @@ class FormsWriter(PlacesWriter):
         finally:
             self.form, self.table, builder.in_shapes, builder.in_numbers, builder.path = before
 
-    def shape(self, shape: Shape) -> ir.Shape:
-        if not any(has(d, self.plan.time) for d in shape) or (self.by_row and self.asked_places):
-            return super().shape(shape) if not any(has(d, self.plan.time) for d in shape) else None  # type: ignore[return-value]
+    def shape(self, shape: Shape) -> ir.Shape | None:
         axes = [i for i, d in enumerate(shape) if has(d, self.plan.time)]
+        if not axes:
+            return super().shape(shape)
+        if self.by_row and self.asked_places:
+            return None  # it may have an axis of batch
         found: list[Any] = list(self.shape_of(shape, "new"))
         if len(axes) > 1 or self.table or set(filter(None, self.form)) == {ALL}:
             found[axes[-1]] = "total_sequence_length"
@@ -179,7 +181,7 @@ class FormsWriter(PlacesWriter):
         if isinstance(maker, FlatOp) and self.is_direct(maker, form):
             with self.writing(form):
                 asked, self.asked_places, self.asked_pairs = self.asked_places, False, False
-                self.builder.path = maker.path
+                self.builder.path = maker.path or value.name
                 moved = any(self.is_by_row(maker, i) for i in range(len(maker.inputs)))
                 made = self.results(maker, maker.node.op.onnx(maker.node, NodeScope(self, maker)))
                 moved = self.by_row and (moved or self.asked_places)

@@ -167,7 +167,8 @@ class Writer:
             found.append(x)
         return found
 
-    def shape(self, shape: Shape) -> ir.Shape:
+    def shape(self, shape: Shape) -> ir.Shape | None:
+        """Sizes as numbers and names; None where they are not worth telling."""
         return ir.Shape([int(d) if d.static else str(d.value) for d in shape])
 
     # --- nodes ---
@@ -187,7 +188,7 @@ class Writer:
 
     def op(self, flat: FlatOp) -> None:
         builder = self.builder
-        builder.path = flat.path
+        builder.path = flat.path or flat.outputs[0].name
         node = flat.node
         for value, x in zip(flat.outputs, self.results(flat, node.op.onnx(node, NodeScope(self, flat))), strict=True):
             if x is None:
