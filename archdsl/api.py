@@ -14,6 +14,7 @@ from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
 if TYPE_CHECKING:
     from torch import nn
 
+    from archdsl.analyses.flops import Convention, Flops
     from archdsl.analyses.params import ParamsReport
     from archdsl.ir.graph import Model
     from archdsl.ir.program import Module
@@ -250,6 +251,27 @@ def estimate(
     from archdsl.analyses.params import estimate as count
 
     return count(load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal))
+
+
+def flops(
+    spec: str | Path | None = None,
+    *,
+    batch: int = 1,
+    seq: int | None = None,
+    convention: Convention = "exact",
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+) -> Flops:
+    """Exact FLOPs for `batch` sequences of `seq` places (2,048 or the context, if less), from the IR alone.
+
+    `convention` (exact, dense, megatron, palm, kaplan) says how attention, or all of it, is counted. Other arguments and
+    errors as for `load`, and ArchError E0503 where the model refuses these sizes."""
+    from archdsl.analyses.flops import estimate as count
+
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    return count(loaded, batch=batch, seq=seq, convention=convention).flops
 
 
 # --- PyTorch ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ compiler itself · 130 interrupted."""
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 FINE, WRONG_SPEC, WRONG_CALL, INTERNAL, INTERRUPTED, NO_READER = 0, 1, 2, 70, 130, 141
+RARELY = 100000
+"""New objects between two searches for cycles: a graph is many objects that all live to the end of the command."""
 
 app = typer.Typer(
     help="Check, count, compile and run sequence-model architectures written in .arch files.",
@@ -37,6 +40,7 @@ app = typer.Typer(
 
 def main() -> NoReturn:
     """Run the command line of this process."""
+    gc.set_threshold(RARELY)
     try:
         app(prog_name="archdsl")
     except KeyboardInterrupt:
@@ -134,7 +138,7 @@ def _blame(diagnostics: Iterable[Diagnostic]) -> int:
     """Whether the spec is wrong or the command line: a file that is not there, a model that no file has, a `--set` that
     says nothing."""
     for d in diagnostics:
-        if d.span is None and d.code in ("E0108", "E0210", "E0206", "E0501", "E0502", "E0503", "E0504"):
+        if d.span is None and d.code in ("E0108", "E0210", "E0206", "E0501", "E0502", "E0503", "E0504", "E0505", "E0506"):
             return WRONG_CALL
         if d.span is not None and d.span.source.name == "--set":
             return WRONG_CALL
@@ -239,18 +243,55 @@ def check(
 
 @command("estimate")
 def estimate(
-    spec: SpecArgument, json: JsonOption = False, set: SetOption = None, allow_noncausal: NoncausalOption = False
+    spec: SpecArgument,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="FLOPs for so many sequences (1).")] = None,
+    seq: Annotated[
+        int | None, typer.Option("--seq", min=1, help="FLOPs for sequences of that length (2,048 or the context).")
+    ] = None,
+    flops: Annotated[
+        Literal["exact", "dense", "megatron", "palm", "kaplan", "all"] | None,
+        typer.Option("--flops", help="The convention by which FLOPs are told; all of them side by side."),
+    ] = None,
+    tokens_per_second: Annotated[
+        float | None, typer.Option("--tokens-per-second", min=1e-9, help="With --peak: how much of it is used.")
+    ] = None,
+    peak: Annotated[
+        float | None, typer.Option("--peak", min=1.0, help="FLOP/s of all devices together: 989e12.")
+    ] = None,
+    recompute: Annotated[
+        Literal["none", "selective", "full"],
+        typer.Option("--recompute", help="What the backward computes again: nothing, attention's core, every layer."),
+    ] = "none",
+    json: JsonOption = False,
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Count parameters exactly: total, without embeddings, active for each token, by block."""
-    from archdsl.analyses.params import estimate as count
+    """Count parameters exactly (total, without embeddings, active for each token, by block), and FLOPs."""
+    from archdsl.views import flops_view, params_view, print_report
 
-    report = count(_load(spec, set, allow_noncausal))
+    if (tokens_per_second is None) != (peak is None):
+        raise typer.BadParameter("they go together", param_hint="'--tokens-per-second' / '--peak'")
+    model = _load(spec, set, allow_noncausal)
+    if not json and not any((batch, seq, flops, peak, recompute != "none")):
+        from archdsl.analyses.params import estimate as count
+
+        print_report(*params_view(count(model)))
+        return
+    from archdsl.analyses.flops import estimate as count_all
+
+    report = count_all(
+        model,
+        batch=batch or 1,
+        seq=seq,
+        convention="exact" if flops is None or flops == "all" else flops,
+        tokens_per_second=tokens_per_second,
+        peak=peak,
+        recompute=recompute,
+    )
     if json:
         _print_json(report.model_dump_json(indent=2))
         return
-    from archdsl.views import params_view, print_report
-
-    print_report(*params_view(report))
+    print_report(*params_view(report, blocks=False), "", *flops_view(report, side_by_side=flops == "all"))
 
 
 @command("show")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from archdsl.analyses.flops import EstimateReport
     from archdsl.analyses.params import ParamsReport
     from archdsl.analyses.tree import Branch
     from archdsl.inference import OnnxRunReport, VerifyReport
@@ -41,8 +42,8 @@ def print_report(*parts: RenderableType) -> None:
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
-def params_view(report: ParamsReport) -> Iterator[RenderableType]:
-    """Totals, the rule of thumb, and what each block holds."""
+def params_view(report: ParamsReport, *, blocks: bool = True) -> Iterator[RenderableType]:
+    """Totals, the rule of thumb, and what each block holds, if that is wanted."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -65,6 +66,8 @@ def params_view(report: ParamsReport) -> Iterator[RenderableType]:
     if p.buffers:
         totals.add_row("saved buffers", f"{p.buffers:,}", "not parameters")
     yield totals
+    if not blocks:
+        return
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("block")
     table.add_column("declared at", style="dim")
@@ -76,6 +79,92 @@ def params_view(report: ParamsReport) -> Iterator[RenderableType]:
     if len(p.by_block) > 1:
         yield ""
         yield table
+
+
+BAR = 20
+"""Characters of a bar that is a whole."""
+
+
+def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterator[RenderableType]:
+    """FLOPs in all, by convention if that is wanted, and by block with bars."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    f = report.flops
+    sizes = ", ".join(f"{name} = {n:,}" for name, n in f.sizes.items())
+    yield f"[bold]FLOPs[/]  [dim]{escape(f'{sizes}; {f.convention}: {f.conventions[f.convention].says}')}[/]"
+    totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    totals.add_column()
+    totals.add_column(justify="right")
+    totals.add_column(style="dim")
+    totals.add_row("forward", f"{f.forward:,}", _short(f.forward))
+    totals.add_row("backward", f"{f.backward:,}", _short(f.backward))
+    totals.add_row("training step", f"{f.training:,}", _short(f.training))
+    totals.add_row("  for each token", f"{f.training_per_token:,.0f}", "")
+    if f.recomputation.selective != f.training:
+        totals.add_row("  attention again", f"{f.recomputation.selective:,}", "selective recomputation")
+    totals.add_row("  every layer again", f"{f.recomputation.full:,}", "full recomputation")
+    if f.decode_step is not None:
+        totals.add_row("one more token", f"{f.decode_step:,}", f"a step of decoding, {f.seq:,} places with it")
+    totals.add_row("element by element", f"{f.elementwise:,}", "forward, beside all these")
+    if f.utilization is not None:
+        used, again = f.utilization, f.utilization.recomputation
+        totals.add_row(
+            "MFU", f"{100 * used.mfu:.1f} %", f"{used.tokens_per_second:,.0f} tokens/s, {used.peak:.4g} FLOP/s"
+        )
+        totals.add_row("HFU", f"{100 * used.hfu:.1f} %", f"recomputation: {again}")
+    yield totals
+    if side_by_side:
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("convention")
+        for name in ("forward", "training", "of exact"):
+            table.add_column(name, justify="right")
+        table.add_column("counts", style="dim")
+        exact = f.conventions["exact"].training
+        for name, c in f.conventions.items():
+            ratio = f"{c.training / exact:.4f}" if exact else ""
+            table.add_row(name, f"{c.forward:,}", f"{c.training:,}", ratio, escape(c.says))
+        yield ""
+        yield table
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("block")
+    table.add_column("declared at", style="dim")
+    for name in ("uses", "forward", "training", "share"):
+        table.add_column(name, justify="right")
+    table.add_column("", style="cyan", no_wrap=True)
+    whole = f.by_block[0].training
+    for row in f.by_block[1:]:
+        share = row.training / whole if whole else 0.0
+        table.add_row(
+            escape(row.block),
+            escape(row.source),
+            f"{row.uses:,}",
+            f"{row.forward:,}",
+            f"{row.training:,}",
+            f"{100 * share:.1f} %",
+            _bar(share),
+        )
+    if len(f.by_block) > 1:
+        yield ""
+        yield table
+    for note in f.notes:
+        yield f"[dim]{escape(note)}[/]"
+    if f.no_decode_step is not None:
+        yield f"[dim]{escape(f'no step of decoding: {f.no_decode_step}')}[/]"
+
+
+def _short(flops: int) -> str:
+    """`3.06e15` in the unit that people say: `3.06 PFLOP`."""
+    for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if flops >= size:
+            return f"{flops / size:.3g} {unit}FLOP"
+    return f"{flops} FLOP"
+
+
+def _bar(share: float) -> str:
+    """A part of a whole, to an eighth of a character."""
+    eighths = round(8 * BAR * share)
+    return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
 
 
 def tree_view(root: Branch) -> RenderableType:

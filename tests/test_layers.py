@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "archdsl"
 LAYERS = (
     ("archdsl.source", "archdsl.version"),
     ("archdsl.diagnostics",),
-    ("archdsl.limits", "archdsl.resources", "archdsl.render", "archdsl.files"),
+    ("archdsl.limits", "archdsl.resources", "archdsl.render", "archdsl.files", "archdsl.hardware"),
     ("archdsl.syntax",),
     ("archdsl.ir",),
     ("archdsl.ops",),
@@ -23,18 +23,20 @@ LAYERS = (
     (
         "archdsl",
         "archdsl.api",
+        "archdsl.fit",
         "archdsl.inference",
         "archdsl.reference",
+        "archdsl.sweep",
         "archdsl.trial",
         "archdsl.zoo",
         "archdsl.zoo_page",
     ),
-    ("archdsl.views", "archdsl.cli", "archdsl.__main__"),
+    ("archdsl.views", "archdsl.plots", "archdsl.cli", "archdsl.__main__"),
 )
 # A spec names primitives, and the primitives are written in terms of the IR.
 UPWARD = {("archdsl.ir.program", "archdsl.ops.registry")}
 
-BACK_ENDS = ("onnx", "onnx_ir", "onnxruntime", "torch", "transformers")
+BACK_ENDS = ("matplotlib", "onnx", "onnx_ir", "onnxruntime", "torch", "transformers")
 
 
 def _module_name(path: Path) -> str:

@@ -91,4 +91,5 @@ def test_a_vocabulary_that_is_only_read_may_have_any_size() -> None:
 
 @pytest.mark.parametrize("path", resources.zoo_files().values(), ids=lambda p: p.stem)
 def test_the_zoo_has_odd_vocabularies_at_most(path: Path) -> None:
-    assert {d.code for d in check(path)} <= {"W0401", "W0403"}
+    """Published sizes are what they are: vocabularies, widths, heads."""
+    assert {d.code for d in check(path)} <= {"W0401", "W0402", "W0403"}

@@ -44,3 +44,59 @@ def test_the_emitted_module_follows_its_config() -> None:
     config = __import__(cls.__module__).Config(width=16)
     assert cls(config).f[0].up.weight.shape == (4, 16)
     assert cls(config).f[1].up.weight.shape == (8, 16)
+
+
+BUFFERS = {
+    "in order": "for i in 2 { buffer w: [width, width] = indices(width)  buffer r: [width] = normal(1)\n"
+    "x = x * sum(w, axis: -1) + r }",
+    "in unequal turns": "for f in [a, gelu, a] { buffer w: [width] = indices(width)  buffer r: [width] = normal(1)\n"
+    "x = (x -> f) * w + r }",
+    "in a period": "for f in 2 * [a, gelu] { buffer w: [width] = indices(width)  buffer r: [width] = normal(1)\n"
+    "x = (x -> f) * w + r }",
+    "in a loop within a loop": "for i in n { for j in 2 { buffer w: [width] = indices(width)\n"
+    "buffer r: [width] = normal(1)  x = x * w + r } x = x -> linear(width) }",
+    "a parameter in another turn": "for i in 2 { if i == 0 { param w: [width] = ones  x = x * w }\n"
+    "else { buffer w: [width] = indices(width)  x = x * w } buffer r: [width] = normal(1)  x = x + r }",
+}
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_buffers_of_a_loop_are_buffers(name: str) -> None:
+    """None is a parameter; those that are drawn are saved, the others made anew."""
+    import torch
+
+    text = f"{HEAD}model m(width = 8, n = 3){INPUT} {{ {BUFFERS[name]}\n return x }}"
+    model, module = api.load(text=text), api.to_torch(text=text)
+    declared = list(weights(model))
+    assert {w.path for w in declared if w.weight.trained} == {k for k, _ in module.named_parameters()}
+    assert {w.path: w.shape for w in declared if not w.weight.trained} == {
+        k: tuple(b.shape) for k, b in module.named_buffers()
+    }
+    kept = {w.path for w in declared if w.weight.trained or w.weight.saved}
+    assert kept == module.state_dict().keys()
+    assert any(w.weight.saved for w in declared if not w.weight.trained)
+    assert kept != {w.path for w in declared}
+    x = torch.randn(2, 5, 8)
+    exported = torch.export.export(module, (x,)).module()
+    torch.testing.assert_close(exported(x), module(x))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for i in n { x = x -> mlp(hidden: i + 1) as f }",
+        "for f in [mlp(hidden: i + 1) for i in n] { x = f(x) }",
+        "ys = scan h: [batch, width] = 0 for x_t in x { hs = for i in n { h = h + (x_t -> linear(width) as f) * (i + 1)\n"
+        "emit h } emit stack(hs, axis: 1) -> sum(axis: 1) }\n x = ys",
+    ],
+    ids=["the turn's number", "a list", "in a scan"],
+)
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_count_that_is_written_out_is_refused_where_it_changes(body: str, n: int) -> None:
+    from archdsl.lower.load import load_source
+
+    cls = load_source(api.torch_source(text=f"model m(width = 8, n = {n}){INPUT} {{ {body}\n return x }}"))
+    config = __import__(cls.__module__).Config
+    assert sum(p.numel() for p in cls(config(width=16)).parameters()) > sum(p.numel() for p in cls().parameters())
+    with pytest.raises(AssertionError, match="written out for this many"):
+        cls(config(n=n + 1))

@@ -168,6 +168,19 @@ def estimate(
     return EstimateReport(**report.model_dump(), flops=flops)
 
 
+def per_token(
+    model: Model, report: ParamsReport, *, seq: int | None = None, convention: Convention = "exact"
+) -> tuple[float, float]:
+    """FLOPs of one sequence of `seq` places for each of them: of inference, and of a training step. `report` is what
+    `params.estimate` counted.
+
+    Raises ArchError E0503 where the model has no sizes at this length."""
+    counter = _Counter(model, report, 1, seq)
+    once, step = (work_of(model, training=training).total for training in (False, True))
+    told = counter.told(convention, once, step)
+    return told.forward / counter.tokens, told.training / counter.tokens
+
+
 # --- counting ---------------------------------------------------------------------------------------------------------
 
 
@@ -314,9 +327,7 @@ class _Counter:
         found = []
         if self.bounded:
             rules = ", ".join(f"`{rule}`" for rule in self.bounded)
-            found.append(
-                f"a mask by {rules} is known only when the model runs: all that it might let through is counted"
-            )
+            found.append(f"a mask by {rules} is known only when the model runs: all it may let through is counted")
         if convention in ("palm", "kaplan"):
             found.append("blocks and ops are told by the convention `dense`")
         return found
@@ -410,7 +421,9 @@ def decode_work(model: Model) -> Total:
     counts the new place too.
 
     Keys and values are taken from a cache, as they are; what depends on other inputs than the sequence (an encoder,
-    keys and values of its result) is computed before the first step. Raises ArchError E0504 where there is no such step."""
+    keys and values of its result) is computed before the first step.
+
+    Raises ArchError E0504 where there is no such step."""
     return _Steps(plan(model, latents=False)).total
 
 

@@ -97,7 +97,7 @@ def estimate(model: Model) -> ParamsReport:
     """Count a model's parameters."""
     counts = _Counts()
     root = counts.block(model.block)
-    head = _output_projection(model)
+    head = sum(_size(shape_of(w)) for w in output_projections(model))
     inputs = _raw_inputs(model.block)
     non_embedding = root.total - root.embedding - head - inputs
     layers, width = layer_count(model.block), _width(model)
@@ -382,45 +382,46 @@ def _raw_inputs(block: Block) -> int:
     return found
 
 
-def _output_projection(model: Model) -> int:
-    """Numbers in the matrices that are the last to touch a vocabulary of logits which the model gives back."""
+def output_projections(model: Model) -> list[Weight]:
+    """The matrices that are the last to touch a vocabulary of logits which the model gives back."""
     vocabularies = {f.value.value for f in model.config if f.name == "vocab"} | set(_tables(model.block))
     seen: dict[tuple[int, int], int] = {}
 
-    def within(block: Block, index: int) -> int:
+    def within(block: Block, index: int) -> list[Weight]:
         output = [v for v in block.graph.outputs if v is not None][index]
-        return 0 if (id(block), id(output)) in seen else back(block.graph, output, block)
+        return [] if (id(block), id(output)) in seen else back(block.graph, output, block)
 
-    def back(graph: Graph, value: Value, block: Block) -> int:
+    def back(graph: Graph, value: Value, block: Block) -> list[Weight]:
         """Follow a value to where its last axis was made."""
         if (id(block), id(value)) in seen or not value.shape or value.shape[-1].value not in vocabularies:
-            return 0
+            return []
         seen[id(block), id(value)] = 1
         makers = {id(v): n for n in graph.nodes for v in node_outputs(n)}
         maker = makers.get(id(value))
         if isinstance(maker, CallNode):
             found = (
-                0
+                []
                 if maker.instance is not None
                 else within(maker.block, [id(v) for v in maker.outputs].index(id(value)))
             )
-            return found or sum(back(graph, v, block) for v in maker.inputs if v is not None)
+            return found or [w for v in maker.inputs if v is not None for w in back(graph, v, block)]
         if not isinstance(maker, OpNode):
-            return 0
+            return []
         matrices = [
             w
             for w in maker.weights
             if w.kind == "matrix" and w.trained and w.fan_out is not None and w.fan_out.value == value.shape[-1].value
         ]
         if matrices and maker.instance is None:
-            return sum(_size(shape_of(w)) for w in matrices)
-        return sum(back(graph, v, block) for v in maker.inputs if isinstance(v, Value))
+            return matrices
+        return [w for v in maker.inputs if isinstance(v, Value) for w in back(graph, v, block)]
 
-    return sum(
-        within(model.block, i)
+    return [
+        w
         for i, v in enumerate(v for v in model.block.graph.outputs if v is not None)
         if v.is_float
-    )
+        for w in within(model.block, i)
+    ]
 
 
 def vocabulary(model: Model) -> int | None:

@@ -1009,7 +1009,9 @@ def expand_spec(module: Module, model: str | None, overrides: Mapping[str, str],
         if isinstance(declaration.body, ast.Body) and declaration.body.slots and name in texts:
             replaced.append((declaration, texts[name]))
         elif name in why:
-            replaced.append((declaration, f"# Kept as it is declared: {why[name]}.\n{declaration.span.text}"))
+            note = f"# Kept as it is declared: {why[name]}.\n"
+            said = source.text[: declaration.span.start].endswith(note)
+            replaced.append((declaration, f"{'' if said else note}{declaration.span.text}"))
     if only is not None:
         text = {d.name: t for d, t in replaced}.get(only, declared[only].span.text)
     else:

@@ -141,6 +141,20 @@ def ahead(mask: Mask) -> int | None:
     return None
 
 
+def behind(mask: Mask) -> int | None:
+    """How many places before its own a query may see, at most; None where there is no bound."""
+    if mask.rule in ("window", "chunked"):
+        return _number(mask.numbers[0], -1)
+    if mask.rule == "dilated":
+        return ahead(mask)  # as far back as ahead
+    bounds = [behind(p) for p in mask.parts]
+    if mask.rule == "&":
+        return min((b for b in bounds if b is not None), default=None)
+    if mask.rule == "|":
+        return None if None in bounds else max(b for b in bounds if b is not None)
+    return None
+
+
 def reach(mask: Mask) -> int | None:
     """Like `ahead`, but a prefix, which every query sees, counts by its length."""
     if mask.rule == "prefix":

@@ -492,6 +492,11 @@ class Primitive:
         them. In decoding they are cached."""
         return {}
 
+    def behind(self, node: OpNode, i: int) -> int | None:
+        """How many places before the own are read of input i, one of those that `keeps` names; None where there is no
+        bound."""
+        return None
+
     def states(self, node: OpNode) -> Sequence[State]:
         """What a recurrence along an axis hands from one step of decoding to the next."""
         return ()

@@ -9,6 +9,9 @@ from archdsl.ir.dims import Num, expr_text, free_names
 from archdsl.ir.graph import Value
 from archdsl.source import Span
 
+WRITTEN_OUT = "`forward` is written out for this many: compile the spec anew"
+"""What the emitted code says of a count that its text depends on."""
+
 
 def spelled(n: Num) -> str:
     """A number as it was written, with what it is: `4 * width = 3072`."""

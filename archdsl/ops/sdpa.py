@@ -10,7 +10,7 @@ from typing import Any
 from archdsl.ir.cost import Amount, Cost, Pairs, contracted, times
 from archdsl.ir.dims import Num, Shape, num, shape_text, sub
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.masks import Mask, ahead, normal
+from archdsl.ir.masks import Mask, ahead, behind, normal
 from archdsl.ir.op import EVERYWHERE, Application, At, Code, Example, OnnxScope, Primitive, Reads, TorchScope, same
 from archdsl.ir.static import Instance
 from archdsl.ops._position import Position, attention_scale
@@ -252,6 +252,9 @@ class SDPA(Primitive):
     def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
         rank = node.outputs[0].rank
         return {1: (rank - 2, "key"), 2: (rank - 2, "value")}
+
+    def behind(self, node: OpNode, i: int) -> int | None:
+        return behind(node.options["mask"])
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """`Attention`, or written out where there is a sink or fewer axes than it takes."""

@@ -18,7 +18,7 @@ from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.program import Module
 from archdsl.ir.static import Declared, Instance, Scheme, Template
-from archdsl.ir.wording import origins, spelled
+from archdsl.ir.wording import WRITTEN_OUT, origins, spelled
 from archdsl.limits import MAX_NODES
 from archdsl.source import Span
 from archdsl.syntax import ast
@@ -125,6 +125,11 @@ class Elaboration(ABC):
         if isinstance(e, dims.Bin) and e.op == "/" and isinstance(value.value, int):
             names = f"{expr_text(e.right)} divides {expr_text(e.left)}"
             self.remember(frame, dims.Bin("%", e.left, e.right), "==", Lit("0"), names)
+
+    def remember_count(self, frame: Frame, source: Any, turns: int) -> None:
+        """Turns that differ are written out one by one: the emitted code refuses another number of them."""
+        if isinstance(source, Num):
+            self.remember(frame, source.expr, "==", dims.literal(turns), WRITTEN_OUT)
 
     # --- names and expressions ----------------------------------------------------------------------------------------
 

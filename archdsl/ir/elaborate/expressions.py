@@ -97,7 +97,10 @@ class Expressions(Elaboration):
 
     def _comprehension(self, e: ast.Comprehension, scope: Scope) -> Any:
         results = []
-        for item in self.elements(self.ev(e.iterable, scope), e.iterable.span):
+        source = self.ev(e.iterable, scope)
+        items = self.elements(source, e.iterable.span)
+        self.remember_count(scope.frame, source, len(items))
+        for item in items:
             inner = scope.inner()
             inner.vars[e.name] = item
             results.append(self.ev(e.element, inner))

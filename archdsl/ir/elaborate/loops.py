@@ -61,6 +61,7 @@ class Loops(Elaboration):
         if isinstance(source, Num) and s.name not in _names_read(s.body):
             return [None] * repetitions(source, span), Times(source.expr, Ref(0))
         items = self.elements(source, span)
+        self.remember_count(scope.frame, source, len(items))
         if isinstance(source, ListValue):
             return items, source.pattern
         return items, Ref(0) if isinstance(source, Template | Instance) else None

@@ -53,6 +53,8 @@ class FileWriter:
         made = f"{total(model):,} parameters. Made by archdsl {__version__} from {model.source_name} ({digest}):"
         command = f"archdsl compile {model.source_name}:{model.name} --to torch"
         standard = ["import math"] if re.search(r"\bmath\.", body) else []
+        if "Iterable[" in body:
+            standard.append("from collections.abc import Iterable")
         standard.append("from dataclasses import dataclass")
         if "NamedTuple" in body:
             standard.append("from typing import NamedTuple")

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from archdsl.ir import dims
 from archdsl.ir.graph import Graph, LoopNode, Value, captured
+from archdsl.ir.wording import WRITTEN_OUT
 from archdsl.lower.python import local_name, singular
 from archdsl.lower.torch import patterns
 from archdsl.lower.torch.locals import Hold
-from archdsl.lower.torch.modules import Made
+from archdsl.lower.torch.modules import TENSORS, Made
 from archdsl.lower.torch.numbers import Numbers
 from archdsl.lower.torch.reading import module_names
 from archdsl.lower.torch.text import PART, PART_TOKEN, Line, loop_header, runs
@@ -324,6 +325,8 @@ class LoopWriter:
     def _module_list(self, name: str, bodies: list[Body]) -> None:
         makers = [[m.constructor for m in b.made if m.name == name] for b in bodies]
         kind = "nn.ParameterList" if any(name in b.raw for b in bodies) else "nn.ModuleList"
+        if any(m.buffer for b in bodies for m in b.made if m.name == name):
+            kind = self.modules.helper(TENSORS)
         for count in patterns.counts(self.node.pattern) if self.node.pattern is not None else ():
             for used in dims.free_names(dims.shortest(count, self.writer.block.local)):
                 self.writer.numbers.note(used)
@@ -373,4 +376,4 @@ def _count_line(count: dims.Expr, numbers: Numbers, resolver: Resolver) -> str:
     text = numbers.init_expr(count, resolver)
     if not re.search(r"[A-Za-z]", text):
         return ""
-    return f'assert {text} == {numbers.worth(count)}, "`forward` is written out for this many: compile the spec anew"'
+    return f'assert {text} == {numbers.worth(count)}, "{WRITTEN_OUT}"'

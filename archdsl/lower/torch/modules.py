@@ -21,13 +21,31 @@ if TYPE_CHECKING:
     from archdsl.lower.torch.classes import Classes
 
 
+TENSORS = """
+class Tensors(nn.Module):
+    \"\"\"A list of buffers, and of parameters among them: `nn.ParameterList` makes parameters of all.\"\"\"
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.length = 0
+        for tensor in tensors:
+            setattr(self, str(self.length), tensor)
+            self.length += 1
+
+    def __getitem__(self, i: int | slice) -> Tensor | list[Tensor]:
+        return [getattr(self, str(k)) for k in range(self.length)][i]
+"""
+"""Of a loop's turns that make buffers; it iterates by its items."""
+
+
 class Made(NamedTuple):
-    """A module that the turn of a loop makes: its step in the path of names, its constructor, and whether it is a raw
-    weight (which has no text of its own, and may be read in several places)."""
+    """A module that the turn of a loop makes: its step in the path of names, its constructor, whether it is a raw weight
+    (which has no text of its own, and may be read in several places), and whether that is a buffer."""
 
     name: str
     constructor: InitText
     raw: bool
+    buffer: bool
 
 
 class Modules:
@@ -59,10 +77,10 @@ class Modules:
 
     # --- submodules ---
 
-    def add(self, name: str, constructor: InitText, *, raw: bool = False) -> str:
+    def add(self, name: str, constructor: InitText, *, raw: bool = False, buffer: bool = False) -> str:
         """A submodule under a step of the path of names; what `forward` calls it (in a loop, the loop's variable)."""
         if self.recording is not None:
-            self.recording.append(Made(name, constructor, raw))
+            self.recording.append(Made(name, constructor, raw, buffer))
             return self.variables[name]
         if name not in self.made:
             self.made.add(name)
@@ -130,9 +148,9 @@ class Modules:
         text = self.template(first_value(weight, self.numbers.init, self.written.helpers))
         if weight.trained:
             return self.add(name, lambda r: f"nn.Parameter({text(r)})", raw=True)
-        if self.recording is not None:  # a ParameterList holds no buffers
-            return self.add(name, lambda r: f"nn.Parameter({text(r)}, requires_grad=False)", raw=True)
         aside = "" if weight.saved else ", persistent=False"
+        if self.recording is not None:
+            return self.add(name, lambda r: f"nn.Buffer({text(r)}{aside})", raw=True, buffer=True)
         self.line(lambda r: f'self.register_buffer("{name}", {text(r)}{aside})')
         return f"self.{name}"
 

@@ -120,6 +120,7 @@ class Bytenet(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
+        assert config.depth == 5, "`forward` is written out for this many: compile the spec anew"
         self.source_embedding = nn.Embedding(config.source_vocab, 2 * config.inner)
         self.encoder = nn.ModuleList(
             [

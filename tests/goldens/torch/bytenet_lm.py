@@ -130,6 +130,7 @@ class BytenetLM(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
+        assert config.depth == 5, "`forward` is written out for this many: compile the spec anew"
         self.embedding = nn.Embedding(config.vocab, 2 * config.inner)
         self.blocks = nn.ModuleList(
             [

@@ -74,6 +74,7 @@ class NtmCopy(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
+        assert config.heads == 1, "`forward` is written out for this many: compile the spec anew"
         self.start = nn.Parameter(torch.randn(config.rows, config.cells) * 0.1)
         self.lstm_cell = nn.LSTMCell(config.inputs + config.heads * config.cells, config.hidden)
         self.write_to = nn.ModuleList([Address(config)])

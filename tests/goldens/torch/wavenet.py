@@ -96,6 +96,8 @@ class Wavenet(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
+        assert config.stacks == 3, "`forward` is written out for this many: compile the spec anew"
+        assert config.depth == 10, "`forward` is written out for this many: compile the spec anew"
         self.embedding = nn.Embedding(config.levels, config.width)
         self.conv1d = nn.Conv1d(config.width, config.width, config.kernel)
         self.layers = nn.ModuleList(

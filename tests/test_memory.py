@@ -1,0 +1,353 @@
+"""Bytes of weights, gradients, the optimizer's states and of what a decoder keeps, against the tensors themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import archdsl
+from archdsl.analyses.decode import plan
+from archdsl.analyses.flops import sizes_at
+from archdsl.analyses.memory import OPTIMIZERS, Dtype, KeptMemory, Memory, Optimizer, estimate
+from archdsl.api import module_from
+from archdsl.diagnostics import ArchError
+from archdsl.ir.graph import Model
+from archdsl.ir.masks import CAUSAL, Mask, behind, both, complement, either
+from archdsl.ir.dims import num
+from decode_tools import Decoder, inputs_for, module_of
+from zoo.tiny import graph, inputs, module, tables
+
+BATCH, TIME = 2, 16
+
+
+def memory(model: Model, **options: Any) -> Memory:
+    return estimate(model, sizes_at(model, BATCH, TIME), batch=BATCH, seq=TIME, **options)
+
+
+def tiny(text: str) -> Model:
+    return archdsl.load(text=text)
+
+
+# --- weights, gradients, states ---------------------------------------------------------------------------------------
+
+# What is rare: shared and tied weights, experts, convolutions, recurrences, buffers of every kind, running statistics.
+MODELS = (
+    "gpt2:gpt2",
+    "llama3:llama3",
+    "deepseek_v3:deepseek_v3",
+    "albert:albert_base",
+    "t5:t5_small",
+    "conformer:conformer_l",
+    "mamba:mamba_130m",
+    "rnn_lm:lstm_lm_small",
+    "performer:performer",
+)
+BUFFERS = """
+  model m(width = 8)(x: [batch, time, width]) {
+    buffer steps: [width] = indices(width) / width
+    buffer directions: [width, width] = normal(1)
+    param gain: [width] = ones
+    x = x * gain + steps -> linear(width)
+    return x @ directions
+  }"""
+
+
+def named(name: str) -> tuple[Model, torch.nn.Module]:
+    if ":" in name:
+        return graph(name), module(name)
+    model = tiny(name)
+    return model, module_from(model)
+
+
+def size(tensors: Any) -> int:
+    return sum(t.nbytes for t in tensors)
+
+
+@pytest.mark.parametrize("name", [*MODELS, pytest.param(BUFFERS, id="buffers")])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_gradients_and_buffers_are_the_module_s(name: str, dtype: Dtype) -> None:
+    model, made = named(name)
+    given = inputs(model)
+    # Before the types are changed: not every op has a backward in bfloat16 on the CPU, and a gradient has its weight's.
+    found = made(**given)
+    sum(o.float().sum() for o in (found if isinstance(found, tuple) else (found,)) if o.requires_grad).backward()
+    made = made.to(getattr(torch, dtype))
+    said = memory(model, dtype=dtype)
+    assert said.weights == size(made.parameters())
+    assert said.buffers == size(made.buffers())
+    assert said.gradients == size(p.grad for p in made.parameters() if p.grad is not None)
+    assert said.model_states == said.weights + said.buffers + said.gradients + said.optimizer
+
+
+def optimized(made: torch.nn.Module, name: Optimizer) -> list[torch.optim.Optimizer]:
+    """The optimizers of PyTorch, after one step with gradients."""
+    weights = list(made.parameters())
+    matrices: set[int] = set()
+    if name == "muon":
+        tables = {id(m.weight) for m in made.modules() if isinstance(m, torch.nn.Embedding)}
+        tables |= {id(p) for n, p in made.named_parameters() if n.startswith("head.")}
+        matrices = {id(p) for n, p in made.named_parameters() if p.dim() == 2 and id(p) not in tables}
+    rest = [p for p in weights if id(p) not in matrices]
+    makers: dict[str, Any] = {
+        "sgd": lambda: torch.optim.SGD(rest, lr=0.1),
+        "sgd-momentum": lambda: torch.optim.SGD(rest, lr=0.1, momentum=0.9),
+        "adam": lambda: torch.optim.Adam(rest),
+        "adamw": lambda: torch.optim.AdamW(rest),
+        "adafactor": lambda: torch.optim.Adafactor(rest),
+        "muon": lambda: torch.optim.AdamW(rest),
+    }
+    found = [makers[name]()]
+    if matrices:
+        found.append(torch.optim.Muon([p for p in weights if id(p) in matrices]))
+    for p in weights:
+        p.grad = torch.full_like(p, 1e-3)
+    for optimizer in found:
+        optimizer.step()
+    return found
+
+
+def states(optimizers: list[torch.optim.Optimizer]) -> dict[tuple[str, str], int]:
+    """Bytes by name and type of every state tensor, each once."""
+    found: dict[tuple[str, str], int] = {}
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    place = key, str(value.dtype).removeprefix("torch.")
+                    found[place] = found.get(place, 0) + value.nbytes
+    return found
+
+
+IN_TORCH = [name for name in OPTIMIZERS if name != "adamw8bit"]
+
+
+@pytest.mark.parametrize("optimizer", IN_TORCH)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["gpt2:gpt2", "llama3:llama3", "deepseek_v3:deepseek_v3", "conformer:conformer_l"])
+def test_states_are_those_of_torch_s_optimizers(name: str, dtype: Dtype, optimizer: Optimizer) -> None:
+    model, made = graph(name), module(name).to(getattr(torch, dtype))
+    said = memory(model, dtype=dtype, optimizer=optimizer)
+    expected = states(optimized(made, optimizer))
+    assert {(s.name, s.dtype): s.bytes for s in said.by_state} == expected
+    assert said.optimizer == sum(expected.values())
+
+
+@pytest.mark.parametrize("optimizer", IN_TORCH)
+def test_a_float32_copy_has_the_states(optimizer: Optimizer) -> None:
+    """The optimizer is given the copies: its states are theirs."""
+    model, copy = graph("llama3:llama3"), module("llama3:llama3")
+    said = memory(model, dtype="bfloat16", optimizer=optimizer, master_weights=True)
+    expected = states(optimized(copy, optimizer)) | {("master_weights", "float32"): size(copy.parameters())}
+    assert {(s.name, s.dtype): s.bytes for s in said.by_state} == expected
+    assert said.weights == said.gradients == size(copy.to(torch.bfloat16).parameters())
+
+
+def test_sixteen_bytes_a_parameter() -> None:
+    """Of Adam in mixed precision (Rajbhandari et al., 2020), but for a step a tensor; a copy of float32 weights would
+    be no gain."""
+    model = graph("gpt2:gpt2")
+    steps = 4 * len(list(module("gpt2:gpt2").parameters()))
+    count = archdsl.estimate("gpt2").params.total
+    mixed = estimate(archdsl.load("gpt2"), sizes_at(model, 1, 8), batch=1, seq=8, dtype="bfloat16", master_weights=True)
+    assert mixed.weights + mixed.gradients == 4 * count
+    assert mixed.optimizer - 12 * count == next(s.bytes for s in mixed.by_state if s.name == "step")
+    plain, copied = (memory(model, master_weights=m) for m in (False, True))
+    assert plain.optimizer == copied.optimizer == 8 * plain.weights // 4 + steps
+
+
+def test_eight_bits() -> None:
+    """A table of 1000 x 16 in codes, with a scale for each 256 of them; a gain of 16 in float32."""
+    model = tiny("""
+      model m(width = 16)(tokens: token[batch, time]) {
+        x = tokens -> embedding(1000)
+        return x -> rmsnorm
+      }""")
+    said = memory(model, optimizer="adamw8bit")
+    table, gain, scales = 16_000, 16, 63
+    assert {(s.name, s.dtype): s.numbers for s in said.by_state} == {
+        ("exp_avg", "uint8"): table,
+        ("exp_avg_sq", "uint8"): table,
+        ("absmax", "float32"): 2 * scales,
+        ("exp_avg", "float32"): gain,
+        ("exp_avg_sq", "float32"): gain,
+        ("codes", "float32"): 512,
+    }
+    assert said.optimizer == 2 * table + 4 * (2 * scales + 2 * gain + 512)
+    small = memory(graph("gpt2:gpt2", width=8), optimizer="adamw8bit")
+    assert {s.dtype for s in small.by_state} == {"float32"}
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """A session that remembers what it gave last."""
+
+    def __init__(self, session: Any) -> None:
+        self.session, self.last = session, []
+
+    def run(self, names: Any, feed: Any) -> Any:
+        self.last = self.session.run(names, feed)
+        return self.last
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+
+def passed(model: Model, **options: Any) -> tuple[list[int], int]:
+    """Bytes of the tensors that a step hands to the next, after TIME - 2, TIME - 1 and TIME places; and of those that
+    every step is given."""
+    decoder = Decoder(model, module_of(model), **options)
+    decoder.sessions = {name: Recorder(session) for name, session in decoder.sessions.items()}
+    decoder.step = decoder.sessions["model"]
+    steps = plan(model)
+    sizes = {s.name: BATCH if s.name == "batch" else TIME for s in model.symbols}
+    given = inputs_for(model, sizes)
+    found = []
+    for chunks in ((TIME - 2,), (TIME - 2, 1), (TIME - 2, 1, 1)):
+        part = {k: (t[:, : sum(chunks)] if k in decoder.moving else t) for k, t in given.items()}
+        decoder.run(part, chunks)
+        found.append(sum(np.asarray(x).nbytes for x in decoder.step.last[1:]))
+    once = 0
+    if "encoder" in decoder.sessions:
+        names = [o.name for o in decoder.sessions["encoder"].get_outputs()]
+        once = sum(
+            np.asarray(x).nbytes
+            for n, x in zip(names, decoder.sessions["encoder"].last, strict=True)
+            if n in decoder.inputs
+        )
+    assert steps.time.name in sizes
+    return found, once
+
+
+def check_decoding(model: Model) -> None:
+    (two_before, before, now), once = passed(model)
+    said = memory(model)
+    assert said.decode_state == now + once
+    assert sum(k.bytes for k in said.kept if k.kind == "once") == once
+    assert sum(k.bytes for k in said.kept if k.kind != "once") == now
+    assert said.decode_state_per_token is not None
+    assert now - before == before - two_before == BATCH * said.decode_state_per_token
+
+
+DECODERS = (
+    "gpt2:gpt2",
+    "llama3:llama3",
+    "deepseek_v3:deepseek_v3",
+    "t5:t5_small",
+    "mamba:mamba_130m",
+    "performer:performer",
+    "rnn_lm:lstm_lm_small",
+    "wavenet:wavenet",
+    "ntm:ntm_copy",
+    "seq2seq_attention:seq2seq",
+)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_decode_state_is_what_a_step_passes(name: str) -> None:
+    check_decoding(graph(name))
+
+
+def _others() -> list[str]:
+    """One model of those whose tiny copies are the same, those above left out."""
+    found: dict[str, str] = {}
+    for name, settings in tables().items():
+        found.setdefault(f"{name.partition(':')[0]} {sorted(settings.items())}", name)
+    return [name for name in found.values() if name not in DECODERS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _others())
+def test_decode_state_of_the_zoo(name: str) -> None:
+    model = graph(name)
+    try:
+        plan(model)
+    except ArchError as problem:
+        said = memory(model)
+        assert (said.decode_state, said.decode_state_per_token, said.kept) == (None, None, [])
+        assert said.no_decode_state == problem.diagnostics[0].message
+        return
+    check_decoding(model)
+
+
+def by_name(said: Memory) -> dict[str, KeptMemory]:
+    return {k.name: k for k in said.kept}
+
+
+def test_a_type_is_the_activations_own() -> None:
+    """A state in float32 stays so; all else halves."""
+    wide, narrow = (by_name(memory(graph("mamba:mamba_130m"), dtype=d)) for d in ("float32", "bfloat16"))
+    assert wide["h"].dtype == narrow["h"].dtype == "float32"
+    assert wide["h"].bytes == narrow["h"].bytes
+    assert wide["conv"].bytes == 2 * narrow["conv"].bytes
+    assert {k.per_token for k in wide.values()} == {0}
+
+
+def test_published_sizes() -> None:
+    """Bytes a token in bfloat16: Llama 3 8B 128 KiB (32 layers of 8 heads of 128, keys and values), DeepSeek-V3 576
+    numbers a layer (DeepSeek-AI, 2024, section 2.1.1)."""
+    for name, numbers in (("llama3_8b", 32 * 2 * 8 * 128), ("deepseek_v3", 61 * 576), ("gpt2", 12 * 2 * 768)):
+        model = archdsl.load(name)
+        said = estimate(model, sizes_at(model, 1, 1024), batch=1, seq=1024, dtype="bfloat16")
+        assert said.decode_state_per_token == 2 * numbers
+        assert said.decode_state == 1024 * 2 * numbers
+
+
+WINDOWED = """
+  block layer(x: [batch, time, width], mask: mask) -> [batch, time, width] { x += x -> mha(heads: 2, mask: mask) }
+  model m(width = 8) {
+    vocab: 16
+    context: 64
+    width: width
+    blocks: [layer(mask: causal & window(4)), layer(mask: causal), layer(mask: causal & chunked(6))]
+    head: lm
+  }"""
+
+
+def test_windows() -> None:
+    """A ring would hold as many places as a window; the caches of the step hold them all."""
+    said = memory(tiny(WINDOWED))
+    assert [(k.name, k.window) for k in said.kept] == [
+        (name, window) for window in (4, None, 6) for name in ("key", "value")
+    ]
+    each = BATCH * 8 * 4
+    assert [k.bytes for k in said.kept] == [TIME * each] * 6
+    assert [k.windowed_bytes for k in said.kept] == [places * each for places in (4, 4, TIME, TIME, 6, 6)]
+    short = estimate(tiny(WINDOWED), {"batch": 1, "time": 3}, batch=1, seq=3)
+    assert [k.windowed_bytes for k in short.kept] == [k.bytes for k in short.kept]
+
+
+WINDOW, CHUNKED, DILATED = (
+    Mask(rule, tuple(num(n) for n in numbers))
+    for rule, numbers in (("window", (4,)), ("chunked", (6,)), ("dilated", (3, 2)))
+)
+MASKS = (
+    WINDOW,
+    CHUNKED,
+    DILATED,
+    CAUSAL,
+    both(CAUSAL, WINDOW),
+    both(WINDOW, CHUNKED),
+    either(WINDOW, DILATED),
+    either(CAUSAL, WINDOW),
+    both(CAUSAL, complement(WINDOW)),
+    both(CAUSAL, either(CHUNKED, Mask("prefix", (num(2),)))),
+)
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+def test_how_far_back_a_mask_sees(mask: Mask) -> None:
+    """In the tensor that the emitted module makes of it."""
+    size = 40
+    made = module_from(
+        tiny(f"""
+          model m(x: [batch, time, 4]) {{
+            return sdpa(x, x, indices({size}) -> float -> unsqueeze(-1), mask: {mask})
+          }}""")
+    )
+    bound = behind(mask)
+    assert bound is None or made is not None
