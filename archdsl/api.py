@@ -266,8 +266,8 @@ def flops(
 ) -> Flops:
     """Exact FLOPs for `batch` sequences of `seq` places (2,048 or the context, if less), from the IR alone.
 
-    `convention` (exact, dense, megatron, palm, kaplan) says how attention, or all of it, is counted. Other arguments and
-    errors as for `load`, and ArchError E0503 where the model refuses these sizes."""
+    `convention` (exact, dense, megatron, palm, kaplan) says how attention, or all of it, is counted. Other arguments
+    and errors as for `load`, and ArchError E0503 where the model refuses these sizes."""
     from archdsl.analyses.flops import estimate as count
 
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)

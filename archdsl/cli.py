@@ -138,7 +138,17 @@ def _blame(diagnostics: Iterable[Diagnostic]) -> int:
     """Whether the spec is wrong or the command line: a file that is not there, a model that no file has, a `--set` that
     says nothing."""
     for d in diagnostics:
-        if d.span is None and d.code in ("E0108", "E0210", "E0206", "E0501", "E0502", "E0503", "E0504", "E0505", "E0506"):
+        if d.span is None and d.code in (
+            "E0108",
+            "E0210",
+            "E0206",
+            "E0501",
+            "E0502",
+            "E0503",
+            "E0504",
+            "E0505",
+            "E0506",
+        ):
             return WRONG_CALL
         if d.span is not None and d.span.source.name == "--set":
             return WRONG_CALL
@@ -292,6 +302,55 @@ def estimate(
         _print_json(report.model_dump_json(indent=2))
         return
     print_report(*params_view(report, blocks=False), "", *flops_view(report, side_by_side=flops == "all"))
+
+
+@command("sweep")
+def sweep(
+    spec: SpecArgument,
+    set: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUES",
+            help="6,12,24 or 512..4096:512 or 512..4096*2 (repeatable): all combinations are counted.",
+        ),
+    ],
+    seq: Annotated[
+        int | None, typer.Option("--seq", min=1, help="FLOPs for sequences of that length (2,048 or the context).")
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Rows of exact numbers on standard output.")] = False,
+    json: JsonOption = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw it too: .svg, .png or .html (needs matplotlib).")
+    ] = None,
+    y: Annotated[
+        Literal["parameters", "non_embedding", "active", "ratio", "forward_per_token", "training_per_token"],
+        typer.Option("--y", help="With --plot: what is drawn."),
+    ] = "parameters",
+    allow_noncausal: NoncausalOption = False,
+) -> int:
+    """Count a spec at many settings: parameters and FLOPs for each token; impossible settings are rows that say why."""
+    from archdsl.plots import demand_plots, plot_sweep
+    from archdsl.sweep import sweep as count_all
+    from archdsl.views import counting, print_report, sweep_csv, sweep_view
+
+    if csv and json:
+        raise typer.BadParameter("choose one", param_hint="'--csv' / '--json'")
+    if plot is not None:
+        demand_plots(plot)
+    elif y != "parameters":
+        raise typer.BadParameter("it goes with --plot", param_hint="'--y'")
+    with counting("counting") as progress:
+        report = count_all(spec, set=_settings(set), seq=seq, allow_noncausal=allow_noncausal, progress=progress)
+    if json:
+        _print_json(report.model_dump_json(indent=2))
+    elif csv:
+        sys.stdout.write(sweep_csv(report))
+    else:
+        print_report(*sweep_view(report))
+    if plot is not None:
+        plot_sweep(report, plot, y)
+    return FINE if any(row.parameters is not None for row in report.rows) else WRONG_SPEC
 
 
 @command("show")

@@ -1,5 +1,5 @@
-"""Pictures of reports: SVG, PNG, or a page of HTML that holds the picture and its numbers. They need matplotlib, which is
-imported when one is drawn."""
+"""Pictures of reports: SVG, PNG, or a page of HTML that holds the picture and its numbers. They need matplotlib, which
+is imported when one is drawn."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def plot_sweep(report: SweepReport, path: Path, quantity: str = "parameters") ->
     """Draw one quantity of a sweep over the first setting that has several numbers, a line for each combination of the
     others; points at which the spec is wrong are left out.
 
-    Raises ArchError: E0506 where there is nothing to draw or no such file, E0502 where matplotlib is missing; OSError where
-    it cannot be written."""
+    Raises ArchError: E0506 where there is nothing to draw or no such file, E0502 where matplotlib is missing; OSError
+    where it cannot be written."""
     demand_plots(path)
     axis, lines = _lines(report, quantity)
     from matplotlib.figure import Figure
@@ -158,7 +158,8 @@ def _page(svg: str, report: SweepReport) -> str:
         "table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right}tr:nth-child(even){background:#f3f3f3}"
     )
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{style}</style></head>\n'
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+        f"<style>{style}</style></head>\n"
         f"<body>\n{svg}\n<table><thead><tr>{head}</tr></thead>\n<tbody>\n"
         + "\n".join(body)
         + "\n</tbody></table>\n</body></html>\n"

@@ -1,9 +1,9 @@
 """A spec at many settings of its hyper-parameters: what each of them holds and costs, from the IR alone.
 
-A setting is `name=values`: a list of `512`, `1e-4`, `true` or any other value that a hyper-parameter takes, and of ranges
-of whole numbers, both ends included: `512..4096:512` in steps of 512, `512..4096*2` doubling, `6..12` one by one. The points
-are the product of all settings, the last one named turning fastest. A point at which the spec is wrong (heads that do not
-divide the width) is a row that says so.
+A setting is `name=values`: a list of `512`, `1e-4`, `true` or any other value that a hyper-parameter takes, and of
+ranges of whole numbers, both ends included: `512..4096:512` in steps of 512, `512..4096*2` doubling, `6..12` one by
+one. The points are the product of all settings, the last one named turning fastest. A point at which the spec is wrong
+(heads that do not divide the width) is a row that says so.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def sweep(
 ) -> SweepReport:
     """Count a spec at every point of a product of settings.
 
-    `set` gives each hyper-parameter its values: a sequence of them, or a text as on the command line (`"512..4096:512"`,
-    `"6,12,24"`). FLOPs are told for one sequence of `seq` places (the context by default), attention by the pairs that the
-    mask lets through. `progress` is told how many points are done, and of how many. Raises ArchError: E0505 for values that
-    cannot be read or are too many, what is wrong with the spec where no setting could cure it, and E0201 for a name that the
-    model does not have."""
+    `set` gives each hyper-parameter its values: a sequence of them, or a text as on the command line
+    (`"512..4096:512"`, `"6,12,24"`). FLOPs are told for one sequence of `seq` places (the context by default),
+    attention by the pairs that the mask lets through. `progress` is told how many points are done, and of how many.
+    Raises ArchError: E0505 for values that cannot be read or are too many, what is wrong with the spec where no setting
+    could cure it, and E0201 for a name that the model does not have."""
     found = find_spec(spec, text=text, model=model)
     values = {name: _values(name, given) for name, given in set.items()}
     points = prod(len(v) for v in values.values())

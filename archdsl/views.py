@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from archdsl.inference import OnnxRunReport, VerifyReport
     from archdsl.ir.graph import Model
     from archdsl.lower.onnx.store import OnnxFiles
+    from archdsl.sweep import SweepReport
     from archdsl.trial import RunReport
     from archdsl.zoo import ZooFamily
 
@@ -337,3 +338,71 @@ def _heading(report: OnnxRunReport | VerifyReport) -> str:
     how = f"{report.dtype}, {report.quantize}" if report.quantize else report.dtype
     where = f"{report.parameters:,} parameters, {how} on {report.device}, target {report.target}"
     return f"[bold]{escape(report.model)}[/]  [dim]{escape(where)}[/]"
+
+
+def sweep_view(report: SweepReport) -> Iterator[RenderableType]:
+    """One line a point: what is set, what it holds and costs, or why there is no such model."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    yield f"[bold]{escape(report.model)}[/]  [dim]{escape(report.source)}[/]"
+    experts = any(row.active != row.parameters for row in report.rows)
+    problems = any(row.problem for row in report.rows)
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for name in report.names:
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    heads = ["parameters", "non-embedding", *(["active"] if experts else []), "/ 12·L·d²", "FLOPs/token", "training"]
+    for name in heads:
+        table.add_column(name, justify="right", no_wrap=True)
+    if problems:
+        table.add_column("", style="red", overflow="fold")
+    for row in report.rows:
+        counts = (row.parameters, row.non_embedding, *([row.active] if experts else []))
+        cells = [_setting_shown(row.settings[name]) for name in report.names]
+        cells += ["" if n is None else f"{n:,}" for n in counts]
+        cells.append("" if row.ratio is None else f"{row.ratio:.4f}")
+        cells += ["" if n is None else f"{n:.4g}" for n in (row.forward_per_token, row.training_per_token)]
+        if problems:
+            cells.append(f"{row.code}: {row.problem}" if row.problem else "")
+        table.add_row(*map(escape, cells))
+    yield table
+
+
+def sweep_csv(report: SweepReport) -> str:
+    """The rows of a sweep, exact, below one line of names."""
+    import csv
+
+    from archdsl.sweep import SweepRow
+
+    columns = [name for name in SweepRow.model_fields if name != "settings"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*report.names, *columns])
+    for row in report.rows:
+        found = [getattr(row, name) for name in columns]
+        settings = [_setting_shown(row.settings[name]).replace(",", "") for name in report.names]
+        writer.writerow([*settings, *("" if v is None else v for v in found)])
+    return text.getvalue()
+
+
+def _setting_shown(value: int | float | bool | str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@contextlib.contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar for work that tells how many of its parts are done; None where standard error is no terminal."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

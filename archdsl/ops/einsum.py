@@ -142,7 +142,7 @@ class Einsum(Primitive):
             # An axis that only one of them has, and nothing needs, is summed over before they are multiplied.
             alone = {n for n in done ^ wide if n not in needed}
             axes = [n for n in dict.fromkeys((*left, *term)) if n not in alone]
-            summed = [n for n in axes if n not in needed and n in done and n in wide]
+            summed = [n for n in axes if n not in needed and n in done and n in wide and sizes[n].value != 1]
             if summed:
                 contractions.append(contracted((sizes[n] for n in axes), tuple(range(i)), (i,)))
             else:

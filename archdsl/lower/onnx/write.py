@@ -73,6 +73,11 @@ def target_for(name: str, dtype: str, quantize: str | None) -> Target:
     return target
 
 
+UNROLLED = 16
+"""Up to so many experts stand in the graph one by one. More would make it large: a loop goes over them, and copies the
+weights of each."""
+
+
 class Writer:
     """Writes one graph."""
 
@@ -86,8 +91,11 @@ class Writer:
         """The weight that an initializer, or one expert's part of it, stands for."""
         self.transposed: dict[ir.Value, ir.Value] = {}
         self.quantizer: Quantizer | None = None
-        self.expert: list[ir.Value] = []
-        """The index of the expert whose weights are read, in the body of the loop over experts."""
+        self.expert: list[ir.Value | int] = []
+        """The index of the expert whose weights are read: in the body of the loop over experts a tensor, in the branches
+        of a few a number."""
+        self.parts: dict[ir.Value, list[ir.Value]] = {}
+        """Weights of few experts, each by itself."""
         self.elided: set[Value] = set()
         """Masks that need no tensor."""
         self.in_steps = False
@@ -268,12 +276,25 @@ class Writer:
         x = self.initializer(weight)
         if not self.expert or weight.block.copies is None:
             return x
-        frame = self.builder.frames[-1]
+        expert, frame = self.expert[-1], self.builder.frames[-1]
+        if isinstance(expert, int):
+            return self.cut(x, weight)[expert]
         key = ("expert", x)
         if key not in frame.sizes:
-            frame.sizes[key] = self.builder.add("Gather", [x, self.expert[-1]], {"axis": 0})
+            frame.sizes[key] = self.builder.add("Gather", [x, expert], {"axis": 0})
             self.declared[frame.sizes[key]] = weight
         return frame.sizes[key]
+
+    def cut(self, x: ir.Value, weight: FlatWeight) -> Sequence[ir.Value]:
+        """The weight of each of few experts: onnxruntime cuts it once, when it loads the graph."""
+        if x not in self.parts:
+            builder, count = self.builder, int(weight.weight.shape[0])
+            with builder.before_all():
+                builder.path = weight.path
+                cut = builder.add("Split", [x], {"axis": 0, "num_outputs": count}, outputs=count)
+                self.parts[x] = [builder.add("Squeeze", [part, [0]]) for part in (cut if count > 1 else (cut,))]
+            self.declared.update((part, weight) for part in self.parts[x])
+        return self.parts[x]
 
     def initializer(self, weight: FlatWeight) -> ir.Value:
         if weight.path not in self.weights:
@@ -317,6 +338,7 @@ class Writer:
         declared = self.declared.get(weight)
         if self.quantizer is not None and declared is not None and self.quantizer.wants(self, declared, x):
             expert = self.expert[-1] if weight.producer() is not None else None
+            assert not isinstance(expert, int)
             y = self.quantizer.product(self, x, declared, expert)
         elif self.target.offers("FusedMatMul", builder.own) and builder.dtype(x) == builder.own:
             y = builder.add("FusedMatMul", [x, weight], {"transB": 1}, domain=CONTRIB)
@@ -391,7 +413,8 @@ class Writer:
     def experts(
         self, flat: FlatOp, name: str, rows: ir.Value, weights: ir.Value, chosen: ir.Value, count: Num
     ) -> ir.Value:
-        """Rows sorted by expert; a loop over the experts that have any; their answers added by weight, row by row."""
+        """Rows sorted by expert; the answers of the experts that have any, one by one or in a loop; these added by weight,
+        row by row."""
         builder, block = self.builder, flat.blocks[name]
         k = int(flat.node.active) if flat.node.active is not None else 1
         add = builder.add
@@ -403,24 +426,12 @@ class Writer:
         counts = add("ScatterElements", [zeros, experts, ones], {"axis": 0, "reduction": "add"})
         ends = add("CumSum", [counts, builder.constant(0, "int")])
         starts = add("Sub", [ends, counts])
-        active = add("Reshape", [add("NonZero", [counts]), [-1]])
         x = add("Gather", [rows, add("Div", [order, k])], {"axis": 0})
-        # ONNX has no sequences of bfloat16.
-        held = "float32" if builder.type_of(block.outputs[0].dtype) == TYPES["bfloat16"] else block.outputs[0].dtype
-        kind = builder.type_of(held)
-        sequence = ir.Value(
-            name=builder.unique(f"{builder.path}/SequenceEmpty"), type=ir.SequenceType(ir.TensorType(kind))
-        )
-        builder.frames[-1].nodes.append(
-            ir.node("SequenceEmpty", [], {"dtype": kind.value}, outputs=[sequence], name=sequence.name)
-        )
-        turns = add("Squeeze", [add("Shape", [active])])
-        body = self._expert_body(flat, block, x, active, starts, ends, kind)
-        answers = ir.Value(name=builder.unique(f"{builder.path}/answers"), type=ir.SequenceType(ir.TensorType(kind)))
-        builder.frames[-1].nodes.append(
-            ir.node("Loop", [turns, None, sequence], {"body": body}, outputs=[answers], name=answers.name)
-        )
-        y = add("ConcatFromSequence", [answers], {"axis": 0}, types=(held,))
+        if int(count) <= UNROLLED and self.quantizer is None:
+            y = self._one_by_one(flat, block, x, counts, (starts, ends), int(count))
+        else:
+            y = self._looped(flat, block, x, counts, starts, ends)
+        held = builder.dtype(y)
         # Back into the order of the pairs, and the answers of each row added.
         places = add("Range", [builder.constant(0, "int"), add("Squeeze", [pairs]), builder.constant(1, "int")])
         back = add("ScatterElements", [places, order, places], {"axis": 0})
@@ -429,42 +440,79 @@ class Writer:
         y = add("Mul", [y, add("Unsqueeze", [builder.cast(weights, held), [-1]])])
         return add("ReduceSum", [y, [1]], {"keepdims": 0})  # type: ignore[no-any-return]
 
-    def _expert_body(
-        self,
-        flat: FlatOp,
-        block: FlatGraph,
-        rows: ir.Value,
-        active: ir.Value,
-        starts: ir.Value,
-        ends: ir.Value,
-        kind: ir.DataType,
-    ) -> ir.Graph:
-        builder, path = self.builder, flat.path
+    def _one_by_one(
+        self, flat: FlatOp, block: FlatGraph, rows: ir.Value, counts: ir.Value, bounds: Sequence[ir.Value], count: int
+    ) -> ir.Value:
+        """The answers of a few experts, each behind an `If`: their weights are read where they lie."""
+        builder = self.builder
+        dtype = block.outputs[0].dtype
+        none = [0, int(block.outputs[0].shape[-1])]
+        some = builder.add("Greater", [counts, 0])
+        answers = []
+        for i in range(count):
+            busy, idle = Frame(), Frame()
+            with builder.within(busy):
+                answer = self._answer(flat, block, rows, [builder.add("Gather", [x, [i]]) for x in bounds], i)
+                if all(answer is not o for n in busy.nodes for o in n.outputs):
+                    answer = builder.add("Identity", [answer])
+            with builder.within(idle):
+                nothing = builder.add("Expand", [builder.constant(0, dtype), none])
+            branches = {
+                name: ir.Graph([], [x], nodes=frame.nodes, name=builder.unique(f"{flat.path}/expert"))
+                for name, frame, x in (("then_branch", busy, answer), ("else_branch", idle, nothing))
+            }
+            answers.append(builder.add("If", [builder.add("Gather", [some, i])], branches, types=(dtype,)))
+        found: ir.Value = builder.add("Concat", answers, {"axis": 0})
+        return found
+
+    def _looped(
+        self, flat: FlatOp, block: FlatGraph, rows: ir.Value, counts: ir.Value, starts: ir.Value, ends: ir.Value
+    ) -> ir.Value:
+        """The answers of many experts: a loop over those that have rows, each with a copy of its weights."""
+        builder, add, path = self.builder, self.builder.add, flat.path
+        active = add("Reshape", [add("NonZero", [counts]), [-1]])
+        # ONNX has no sequences of bfloat16.
+        held = "float32" if builder.type_of(block.outputs[0].dtype) == TYPES["bfloat16"] else block.outputs[0].dtype
+        kind = builder.type_of(held)
+        listed = ir.SequenceType(ir.TensorType(kind))
+        start, before, after, answers = (
+            ir.Value(name=builder.unique(f"{path}/{name}"), type=listed)
+            for name in ("SequenceEmpty", "before", "after", "answers")
+        )
         turn = ir.Value(name=builder.unique(f"{path}/turn"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
         going = ir.Value(name=builder.unique(f"{path}/going"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
-        sequence = ir.Value(name=builder.unique(f"{path}/before"), type=ir.SequenceType(ir.TensorType(kind)))
         frame = Frame()
         with builder.within(frame):
-            expert = builder.add("Gather", [active, turn], {"axis": 0})
-            bounds = [
-                builder.add("Unsqueeze", [builder.add("Gather", [x, expert], {"axis": 0}), [0]]) for x in (starts, ends)
-            ]
-            part = builder.add("Slice", [rows, *bounds, [0]])
-            self.values[block.inputs[0]] = part
-            name = symbol_name(block.inputs[0].shape[0].value)
-            if name:
-                frame.symbols[name] = builder.add("Shape", [part], {"start": 0, "end": 1})
-            self.expert.append(expert)
-            self.graph(block)
-            self.expert.pop()
-            builder.path = path
-            y = builder.cast(self.value(block.outputs[0]), NAMES[kind])
-            again = builder.add("Identity", [going])
-            longer = ir.Value(name=builder.unique(f"{path}/after"), type=ir.SequenceType(ir.TensorType(kind)))
-            frame.nodes.append(ir.node("SequenceInsert", [sequence, y], outputs=[longer], name=longer.name))
-        return ir.Graph(
-            [turn, going, sequence], [again, longer], nodes=frame.nodes, name=builder.unique(f"{path}/expert")
-        )
+            expert = add("Gather", [active, turn], {"axis": 0})
+            bounds = [add("Unsqueeze", [add("Gather", [x, expert], {"axis": 0}), [0]]) for x in (starts, ends)]
+            y = builder.cast(self._answer(flat, block, rows, bounds, expert), held)
+            again = add("Identity", [going])
+            frame.nodes.append(ir.node("SequenceInsert", [before, y], outputs=[after], name=after.name))
+        body = ir.Graph([turn, going, before], [again, after], nodes=frame.nodes, name=builder.unique(f"{path}/expert"))
+        turns = add("Squeeze", [add("Shape", [active])])
+        builder.frames[-1].nodes += [
+            ir.node("SequenceEmpty", [], {"dtype": kind.value}, outputs=[start], name=start.name),
+            ir.node("Loop", [turns, None, start], {"body": body}, outputs=[answers], name=answers.name),
+        ]
+        found: ir.Value = add("ConcatFromSequence", [answers], {"axis": 0}, types=(held,))
+        return found
+
+    def _answer(
+        self, flat: FlatOp, block: FlatGraph, rows: ir.Value, bounds: Sequence[ir.Value], expert: ir.Value | int
+    ) -> ir.Value:
+        """What an expert says to its rows, those between two places."""
+        builder, frame = self.builder, self.builder.frames[-1]
+        builder.path = flat.path
+        part = builder.add("Slice", [rows, *bounds, [0]])
+        self.values[block.inputs[0]] = part
+        name = symbol_name(block.inputs[0].shape[0].value)
+        if name:
+            frame.symbols[name] = builder.add("Shape", [part], {"start": 0, "end": 1})
+        self.expert.append(expert)
+        self.graph(block)
+        self.expert.pop()
+        builder.path = flat.path
+        return builder.cast(self.value(block.outputs[0]), block.outputs[0].dtype)
 
 
 def symbol_name(value: Any) -> str:

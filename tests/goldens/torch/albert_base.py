@@ -1,6 +1,6 @@
 """ALBERT (Lan et al., 2019): one layer's weights shared by every depth, factorized embeddings.
 
-11,221,680 parameters. Made by archdsl 0.1.0 from albert.arch (f19b352b0e6d):
+11,221,680 parameters. Made by archdsl 0.1.0 from albert.arch (e4d0d691a667):
     archdsl compile albert.arch:albert_base --to torch
 """
 
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 class Config:
     layers: int = 12
     width: int = 768
+    heads: int = 12
+    embedding_width: int = 128
     vocab: int = 30_000
     context: int = 512
 
@@ -25,10 +27,10 @@ class Attention(nn.Module):
     mha (std/attention.arch:4)
     """
 
-    def __init__(self, config: Config, heads: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % heads == 0, "heads divides width"
-        self.heads = heads
+        assert config.width % config.heads == 0, "heads divides width"
+        self.heads = config.heads
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
         self.v = nn.Linear(config.width, config.width)
@@ -60,9 +62,9 @@ class MLP(nn.Module):
 class EncoderLayer(nn.Module):
     """encoder_layer (albert.arch:3)"""
 
-    def __init__(self, config: Config, heads: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.attention = Attention(config, heads=heads)
+        self.attention = Attention(config)
         self.attention_norm = nn.LayerNorm(config.width, eps=1e-12)
         self.ffn = MLP(config, hidden=4 * config.width)
         self.ffn_norm = nn.LayerNorm(config.width, eps=1e-12)
@@ -78,30 +80,30 @@ class MaskedLM(nn.Module):
     mlm (std/models.arch:121)
     """
 
-    def __init__(self, config: Config, rank: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.width, rank)
-        self.norm = nn.LayerNorm(rank, eps=1e-12)
+        self.dense = nn.Linear(config.width, config.embedding_width)
+        self.norm = nn.LayerNorm(config.embedding_width, eps=1e-12)
         self.bias = nn.Parameter(torch.zeros(config.vocab))
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
-        h = self.norm(F.gelu(self.dense(x)))
+        h = self.norm(F.gelu(self.dense(x), approximate="tanh"))
         return F.linear(h, token_embedding) + self.bias
 
 
 class AlbertBase(nn.Module):
-    """albert_base (albert.arch:11)"""
+    """albert_base (albert.arch:13)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        self.token_embedding = nn.Embedding(config.vocab, 128)
-        self.position = nn.Embedding(config.context, 128)
-        self.segment_embedding = nn.Embedding(2, 128)
-        self.embedding_norm = nn.LayerNorm(128, eps=1e-12)
-        self.embedding_projection = nn.Linear(128, config.width)
-        self.blocks = EncoderLayer(config, heads=12)
-        self.head = MaskedLM(config, rank=128)
+        self.token_embedding = nn.Embedding(config.vocab, config.embedding_width)
+        self.position = nn.Embedding(config.context, config.embedding_width)
+        self.segment_embedding = nn.Embedding(2, config.embedding_width)
+        self.embedding_norm = nn.LayerNorm(config.embedding_width, eps=1e-12)
+        self.embedding_projection = nn.Linear(config.embedding_width, config.width)
+        self.blocks = EncoderLayer(config)
+        self.head = MaskedLM(config)
         for embedding in (self.token_embedding, self.position, self.segment_embedding):
             nn.init.normal_(embedding.weight, std=0.02)
 

@@ -1,6 +1,6 @@
-"""BERT (Devlin et al., 2018): post-norm bidirectional encoder with segments, MLM and NSP heads.
+"""BERT (Devlin et al., 2018): post-norm bidirectional encoder with segments; pre-training and fine-tuning heads.
 
-110,106,428 parameters. Made by archdsl 0.1.0 from bert.arch (d111d663ce2a):
+110,106,428 parameters. Made by archdsl 0.1.0 from bert.arch (fea9959b23fa):
     archdsl compile bert.arch:bert_base --to torch
 """
 
@@ -60,7 +60,7 @@ class MLP(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """encoder_layer (bert.arch:3)"""
+    """encoder_layer (bert.arch:6)"""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class NextSentence(nn.Module):
 
 
 class BERTBase(nn.Module):
-    """bert_base (bert.arch:12)"""
+    """bert_base (bert.arch:16)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()

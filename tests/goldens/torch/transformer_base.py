@@ -1,6 +1,6 @@
 """The Transformer (Vaswani et al., 2017): post-norm encoder-decoder for translation.
 
-63,082,496 parameters. Made by archdsl 0.1.0 from transformer.arch (232b8e3d90f1):
+63,082,496 parameters. Made by archdsl 0.1.0 from transformer.arch (5708441801bb):
     archdsl compile transformer.arch:transformer_base --to torch
 """
 
@@ -18,6 +18,7 @@ class Config:
     width: int = 512
     heads: int = 8
     hidden: int = 2048
+    dropout: float = 0.1
     vocab: int = 37_000
     context: int = 512
 
@@ -34,11 +35,11 @@ class Attention(nn.Module):
     mha (std/attention.arch:4)
     """
 
-    def __init__(self, config: Config, dropout: float = 0) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
-        self.dropout = dropout
+        self.dropout = config.dropout
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
         self.v = nn.Linear(config.width, config.width)
@@ -74,8 +75,8 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.attention = Attention(config, dropout=0.1)
-        self.dropout = nn.Dropout(0.1)
+        self.attention = Attention(config)
+        self.dropout = nn.Dropout(config.dropout)
         self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
         self.ffn = MLP(config)
         self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
@@ -91,11 +92,11 @@ class CrossAttention(nn.Module):
     mha (std/attention.arch:4)
     """
 
-    def __init__(self, config: Config, dropout: float = 0) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
-        self.dropout = dropout
+        self.dropout = config.dropout
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
         self.v = nn.Linear(config.width, config.width)
@@ -114,10 +115,10 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.attention = Attention(config, dropout=0.1)
-        self.dropout = nn.Dropout(0.1)
+        self.attention = Attention(config)
+        self.dropout = nn.Dropout(config.dropout)
         self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
-        self.cross_attention = CrossAttention(config, dropout=0.1)
+        self.cross_attention = CrossAttention(config)
         self.cross_attention_norm = nn.LayerNorm(config.width, eps=1e-5)
         self.ffn = MLP(config)
         self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
@@ -129,14 +130,14 @@ class DecoderLayer(nn.Module):
 
 
 class TransformerBase(nn.Module):
-    """transformer_base (transformer.arch:22)"""
+    """transformer_base (transformer.arch:24)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
         assert config.width % 2 == 0, "every wave has a sine and a cosine"
         self.token_embedding = nn.Embedding(config.vocab, config.width)
-        self.dropout = nn.Dropout(0.1)
+        self.dropout = nn.Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
         nn.init.normal_(self.token_embedding.weight, std=0.02)

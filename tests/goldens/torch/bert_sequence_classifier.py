@@ -1,0 +1,120 @@
+"""BERT (Devlin et al., 2018): post-norm bidirectional encoder with segments; pre-training and fine-tuning heads.
+
+109,483,778 parameters. Made by archdsl 0.1.0 from bert.arch (fea9959b23fa):
+    archdsl compile bert.arch:bert_sequence_classifier --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    classes: int = 2
+    vocab: int = 30_522
+    context: int = 512
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, dropout: float = 0) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        self.heads = config.heads
+        self.dropout = dropout
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, hidden)
+        self.down = nn.Linear(hidden, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class EncoderLayer(nn.Module):
+    """encoder_layer (bert.arch:6)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention = Attention(config, dropout=0.1)
+        self.dropout = nn.Dropout(0.1)
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-12)
+        self.ffn = MLP(config, hidden=4 * config.width)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-12)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
+        return self.ffn_norm(x + self.dropout(self.ffn(x)))
+
+
+class SequenceClassifier(nn.Module):
+    """Fine-tuning heads of BERT: a class of the sequence (from the pooled first place), of each token, and the two
+    ends of a span.
+
+    sequence_classifier (std/models.arch:147)
+    """
+
+    def __init__(self, config: Config, dropout: float = 0) -> None:
+        super().__init__()
+        self.pooler = nn.Linear(config.width, config.width)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(config.width, config.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.dropout(torch.tanh(self.pooler(x[:, 0]))))
+
+
+class BERTSequenceClassifier(nn.Module):
+    """bert_sequence_classifier (bert.arch:31)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.position = nn.Embedding(config.context, config.width)
+        self.segment_embedding = nn.Embedding(2, config.width)
+        self.embedding_norm = nn.LayerNorm(config.width, eps=1e-12)
+        self.dropout = nn.Dropout(0.1)
+        self.blocks = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
+        self.head = SequenceClassifier(config, dropout=0.1)
+        for embedding in (self.token_embedding, self.position, self.segment_embedding):
+            nn.init.normal_(embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor, segments: Tensor, padding: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        x = self.token_embedding(tokens) + self.position(torch.arange(time, device=tokens.device))
+        mask = padding[:, None, None, :]  # [batch, 1, 1, time]
+        x = self.dropout(self.embedding_norm(x + self.segment_embedding(segments)))
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.head(x)

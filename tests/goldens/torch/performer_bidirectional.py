@@ -1,0 +1,158 @@
+"""Performer (Choromanski et al., 2021): softmax attention in linear time by positive orthogonal random features.
+
+75,716,608 parameters. Made by archdsl 0.1.0 from performer.arch (719048293840):
+    archdsl compile performer.arch:performer_bidirectional --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 36
+    width: int = 512
+    heads: int = 8
+    hidden: int = 1024
+    features: int = 256
+    vocab: int = 30
+    context: int = 1024
+
+
+def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
+    """Waves of 2π to 2π · theta places: the sines of all of them, then the cosines (Vaswani et al., 2017)."""
+    angle = place[:, None] * theta ** -(torch.arange(0, width, 2, device=place.device) / width)
+    return torch.cat((angle.sin(), angle.cos()), dim=-1)
+
+
+class RandomDirections(nn.Module):
+    """As many random directions as channels, orthogonal to each other and as long as normal vectors are.
+
+    random_directions (performer.arch:4)
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("turn", nn.init.orthogonal_(torch.empty(channels, channels)))
+        self.register_buffer("normals", torch.randn(channels, channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.turn * torch.sqrt(self.normals.square().sum(-1, keepdim=True))
+        return torch.einsum("bhtc,fc->bhtf", x, h)
+
+
+class SoftmaxFeatures(nn.Module):
+    """Positive features whose products estimate the softmax kernel (FAVOR+, lemma 1): exp(w x - |x|^2 / 2) for each
+    random w.
+
+    softmax_features (performer.arch:12)
+    """
+
+    def __init__(self, config: Config, head_dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        assert config.features // head_dim == 4, "`forward` is written out for this many: compile the spec anew"
+        self.head_dim = head_dim
+        self.eps = eps
+        self.random_directions = RandomDirections(channels=head_dim)
+        self.random_directions_2 = RandomDirections(channels=head_dim)
+        self.random_directions_3 = RandomDirections(channels=head_dim)
+        self.random_directions_4 = RandomDirections(channels=head_dim)
+
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        q = q / self.head_dim**0.25
+        k = k / self.head_dim**0.25
+        h = self.random_directions_2(q)
+        h_2 = self.random_directions_3(q)
+        h = torch.cat((self.random_directions(q), h, h_2, self.random_directions_4(q)), dim=-1)
+        a = h - 0.5 * q.square().sum(-1, keepdim=True)
+        h = self.random_directions_2(k)
+        h_2 = self.random_directions_3(k)
+        h = torch.cat((self.random_directions(k), h, h_2, self.random_directions_4(k)), dim=-1)
+        b = h - 0.5 * k.square().sum(-1, keepdim=True)
+        return torch.exp(a - a.amax(-1, keepdim=True).detach()) + self.eps, torch.exp(b) + self.eps
+
+
+class FavorAttention(nn.Module):
+    """favor_attention (performer.arch:23)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "the heads share the width equally"
+        head_dim = config.width // config.heads
+        self.heads = config.heads
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.kernel = SoftmaxFeatures(config, eps=1e-06, head_dim=head_dim)
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        q, k = self.kernel(q, k)
+        y = q @ (k.transpose(-2, -1) @ F.pad(v, (0, 1), value=1.0))
+        return self.out((y[..., :-1] / (y[..., -1:] + 1e-6)).transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, config.hidden)
+        self.down = nn.Linear(config.hidden, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class Layer(nn.Module):
+    """layer (performer.arch:32)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.attention = FavorAttention(config)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn = MLP(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class TiedLogits(nn.Module):
+    """tied_logits (performer.arch:50)"""
+
+    def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
+        return F.linear(x, token_embedding)
+
+
+class PerformerBidirectional(nn.Module):
+    """performer_bidirectional (performer.arch:52)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        assert config.width % 2 == 0, "every wave has a sine and a cosine"
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.head = TiedLogits()
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        x = x + sinusoid(torch.arange(time, device=tokens.device), self.config.width).type_as(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x), self.token_embedding.weight)

@@ -1,0 +1,125 @@
+"""Norms and where they stand: one encoder of BERT's size, with each norm and each placement in turn.
+
+109,515,840 parameters. Made by archdsl 0.1.0 from norms.arch (96da4a6843ae):
+    archdsl compile norms.arch:post_deepnorm --to torch
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    vocab: int = 30_528
+    context: int = 512
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        self.heads = config.heads
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.out = nn.Linear(config.width, config.width)
+        for linear in (self.q, self.k):
+            nn.init.xavier_normal_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        for linear in (self.v, self.out):
+            nn.init.xavier_normal_(linear.weight, gain=(8 * config.layers) ** (-0.25))
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, hidden)
+        self.down = nn.Linear(hidden, config.width)
+        for linear in (self.up, self.down):
+            nn.init.xavier_normal_(linear.weight, gain=(8 * config.layers) ** (-0.25))
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class Layer(nn.Module):
+    """layer (norms.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.residual_layers = config.layers
+        self.attention = Attention(config)
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn = MLP(config, hidden=4 * config.width)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.attention_norm((2 * self.residual_layers) ** 0.25 * x + self.attention(x, mask))
+        return self.ffn_norm((2 * self.residual_layers) ** 0.25 * x + self.ffn(x))
+
+
+class MaskedLM(nn.Module):
+    """BERT's masked-language-model head: a linear map, an activation and a norm before the (tied) logits.
+
+    mlm (std/models.arch:121)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.width, config.width)
+        self.norm = nn.LayerNorm(config.width, eps=1e-12)
+        self.bias = nn.Parameter(torch.zeros(config.vocab))
+        nn.init.xavier_normal_(self.dense.weight, gain=(8 * config.layers) ** (-0.25))
+        nn.init.zeros_(self.dense.bias)
+
+    def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
+        h = self.norm(F.gelu(self.dense(x)))
+        return F.linear(h, token_embedding) + self.bias
+
+
+class PostDeepnorm(nn.Module):
+    """post_deepnorm (norms.arch:42)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.position = nn.Embedding(config.context, config.width)
+        self.blocks = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.head = MaskedLM(config)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+        nn.init.normal_(self.position.weight, std=0.02)
+
+    def forward(self, tokens: Tensor, padding: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        mask = padding[:, None, None, :]  # [batch, 1, 1, time]
+        x = self.token_embedding(tokens) + self.position(torch.arange(time, device=tokens.device))
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.head(x, self.token_embedding.weight)

@@ -1,0 +1,221 @@
+"""Reformer (Kitaev et al., 2020): attention within buckets of similar places, found by hashing; reversible layers.
+
+2,748,224 parameters. Made by archdsl 0.1.0 from reformer.arch (1aa2c730aecf):
+    archdsl compile reformer.arch:reformer_crime_and_punishment --to torch
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    pairs: int = 3
+    width: int = 256
+    heads: int = 2
+    head_dim: int = 64
+    hidden: int = 512
+    vocab: int = 320
+    chunk: int = 64
+    buckets: int = 64
+    factor: int = 128
+    rounds: int = 1
+    rows: int = 512
+    columns: int = 1024
+    row_width: int = 64
+
+
+class AxialPositions(nn.Module):
+    """A place is the sum of a row and a column of a grid, side by side.
+
+    axial_positions (reformer.arch:81)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.rows = config.rows
+        self.columns = config.columns
+        self.row = nn.Embedding(config.rows, config.row_width)
+        self.column = nn.Embedding(config.columns, config.width - config.row_width)
+        nn.init.normal_(self.row.weight, std=0.02)
+        nn.init.normal_(self.column.weight, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        time = x.size(1)
+        assert time <= self.rows * self.columns, "places within the grid"
+        row = self.row(torch.arange(time, device=x.device) // self.columns)  # [time, row_width]
+        column = self.column(torch.arange(time, device=x.device) % self.columns)  # [time, width - row_width]
+        return x + torch.cat((row, column), dim=-1)
+
+
+class LocalAttention(nn.Module):
+    """Attention to one's own chunk and the one before.
+
+    local_attention (reformer.arch:21)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.chunk = config.chunk
+        self.heads = config.heads
+        self.head_dim = config.head_dim
+        self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.k = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.out = nn.Linear(config.heads * config.head_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        time = x.size(1)
+        assert time % self.chunk == 0, "the axis (n c) of `rearrange` is cut into equal parts"
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        found = torch.arange(time, device=x.device).unflatten(0, (1, 1, time)).expand(x.size(0), -1, -1)
+        place = found.expand(-1, self.heads, -1)
+        x = (k / math.sqrt(self.head_dim)).unflatten(2, (-1, self.chunk))
+        of_q = place.unflatten(2, (-1, self.chunk)).unsqueeze(4)  # [batch, heads, time / chunk, chunk, 1]
+        keys = torch.cat((x.roll(1, dims=2), x), dim=3)
+        x = place.unsqueeze(-1).unflatten(2, (-1, self.chunk))  # [batch, heads, time / chunk, chunk, 1]
+        of_k = torch.cat((x.roll(1, dims=2), x), dim=3).transpose(-1, -2)  # [batch, heads, time / chunk, 1, 2 * chunk]
+        h = torch.einsum("bhnqd,bhnkd->bhnqk", q.unflatten(2, (-1, self.chunk)), keys)
+        scores = torch.where(of_q >= of_k, h, -1_000_000_000)
+        x = v.unflatten(2, (-1, self.chunk))  # [batch, heads, time / chunk, chunk, head_dim]
+        y = (scores.softmax(-1) @ torch.cat((x.roll(1, dims=2), x), dim=3)).flatten(2, 3)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, config.hidden)
+        self.down = nn.Linear(config.hidden, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.relu(self.up(x)))
+
+
+class NearReversibleLayer(nn.Module):
+    """Reversible residuals (section 3): two streams, each of which can be computed back from the other.
+
+    reversible_layer (reformer.arch:72)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-12)
+        self.attention = LocalAttention(config)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-12)
+        self.ffn = MLP(config)
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        a = a + self.attention(self.attention_norm(b))
+        return a, b + self.ffn(self.ffn_norm(a))
+
+
+class LshAttention(nn.Module):
+    """Attention by locality-sensitive hashing (section 2).
+
+    lsh_attention (reformer.arch:36)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        pairs = config.factor
+        count = config.buckets * config.factor
+        self.rounds = config.rounds
+        self.chunk = config.chunk
+        self.heads = config.heads
+        self.buckets = config.buckets
+        self.count = count
+        self.head_dim = config.head_dim
+        self.register_buffer(
+            "rotations", torch.randn(config.heads, config.head_dim, config.rounds, (config.buckets + pairs) // 2)
+        )
+        self.qk = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.out = nn.Linear(config.heads * config.head_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        time = x.size(1)
+        assert self.rounds * time % self.chunk == 0, "the axis (n c) of `rearrange` is cut into equal parts"
+        qk = self.qk(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        turned = torch.einsum("bhtd,hdrn->bhrtn", qk.detach(), self.rotations)
+        h = turned[..., : self.buckets // 2]
+        bucket = torch.cat((h, -h), dim=-1).argmax(-1)  # [batch, heads, rounds, time]
+        h = turned[..., self.buckets // 2 :]
+        bucket = bucket + self.buckets * torch.cat((h, -h), dim=-1).argmax(-1)
+        bucket = bucket + (self.count * torch.arange(self.rounds, device=x.device)).unsqueeze(1)
+        sorted_ = (bucket * time + torch.arange(time, device=x.device)).flatten(2, 3).argsort(dim=-1)
+        place = sorted_ % time
+        q = qk.gather(2, place.unsqueeze(-1).expand(-1, -1, -1, self.head_dim))
+        v = v.gather(2, place.unsqueeze(-1).expand(-1, -1, -1, self.head_dim))
+        k = F.rms_norm(q, (self.head_dim,), eps=1e-6)
+        x = (k / math.sqrt(self.head_dim)).unflatten(2, (-1, self.chunk))
+        of_q = place.unflatten(2, (-1, self.chunk)).unsqueeze(4)  # [batch, heads, rounds * time / chunk, chunk, 1]
+        keys = torch.cat((x.roll(1, dims=2), x), dim=3)
+        x = place.unsqueeze(-1).unflatten(2, (-1, self.chunk))  # [batch, heads, rounds * time / chunk, chunk, 1]
+        of_k = torch.cat((x.roll(1, dims=2), x), dim=3).transpose(-1, -2)
+        h = torch.einsum("bhnqd,bhnkd->bhnqk", q.unflatten(2, (-1, self.chunk)), keys)
+        scores = torch.where(of_q >= of_k, h, -1_000_000_000)
+        own = of_q == of_k
+        scores = torch.where(own, -100_000, scores)
+        total = scores.logsumexp(-1, keepdim=True)
+        x = v.unflatten(2, (-1, self.chunk))  # [batch, heads, rounds * time / chunk, chunk, head_dim]
+        y = scores.softmax(-1) @ torch.cat((x.roll(1, dims=2), x), dim=3)
+        back = sorted_.argsort(dim=-1).unsqueeze(-1)  # [batch, heads, rounds * time, 1]
+        y = y.flatten(2, 3).gather(2, back.expand(-1, -1, -1, self.head_dim))
+        h = total.flatten(2, 3).gather(2, back).squeeze(3).unflatten(2, (self.rounds, -1)).unsqueeze(4)
+        weights = h.softmax(2)
+        y = (weights * y.unflatten(2, (self.rounds, -1))).sum(2)  # [batch, heads, time, head_dim]
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class FarReversibleLayer(nn.Module):
+    """Reversible residuals (section 3): two streams, each of which can be computed back from the other.
+
+    reversible_layer (reformer.arch:72)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-12)
+        self.attention = LshAttention(config)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-12)
+        self.ffn = MLP(config)
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        a = a + self.attention(self.attention_norm(b))
+        return a, b + self.ffn(self.ffn_norm(a))
+
+
+class ReformerCrimeAndPunishment(nn.Module):
+    """reformer_crime_and_punishment (reformer.arch:107)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.position = AxialPositions(config)
+        self.blocks = nn.ModuleList(
+            layer for _ in range(config.pairs) for layer in (NearReversibleLayer(config), FarReversibleLayer(config))
+        )
+        self.layernorm = nn.LayerNorm(2 * config.width, eps=1e-12)
+        self.head = nn.Linear(2 * config.width, config.vocab)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        x = self.position(x)
+        a = x
+        for block in self.blocks:
+            a, x = block(a, x)
+        return self.head(self.layernorm(torch.cat((a, x), dim=-1)))

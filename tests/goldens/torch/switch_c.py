@@ -1,0 +1,288 @@
+"""Switch Transformer (Fedus et al., 2021): T5 with mixtures of experts, each token going to a single one.
+
+1,571,308,972,448 parameters. Made by archdsl 0.1.0 from switch.arch (76fbea327bde):
+    archdsl compile switch.arch:switch_c --to torch
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 15
+    width: int = 2080
+    heads: int = 32
+    hidden: int = 6144
+    experts: int = 2048
+    vocab: int = 32_128
+    context: int = 512
+
+
+class Groups(NamedTuple):
+    """Rows sorted by expert: where each expert's rows end, and the expert of each row."""
+
+    ends: Tensor
+    expert: Tensor
+
+
+def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Each expert's rows of x times its own matrix."""
+    compiling = torch.compiler.is_compiling()
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
+    if hasattr(F, "grouped_mm") and aligned and (x.dtype == torch.bfloat16 or not compiling):
+        return F.grouped_mm(x, weight, offs=ends)
+    if compiling:  # the grouped kernel is traced in bfloat16 only, and how many rows an expert gets is not known
+        expert = torch.searchsorted(ends, torch.arange(x.size(0), device=x.device), right=True)
+        y = x.new_zeros(x.size(0), weight.size(-1))
+        for i, matrix in enumerate(weight):
+            y = torch.where((expert == i)[:, None], x @ matrix, y)
+        return y
+    parts = x.tensor_split(ends[:-1].long().cpu())
+    return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])
+
+
+class GroupedLinear(nn.Module):
+    """One weight matrix an expert. The rows of x are sorted by expert."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(experts, outputs)) if bias else None
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(inputs**-0.5), inputs**-0.5)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        y = grouped_matmul(x, self.weight.transpose(1, 2), groups.ends)
+        return y if self.bias is None else y + self.bias[groups.expert]
+
+
+def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Send each token to its chosen experts and add their answers, weighted."""
+    tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
+    expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
+    ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
+    token = order // chosen.size(-1)
+    y = experts(tokens[token], Groups(ends, expert)) * weights[order, None].to(x.dtype)
+    return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
+
+
+class RelativeBias(nn.Embedding):
+    """A bias for each head and bucket of distances; buckets grow with the distance (T5, Raffel et al., 2019, section
+    2.1)."""
+
+    def __init__(self, buckets: int, heads: int, max_distance: int, bidirectional: bool = True) -> None:
+        super().__init__(buckets, heads)
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, queries: int, keys: int) -> Tensor:
+        query = torch.arange(keys - queries, keys, device=self.weight.device)[:, None]
+        distance = query - torch.arange(keys, device=self.weight.device)  # how far back the key lies
+        buckets, bucket = self.num_embeddings, torch.zeros_like(distance)
+        if self.bidirectional:
+            buckets //= 2
+            bucket = (distance < 0) * buckets
+            distance = distance.abs()
+        else:
+            distance = distance.clamp(min=0)
+        near = buckets // 2
+        far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (buckets - near)
+        far = (near + far.long()).clamp(max=buckets - 1)
+        bucket = bucket + torch.where(distance < near, distance, far)
+        return super().forward(bucket).permute(2, 0, 1)  # [heads, query, key]
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, head_dim: int, scale: float, dropout: float = 0) -> None:
+        super().__init__()
+        value_dim = head_dim
+        self.heads = config.heads
+        self.dropout = dropout
+        self.scale = scale
+        self.q = nn.Linear(config.width, config.heads * head_dim, bias=False)
+        self.k = nn.Linear(config.width, config.heads * head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.heads * value_dim, bias=False)
+        self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class SoftmaxRouter(nn.Module):
+    """Softmax over all experts, then the best (Shazeer et al., 2017; Mixtral).
+
+    softmax_router (std/ffn.arch:45)
+    """
+
+    def __init__(self, config: Config, top_k: int, balance: float = 0) -> None:
+        super().__init__()
+        self.top_k = top_k
+        self.experts = config.experts
+        self.balance = balance
+        self.gate = nn.Linear(config.width, config.experts, bias=False)
+
+    def forward(self, x: Tensor, losses: dict[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        logits = self.gate(x).float()
+        scores = logits.softmax(-1)
+        _, chosen = scores.topk(self.top_k)
+        weights = scores.gather(-1, chosen)
+        if losses is not None:
+            h = F.one_hot(chosen, self.experts).sum(-2).float().flatten(0, -2).mean(0)
+            losses["balance"] = losses.get("balance", 0) + self.balance * self.experts * (
+                h * scores.flatten(0, -2).mean(0)
+            ).sum(-1)
+        return weights.type_as(x), chosen
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, dropout: float = 0) -> None:
+        super().__init__()
+        self.up = GroupedLinear(config.experts, config.width, config.hidden, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        self.down = GroupedLinear(config.experts, config.hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        return self.down(self.dropout(F.relu(self.up(x, groups))), groups)
+
+
+class MoE(nn.Module):
+    """Mixture of experts: each token goes to its `top_k` experts, weighted by the router.
+
+    moe (std/ffn.arch:26)
+    """
+
+    def __init__(self, config: Config, top_k: int) -> None:
+        super().__init__()
+        assert top_k <= config.experts, "a token goes to at most as many experts as there are"
+        self.num_experts = config.experts
+        self.router = SoftmaxRouter(config, top_k=top_k, balance=0.01)
+        self.experts = MLP(config, dropout=0.1)
+
+    def forward(self, x: Tensor, losses: dict[str, Tensor] | None = None) -> Tensor:
+        weights, chosen = self.router(x, losses)
+        return dispatch(self.experts, self.num_experts, x, weights, chosen)
+
+
+class EncoderLayer(nn.Module):
+    """encoder_layer (switch.arch:6)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = Attention(config, head_dim=64, dropout=0.1, scale=1)
+        self.dropout = nn.Dropout(0.1)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = MoE(config, top_k=1)
+
+    def forward(self, x: Tensor, bias: Tensor, losses: dict[str, Tensor] | None = None) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), bias))
+        return x + self.dropout(self.ffn(self.ffn_norm(x), losses))
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, head_dim: int, scale: float, dropout: float = 0) -> None:
+        super().__init__()
+        value_dim = head_dim
+        self.heads = config.heads
+        self.dropout = dropout
+        self.scale = scale
+        self.q = nn.Linear(config.width, config.heads * head_dim, bias=False)
+        self.k = nn.Linear(config.width, config.heads * head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.heads * value_dim, bias=False)
+        self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, head_dim]
+        v = self.v(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, value_dim]
+        y = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class DecoderLayer(nn.Module):
+    """decoder_layer (switch.arch:15)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = Attention(config, head_dim=64, dropout=0.1, scale=1)
+        self.dropout = nn.Dropout(0.1)
+        self.cross_attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.cross_attention = CrossAttention(config, head_dim=64, dropout=0.1, scale=1)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = MoE(config, top_k=1)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, bias: Tensor, mask: Tensor, losses: dict[str, Tensor] | None = None
+    ) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), bias))
+        x = x + self.dropout(self.cross_attention(self.cross_attention_norm(x), memory, mask))
+        return x + self.dropout(self.ffn(self.ffn_norm(x), losses))
+
+
+class SwitchC(nn.Module):
+    """switch_c (switch.arch:75)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.dropout = nn.Dropout(0.1)
+        self.around = RelativeBias(32, config.heads, 128)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
+        self.encoder_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.before = RelativeBias(32, config.heads, 128, bidirectional=False)
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(
+        self, source: Tensor, target: Tensor, padding: Tensor, losses: dict[str, Tensor] | None = None
+    ) -> Tensor:
+        frames = source.size(1)
+        time = target.size(1)
+        assert frames <= self.config.context, "at most `context` source tokens"
+        assert time <= self.config.context, "at most `context` tokens"
+        bias = self.around(frames, frames).masked_fill(~padding[:, None, None, :], -torch.inf)
+        memory = self.dropout(self.token_embedding(source))
+        for encoder in self.encoder:
+            memory = encoder(memory, bias, losses)
+        memory = self.encoder_norm(memory)
+        key = torch.arange(time, device=source.device)
+        query = key[:, None]
+        bias = self.before(time, time).masked_fill(~(key <= query), -torch.inf)
+        mask = padding[:, None, None, :]  # [batch, 1, 1, frames]
+        x = self.dropout(self.token_embedding(target))
+        for decoder in self.decoder:
+            x = decoder(x, memory, bias, mask, losses)
+        return F.linear(self.norm(x), self.token_embedding.weight) * (1 / math.sqrt(self.config.width))

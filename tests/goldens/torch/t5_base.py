@@ -1,0 +1,191 @@
+"""T5 (Raffel et al., 2019): encoder-decoder with relative position biases, unscaled attention and RMSNorm.
+
+222,903,552 parameters. Made by archdsl 0.1.0 from t5.arch (347edbc4069a):
+    archdsl compile t5.arch:t5_base --to torch
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    head_dim: int = 64
+    hidden: int = 3072
+    vocab: int = 32_128
+    context: int = 512
+
+
+class RelativeBias(nn.Embedding):
+    """A bias for each head and bucket of distances; buckets grow with the distance (T5, Raffel et al., 2019, section
+    2.1)."""
+
+    def __init__(self, buckets: int, heads: int, max_distance: int, bidirectional: bool = True) -> None:
+        super().__init__(buckets, heads)
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, queries: int, keys: int) -> Tensor:
+        query = torch.arange(keys - queries, keys, device=self.weight.device)[:, None]
+        distance = query - torch.arange(keys, device=self.weight.device)  # how far back the key lies
+        buckets, bucket = self.num_embeddings, torch.zeros_like(distance)
+        if self.bidirectional:
+            buckets //= 2
+            bucket = (distance < 0) * buckets
+            distance = distance.abs()
+        else:
+            distance = distance.clamp(min=0)
+        near = buckets // 2
+        far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (buckets - near)
+        far = (near + far.long()).clamp(max=buckets - 1)
+        bucket = bucket + torch.where(distance < near, distance, far)
+        return super().forward(bucket).permute(2, 0, 1)  # [heads, query, key]
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, scale: float, dropout: float = 0) -> None:
+        super().__init__()
+        value_dim = config.head_dim
+        self.heads = config.heads
+        self.dropout = dropout
+        self.scale = scale
+        self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.k = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.heads * value_dim, bias=False)
+        self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, dropout: float = 0) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, config.hidden, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        self.down = nn.Linear(config.hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.dropout(F.relu(self.up(x))))
+
+
+class EncoderLayer(nn.Module):
+    """encoder_layer (t5.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = Attention(config, dropout=0.1, scale=1)
+        self.dropout = nn.Dropout(0.1)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = MLP(config, dropout=0.1)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), bias))
+        return x + self.dropout(self.ffn(self.ffn_norm(x)))
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, scale: float, dropout: float = 0) -> None:
+        super().__init__()
+        value_dim = config.head_dim
+        self.heads = config.heads
+        self.dropout = dropout
+        self.scale = scale
+        self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.k = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.heads * value_dim, bias=False)
+        self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, head_dim]
+        v = self.v(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, value_dim]
+        y = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class DecoderLayer(nn.Module):
+    """decoder_layer (t5.arch:12)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = Attention(config, dropout=0.1, scale=1)
+        self.dropout = nn.Dropout(0.1)
+        self.cross_attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.cross_attention = CrossAttention(config, dropout=0.1, scale=1)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = MLP(config, dropout=0.1)
+
+    def forward(self, x: Tensor, memory: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), bias))
+        x = x + self.dropout(self.cross_attention(self.cross_attention_norm(x), memory, mask))
+        return x + self.dropout(self.ffn(self.ffn_norm(x)))
+
+
+class T5Base(nn.Module):
+    """t5_base (t5.arch:23)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.dropout = nn.Dropout(0.1)
+        self.around = RelativeBias(32, config.heads, 128)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
+        self.encoder_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.before = RelativeBias(32, config.heads, 128, bidirectional=False)
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, source: Tensor, target: Tensor, padding: Tensor) -> Tensor:
+        frames = source.size(1)
+        time = target.size(1)
+        assert frames <= self.config.context, "at most `context` source tokens"
+        assert time <= self.config.context, "at most `context` tokens"
+        bias = self.around(frames, frames).masked_fill(~padding[:, None, None, :], -torch.inf)
+        memory = self.dropout(self.token_embedding(source))
+        for encoder in self.encoder:
+            memory = encoder(memory, bias)
+        memory = self.encoder_norm(memory)
+        key = torch.arange(time, device=source.device)
+        query = key[:, None]
+        bias = self.before(time, time).masked_fill(~(key <= query), -torch.inf)
+        mask = padding[:, None, None, :]  # [batch, 1, 1, frames]
+        x = self.dropout(self.token_embedding(target))
+        for decoder in self.decoder:
+            x = decoder(x, memory, bias, mask)
+        return F.linear(self.norm(x), self.token_embedding.weight) * (1 / math.sqrt(self.config.width))

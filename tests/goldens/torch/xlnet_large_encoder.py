@@ -1,0 +1,163 @@
+"""XLNet (Yang et al., 2019): predicts tokens in any order, by two streams of attention over relative positions.
+
+360,299,776 parameters. Made by archdsl 0.1.0 from xlnet.arch (0e42ae78a6dd):
+    archdsl compile xlnet.arch:xlnet_large_encoder --to torch
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 24
+    width: int = 1024
+    heads: int = 16
+    vocab: int = 32_000
+
+
+class RelativeScores(nn.Module):
+    """Transformer-XL (Dai et al., 2019, section 3.3): the query plus a content bias, and its scaled scores against
+    every distance."""
+
+    def __init__(self, width: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.width = width
+        self.weight = nn.Parameter(torch.empty(heads * head_dim, width))
+        self.u = nn.Parameter(torch.zeros(heads, head_dim))
+        self.v = nn.Parameter(torch.zeros(heads, head_dim))
+        nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
+
+    def forward(self, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+        queries = q.size(-2)
+        place = torch.arange(keys - 1, -queries, -1, device=q.device)[:, None]  # distances, the farthest back first
+        angle = place * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
+        table = torch.cat((angle.sin(), angle.cos()), dim=-1).to(q.dtype)
+        r = F.linear(table, self.weight).unflatten(-1, self.u.shape)  # [distance, heads, head_dim]
+        scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * q.size(-1) ** -0.5
+        query, key = torch.arange(queries, device=q.device)[:, None], torch.arange(keys, device=q.device)
+        column = queries - 1 - query + key  # of the distance between them
+        return q + self.u[:, None], scores.gather(-1, column.expand(*scores.shape[:-1], -1))
+
+
+class SegmentScores(nn.Module):
+    """The score for standing in the query's segment, or in another (section 2.5).
+
+    segment_scores (xlnet.arch:4)
+    """
+
+    def __init__(self, config: Config, head_dim: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.bias = nn.Parameter(torch.randn(config.heads, head_dim) * 0.02)
+        self.kind = nn.Parameter(torch.randn(2, config.heads, head_dim) * 0.02)
+
+    def forward(self, q: Tensor, apart: Tensor) -> Tensor:
+        scores = torch.einsum("bhtd,shd->bhts", q + self.bias.unsqueeze(1), self.kind) / math.sqrt(self.head_dim)
+        return torch.where(apart.unsqueeze(1), scores[..., 1:], scores[..., :1])
+
+
+class TwoStreamAttention(nn.Module):
+    """Attention of one or two streams (section 2.3) over Transformer-XL's relative positions.
+
+    two_stream_attention (xlnet.arch:16)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "the heads share the width equally"
+        self.heads = config.heads
+        self.query = nn.Linear(config.width, config.width, bias=False)
+        self.k = nn.Linear(config.width, config.width, bias=False)
+        self.v = nn.Linear(config.width, config.width, bias=False)
+        self.segment = SegmentScores(config, head_dim=config.width // config.heads)
+        self.position = RelativeScores(config.width, config.heads, config.width // config.heads)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(self, h: Tensor, apart: Tensor, mask: Tensor) -> Tensor:
+        time = h.size(1)
+        q = self.query(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, width / heads]
+        k = self.k(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, width / heads]
+        v = self.v(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, width / heads]
+        h = self.segment(q, apart)
+        q, distance = self.position(q, time)
+        h = F.scaled_dot_product_attention(q, k, v, attn_mask=(h + distance).masked_fill(~mask, -torch.inf))
+        return self.out(h.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, hidden: int, dropout: float = 0) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.down = nn.Linear(hidden, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.dropout(F.gelu(self.up(x))))
+
+
+class RestOfLayer(nn.Module):
+    """rest_of_layer (xlnet.arch:42)"""
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.1)
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-12)
+        self.ffn = MLP(config, hidden=hidden, dropout=0.1)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-12)
+
+    def forward(self, x: Tensor, update: Tensor) -> Tensor:
+        x = self.attention_norm(x + self.dropout(update))
+        return self.ffn_norm(x + self.dropout(self.ffn(x)))
+
+
+class Layer(nn.Module):
+    """layer (xlnet.arch:47)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention = TwoStreamAttention(config)
+        self.rest = RestOfLayer(config, hidden=4 * config.width)
+
+    def forward(self, h: Tensor, apart: Tensor, mask: Tensor) -> Tensor:
+        return self.rest(h, self.attention(h, apart, mask))
+
+
+class WithBias(nn.Module):
+    """with_bias (std/models.arch:115)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(config.vocab))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.bias
+
+
+class XlnetLargeEncoder(nn.Module):
+    """xlnet_large_encoder (xlnet.arch:78)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.words = nn.Embedding(config.vocab, config.width)
+        self.dropout = nn.Dropout(0.1)
+        self.blocks = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.head = WithBias(config)
+        nn.init.normal_(self.words.weight, std=0.02)
+
+    def forward(self, tokens: Tensor, segments: Tensor, real: Tensor) -> Tensor:
+        apart = segments.unsqueeze(1) != segments.unsqueeze(2)
+        h = self.dropout(self.words(tokens))
+        mask = real[:, None, None, :]  # [batch, 1, 1, time]
+        for block in self.blocks:
+            h = block(h, apart, mask)
+        return self.head(F.linear(self.dropout(h), self.words.weight))

@@ -1,0 +1,463 @@
+"""FLOPs from the IR: equal to what torch counts when the emitted module runs, and to what was published."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from flops_tools import counted, predicted, sizes_of
+from torch import Tensor
+from zoo.tiny import graph, tables
+
+import archdsl
+from archdsl import api
+from archdsl.analyses.flops import CONVENTIONS, estimate
+from archdsl.analyses.pairs import count
+from archdsl.analyses.work import work_of
+from archdsl.diagnostics import ArchError
+from archdsl.ir.graph import Model, OpNode
+from archdsl.ir.masks import Mask
+from archdsl.ir.program import models
+
+PARITY = Path(__file__).resolve().parent / "parity" / "specs"
+
+
+def _agree(model: Model, *, batch: int = 2, time: int = 16) -> None:
+    """Forward, and forward and backward: no difference to what torch counts."""
+    sizes = sizes_of(model, batch, time)
+    assert predicted(model, sizes) == counted(model, sizes)
+
+
+def _load(text: str) -> Model:
+    return archdsl.load(text=text, allow_noncausal=True)
+
+
+# --- equal to what torch counts ---------------------------------------------------------------------------------------
+
+
+def _parity() -> Iterator[tuple[Path, str]]:
+    for path in sorted(PARITY.glob("*.arch")):
+        yield from ((path, name) for name in models(api.module_of(api.find_spec(path))))
+
+
+@pytest.mark.parametrize(("path", "name"), [pytest.param(p, n, id=n) for p, n in _parity()])
+def test_parity_specs(path: Path, name: str) -> None:
+    _agree(archdsl.load(path, model=name, allow_noncausal=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", tables())
+def test_tiny_copies_of_the_zoo(name: str) -> None:
+    _agree(graph(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt2",
+        "llama3_8b",
+        "mixtral_8x7b",
+        "deepseek_v3",
+        "t5_base",
+        "bert_base",
+        "mamba_130m",
+        "vit_b16",
+        "switch_base_8",
+    ],
+)
+def test_full_sizes(name: str) -> None:
+    _agree(archdsl.load(name), time=64)
+
+
+# What is rare in the zoo: inputs that want no gradient, gradients that stop, results that nobody reads, recurrences
+# that start from zeros, weights of one use in two, losses, two graphs of one set of weights.
+ODD = {
+    "a given input": "model m(x: [batch, time, 8]) { return x -> linear(16) -> relu -> linear(4) }",
+    "a gradient that stops": """
+        model m(x: [batch, time, 8]) {
+          a = x -> linear(8) as a
+          b = a -> stop_gradient -> linear(8) as b
+          return b + (a -> linear(8) as c)
+        }""",
+    "only behind a stop": """
+        model m(x: [batch, time, 8]) {
+          a = x -> linear(8) as a
+          return a -> stop_gradient -> linear(8) as b
+        }""",
+    "the type alone": "model m(x: [batch, time, 8]) { return x -> linear(8) as a -> linear(8) as b -> cast_like(x) }",
+    "whole numbers": """
+        model m(x: [batch, time, 8]) {
+          y = x -> linear(8) as a
+          return (y -> linear(4) as b -> argmax -> embedding(4, 8)) -> linear(8) as c
+        }""",
+    "shared": """
+        model m(width = 8)(x: [batch, time, width]) {
+          let f = shared(mlp(hidden: 16))
+          for i in 3 { x += x -> f }
+          x += x -> f
+        }""",
+    "tied": """
+        model m(width = 8)(tokens: token[batch, time]) {
+          let words = shared(embedding(32, width))
+          return tokens -> words -> layernorm -> unembed(words)
+        }""",
+    "a scan from zeros": """
+        model m(width = 8)(x: [batch, time, width]) {
+          y = scan h: [batch, width] = 0 for x_t in x {
+            h = tanh((x_t -> linear(width) as input) + (h -> linear(width) as state))
+            emit h
+          }
+          return y
+        }""",
+    "a scan whose last state counts": """
+        model m(width = 8)(x: [batch, 5, width]) {
+          let h0 = x[:, 0]
+          y = scan h: [batch, width] = h0, c: [batch, width] = 0 for x_t in x {
+            c = h -> linear(width) as cell
+            h = tanh((x_t -> linear(width) as input) + c)
+            emit c
+          }
+          return y
+        }""",
+    "a weight that the loop reads": """
+        model m(width = 8)(x: [batch, time, width]) {
+          param w: [width, width] = xavier
+          for i in 3 { x += einsum("b t i, i o -> b t o", x, w) }
+        }""",
+    "collected": """
+        block a(x: [..., width]) { x += x -> linear(width) }
+        model m(width = 8)(x: [batch, time, width]) {
+          skips = for layer in 3 * a {
+            x = x -> layer
+            emit x
+          }
+          return skips[0] + skips[1]
+        }""",
+    "training": """
+        model m(width = 8)(x: [batch, time, width]) {
+          if training { x = x -> linear(width) -> linear(width) as noisy } else { x = x -> linear(width) as quiet }
+        }""",
+    "a loss": """
+        model m(width = 8)(x: [batch, time, width]) {
+          h = x -> linear(width) as a
+          loss size = h -> linear(2) as aside -> square -> mean(axis: [0, 1, 2])
+          return x -> linear(width) as b
+        }""",
+    "experts": """
+        model m(width = 16)(x: [batch, time, width]) {
+          for layer in 2 * moe(experts: 4, top_k: 2, expert: mlp(hidden: 32), shared: swiglu(hidden: 16)) {
+            x += x -> layer
+          }
+        }""",
+    "convolutions": """
+        model m(x: [batch, time, 8]) {
+          x = x -> conv1d(8, kernel: 3, padding: causal, groups: 8) -> conv1d(12, kernel: 3, stride: 2, padding: 1)
+          return x -> conv_transpose1d(4, kernel: 4, stride: 2, groups: 2)
+        }""",
+    "images": """
+        model m(x: [batch, 3, 8, 6]) {
+          return x -> conv2d(6, kernel: 2, stride: 2) -> conv2d(4, kernel: [3, 1], padding: [1, 0], groups: 2)
+                   -> conv_transpose2d(2, kernel: 3, stride: 2)
+        }""",
+    "recurrent layers": """
+        model m(width = 8)(x: [batch, time, width], h: [batch, width]) {
+          x = x -> rnn(width) as a -> gru(width, reverse: true) as b -> lstm(width, bias: false) as c
+          return gru(width)(x, h -> linear(width) as d) as e -> linear(3) as f
+        }""",
+    "recurrent cells": """
+        model m(width = 8)(x: [batch, width], h: [batch, width]) {
+          return gru_cell(width)(x, rnn_cell(width)(x, h))
+        }""",
+    "linear attention": """
+        model m(x: [batch, time, 8]) {
+          q = x -> linear(8) as q -> split_heads(2)
+          k = x -> linear(8) as k -> split_heads(2)
+          a = linear_attention(q, k, k, normalize: true)
+          b = linear_attention(q, a, k, log_decay: log_sigmoid(x -> linear(2) as g -> transpose(1, 2)))
+          return linear_attention(b, q, q, causal: false) -> merge_heads
+        }""",
+    "products": """
+        model m(x: [batch, time, 8]) {
+          param w: [8, 6] = xavier
+          param v: [6] = xavier
+          param one: [4, 1] = xavier
+          a = einsum("b t i, i o, o -> b t", x, w, v)
+          b = einsum("b t i, b s i, b s j -> b t j", x, x, x)
+          c = einsum("b t k, o k -> b t o", x -> linear(1), one)
+          return einsum("b t, b t i -> b t i", a, b) + (c -> linear(8)) + (x @ transpose(x, 1, 2)) @ x
+        }""",
+    "grouped queries, a sink and a cap": """
+        model m(x: [batch, time, 16]) {
+          param s: [4] = zeros
+          q = x -> linear(16) as q -> split_heads(4)
+          k = x -> linear(8) as k -> split_heads(2)
+          y = sdpa(q, k, k, mask: causal & window(3), softcap: 20, sink: s)
+          return y -> merge_heads -> linear(16) as out
+        }""",
+    "Transformer-XL": """
+        block layer { attention: mha(heads: 2) position: transformer_xl ffn: mlp(hidden: 8) }
+        model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm }""",
+    "a selective scan": """
+        model m(x: [batch, time, 4]) {
+          param a: [4, 3] = zeros
+          b = x -> linear(3) as b
+          return selective_scan(x, softplus(x -> linear(4) as d), -exp(a), b, b)
+        }""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+def test_odd_specs(text: str) -> None:
+    _agree(_load(text))
+
+
+def _made_up(seed: int) -> str:
+    """A model put together at random."""
+    draw = random.Random(seed)
+    head_dim, kv_heads = draw.choice([8, 16]), draw.choice([1, 2])
+    heads = kv_heads * draw.choice([1, 2, 3])
+    width, hidden = heads * head_dim, 8 * draw.randint(1, 6)
+    attention = draw.choice(
+        [f"mha(heads: {heads})", f"gqa(heads: {heads}, kv_heads: {kv_heads})", f"mqa(heads: {heads})"]
+    )
+    dense = [f"mlp(hidden: {hidden})", f"swiglu(hidden: {hidden})"]
+    sparse = [f"moe(experts: 4, top_k: {k}, expert: {e}, shared: {draw.choice(dense)})" for k in (1, 2) for e in dense]
+    masks = [
+        "causal",
+        "causal & window(5)",
+        "causal & (strided(3) | window(4))",
+        "causal & ~chunked(4) | causal & window(2)",
+    ]
+    positions = ["rope", "alibi", "relative_bias(buckets: 8, max_distance: 16)", "none"]
+    layers = []
+    for name in ("a", "b"):
+        layers.append(
+            f"block {name} {{ attention: {attention} mask: {draw.choice(masks)} position: {draw.choice(positions)} "
+            f"ffn: {draw.choice(dense + sparse)} norm: {draw.choice(['layernorm', 'rmsnorm'])} "
+            f"placement: {draw.choice(['pre', 'post', 'parallel'])} }}"
+        )
+    stack = f"{draw.randint(1, 2)} * a + {draw.randint(1, 3)} * ({draw.randint(1, 2)} * b + a)"
+    tied = draw.choice(["true", "false"])
+    model = f"vocab: 40 context: 32 width: {width} blocks: {stack} norm: layernorm head: lm(tied: {tied})"
+    return "\n".join([*layers, f"model m {{ {model} }}"])
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_made_up_specs(seed: int) -> None:
+    _agree(_load(_made_up(seed)), batch=1 + seed % 3, time=9 + seed)
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+LEAVES = (
+    "causal", "window(3)", "window(9)", "chunked(4)", "chunked(5)", "prefix(6)", "global(2)", "strided(3)",
+    "strided(4)", "dilated(3, 2)", "random(2, 1)", "random(5, 7)",
+)  # fmt: skip
+
+
+def _masks() -> Iterator[str]:
+    draw = random.Random(1)
+
+    def some(depth: int) -> str:
+        if depth == 0:
+            return draw.choice(LEAVES)
+        if draw.random() < 0.25:
+            return f"~({some(depth - 1)})"
+        return f"({some(depth - 1)} {draw.choice('&|')} {some(depth - 1)})"
+
+    yield from ("full", *LEAVES)
+    yield from (some(1 + i % 3) for i in range(40))
+
+
+def _attending(mask: str) -> str:
+    return (
+        "model m(q: [batch, heads, time, 4], k: [batch, heads, source, 4]) -> [batch, heads, time, 4] "
+        f"{{ return sdpa(q, k, k, mask: {mask}) }}"
+    )
+
+
+@pytest.mark.parametrize("text", _masks())
+def test_pairs_are_the_sum_of_the_mask(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _load(_attending(text))
+    mask = _mask(model)
+    module = api.module_from(model)
+    for queries, keys in ((7, 7), (16, 16), (1, 20), (5, 23), (33, 33)):
+        seen: list[int] = []
+
+        def spy(
+            q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, **_: object
+        ) -> Tensor:
+            full = torch.ones(q.size(-2), k.size(-2), dtype=torch.bool)
+            used = attn_mask if attn_mask is not None else full.tril(k.size(-2) - q.size(-2)) if is_causal else full
+            seen.append(int(used.expand_as(full).sum()))  # noqa: B023
+            return v
+
+        monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+        module(torch.zeros(1, 1, queries, 4), torch.zeros(1, 1, keys, 4))
+        assert seen == [count(mask, queries, keys)]
+
+
+def _mask(model: Model) -> Mask:
+    (node,) = (n for n in model.block.graph.nodes if isinstance(n, OpNode) and n.op.name == "sdpa")
+    found: Mask = node.options["mask"]
+    return found
+
+
+def test_windows_of_long_sequences_have_a_closed_form() -> None:
+    mask = _mask(_load(_attending("causal & window(4096)")))
+    time, width = 10**9, 4096
+    assert count(mask, time, time) == width * (width + 1) // 2 + (time - width) * width
+
+
+def test_what_a_tensor_decides_counts_as_seen() -> None:
+    text = """
+        block layer { attention: mha(heads: 2) mask: causal & padding ffn: mlp(hidden: 8) }
+        model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm }"""
+    plain, padded = (archdsl.flops(text=t) for t in (text.replace("& padding", ""), text))
+    assert padded.forward == plain.forward
+    assert plain.notes == []
+    assert padded.notes == ["a mask by `padding` is known only when the model runs: all it may let through is counted"]
+
+
+# --- conventions ------------------------------------------------------------------------------------------------------
+
+
+def test_dense_is_the_formula_of_megatrons_papers() -> None:
+    """Korthikanti et al., 2022, section 5: 72 B L s h² (1 + s / 6h + v / 12hL) for GPT-3 with its 4h."""
+    flops = archdsl.flops("gpt3_175b", batch=4, seq=2048, convention="dense")
+    layers, s, h, v = 96, 2048, 12_288, 50_257
+    assert flops.training == 4 * (72 * layers * s * h**2 + 12 * layers * s**2 * h + 6 * s * h * v)
+    assert flops.recomputation.selective - flops.training == 4 * 4 * layers * s**2 * h
+    assert flops.recomputation.full - flops.training == 4 * (24 * layers * s * h**2 + 4 * layers * s**2 * h)
+
+
+def test_the_published_utilization_of_palm() -> None:
+    """Chowdhery et al., 2022, table 3: 46.2 % at 238.3 thousand tokens a second on 6,144 chips of 275 TFLOP/s."""
+    model = archdsl.load("palm_540b")
+    found = estimate(
+        model, batch=1, seq=2048, convention="palm", tokens_per_second=238.3e3, peak=6144 * 275e12, recompute="full"
+    )
+    used = found.flops.utilization
+    assert used is not None
+    assert round(used.mfu, 3) == 0.462
+    assert used.hfu > used.mfu
+
+
+def test_conventions_differ_by_their_pairs() -> None:
+    flops = archdsl.flops("gpt2", batch=3, seq=1000)
+    exact, dense, megatron = (flops.conventions[c].forward for c in ("exact", "dense", "megatron"))
+    core = 3 * 4 * 12 * 768
+    assert dense - exact == core * (1000**2 - 1000 * 1001 // 2)
+    assert dense - megatron == core * 1000**2 // 2
+    assert flops.conventions["kaplan"].training == 6 * 85_056_000 * 3000
+    assert flops.conventions["palm"].training == 6 * 124_439_808 * 3000 + 3 * core * 1000**2
+    assert (flops.convention, flops.forward) == ("exact", exact)
+    told = [archdsl.flops("gpt2", batch=3, seq=1000, convention=c).training for c in CONVENTIONS]
+    assert told == [flops.conventions[c].training for c in CONVENTIONS]
+
+
+def test_a_window_is_not_dense() -> None:
+    text = """
+        block layer(w) { attention: mha(heads: 2) mask: causal & window(w) ffn: mlp(hidden: 8) }
+        model m { vocab: 32 context: 4096 width: 8 blocks: layer(w: 64) + layer(w: 4096) head: lm }"""
+    flops = archdsl.flops(text=text, seq=4096)
+    pairs = (64 * 65 // 2 + (4096 - 64) * 64) + 4096 * 4097 // 2
+    (core,) = {sum(o.forward for o in flops.by_op if o.op == "sdpa")}
+    assert core == 4 * 8 * pairs
+    assert archdsl.flops(text=text, seq=4096, convention="dense").forward - flops.forward == 4 * 8 * (
+        2 * 4096**2 - pairs
+    )
+
+
+def test_only_chosen_experts_work() -> None:
+    text = """
+        block layer(k) { ffn: moe(experts: 8, top_k: k, expert: swiglu(hidden: 8)) }
+        model m(k = 1) { vocab: 32 context: 8 width: 8 blocks: 3 * layer(k: k) head: lm }"""
+    one, three = (archdsl.flops(text=text, set={"k": k}, batch=2, seq=8).forward for k in (1, 3))
+    assert three - one == 3 * (3 - 1) * 2 * (3 * 8 * 8) * 16
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama3_8b", "mistral_7b", "deepseek_v3", "mamba_130m", "mixtral_8x7b"])
+def test_steps_of_decoding_add_up_to_the_forward(name: str) -> None:
+    model = archdsl.load(name)
+    steps = [estimate(model, batch=2, seq=t).flops for t in range(1, 7)]
+    assert sum(s.decode_step or 0 for s in steps) == steps[-1].forward == steps[-1].prefill
+
+
+def test_a_step_of_an_encoder_decoder_reads_what_was_computed_before() -> None:
+    flops = archdsl.flops("t5_base", batch=1, seq=512)
+    layers, width, hidden, vocab = 12, 768, 3072, 32_128
+    weights = layers * (4 * width**2 + 2 * width**2 + 2 * width * hidden) + width * vocab
+    assert flops.decode_step == 2 * weights + layers * 2 * (4 * width * 512)
+
+
+def test_what_looks_ahead_has_no_step() -> None:
+    flops = archdsl.flops("bert_base")
+    assert flops.decode_step is None
+    assert flops.no_decode_step is not None
+    assert "cannot be decoded step by step" in flops.no_decode_step
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt2", "deepseek_v3", "t5_base", "sparse_transformer", "vit_b16"])
+def test_tables_add_up(name: str) -> None:
+    flops = archdsl.flops(name, batch=2, seq=64)
+    assert sum(o.forward for o in flops.by_op) == flops.forward == flops.by_block[0].forward
+    assert sum(o.forward + o.backward for o in flops.by_op) == flops.training == flops.by_block[0].training
+    assert flops.forward + flops.backward == flops.training
+    assert sum(o.elementwise for o in flops.by_op) == flops.elementwise
+
+
+def test_the_formula_is_the_number() -> None:
+    flops = archdsl.flops("gpt2", batch=3, seq=100)
+    assert eval(flops.formula, {"batch": 3, "time": 100}) == flops.forward
+    assert "pairs(causal & window(4096), time, time)" in archdsl.flops("mistral_7b").formula
+
+
+def test_element_by_element() -> None:
+    ops = {o.op: o for o in archdsl.flops("gpt2", batch=1, seq=10).by_op}
+    assert ops["gelu_tanh"].elementwise == 12 * 10 * 3072
+    assert ops["sdpa"].elementwise == 12 * 12 * 6 * (10 * 11 // 2)
+    assert "split_heads" not in ops
+
+
+def test_a_thousand_layers_cost_two_blocks() -> None:
+    few, many = (archdsl.flops("gpt2", set={"layers": n}, seq=64) for n in (2, 1000))
+    each = 2 * 64 * 7_077_888 + 4 * 768 * 64 * 65 // 2
+    assert many.forward - few.forward == 998 * each
+    assert len(many.by_op) == len(few.by_op)
+    assert [o.uses for o in many.by_op if o.op == "sdpa"] == [1000]
+
+
+def test_sizes_that_the_model_refuses() -> None:
+    with pytest.raises(ArchError) as refused:
+        archdsl.flops("gpt2", seq=2000)
+    (said,) = refused.value.diagnostics
+    assert (said.code, said.help) == ("E0503", "give another `--seq`")
+    assert "time = 2,000" in said.message
+
+
+def test_the_length_is_the_context_where_that_is_short() -> None:
+    assert (archdsl.flops("gpt2").seq, archdsl.flops("llama3_8b").seq) == (1024, 2048)
+
+
+def test_the_report_is_json() -> None:
+    report = estimate(archdsl.load("gpt2"), batch=2, seq=128)
+    again = json.loads(report.model_dump_json())
+    assert again["flops"]["forward"] == report.flops.forward
+    assert list(again["flops"]["conventions"]) == list(CONVENTIONS)
+    assert again["params"]["total"] == 124_439_808
+
+
+def test_nothing_backwards_in_inference() -> None:
+    work = work_of(archdsl.load("gpt2"), training=False).total
+    assert list(work.backward.amounts) == []
