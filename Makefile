@@ -45,6 +45,7 @@ format: install ## rewrite the code as `check` wants it
 	$(BIN)/ruff format .
 
 bench: install ## run every script of benchmarks/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
 
 clean: ## remove caches and built distributions (rm -rf .venv .runtimes for the rest)

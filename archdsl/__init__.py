@@ -5,7 +5,7 @@
 124439808
 """
 
-from archdsl.api import check, estimate, list_zoo, load, to_onnx, to_torch, torch_source
+from archdsl.api import check, estimate, flops, list_zoo, load, memory, to_onnx, to_torch, torch_source
 from archdsl.diagnostics import ArchError, Diagnostic
 from archdsl.version import __version__
 
@@ -15,8 +15,10 @@ __all__ = [
     "__version__",
     "check",
     "estimate",
+    "flops",
     "list_zoo",
     "load",
+    "memory",
     "to_onnx",
     "to_torch",
     "torch_source",

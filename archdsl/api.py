@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from archdsl.analyses.flops import Convention, Flops
+    from archdsl.analyses.memory import Dtype, Memory, Optimizer
     from archdsl.analyses.params import ParamsReport
     from archdsl.ir.graph import Model
     from archdsl.ir.program import Module
@@ -272,6 +273,30 @@ def flops(
 
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     return count(loaded, batch=batch, seq=seq, convention=convention).flops
+
+
+def memory(
+    spec: str | Path | None = None,
+    *,
+    batch: int = 1,
+    seq: int | None = None,
+    dtype: Dtype = "float32",
+    optimizer: Optimizer = "adamw",
+    master_weights: bool = False,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+) -> Memory:
+    """Exact bytes of weights, gradients and the optimizer's states in `dtype`, and of what a decoder keeps of `batch`
+    sequences of `seq` places (2,048 or the context, if less), from the IR alone.
+
+    `optimizer` is sgd, sgd-momentum, adam, adamw, adamw8bit, adafactor or muon; with `master_weights` it works on a
+    float32 copy of weights of another type. Other arguments and errors as for `flops`."""
+    from archdsl.analyses.memory import estimate as count
+
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    return count(loaded, batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, master_weights=master_weights)
 
 
 # --- PyTorch ----------------------------------------------------------------------------------------------------------

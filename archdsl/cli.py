@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, ParamSpec
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 FINE, WRONG_SPEC, WRONG_CALL, INTERNAL, INTERRUPTED, NO_READER = 0, 1, 2, 70, 130, 141
-RARELY = 100000
+RARELY = 100_000
 """New objects between two searches for cycles: a graph is many objects that all live to the end of the command."""
 
 app = typer.Typer(
@@ -148,6 +149,7 @@ def _blame(diagnostics: Iterable[Diagnostic]) -> int:
             "E0504",
             "E0505",
             "E0506",
+            "E0507",
         ):
             return WRONG_CALL
         if d.span is not None and d.span.source.name == "--set":
@@ -272,24 +274,39 @@ def estimate(
         Literal["none", "selective", "full"],
         typer.Option("--recompute", help="What the backward computes again: nothing, attention's core, every layer."),
     ] = "none",
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option("--dtype", help="Memory with weights and activations of that type (float32)."),
+    ] = None,
+    optimizer: Annotated[
+        Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"] | None,
+        typer.Option("--optimizer", help="Memory with the states of that optimizer (adamw)."),
+    ] = None,
+    master_weights: Annotated[
+        bool, typer.Option("--master-weights", help="Memory with a float32 copy of weights that are of another type.")
+    ] = False,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Count parameters exactly (total, without embeddings, active for each token, by block), and FLOPs."""
-    from archdsl.views import flops_view, params_view, print_report
+    """Count parameters exactly (total, without embeddings, active for each token, by block), FLOPs, and bytes of
+    memory."""
+    from archdsl.views import flops_view, memory_view, params_view, print_report
 
     if (tokens_per_second is None) != (peak is None):
         raise typer.BadParameter("they go together", param_hint="'--tokens-per-second' / '--peak'")
     model = _load(spec, set, allow_noncausal)
-    if not json and not any((batch, seq, flops, peak, recompute != "none")):
+    memory = dtype is not None or optimizer is not None or master_weights
+    told = any((batch, seq, flops, peak, recompute != "none"))
+    if not json and not memory and not told:
         from archdsl.analyses.params import estimate as count
 
         print_report(*params_view(count(model)))
         return
     from archdsl.analyses.flops import estimate as count_all
+    from archdsl.analyses.memory import with_memory
 
-    report = count_all(
+    counted = count_all(
         model,
         batch=batch or 1,
         seq=seq,
@@ -298,10 +315,18 @@ def estimate(
         peak=peak,
         recompute=recompute,
     )
+    report = with_memory(
+        counted, model, dtype=dtype or "float32", optimizer=optimizer or "adamw", master_weights=master_weights
+    )
     if json:
         _print_json(report.model_dump_json(indent=2))
         return
-    print_report(*params_view(report, blocks=False), "", *flops_view(report, side_by_side=flops == "all"))
+    parts = [*params_view(report, blocks=False)]
+    if told:
+        parts += ["", *flops_view(report, side_by_side=flops == "all")]
+    if memory:
+        parts += ["", *memory_view(report)]
+    print_report(*parts)
 
 
 @command("sweep")
@@ -351,6 +376,141 @@ def sweep(
     if plot is not None:
         plot_sweep(report, plot, y)
     return FINE if any(row.parameters is not None for row in report.rows) else WRONG_SPEC
+
+
+@command("fit")
+def fit(
+    spec: SpecArgument,
+    vary: Annotated[
+        str, typer.Option("--vary", metavar="NAME,NAME", help="One or two hyper-parameters that are whole numbers.")
+    ],
+    params: Annotated[
+        str | None, typer.Option("--params", metavar="N", help="At most so many parameters: 1.3B, 350M.")
+    ] = None,
+    active: Annotated[
+        str | None, typer.Option("--active", metavar="N", help="At most so many active for each token.")
+    ] = None,
+    multiple: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--multiple",
+            metavar="NAME=N",
+            help="What a size is a multiple of: width=128 (the default), … (repeatable).",
+        ),
+    ] = None,
+    aspect: Annotated[
+        str | None,
+        typer.Option("--aspect", metavar="LOW..HIGH", help="Width / layers; half to twice the spec's by default."),
+    ] = None,
+    slack: Annotated[
+        float,
+        typer.Option(
+            "--slack", min=0.0, max=0.5, help="So much less than the largest may be taken for a better aspect."
+        ),
+    ] = 0.01,
+    json: JsonOption = False,
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> None:
+    """The largest model within a budget: sizes are varied in multiples that run fast, and head_dim is kept."""
+    from archdsl.fit import fit as largest
+    from archdsl.views import counting, fit_view, print_report
+
+    if params is None and active is None:
+        raise typer.BadParameter("give one of them, or both", param_hint="'--params' / '--active'")
+    multiples = {}
+    for item in multiple or ():
+        name, _, number = item.partition("=")
+        if not name.strip() or not number.strip().isdecimal() or int(number) < 1:
+            raise typer.BadParameter(f"write it as name=128, not {item!r}", param_hint="'--multiple'")
+        multiples[name.strip()] = int(number)
+    with counting("fitting") as progress:
+        report = largest(
+            spec,
+            vary=[name.strip() for name in vary.split(",") if name.strip()],
+            params=None if params is None else int(_amount(params, "--params")),
+            active=None if active is None else int(_amount(active, "--active")),
+            multiple=multiples,
+            aspect=_between(aspect),
+            slack=slack,
+            set=_settings(set),
+            allow_noncausal=allow_noncausal,
+            progress=progress,
+        )
+    if json:
+        _print_json(report.model_dump_json(indent=2))
+    else:
+        print_report(*fit_view(report))
+
+
+def _amount(text: str, option: str) -> Decimal:
+    """A positive number, with a unit if it likes: 1.3B, 350M, 1_000_000, 5.76e23."""
+    units = {"": 0, "K": 3, "M": 6, "B": 9, "T": 12}
+    number = text.strip().replace("_", "")
+    unit = number[-1:].upper() if number[-1:].isalpha() else ""
+    try:
+        found = Decimal(number[: len(number) - len(unit)]).scaleb(units[unit])
+        if not found.is_finite() or found <= 0 or found > Decimal("1e40"):
+            raise ValueError
+    except (KeyError, ValueError, ArithmeticError):
+        raise typer.BadParameter(f"write it as 1.3B or 1300000000, not {text!r}", param_hint=f"'{option}'") from None
+    return found
+
+
+def _between(text: str | None) -> tuple[float, float] | None:
+    """Two numbers: `64..128`."""
+    if text is None:
+        return None
+    low, dots, high = text.partition("..")
+    try:
+        found = float(low), float(high if dots else low)
+        if not 0 < found[0] <= found[1] < float("inf"):
+            raise ValueError
+    except ValueError:
+        raise typer.BadParameter(f"write it as 64..128, not {text!r}", param_hint="'--aspect'") from None
+    return found
+
+
+@command("scaling")
+def scaling(
+    flops: Annotated[str | None, typer.Option("--flops", metavar="N", help="Training compute: 5.76e23.")] = None,
+    params: Annotated[str | None, typer.Option("--params", metavar="N", help="Parameters: 70B.")] = None,
+    tokens: Annotated[str | None, typer.Option("--tokens", metavar="N", help="Training tokens: 1.4T.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Scaling laws: the best parameters and tokens for a budget, and the loss to expect; of two numbers, that run."""
+    from archdsl.analyses.scaling import report as ask
+    from archdsl.views import print_report, scaling_view
+
+    told = {"--flops": flops, "--params": params, "--tokens": tokens}
+    given = {option[2:]: float(_amount(text, option)) for option, text in told.items() if text is not None}
+    if not 1 <= len(given) <= 2:
+        hint = "'--flops' / '--params' / '--tokens'"
+        raise typer.BadParameter("give one of them, or two; the third follows", param_hint=hint)
+    found = ask(**given)
+    if json:
+        _print_json(found.model_dump_json(indent=2))
+    else:
+        print_report(*scaling_view(found))
+
+
+@command("hardware")
+def hardware(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="DEVICE", help="Names of devices, or files .json of your own; all that are known."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """List accelerators: memory, bandwidth, dense peaks by type, links, watts, and where the figures are from."""
+    from archdsl.hardware import chosen
+    from archdsl.views import hardware_view, print_report
+
+    report = chosen(names or ())
+    if json:
+        _print_json(report.model_dump_json(indent=2))
+    else:
+        print_report(*hardware_view(report))
 
 
 @command("show")
@@ -687,6 +847,9 @@ TimeOption = Annotated[
     int | None, typer.Option("--time", min=1, help="How long they are; 128 or the context by default.")
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, …")]
+NoDecodeOption = Annotated[
+    bool, typer.Option("--no-decode", help="ONNX: whole sequences alone; no prompt and tokens after it, step by step.")
+]
 
 
 @command("run")
@@ -705,13 +868,14 @@ def run(
     target: TargetOption = "portable",
     quantize: QuantizeOption = None,
     keep: KeepOption = None,
+    no_decode: NoDecodeOption = False,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Compile a spec and run it: once forwards and once backwards in PyTorch, or forwards in onnxruntime."""
+    """Compile a spec and run it: once forwards and once backwards in PyTorch; in onnxruntime forwards and by steps."""
     if backend == "torch":
-        _only_with(context, "--backend onnx", "target", "quantize", "keep")
+        _only_with(context, "--backend onnx", "target", "quantize", "keep", "no_decode")
         from archdsl.trial import run as trial
 
         model = _load(spec, set, allow_noncausal)
@@ -737,6 +901,7 @@ def run(
         target=target,
         quantize=quantize,
         keep=keep or (),
+        decode=not no_decode,
     )
     if json:
         _print_json(found.model_dump_json(indent=2))
@@ -764,11 +929,12 @@ def verify(
             "--tolerance", min=0, help="The largest relative difference: 1e-4 by default, more in half precision."
         ),
     ] = None,
+    no_decode: NoDecodeOption = False,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> int:
-    """Run a model in PyTorch and in onnxruntime, on the same weights, and compare what comes out."""
+    """Run a model in PyTorch and in onnxruntime, on the same weights, and compare what comes out, step by step too."""
     from archdsl.inference import verify as compare
 
     _keep_needs_bits(keep, quantize)
@@ -784,6 +950,7 @@ def verify(
         quantize=quantize,
         keep=keep or (),
         tolerance=tolerance,
+        decode=not no_decode,
     )
     if json:
         _print_json(report.model_dump_json(indent=2))

@@ -1,4 +1,4 @@
-"""`archdsl run --backend onnx` and `archdsl verify`: the graph in onnxruntime, alone and beside the emitted module."""
+"""`archdsl run --backend onnx` and `archdsl verify`: the graphs in onnxruntime, alone and beside the emitted module."""
 
 from __future__ import annotations
 
@@ -14,25 +14,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel
 
 from archdsl.api import demand_packages
-from archdsl.diagnostics import error
+from archdsl.diagnostics import ArchError, error
 from archdsl.ir.graph import Model, Value
 from archdsl.trial import TensorInfo, input_shapes, load_weights, named, one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from archdsl.analyses.decode import Plan
+    from archdsl.lower.onnx.decoder import Decoder
     from archdsl.lower.onnx.write import Written
 
 RUNS = 5
 """How often the model is run after the first time."""
 TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
 """The largest relative difference that is put down to rounding, by type."""
+STEPS = 16
+"""How many tokens are decoded one by one, if the sequence has twice as many; else half of it."""
+NOT_ASKED = "it was not asked for"
+WHOLE = "whole"
+"""The graph of whole sequences, beside those of `write_steps`."""
 
 
 class OnnxRunReport(BaseModel):
@@ -48,9 +55,13 @@ class OnnxRunReport(BaseModel):
     parameters: int
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
+    prompt: int | None
+    """How many tokens `prefill` takes at once; None where nothing is decoded."""
+    no_decode: str | None
+    """Why nothing is decoded."""
     milliseconds: dict[str, float]
-    """`write`: the graph; `weights`: drawing or reading them; `load`: the session; `first`: the first run; `forward`:
-    the median of five more."""
+    """`write`: the graphs; `weights`: drawing or reading them; `load`: the session; `first`: the first run; `forward`:
+    the median of five more; `prefill`: the prompt in the graph of a step; `token`: the median of the steps after it."""
 
 
 class Difference(BaseModel):
@@ -76,11 +87,17 @@ class VerifyReport(BaseModel):
     parameters: int
     tolerance: float
     agrees: bool
-    """Whether no relative difference is larger than the tolerance."""
+    """Whether no relative difference, of decoding either, is larger than the tolerance."""
     inputs: dict[str, TensorInfo]
     outputs: dict[str, Difference]
     rounding: dict[str, Difference]
     """With weights of few bits, how far that moves PyTorch's own outputs; {} without."""
+    decode: dict[str, Difference]
+    """How far decoding is from PyTorch's first output for the whole sequence. `prefill`: the prompt at once; `steps`:
+    the tokens after it, one by one; `left`, `right`: all places of a batch whose last row is shorter, and padded on
+    that side, where the graphs allow it."""
+    no_decode: str | None
+    """Why nothing is decoded."""
     milliseconds: dict[str, float]
 
 
@@ -112,37 +129,43 @@ def run(
     target: str = "portable",
     quantize: str | None = None,
     keep: Sequence[str] = (),
+    decode: bool = True,
 ) -> OnnxRunReport:
-    """Write a model's graph, load its weights or draw them, and run it in onnxruntime.
+    """Write a model's graph, load its weights or draw them, and run it in onnxruntime; with `decode`, step by step too,
+    where the model can be taken so.
 
     Raises ArchError: E0502 where a package or the device is missing, E0503 where the model cannot be run like this, the
     weights are not its own or the inputs break one of its conditions, E0504 where the graph cannot be written."""
     _demand(device, dtype)
     _demand_room(model, dtype, 1)
     timed = Stopwatch()
-    with tempfile.TemporaryDirectory(prefix="archdsl-", ignore_cleanup_errors=True) as folder:
-        made, numbers = _graph(model, Path(folder), weights, seed, dtype, target, quantize, keep, timed)
-        with timed("load"):
-            session = open_session(made, numbers, device)
     inputs = draw_inputs(model, batch, time, seed)
-    with timed("first"):
-        found = run_session(session, inputs)
-    times = []
-    for _ in range(RUNS):
-        start = perf_counter()
-        run_session(session, inputs)
-        times.append(1e3 * (perf_counter() - start))
-    timed.milliseconds["forward"] = median(times)
+    asked = {"dtype": dtype, "target": target, "quantize": quantize, "keep": keep}
+    with tempfile.TemporaryDirectory(prefix="archdsl-", ignore_cleanup_errors=True) as folder:
+        made = _graphs(model, Path(folder), weights, seed, decode, timed, **asked)
+        found, providers = _whole(made, device, inputs, timed)
+        prompt = None
+        if made.steps is not None:
+            decoder = _decoder(made, made.steps, device)
+            chunks = _chunks(decoder, inputs)
+            for _ in range(2):  # the first time, onnxruntime sets memory aside
+                _asked(lambda: decoder.run(inputs, chunks), "run the graph of a step")
+            prompt = chunks[0]
+            timed.milliseconds["prefill"] = decoder.milliseconds[0]
+            if len(chunks) > 1:
+                timed.milliseconds["token"] = median(decoder.milliseconds[1:])
     return OnnxRunReport(
         model=model.name,
         device=device,
         dtype=dtype,
         target=target,
         quantize=quantize,
-        providers=session.get_providers(),
+        providers=providers,
         parameters=_parameters(model),
         inputs=_infos(inputs, dtype),
         outputs=_infos(found, dtype),
+        prompt=prompt,
+        no_decode=made.no_decode,
         milliseconds=timed.milliseconds,
     )
 
@@ -160,8 +183,10 @@ def verify(
     quantize: str | None = None,
     keep: Sequence[str] = (),
     tolerance: float | None = None,
+    decode: bool = True,
 ) -> VerifyReport:
-    """Run a model in PyTorch and in onnxruntime, on the same weights and inputs, and compare what comes out.
+    """Run a model in PyTorch and in onnxruntime, on the same weights and inputs, and compare what comes out; with
+    `decode`, what comes out step by step too, where the model can be taken so.
 
     With `quantize`, PyTorch is given the rounded weights; how far rounding moves its outputs is reported apart.
     `tolerance` is the largest relative difference that passes: 1e-4 by default, 2e-2 in float16, 5e-2 in bfloat16.
@@ -176,21 +201,32 @@ def verify(
     _demand_room(model, dtype, 3)
     timed = Stopwatch()
     inputs = draw_inputs(model, batch, time, seed, lengths=True)
+    asked = {"dtype": dtype, "target": target, "quantize": quantize, "keep": keep}
+    steps: dict[str, Difference] = {}
     with tempfile.TemporaryDirectory(prefix="archdsl-", ignore_cleanup_errors=True) as folder:
-        made, numbers = _graph(model, Path(folder), weights, seed, dtype, target, quantize, keep, timed)
+        made = _graphs(model, Path(folder), weights, seed, decode, timed, **asked)
+        whole, file = made.graphs[WHOLE], weights or made.numbers.parent / "model.safetensors"
         with timed("load"):
-            session = open_session(made, numbers, device)
+            session = open_session(whole, made.numbers, device)
         where = torch.device(device if device != "cpu" and torch.cuda.is_available() else "cpu")
         with timed("torch load"):
-            module = _module(torch, model, weights or numbers.parent / "model.safetensors", where, dtype)
-    with timed("torch"):
-        expected = _in_torch(torch, model, module, inputs, where, dtype)
-    rounded = expected
-    if made.quantized:
-        _round(torch, module, made)
-        rounded = _in_torch(torch, model, module, inputs, where, dtype)
-    with timed("onnxruntime"):
-        found = run_session(session, inputs)
+            module = _module(torch, model, file, where, dtype)
+
+        def expect(given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+            return _in_torch(torch, model, module, given, where, dtype)
+
+        with timed("torch"):
+            expected = expect(inputs)
+        rounded = expected
+        if whole.quantized:
+            _round(torch, module, whole)
+            rounded = expect(inputs)
+        with timed("onnxruntime"):
+            found = run_session(session, inputs)
+        del session  # its weights are in memory
+        if made.steps is not None:
+            with timed("decode"):
+                steps = _steps(_decoder(made, made.steps, device), inputs, expect, dtype)
     outputs = _differences(found, rounded, dtype)
     limit = TOLERANCES[dtype] if tolerance is None else tolerance
     return VerifyReport(
@@ -202,10 +238,12 @@ def verify(
         seed=seed,
         parameters=_parameters(model),
         tolerance=limit,
-        agrees=all(d.relative <= limit for d in outputs.values()),
+        agrees=all(d.relative <= limit for d in (*outputs.values(), *steps.values())),
         inputs=_infos(inputs, dtype),
         outputs=outputs,
-        rounding=_differences(rounded, expected, dtype) if made.quantized else {},
+        rounding=_differences(rounded, expected, dtype) if whole.quantized else {},
+        decode=steps,
+        no_decode=made.no_decode,
         milliseconds=timed.milliseconds,
     )
 
@@ -213,37 +251,83 @@ def verify(
 # --- the graph and its session ----------------------------------------------------------------------------------------
 
 
-def _graph(
-    model: Model,
-    folder: Path,
-    weights: Path | None,
-    seed: int,
-    dtype: str,
-    target: str,
-    quantize: str | None,
-    keep: Sequence[str],
-    timed: Stopwatch,
-) -> tuple[Written, Path]:
-    """The graph, and the file that holds its numbers. Drawn weights lie in `model.safetensors` beside that file."""
+class Graphs(NamedTuple):
+    """The graphs of a model, and the file that holds their numbers."""
+
+    graphs: dict[str, Written]
+    """`whole`; and those of a step, where the model decodes."""
+    numbers: Path
+    steps: Plan | None
+    no_decode: str | None
+    """Why there are no steps."""
+
+
+def _graphs(
+    model: Model, folder: Path, weights: Path | None, seed: int, decode: bool, timed: Stopwatch, **asked: Any
+) -> Graphs:
+    """The graphs as `asked`. Drawn weights lie in `model.safetensors` beside the file of their numbers."""
     from archdsl.lower.onnx.store import Place, as_they_lie, refer, save
     from archdsl.lower.onnx.write import write
     from archdsl.lower.weights import Checkpoint, draw, saved
 
     with timed("write"):
-        made = write(model, dtype=dtype, target=target, quantize=quantize, keep=keep)
+        graphs = {WHOLE: write(model, **asked)}
+        steps, no_decode = _step_graphs(model, graphs, **asked) if decode else (None, NOT_ASKED)
     with timed("weights"):
         if weights is None:
             weights = folder / "model.safetensors"
-            draw(model, seed, dtype, weights)
+            draw(model, seed, asked["dtype"], weights)
         checkpoint = Checkpoint(weights)
         checkpoint.demand(saved(model))
-        if as_they_lie([made], checkpoint, weights.parent):
+        every = [*graphs.values()]
+        if as_they_lie(every, checkpoint, weights.parent):
             places = {name: Place(e.start, e.end - e.start) for name, e in checkpoint.entries.items()}
-            refer([made], weights.name, places)
-            return made, weights
-        files = save({folder / "graph.onnx": made}, model, weights=weights)
+            refer(every, weights.name, places)
+            return Graphs(graphs, weights, steps, no_decode)
+        files = save({folder / f"graph_{name}.onnx": w for name, w in graphs.items()}, model, weights=weights)
         assert files.weights is not None
-        return made, files.weights
+        return Graphs(graphs, files.weights, steps, no_decode)
+
+
+def _whole(
+    made: Graphs, device: str, inputs: Mapping[str, NDArray[Any]], timed: Stopwatch
+) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """The outputs for whole sequences, and what the session runs on. Its weights are in memory as long as it is."""
+    with timed("load"):
+        session = open_session(made.graphs[WHOLE], made.numbers, device)
+    with timed("first"):
+        found = run_session(session, inputs)
+    times = []
+    for _ in range(RUNS):
+        start = perf_counter()
+        run_session(session, inputs)
+        times.append(1e3 * (perf_counter() - start))
+    timed.milliseconds["forward"] = median(times)
+    return found, session.get_providers()
+
+
+def _step_graphs(model: Model, graphs: dict[str, Written], **asked: Any) -> tuple[Plan | None, str | None]:
+    """Add the graphs of a step; how the model is taken step by step, or why it is not."""
+    from archdsl.analyses.decode import plan
+    from archdsl.lower.onnx.step import write_steps
+
+    try:
+        steps = plan(model)
+        graphs |= write_steps(model, steps=steps, **asked)
+    except ArchError as problem:
+        first = problem.diagnostics[0]
+        if first.code != "E0504":
+            raise
+        return None, first.message
+    return steps, None
+
+
+def _decoder(made: Graphs, steps: Plan, device: str) -> Decoder:
+    """The graphs of a step, loaded."""
+    from archdsl.lower.onnx.decoder import Decoder
+
+    names = [name for name in made.graphs if name != WHOLE]
+    return Decoder(steps, {name: open_session(made.graphs[name], made.numbers, device) for name in names})
 
 
 def open_session(written: Written, numbers: Path, device: str) -> Any:
@@ -282,20 +366,12 @@ def open_session(written: Written, numbers: Path, device: str) -> Any:
 
 def run_session(session: Any, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """The outputs by name."""
+    from archdsl.lower.onnx.decoder import NUMPY
+
     feeds: dict[str, NDArray[Any]] = {i.name: inputs[i.name].astype(NUMPY[i.type]) for i in session.get_inputs()}
     names = [o.name for o in session.get_outputs()]
     found = _asked(lambda: session.run(None, feeds), "run the graph")
     return dict(zip(names, found, strict=True))
-
-
-NUMPY = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(double)": np.float64,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(bool)": np.bool_,
-}
 
 
 def _asked(work: Callable[[], Any], what: str) -> Any:
@@ -482,6 +558,60 @@ def _round(torch: Any, module: Any, written: Written) -> None:
             rows = weight.float().cpu().numpy().reshape(-1, weight.shape[-1])
             back = dequantized(rows, matrix.bits, written.dtype).reshape(tuple(weight.shape))
             weight.copy_(torch.from_numpy(back))
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+
+def _chunks(decoder: Decoder, inputs: Mapping[str, NDArray[Any]]) -> list[int]:
+    """The prompt, then token by token."""
+    time = next(inputs[name].shape[axis] for name, axis in decoder.moving.items())
+    after = min(STEPS, time // 2)
+    return [time - after, *[1] * after]
+
+
+def _steps(
+    decoder: Decoder,
+    inputs: Mapping[str, NDArray[Any]],
+    expect: Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]],
+    dtype: str,
+) -> dict[str, Difference]:
+    """How far decoding is from what PyTorch gives for the whole sequence."""
+    paddings = {n for n, v in decoder.model.inputs if v.dtype == "padding"} & decoder.moving.keys()
+    inputs = {n: np.ones_like(x) if n in paddings else x for n, x in inputs.items()}
+    chunks, axis = _chunks(decoder, inputs), decoder.axis
+    prompt, time = chunks[0], sum(chunks)
+
+    def decoded(given: Mapping[str, NDArray[Any]], mask: NDArray[Any] | None = None) -> NDArray[Any]:
+        found: NDArray[Any] = _asked(lambda: decoder.run(given, chunks, mask), "run the graph of a step")
+        return found
+
+    whole = next(iter(expect(inputs).values()))
+    ours, theirs = (np.split(x, [prompt], axis) for x in (decoded(inputs), whole))
+    found = {"prefill": difference(ours[0], theirs[0], dtype)}
+    if prompt < time:
+        found["steps"] = difference(ours[1], theirs[1], dtype)
+    last, cut = len(whole) - 1, max(1, prompt // 3)
+    if not decoder.padded or prompt == 1:
+        return found
+    try:
+        alone = next(iter(expect(decoder.alone(inputs, last, time - cut)).values()))
+    except ArchError:
+        return found  # the model takes no rows of that length
+    for side, real in (("left", [*range(cut, time)]), ("right", [*range(prompt - cut), *range(prompt, time)])):
+        result = decoded(*decoder.moved(inputs, last, real))
+        # What stands at the filling is nobody's.
+        whole[last], result[last] = 0, _at(result[last], real, axis - 1)
+        np.moveaxis(whole[last], axis - 1, 0)[: len(real)] = np.moveaxis(alone[0], axis - 1, 0)
+        found[side] = difference(result, whole, dtype)
+    return found
+
+
+def _at(row: NDArray[Any], places: Sequence[int], axis: int) -> NDArray[Any]:
+    """What stands at those places of a row, in front; zeros behind it."""
+    found = np.zeros_like(row)
+    np.moveaxis(found, axis, 0)[: len(places)] = np.moveaxis(row, axis, 0)[[*places]]
+    return found
 
 
 # --- differences ------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class SweepReport(BaseModel):
     source: str
     batch: int
     seq: int | None
-    """Places of a sequence; each model's own context where None."""
+    """Places of a sequence; where None, 2,048 or the context, if less."""
     names: list[str]
     """What is set, in the order of the command."""
     rows: list[SweepRow]
@@ -74,7 +74,7 @@ def sweep(
     """Count a spec at every point of a product of settings.
 
     `set` gives each hyper-parameter its values: a sequence of them, or a text as on the command line
-    (`"512..4096:512"`, `"6,12,24"`). FLOPs are told for one sequence of `seq` places (the context by default),
+    (`"512..4096:512"`, `"6,12,24"`). FLOPs are told for one sequence of `seq` places (2,048 or the context, if less),
     attention by the pairs that the mask lets through. `progress` is told how many points are done, and of how many.
     Raises ArchError: E0505 for values that cannot be read or are too many, what is wrong with the spec where no setting
     could cure it, and E0201 for a name that the model does not have."""
@@ -112,7 +112,7 @@ def _row(
     except ArchError as problem:
         if any(hopeless(d.code) for d in problem.diagnostics):
             raise
-        return SweepRow(settings=shown, **_said(problem)), None
+        return SweepRow(settings=shown).model_copy(update=_said(problem)), None
     report = estimate(model)
     p = report.params
     row = SweepRow(

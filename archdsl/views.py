@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from archdsl.analyses.flops import EstimateReport
+    from archdsl.analyses.memory import MemoryReport
     from archdsl.analyses.params import ParamsReport
+    from archdsl.analyses.scaling import ScalingReport
     from archdsl.analyses.tree import Branch
+    from archdsl.fit import FitReport
+    from archdsl.hardware import HardwareReport
     from archdsl.inference import OnnxRunReport, VerifyReport
     from archdsl.ir.graph import Model
     from archdsl.lower.onnx.store import OnnxFiles
@@ -152,6 +156,60 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
         yield f"[dim]{escape(note)}[/]"
     if f.no_decode_step is not None:
         yield f"[dim]{escape(f'no step of decoding: {f.no_decode_step}')}[/]"
+
+
+def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
+    """Weights, gradients and states of the optimizer; then what a decoder keeps, by kind of layer."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    m = report.memory
+    sizes = ", ".join(f"{name} = {n:,}" for name, n in m.sizes.items())
+    copied = m.master_weights and m.dtype != "float32"
+    how = f"{m.dtype}, {m.algorithm}" + (", weights in float32 too" if copied else "")
+    yield f"[bold]Memory[/]  [dim]{escape(f'bytes; {how}; {sizes}')}[/]"
+    totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    totals.add_column()
+    totals.add_column(justify="right")
+    totals.add_column(style="dim")
+    totals.add_row("weights", f"{m.weights:,}", _binary(m.weights))
+    if m.buffers:
+        totals.add_row("buffers", f"{m.buffers:,}", _binary(m.buffers))
+    totals.add_row("gradients", f"{m.gradients:,}", _binary(m.gradients))
+    names = ", ".join(dict.fromkeys(s.name for s in m.by_state))
+    totals.add_row("optimizer", f"{m.optimizer:,}", f"{_binary(m.optimizer)}{': ' if names else ''}{escape(names)}")
+    totals.add_row("all of these", f"{m.model_states:,}", f"{_binary(m.model_states)}, activations not included")
+    if m.decode_state is not None and m.decode_state_per_token is not None:
+        about = f"{_binary(m.decode_state)}, kept by a decoder after {m.seq:,} places"
+        totals.add_row("decode state", f"{m.decode_state:,}", about)
+        totals.add_row("  for each token", f"{m.decode_state_per_token:,}", "of one sequence")
+    yield totals
+    if m.kept:
+        windows = any(k.window is not None for k in m.kept)
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("kept")
+        table.add_column("at", style="dim")
+        table.add_column("kind", style="dim")
+        for name in ("count", "for each token", "bytes", *(["window", "in a ring"] if windows else [])):
+            table.add_column(name, justify="right")
+        for k in m.kept:
+            ring = ["", ""] if k.window is None else [f"{k.window:,}", f"{k.windowed_bytes:,}"]
+            row = [k.name, k.path, k.kind, f"{k.count:,}", f"{k.per_token:,}" if k.per_token else "", f"{k.bytes:,}"]
+            table.add_row(*map(escape, row), *(ring if windows else []))
+        yield ""
+        yield table
+        if windows:
+            yield "[dim]in a ring: what a cache of the window alone could hold; the steps of ONNX keep all places[/]"
+    if m.no_decode_state is not None:
+        yield f"[dim]{escape(f'nothing to decode: {m.no_decode_state}')}[/]"
+
+
+def _binary(size: int) -> str:
+    """`16.1 GiB`."""
+    for power, unit in ((50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << power:
+            return f"{size / (1 << power):.4g} {unit}"
+    return f"{size} B"
 
 
 def _short(flops: int) -> str:
@@ -308,12 +366,14 @@ def onnx_run_view(report: OnnxRunReport) -> Iterator[RenderableType]:
     for name, tensor in report.outputs.items():
         table.add_row("out", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
     for name, ms in report.milliseconds.items():
-        table.add_row("time", name, f"{ms:,.1f} ms")
+        said = f", {report.prompt:,} token{'s' * (report.prompt != 1)}" if name == "prefill" and report.prompt else ""
+        table.add_row("time", name, f"{ms:,.1f} ms{said}")
     yield table
+    yield from _no_decode(report.no_decode)
 
 
 def verify_view(report: VerifyReport) -> Iterator[RenderableType]:
-    """How far onnxruntime is from PyTorch, output by output."""
+    """How far onnxruntime is from PyTorch, output by output, and step by step."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -327,9 +387,23 @@ def verify_view(report: VerifyReport) -> Iterator[RenderableType]:
         moved = [f"{report.rounding[name].relative:.1e}"] if report.rounding else []
         row = (escape(name), escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}", *moved)
         table.add_row(*row)
+    for name, d in report.decode.items():
+        shown = f"padded {name}" if name in ("left", "right") else name
+        table.add_row(shown, escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}")
     yield table
+    yield from _no_decode(report.no_decode)
     word = "[green]agree[/]" if report.agrees else "[red]disagree[/]"
     yield f"PyTorch and onnxruntime {word}: tolerance {report.tolerance:g}"
+
+
+def _no_decode(why: str | None) -> Iterator[RenderableType]:
+    """Why nothing was decoded, if somebody wanted it."""
+    from rich.markup import escape
+
+    from archdsl.inference import NOT_ASKED
+
+    if why not in (None, NOT_ASKED):
+        yield f"[dim]not decoded: {escape(why)}[/]"
 
 
 def _heading(report: OnnxRunReport | VerifyReport) -> str:
@@ -406,3 +480,99 @@ def counting(what: str) -> Iterator[Callable[[int, int], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def fit_view(report: FitReport) -> Iterator[RenderableType]:
+    """The model that was found, as arguments, and what keeps it from growing."""
+    import shlex
+
+    from rich.markup import escape
+    from rich.table import Table
+
+    yield f"[bold]{escape(report.model)}[/]  [dim]{escape(report.source)}[/]"
+    yield escape(shlex.join(report.set))
+    budget = report.budget[report.binding]
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    binds = f"{100 * report.used:.2f} % of {budget:,}" + (", which binds" if len(report.budget) > 1 else "")
+    table.add_row("parameters", f"{report.parameters:,}", binds if report.binding == "parameters" else "")
+    table.add_row("  without embeddings", f"{report.non_embedding:,}", "")
+    if report.active != report.parameters or "active" in report.budget:
+        table.add_row("  active for each token", f"{report.active:,}", binds if report.binding == "active" else "")
+    table.add_row("most are in", report.term, f"{100 * report.term_share:.1f} %")
+    if report.aspect is not None and report.spec_aspect is not None and report.aspect_range is not None:
+        low, high = report.aspect_range
+        said = f"the spec's: {report.spec_aspect:.1f}; from {low:.1f} to {high:.1f} is allowed"
+        table.add_row(str(report.aspect_of), f"{report.aspect:.1f}", said)
+    for n in report.next:
+        holds = "" if n.parameters is None else f"{n.parameters:,}"
+        verdicts = {
+            "over parameters": "too many parameters",
+            "over active": f"too many active: {n.active:,}",
+            "impossible": "the spec is wrong there",
+            "aspect": "it fits, beyond the aspect ratio",
+            "fits": "it fits, farther from the spec's aspect ratio",
+        }
+        table.add_row(f"{escape(n.name)} = {n.value:,}", holds, verdicts[n.verdict])
+    yield table
+
+
+def scaling_view(report: ScalingReport) -> Iterator[RenderableType]:
+    """One line a law: the run, and the loss it predicts."""
+    from rich.table import Table
+
+    given = ", ".join(f"{name} = {n:.4g}" for name, n in report.given.items())
+    yield f"[bold]{'optimum' if report.optimal else 'run'}[/]  [dim]{given}; C = 6 · parameters · tokens[/]"
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("law", no_wrap=True)
+    for name in ("FLOPs", "parameters", "tokens", "tokens / parameter", "loss"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if not report.optimal:
+        table.add_column("best at these FLOPs", justify="right", no_wrap=True)
+    table.add_column("source", style="dim")
+    for run in report.runs:
+        ratio = f"{run.tokens_per_parameter:.3g}"
+        row = [run.law, f"{run.flops:.3g}", _budget(run.parameters), _budget(run.tokens), ratio, f"{run.loss:.4f}"]
+        table.add_row(
+            *row, *([] if report.optimal else ["" if run.best_loss is None else f"{run.best_loss:.4f}"]), run.source
+        )
+    yield table
+    yield "[dim]parameters of kaplan are without embeddings; losses of different laws are of different corpora[/]"
+
+
+def _budget(n: float) -> str:
+    """A number as such budgets are told: 1.3B, 350M, 15T."""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if n >= size:
+            return f"{n / size:,.3g}{unit}" if n < 1000 * size else f"{n / size:,.0f}{unit}"
+    return f"{n:.3g}"
+
+
+def hardware_view(report: HardwareReport) -> Iterator[RenderableType]:
+    """One line a device: memory, how fast it is read, peaks of dense products."""
+    from typing import get_args
+
+    from rich.markup import escape
+    from rich.table import Table
+
+    from archdsl.hardware import Type
+
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("device", no_wrap=True, style="bold")
+    table.add_column("", no_wrap=True)
+    types = [t for t in get_args(Type) if any(t in d.peak for d in report.devices.values())]
+    for name in ("year", "GiB", "TB/s", *types, "link GB/s", "W"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, d in report.devices.items():
+        peaks = [_tera(d.peak[t]) if t in d.peak else "" for t in types]
+        link = f"{d.interconnect.bandwidth / 1e9:,.0f}" if d.interconnect is not None else ""
+        row = [escape(name), escape(d.name), str(d.year or ""), f"{d.memory_gib:g}", f"{d.bandwidth / 1e12:.3g}"]
+        table.add_row(*row, *peaks, link, str(d.tdp_watts or ""))
+    yield table
+    yield "[dim]peaks in TFLOP/s, dense, as the vendors give them; --json has the sources[/]"
+
+
+def _tera(n: float) -> str:
+    return f"{n / 1e12:,.0f}" if n >= 1e14 else f"{n / 1e12:.3g}"

@@ -152,6 +152,44 @@ def test_estimate_for_people(run: Run) -> None:
     assert not any(line.endswith(" ") for line in done.out.splitlines())
 
 
+def test_estimate_tells_flops(run: Run) -> None:
+    flops = json.loads(run("estimate", "tiny.arch", "--json", "--batch", "2", "--seq", "8").out)["flops"]
+    weights, core = 2 * (4 * 16 * 16 + 2 * 16 * 32) + 16 * 64, 2 * 4 * 16
+    assert (flops["convention"], flops["sizes"]) == ("exact", {"batch": 2, "time": 8})
+    assert flops["forward"] == 2 * 16 * weights + 2 * core * 36
+    assert flops["training"] == flops["forward"] + flops["backward"] == 3 * flops["forward"]
+    assert flops["decode_step"] == 2 * 2 * weights + 2 * core * 8
+    dense = json.loads(run("estimate", "tiny.arch", "--json", "--seq", "8", "--flops", "dense").out)["flops"]
+    assert (dense["convention"], dense["forward"]) == ("dense", 2 * 8 * weights + core * 64)
+
+
+def test_estimate_shows_flops_by_block(run: Run) -> None:
+    done = run("estimate", "tiny.arch", "--seq", "8", "--flops", "all")
+    assert done.status == 0
+    for text in ("training step", "one more token", "megatron", "kaplan", "█"):
+        assert text in done.out
+    assert not any(line.endswith(" ") for line in done.out.splitlines())
+    assert "FLOPs" not in run("estimate", "tiny.arch").out
+
+
+def test_estimate_tells_how_much_of_the_peak_is_used(run: Run) -> None:
+    spec = ("estimate", "tiny.arch", "--seq", "8", "--recompute", "full")
+    used = run(*spec, "--tokens-per-second", "1000", "--peak", "1e9", "--json")
+    flops = json.loads(used.out)["flops"]
+    mfu = 1000 * flops["training"] / 8 / 1e9
+    assert flops["utilization"]["mfu"] == pytest.approx(mfu)
+    again = flops["recomputation"]["full"] / flops["training"]
+    assert flops["utilization"]["hfu"] == pytest.approx(mfu * again)
+    assert "HFU" in run(*spec, "--tokens-per-second", "1000", "--peak", "1e9").out
+    assert run(*spec, "--peak", "1e9").status == 2
+
+
+def test_estimate_of_a_length_that_the_model_refuses(run: Run) -> None:
+    done = run("estimate", "tiny.arch", "--seq", "17")
+    assert (done.status, done.out) == (2, "")
+    assert "E0503" in done.err
+
+
 def test_set_changes_a_number(run: Run) -> None:
     by_default, changed = (
         json.loads(run("estimate", "tiny.arch", "--json", *s).out) for s in ((), ("--set", "layers=4"))

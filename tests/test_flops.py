@@ -20,7 +20,9 @@ from archdsl.analyses.work import work_of
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model, OpNode
 from archdsl.ir.masks import Mask
+from archdsl.ir.op import Example
 from archdsl.ir.program import models
+from archdsl.ops import registry
 
 PARITY = Path(__file__).resolve().parent / "parity" / "specs"
 
@@ -48,9 +50,13 @@ def test_parity_specs(path: Path, name: str) -> None:
     _agree(archdsl.load(path, model=name, allow_noncausal=True))
 
 
+FAMILIES = {name.partition(":")[0]: name for name in reversed(tables())}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tables())
+@pytest.mark.parametrize("name", [pytest.param(name, id=family) for family, name in sorted(FAMILIES.items())])
 def test_tiny_copies_of_the_zoo(name: str) -> None:
+    """The first model of each family; `benchmarks/flops.py` compares all of them at their full size."""
     _agree(graph(name))
 
 
@@ -71,6 +77,19 @@ def test_tiny_copies_of_the_zoo(name: str) -> None:
 )
 def test_full_sizes(name: str) -> None:
     _agree(archdsl.load(name), time=64)
+
+
+EXAMPLES = [
+    pytest.param(e, id=f"{name}-{i}")
+    for name in sorted(registry.names())
+    for i, e in enumerate(registry.get(name).examples)
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_primitive(example: Example) -> None:
+    model = _load(f"model m({example.inputs}) {{ {example.statements} return {example.expression} }}")
+    assert predicted(model, {}) == counted(model, {}, device="cpu")
 
 
 # What is rare in the zoo: inputs that want no gradient, gradients that stop, results that nobody reads, recurrences
@@ -115,7 +134,7 @@ ODD = {
         }""",
     "a scan whose last state counts": """
         model m(width = 8)(x: [batch, 5, width]) {
-          let h0 = x[:, 0]
+          h0 = x[:, 0]
           y = scan h: [batch, width] = h0, c: [batch, width] = 0 for x_t in x {
             c = h -> linear(width) as cell
             h = tanh((x_t -> linear(width) as input) + c)
@@ -188,7 +207,7 @@ ODD = {
           a = einsum("b t i, i o, o -> b t", x, w, v)
           b = einsum("b t i, b s i, b s j -> b t j", x, x, x)
           c = einsum("b t k, o k -> b t o", x -> linear(1), one)
-          return einsum("b t, b t i -> b t i", a, b) + (c -> linear(8)) + (x @ transpose(x, 1, 2)) @ x
+          return einsum("b t, b t i -> b t i", a, b) + (c -> linear(8)) + matmul(matmul(x, transpose(x, 1, 2)), x)
         }""",
     "grouped queries, a sink and a cap": """
         model m(x: [batch, time, 16]) {
@@ -238,7 +257,7 @@ def _made_up(seed: int) -> str:
         layers.append(
             f"block {name} {{ attention: {attention} mask: {draw.choice(masks)} position: {draw.choice(positions)} "
             f"ffn: {draw.choice(dense + sparse)} norm: {draw.choice(['layernorm', 'rmsnorm'])} "
-            f"placement: {draw.choice(['pre', 'post', 'parallel'])} }}"
+            f"placement: {draw.choice(['pre', 'post', 'sandwich'])} }}"
         )
     stack = f"{draw.randint(1, 2)} * a + {draw.randint(1, 3)} * ({draw.randint(1, 2)} * b + a)"
     tied = draw.choice(["true", "false"])
@@ -280,7 +299,7 @@ def _attending(mask: str) -> str:
     )
 
 
-@pytest.mark.parametrize("text", _masks())
+@pytest.mark.parametrize("text", [*_masks()])
 def test_pairs_are_the_sum_of_the_mask(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = _load(_attending(text))
     mask = _mask(model)

@@ -86,8 +86,8 @@ def test_buffers_of_a_loop_are_buffers(name: str) -> None:
     [
         "for i in n { x = x -> mlp(hidden: i + 1) as f }",
         "for f in [mlp(hidden: i + 1) for i in n] { x = f(x) }",
-        "ys = scan h: [batch, width] = 0 for x_t in x { hs = for i in n { h = h + (x_t -> linear(width) as f) * (i + 1)\n"
-        "emit h } emit stack(hs, axis: 1) -> sum(axis: 1) }\n x = ys",
+        "ys = scan h: [batch, width] = 0 for x_t in x { hs = for i in n {\n"
+        "h = h + (x_t -> linear(width) as f) * (i + 1)  emit h } emit stack(hs, axis: 1) -> sum(axis: 1) }\n x = ys",
     ],
     ids=["the turn's number", "a list", "in a scan"],
 )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from decode_tools import Decoder, inputs_for, module_of
+from decode_tools import decoder, inputs_for, module_of
+from typer.testing import CliRunner
 from zoo.tiny import graph, inputs, module, tables
 
 import archdsl
 from archdsl.analyses.decode import plan
-from archdsl.analyses.flops import sizes_at
 from archdsl.analyses.memory import OPTIMIZERS, Dtype, KeptMemory, Memory, Optimizer, estimate
 from archdsl.api import module_from
+from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.ir.dims import num
 from archdsl.ir.graph import Model
@@ -24,7 +25,7 @@ BATCH, TIME = 2, 16
 
 
 def memory(model: Model, **options: Any) -> Memory:
-    return estimate(model, sizes_at(model, BATCH, TIME), batch=BATCH, seq=TIME, **options)
+    return estimate(model, batch=BATCH, seq=TIME, **options)
 
 
 def tiny(text: str) -> Model:
@@ -50,8 +51,8 @@ BUFFERS = """
     buffer steps: [width] = indices(width) / width
     buffer directions: [width, width] = normal(1)
     param gain: [width] = ones
-    x = x * gain + steps -> linear(width)
-    return x @ directions
+    x = x * gain + steps
+    return matmul(x -> linear(width), directions)
   }"""
 
 
@@ -87,9 +88,9 @@ def optimized(made: torch.nn.Module, name: Optimizer) -> list[torch.optim.Optimi
     weights = list(made.parameters())
     matrices: set[int] = set()
     if name == "muon":
-        tables = {id(m.weight) for m in made.modules() if isinstance(m, torch.nn.Embedding)}
-        tables |= {id(p) for n, p in made.named_parameters() if n.startswith("head.")}
-        matrices = {id(p) for n, p in made.named_parameters() if p.dim() == 2 and id(p) not in tables}
+        apart = {id(m.weight) for m in made.modules() if isinstance(m, torch.nn.Embedding)}
+        apart |= {id(p) for n, p in made.named_parameters() if n == "head.weight" or not n.endswith("weight")}
+        matrices = {id(p) for p in weights if p.dim() == 2} - apart
     rest = [p for p in weights if id(p) not in matrices]
     makers: dict[str, Any] = {
         "sgd": lambda: torch.optim.SGD(rest, lr=0.1),
@@ -151,7 +152,7 @@ def test_sixteen_bytes_a_parameter() -> None:
     model = graph("gpt2:gpt2")
     steps = 4 * len(list(module("gpt2:gpt2").parameters()))
     count = archdsl.estimate("gpt2").params.total
-    mixed = estimate(archdsl.load("gpt2"), sizes_at(model, 1, 8), batch=1, seq=8, dtype="bfloat16", master_weights=True)
+    mixed = archdsl.memory("gpt2", dtype="bfloat16", master_weights=True)
     assert mixed.weights + mixed.gradients == 4 * count
     assert mixed.optimizer - 12 * count == next(s.bytes for s in mixed.by_state if s.name == "step")
     plain, copied = (memory(model, master_weights=m) for m in (False, True))
@@ -162,7 +163,7 @@ def test_eight_bits() -> None:
     """A table of 1000 x 16 in codes, with a scale for each 256 of them; a gain of 16 in float32."""
     model = tiny("""
       model m(width = 16)(tokens: token[batch, time]) {
-        x = tokens -> embedding(1000)
+        x = tokens -> embedding(1000, width)
         return x -> rmsnorm
       }""")
     said = memory(model, optimizer="adamw8bit")
@@ -197,35 +198,28 @@ class Recorder:
         return getattr(self.session, name)
 
 
-def passed(model: Model, **options: Any) -> tuple[list[int], int]:
+def passed(model: Model, dtype: Dtype) -> tuple[list[int], int]:
     """Bytes of the tensors that a step hands to the next, after TIME - 2, TIME - 1 and TIME places; and of those that
     every step is given."""
-    decoder = Decoder(model, module_of(model), **options)
-    decoder.sessions = {name: Recorder(session) for name, session in decoder.sessions.items()}
-    decoder.step = decoder.sessions["model"]
-    steps = plan(model)
+    made = decoder(model, module_of(model), dtype=dtype)
+    step = made.step = Recorder(made.step)
+    once = made.encoder = None if made.encoder is None else Recorder(made.encoder)
     sizes = {s.name: BATCH if s.name == "batch" else TIME for s in model.symbols}
-    given = inputs_for(model, sizes)
+    given = {name: t.numpy() for name, t in inputs_for(model, sizes).items()}
     found = []
     for chunks in ((TIME - 2,), (TIME - 2, 1), (TIME - 2, 1, 1)):
-        part = {k: (t[:, : sum(chunks)] if k in decoder.moving else t) for k, t in given.items()}
-        decoder.run(part, chunks)
-        found.append(sum(np.asarray(x).nbytes for x in decoder.step.last[1:]))
-    once = 0
-    if "encoder" in decoder.sessions:
-        names = [o.name for o in decoder.sessions["encoder"].get_outputs()]
-        once = sum(
-            np.asarray(x).nbytes
-            for n, x in zip(names, decoder.sessions["encoder"].last, strict=True)
-            if n in decoder.inputs
-        )
-    assert steps.time.name in sizes
-    return found, once
+        made.run(given, chunks)
+        found.append(sum(x.nbytes for x in step.last[1:]))
+    if once is None:
+        return found, 0
+    names = [o.name for o in once.get_outputs()]
+    assert {*names} <= {*made.inputs}
+    return found, sum(x.nbytes for x in once.last)
 
 
-def check_decoding(model: Model) -> None:
-    (two_before, before, now), once = passed(model)
-    said = memory(model)
+def check_decoding(model: Model, dtype: Dtype = "float32") -> None:
+    (two_before, before, now), once = passed(model, dtype)
+    said = memory(model, dtype=dtype)
     assert said.decode_state == now + once
     assert sum(k.bytes for k in said.kept if k.kind == "once") == once
     assert sum(k.bytes for k in said.kept if k.kind != "once") == now
@@ -252,6 +246,11 @@ def test_decode_state_is_what_a_step_passes(name: str) -> None:
     check_decoding(graph(name))
 
 
+@pytest.mark.parametrize("name", ["deepseek_v3:deepseek_v3", "t5:t5_small", "mamba:mamba_130m", "ntm:ntm_copy"])
+def test_decode_state_of_a_narrow_type(name: str) -> None:
+    check_decoding(graph(name), "float16")
+
+
 def _others() -> list[str]:
     """One model of those whose tiny copies are the same, those above left out."""
     found: dict[str, str] = {}
@@ -261,17 +260,27 @@ def _others() -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", [*DECODERS, *_others()])
+def test_weights_and_buffers_of_the_zoo(name: str) -> None:
+    model, made = graph(name), module(name)
+    for dtype in ("float32", "bfloat16"):
+        made = made.to(getattr(torch, dtype))
+        said = memory(model, dtype=dtype)
+        assert (said.weights, said.buffers) == (size(made.parameters()), size(made.buffers()))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _others())
 def test_decode_state_of_the_zoo(name: str) -> None:
     model = graph(name)
-    try:
-        plan(model)
-    except ArchError as problem:
-        said = memory(model)
-        assert (said.decode_state, said.decode_state_per_token, said.kept) == (None, None, [])
-        assert said.no_decode_state == problem.diagnostics[0].message
+    said = memory(model)
+    if said.decode_state is not None:
+        check_decoding(model)
         return
-    check_decoding(model)
+    with pytest.raises(ArchError) as refused:
+        plan(model)
+    assert said.no_decode_state == refused.value.diagnostics[0].message
+    assert (said.decode_state_per_token, said.kept) == (None, [])
 
 
 def by_name(said: Memory) -> dict[str, KeptMemory]:
@@ -291,19 +300,18 @@ def test_published_sizes() -> None:
     """Bytes a token in bfloat16: Llama 3 8B 128 KiB (32 layers of 8 heads of 128, keys and values), DeepSeek-V3 576
     numbers a layer (DeepSeek-AI, 2024, section 2.1.1)."""
     for name, numbers in (("llama3_8b", 32 * 2 * 8 * 128), ("deepseek_v3", 61 * 576), ("gpt2", 12 * 2 * 768)):
-        model = archdsl.load(name)
-        said = estimate(model, sizes_at(model, 1, 1024), batch=1, seq=1024, dtype="bfloat16")
+        said = archdsl.memory(name, seq=1024, dtype="bfloat16")
         assert said.decode_state_per_token == 2 * numbers
         assert said.decode_state == 1024 * 2 * numbers
 
 
 WINDOWED = """
-  block layer(x: [batch, time, width], mask: mask) -> [batch, time, width] { x += x -> mha(heads: 2, mask: mask) }
+  block layer(mask: mask)(x: [batch, time, width]) { x += x -> mha(heads: 2, mask: mask) }
   model m(width = 8) {
     vocab: 16
     context: 64
     width: width
-    blocks: [layer(mask: causal & window(4)), layer(mask: causal), layer(mask: causal & chunked(6))]
+    blocks: layer(mask: causal & window(4)) + layer(mask: causal) + layer(mask: causal & chunked(6))
     head: lm
   }"""
 
@@ -317,7 +325,7 @@ def test_windows() -> None:
     each = BATCH * 8 * 4
     assert [k.bytes for k in said.kept] == [TIME * each] * 6
     assert [k.windowed_bytes for k in said.kept] == [places * each for places in (4, 4, TIME, TIME, 6, 6)]
-    short = estimate(tiny(WINDOWED), {"batch": 1, "time": 3}, batch=1, seq=3)
+    short = estimate(tiny(WINDOWED), seq=3)
     assert [k.windowed_bytes for k in short.kept] == [k.bytes for k in short.kept]
 
 
@@ -350,3 +358,56 @@ def test_how_far_back_a_mask_sees(mask: Mask) -> None:
     query, key = shares.nonzero().T
     bound = behind(mask)
     assert int((query - key).max()) == (places - 1 if bound is None else bound)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["estimate", *arguments], prog_name="archdsl")
+    return done.exit_code, done.output
+
+
+def test_the_command_tells_what_the_function_does() -> None:
+    options = ("--dtype", "bfloat16", "--optimizer", "muon", "--master-weights", "--batch", "3", "--seq", "100")
+    status, text = command("llama3_8b", *options, "--json")
+    expected = archdsl.memory("llama3_8b", batch=3, seq=100, dtype="bfloat16", optimizer="muon", master_weights=True)
+    assert status == 0
+    assert json.loads(text)["memory"] == expected.model_dump()
+    status, text = command("llama3_8b", *options)
+    assert status == 0
+    for number in (expected.weights, expected.optimizer, expected.model_states, expected.decode_state):
+        assert f"{number:,}" in text
+    assert "FLOPs" in text
+
+
+def test_defaults_are_those_of_the_context() -> None:
+    status, text = command("gpt2", "--json")
+    assert status == 0
+    said = json.loads(text)["memory"]
+    assert said == archdsl.memory("gpt2").model_dump()
+    assert (said["dtype"], said["algorithm"], said["seq"]) == ("float32", "adamw", 1024)
+
+
+def test_only_what_is_asked_for_is_shown() -> None:
+    assert "Memory" not in command("gpt2", "--batch", "2")[1]
+    shown = command("gpt2", "--optimizer", "sgd")[1]
+    assert "Memory" in shown
+    assert "FLOPs" not in shown
+
+
+def test_a_model_that_does_not_decode_says_why() -> None:
+    assert "nothing to decode: `bert_base` cannot be decoded" in command("bert_base", "--dtype", "float16")[1]
+
+
+@pytest.mark.parametrize(
+    "options", [("--dtype", "int8"), ("--optimizer", "lion"), ("--optimizer", "sgd", "--seq", "1025")]
+)
+def test_what_is_refused(options: tuple[str, ...]) -> None:
+    assert command("gpt2", *options)[0] == 2
+
+
+def test_a_length_that_the_model_refuses() -> None:
+    with pytest.raises(ArchError) as refused:
+        archdsl.memory("gpt2", seq=1025)
+    assert refused.value.diagnostics[0].code == "E0503"

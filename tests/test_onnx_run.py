@@ -19,6 +19,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.inference import difference, draw_inputs, verify
 from archdsl.ir.flat import flatten
 from archdsl.lower.onnx.quantize import BITS, dequantized, in_rows, quantized, routers, shapes
+from archdsl.lower.onnx.step import write_steps
 from archdsl.lower.onnx.write import write
 
 EXPERTS = """\
@@ -36,6 +37,7 @@ model mixture(layers = 2) {
   head:    lm
 }
 """
+MANY = EXPERTS.replace("experts: 4", "experts: 20")
 OUTER = """\
 model paired(x: [batch, time, 16], padding: padding[batch, time]) {
   y = where(padding -> unsqueeze(-1), x -> linear(16), 0)
@@ -152,14 +154,29 @@ def test_few_bits_are_few_bytes(tmp_path: Path) -> None:
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", ["portable", "ort-cpu"])
+@pytest.mark.parametrize("target", ["portable", "ort-cpu", "ort-cuda"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("text", [SPEC, EXPERTS, OUTER], ids=["dense", "experts", "inputs"])
+@pytest.mark.parametrize("text", [SPEC, EXPERTS, MANY, OUTER], ids=["dense", "experts", "many experts", "inputs"])
 def test_pytorch_and_onnxruntime_agree(text: str, dtype: str, target: str) -> None:
     report = verify(load(text=text), **options(dtype=dtype, target=target))
     assert report.agrees, report
     assert all(0 <= d.relative <= report.tolerance for d in report.outputs.values())
     assert {d.dtype for d in report.outputs.values()} == {dtype}
+
+
+def test_few_experts_stand_one_by_one_and_many_in_a_loop() -> None:
+    def operators(text: str) -> set[str]:
+        return {node.op_type for node in write(load(text=text)).model.graph}
+
+    assert {"If"} == operators(EXPERTS) & {"If", "Loop"}
+    assert {"Loop"} == operators(MANY) & {"If", "Loop"}
+
+
+def test_a_step_copies_no_cache() -> None:
+    graph = write_steps(load(text=SPEC))["model"].model.graph
+    kept = [x for x in graph.outputs if x.name.startswith("present.")]
+    assert len(kept) == 2 * 2
+    assert {x.producer().op_type for x in kept} == {"Concat"}
 
 
 def test_weights_of_a_file_are_the_ones_that_are_run(tmp_path: Path) -> None:
@@ -220,6 +237,120 @@ def test_bfloat16_is_float32_outside(tmp_path: Path) -> None:
     (found,) = inference.run_session(session, {"x": x}).values()
     assert (found == torch.from_numpy(x).bfloat16().float().numpy()).all()
     assert serialized(made)
+
+
+# --- step by step -----------------------------------------------------------------------------------------------------
+
+LATENT = """\
+block layer(x: [batch, time, width]) -> [batch, time, width] {
+  h = x -> rmsnorm
+  x += h -> mla(heads: 2, kv_rank: 16, nope_dim: 32, rope_dim: 8, v_dim: 32, q_rank: 32, mask: causal, position: rope)
+  x += x -> rmsnorm -> swiglu(hidden: 40)
+}
+
+model latent {
+  vocab:   48
+  context: 32
+  width:   32
+  blocks:  2 * layer
+  head:    lm
+}
+"""
+RECURRENT = """\
+model recurrent(tokens: token[batch, time]) -> [batch, time, 48] {
+  return tokens -> embedding(48, 16) -> lstm(16) -> linear(48)
+}
+"""
+ENCODED = """\
+block reader(x: [batch, time, width]) -> [batch, time, width] {
+  return x + (x -> rmsnorm -> mha(heads: 2))
+}
+block writer(x: [batch, time, width], memory: [batch, source, width]) -> [batch, time, width] {
+  x += x -> rmsnorm -> mha(heads: 2, mask: causal)
+  x += mha(heads: 2)(x -> rmsnorm, memory) as cross
+  return x
+}
+model encoded(sounds: [batch, frames, 16], tokens: token[batch, time]) -> [batch, time, 48] {
+  memory = sounds -> reader as encoder
+  y = writer(tokens -> embedding(48, 16), memory)
+  return y -> linear(48) as head
+}
+"""
+LOOKING = "model looking(x: [batch, time, 16]) -> [batch, time, 16] { return x + (x -> mha(heads: 2)) }\n"
+PARTED = """\
+model parted(tokens: token[batch, time]) -> [batch, time, 48] {
+  assert time % 4 == 0
+  return tokens -> embedding(48, 16) -> mha(heads: 2, mask: causal) -> linear(48)
+}
+"""
+
+
+@pytest.mark.parametrize("target", ["portable", "ort-cpu"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "text", [SPEC, EXPERTS, LATENT, RECURRENT, ENCODED], ids=["dense", "experts", "latent", "recurrent", "encoder"]
+)
+def test_decoding_agrees_with_pytorch(text: str, dtype: str, target: str) -> None:
+    report = verify(load(text=text), **options(dtype=dtype, target=target, time=9))
+    assert report.agrees, report
+    assert report.no_decode is None
+    assert {n: d.shape[1] for n, d in report.decode.items()} == {"prefill": 5, "steps": 4, "left": 9, "right": 9}
+    assert all(0 <= d.relative <= report.tolerance for d in report.decode.values())
+
+
+@pytest.mark.parametrize("quantize", ["int4", "int8"])
+def test_decoding_reads_few_bits_as_they_are_meant(quantize: str) -> None:
+    """Also where a step keeps what keys and values are made from."""
+    for text in (EXPERTS, LATENT):
+        report = verify(load(text=text), **options(target="ort-cpu", quantize=quantize, tolerance=2e-5))
+        assert report.agrees, report
+        assert report.decode
+
+
+@pytest.mark.parametrize(("time", "batch"), [(1, 2), (2, 1), (3, 3), (20, 3)])
+def test_a_prompt_and_the_tokens_after_it(time: int, batch: int) -> None:
+    report = verify(load(text=SPEC), **options(time=time, batch=batch))
+    assert report.agrees
+    assert report.decode["prefill"].shape == [batch, time - time // 2, 64]
+    assert ("steps" in report.decode) == (time > 1)
+    assert ("left" in report.decode) == ("right" in report.decode) == (time > 2)
+
+
+@pytest.mark.parametrize("wrong", ["steps", "left", "right"])
+def test_a_wrong_step_disagrees(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from archdsl.lower.onnx.decoder import Decoder
+
+    right = Decoder.run
+
+    def run(self: Decoder, inputs: Any, chunks: Any, mask: Any = None) -> Any:
+        found = right(self, inputs, chunks, mask)
+        kind = "steps" if mask is None else "right" if mask[-1, 0] else "left"
+        if kind == wrong:
+            found[-1, -1] *= 1.5
+        return found
+
+    monkeypatch.setattr(Decoder, "run", run)
+    report = verify(load(text=SPEC), **options())
+    assert not report.agrees
+    assert {n for n, d in report.decode.items() if d.relative > report.tolerance} == {wrong}
+    assert all(d.relative <= report.tolerance for d in report.outputs.values())
+
+
+def test_what_does_not_decode_says_why() -> None:
+    whole = verify(load(text=LOOKING), **options())
+    assert whole.agrees
+    assert whole.decode == {}
+    assert whole.no_decode is not None
+    assert "step by step" in whole.no_decode
+    unasked = verify(load(text=SPEC), **options(decode=False))
+    assert (unasked.decode, unasked.no_decode) == ({}, inference.NOT_ASKED)
+    assert unasked.outputs == verify(load(text=SPEC), **options()).outputs
+
+
+def test_rows_that_a_model_does_not_take_are_not_padded() -> None:
+    report = verify(load(text=PARTED), **options(time=8))
+    assert report.agrees
+    assert list(report.decode) == ["prefill", "steps"]
 
 
 # --- the device -------------------------------------------------------------------------------------------------------
@@ -331,6 +462,7 @@ def test_compile_says_what_is_quantized(command: Run) -> None:
         "compile tiny.arch --to torch --store safetensors",
         "run tiny.arch --target ort-cpu",
         "run tiny.arch --quantize int4",
+        "run tiny.arch --no-decode",
         "run tiny.arch --backend onnx --device abacus",
         "run tiny.arch --backend onnx --dtype bfloat16",
         "run tiny.arch --backend onnx --quantize int4",
@@ -356,10 +488,16 @@ def test_run_in_onnxruntime(command: Run) -> None:
     assert report["inputs"] == {"tokens": {"dtype": "int64", "shape": [2, 5]}}
     assert report["outputs"] == {"output": {"dtype": "float32", "shape": [2, 5, 64]}}
     assert report["providers"] == ["CPUExecutionProvider"]
-    assert set(report["milliseconds"]) == {"write", "weights", "load", "first", "forward"}
+    whole = {"write", "weights", "load", "first", "forward"}
+    assert set(report["milliseconds"]) == {*whole, "prefill", "token"}
+    assert (report["prompt"], report["no_decode"]) == (3, None)
     status, out, _ = command("run tiny.arch --backend onnx")
     assert status == 0
     assert "float32 on cpu, target portable" in out
+    assert re.search(r"time  prefill  [\d.]+ ms, 16 tokens\ntime  token    [\d.]+ ms\n$", out)
+    status, out, _ = command("run tiny.arch --backend onnx --no-decode --json")
+    report = json.loads(out)
+    assert (status, set(report["milliseconds"]), report["prompt"]) == (0, whole, None)
 
 
 def test_verify_says_yes_or_no(command: Run) -> None:
@@ -370,6 +508,19 @@ def test_verify_says_yes_or_no(command: Run) -> None:
     report = json.loads(out)
     assert (status, err, report["agrees"]) == (1, "", False)
     assert report["outputs"]["output"]["shape"] == [2, 9, 64]
+    assert {n: d["shape"] for n, d in report["decode"].items()} == {
+        "prefill": [2, 5, 64],
+        "steps": [2, 4, 64],
+        "left": [2, 9, 64],
+        "right": [2, 9, 64],
+    }
+    assert report["no_decode"] is None
+    status, out, err = command("verify tiny.arch --time 9 --no-decode")
+    assert (status, "prefill" in out, "decoded" in out) == (0, False, False)
+    Path("looking.arch").write_text(LOOKING)
+    status, out, err = command("verify looking.arch --time 9")
+    assert (status, err) == (0, "")
+    assert "\nnot decoded: `looking` cannot be decoded step by step: " in out
     status, out, err = command("verify tiny.arch --time 9 --target ort-cpu --quantize int4")
     assert (status, err) == (0, "")
     assert "rounding" in out

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from archdsl.analyses.causality import prove
@@ -95,14 +96,20 @@ class Plan:
         return sorted(found, key=lambda c: c.layer)
 
 
-def plan(model: Model, *, latents: bool = True) -> Plan:
-    """How the model is taken step by step; without `latents`, keys and values themselves are always what is kept.
+def plan(model: Model) -> Plan:
+    """How the model is taken step by step.
 
     Raises ArchError E0504 where its output depends on later places, or an op has no step."""
     flat = flatten(model)
     time = _time(model, flat)
     _demand_causal(model)
-    return _Planner(model, flat, time).plan(latents)
+    return _Planner(model, flat, time).plan()
+
+
+@lru_cache(maxsize=4)
+def planned(model: Model) -> Plan:
+    """`plan`, made once for all who only read it; the last few are remembered."""
+    return plan(model)
 
 
 def has(size: Num, time: Symbol) -> bool:
@@ -204,7 +211,7 @@ class _Planner:
 
     # --- the step ---
 
-    def plan(self, latents: bool) -> Plan:
+    def plan(self) -> Plan:
         found = self.found
         for value in found.step.inputs:
             axes = self.axes(value)
@@ -217,8 +224,7 @@ class _Planner:
                 self.scan(node)
             elif self.axes(node.output):
                 found.placed.add(node.output)
-        if latents:
-            self.latent()
+        self.latent()
         return found
 
     def op(self, node: FlatOp) -> None:

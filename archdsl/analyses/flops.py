@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 
-from archdsl.analyses.decode import NEW, Form, Plan, plan
+from archdsl.analyses.decode import NEW, Form, Plan, planned
 from archdsl.analyses.pairs import count, looks_back, symbolic
 from archdsl.analyses.params import ParamsReport, calls
 from archdsl.analyses.params import estimate as count_parameters
@@ -302,13 +302,14 @@ class _Counter:
 
     def by_block(self, inference: Work, training: Work, convention: Convention) -> list[BlockFlops]:
         found: dict[int, BlockWork] = {**training.blocks, **inference.blocks}
-        order = [b for b in _callers_first(self.model.block) if b in found]
-        order += [b for b in found if b not in order]
+        aliases = _callers_first(self.model.block)
+        order = [b for b in aliases if b in found]
+        order += [b for b in found if b not in aliases]
         names = Counter(b.block.name for b in found.values())
         nothing = OpWork()
         rows = []
         for key in order:
-            block, alias = found[key].block, found[key].alias
+            block, alias = found[key].block, aliases.get(key, found[key].alias)
             once, step = (w.blocks[key].work if key in w.blocks else nothing for w in (inference, training))
             row = BlockFlops(
                 block=f"{block.name} ({alias})"
@@ -365,14 +366,19 @@ def formula(total: Total) -> str:
     return " + ".join([*([str(plain)] if plain != 0 or not terms else []), *terms])
 
 
-def _callers_first(root: Block) -> list[int]:
-    """Every block in order of appearance, breadth first."""
-    found: dict[int, None] = {}
+def _callers_first(root: Block) -> dict[int, str]:
+    """What every block is first called by, in order of appearance, breadth first."""
+    found = {id(root): ""}
     level = [root]
     while level:
-        found.update(dict.fromkeys(id(b) for b in level))
-        level = list({id(b): b for block in level for b, _, _ in calls(block) if id(b) not in found}.values())
-    return list(found)
+        inner = {}
+        for block in level:
+            for callee, _, alias in calls(block):
+                if id(callee) not in found:
+                    found[id(callee)] = alias
+                    inner[id(callee)] = callee
+        level = list(inner.values())
+    return found
 
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"==": operator.eq, "<=": operator.le}
@@ -424,7 +430,7 @@ def decode_work(model: Model) -> Total:
     keys and values of its result) is computed before the first step.
 
     Raises ArchError E0504 where there is no such step."""
-    return _Steps(plan(model, latents=False)).total
+    return _Steps(planned(model)).total
 
 
 class _Steps:

@@ -17,11 +17,11 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel
 
-from archdsl.analyses.decode import ALL, Cache, Plan, plan
-from archdsl.analyses.flops import EstimateReport
+from archdsl.analyses.decode import ALL, Cache, Plan, planned
+from archdsl.analyses.flops import EstimateReport, demand_sizes, sizes_at
 from archdsl.analyses.params import output_projections
 from archdsl.analyses.weights import weights as every_weight
-from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics import ArchError
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.flat import FlatNode, FlatOp, FlatScan
 from archdsl.ir.graph import BOOLEANS, INTEGERS, Model, Value, Weight
@@ -116,33 +116,25 @@ def with_memory(
     master_weights: bool = False,
 ) -> MemoryReport:
     """The report on a model with its memory, at the report's sizes. Errors as of `estimate`."""
-    flops = report.flops
-    memory = estimate(
-        model,
-        flops.sizes,
-        batch=flops.batch,
-        seq=flops.seq,
-        dtype=dtype,
-        optimizer=optimizer,
-        master_weights=master_weights,
-    )
+    sizes = {"batch": report.flops.batch, "seq": report.flops.seq}
+    memory = estimate(model, **sizes, dtype=dtype, optimizer=optimizer, master_weights=master_weights)
     return MemoryReport(**report.model_dump(), memory=memory)
 
 
 def estimate(
     model: Model,
-    sizes: Mapping[str, int],
     *,
-    batch: int,
-    seq: int,
+    batch: int = 1,
+    seq: int | None = None,
     dtype: Dtype = "float32",
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
 ) -> Memory:
-    """Count bytes. `sizes` are those that only the running model knows, as `archdsl.analyses.flops.sizes_at` makes them
-    of `batch` and `seq`.
+    """Count bytes. `seq` is 2,048 or the model's context, if less, where it is not given.
 
-    Raises ArchError E0503 where a tensor that a decoder keeps has no whole size at these lengths."""
+    Raises ArchError E0503 where the model has no sizes at these lengths."""
+    sizes = sizes_at(model, batch, seq)
+    demand_sizes(model, sizes)
     tensors = list(_tensors(model))
     weights = sum(t.times * t.numbers * BYTES[dtype] for t in tensors if t.weight.trained)
     buffers = sum(t.times * t.numbers * width(t.weight.dtype, dtype) for t in tensors if not t.weight.trained)
@@ -150,7 +142,7 @@ def estimate(
     optimizer_bytes = sum(s.bytes for s in states)
     kept: list[KeptMemory] | None
     try:
-        kept, reason = list(_kept(plan(model), sizes, dtype)), None
+        kept, reason = list(_kept(planned(model), sizes, dtype)), None
     except ArchError as problem:
         if problem.diagnostics[0].code != "E0504":
             raise
@@ -160,8 +152,8 @@ def estimate(
         algorithm=optimizer,
         master_weights=master_weights,
         batch=batch,
-        seq=seq,
-        sizes=dict(sizes),
+        seq=next((n for name, n in sizes.items() if name != "batch"), seq or 1),
+        sizes=sizes,
         weights=weights,
         buffers=buffers,
         gradients=weights,
@@ -382,13 +374,7 @@ def _once(steps: Plan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
 
 
 def _numbers(value: Value, sizes: Mapping[str, int]) -> int:
-    try:
-        return whole_at(elements(value.shape), dict(sizes))
-    except ValueError as problem:
-        shown = value.name or "a tensor"
-        raise error(
-            "E0503", f"`{shown}` has no whole size at these lengths: {problem}", help="give another `--seq`"
-        ) from None
+    return whole_at(elements(value.shape), dict(sizes))
 
 
 def _starred(path: str) -> str:

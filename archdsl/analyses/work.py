@@ -241,7 +241,7 @@ class _Walk:
             wanted = any(w.trained for w in node.weights) or any(
                 frame.wanting(v) and node.op.differentiates(node, i) for i, v in enumerate(node.inputs)
             )
-            wanted = wanted or any(self.call_made(c, (), frame) for c in node.blocks.values())
+            wanted = wanted or any(any(self.called(c, (False,), frame)) for c in node.blocks.values())
             for output in node.outputs:
                 frame.wants[output] = wanted and output.is_float
         elif isinstance(node, CallNode):
@@ -264,10 +264,6 @@ class _Walk:
         elif isinstance(node, WeightNode):
             found = (w for w in node.instance.node.weights if w.name == node.weight)
             frame.wants[node.output] = any(w.trained for w in found)
-
-    def call_made(self, call: CallNode, flags: tuple[bool, ...], frame: _Frame) -> bool:
-        """Whether the result of a primitive's own block wants a gradient whatever arrives."""
-        return any(self.called(call, flags or (False,) * len(call.block.graph.inputs), frame))
 
     def contexts(self, call: CallNode, frame: _Frame) -> tuple[bool, ...]:
         return tuple(not isinstance(c, Handle) and frame.wanting(c) for c in call.contexts)

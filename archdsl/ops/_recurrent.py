@@ -10,7 +10,6 @@ from archdsl.ir.dims import Shape, binary, num, sub
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, State, TorchScope, same
 from archdsl.ops._common import called, demand_like, demand_own_type, first_input, listed, number, own_but
-from archdsl.ops._onnx import with_kernel
 
 
 def recurrent_weights(call: Application, gates: int, suffix: str) -> Sequence[Weight]:
@@ -93,7 +92,8 @@ class Layer(Primitive):
 
     def run(self, node: OpNode, g: OnnxScope, x: Any, starts: Sequence[Any], lengths: Any) -> list[Any]:
         """All states [batch, time, hidden], and the last of each kind [batch, hidden]."""
-        x = g.Transpose(with_kernel(g, x), perm=[1, 0, 2])
+        # onnxruntime has no kernel in bfloat16, and on the CPU none in float16: it crashes where a matrix comes after.
+        x = g.Transpose(g.cast(x, "float32"), perm=[1, 0, 2])
         kind = g.dtype(x)
         inputs, states = (self.reordered(g, f"weight_{n}_l0", kind) for n in ("ih", "hh"))
         bias = None

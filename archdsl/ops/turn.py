@@ -44,7 +44,7 @@ class Turn(Primitive):
             y = g.Unsqueeze(y, [1])
         elif x.rank > 4:
             y = g.Reshape(y, [-1, x.shape[-3], g.dimension(y, -2), width])
-        rows = g.Shape(y, start=0, end=1)
+        rows = x.shape[0] if x.rank in (3, 4) else g.Shape(y, start=0, end=1)
 
         def halves() -> tuple[Any, Any]:
             """Cosines and sines: [batch, time, half]."""

@@ -16,7 +16,14 @@ from archdsl import torch_source
 from archdsl.cli import app
 from docs.pages import ROOT, Block, blocks, rewrite
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "onnx.md", ROOT / "docs" / "generate.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "tutorial.md",
+    ROOT / "docs" / "estimates.md",
+    ROOT / "docs" / "scaling.md",
+    ROOT / "docs" / "onnx.md",
+    ROOT / "docs" / "generate.md",
+]
 
 
 def output_of(command: str) -> str:

@@ -380,8 +380,8 @@ def _tensor_first(base: ir.Value, term: Any) -> list[Any]:
 
 
 def _told(name: str, value: Any) -> Any:
-    """An attribute, a list of whole numbers with its type: by itself onnx_ir would ask first whether the list is a graph
-    or a tensor, and that is a third of the time that adding a node takes."""
+    """An attribute; a list of whole numbers with its type. By itself onnx_ir would ask first whether the list is a
+    graph or a tensor, which is a third of the time that adding a node takes."""
     if isinstance(value, list | tuple) and value and all(isinstance(x, int) for x in value):
         return ir.AttrInt64s(name, value)
     return value

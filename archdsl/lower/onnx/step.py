@@ -128,9 +128,12 @@ class StepWriter(FormsWriter):
         outputs = [x]
         found = dict(self.presents)
         for name in (n for e in plan.entries() for n, _, _ in entries(e)):
-            y = builder.add("Identity", [found[name]])
+            kept = found[name]
+            # Itself under that name, where it can be: an `Identity` would copy the cache.
+            own = kept.producer() is not None and all(kept is not o for o in outputs)
+            y = kept if own else builder.add("Identity", [kept])
             y.name = builder.unique(f"present.{name}")
-            y.shape = found[name].shape
+            y.shape = kept.shape
             outputs.append(y)
         return self.finish(self.inputs, outputs)
 

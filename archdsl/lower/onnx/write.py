@@ -14,8 +14,9 @@ from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, Poly, Shape, Symbol
 from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten
 from archdsl.ir.graph import Model, Value
-from archdsl.lower.onnx.builder import CONTRIB, IR_VERSION, NAMES, OPSET, TYPES, Builder, Frame
+from archdsl.lower.onnx.builder import CONTRIB, IR_VERSION, OPSET, TYPES, Builder, Frame
 from archdsl.lower.onnx.fuse import fuse
+from archdsl.lower.onnx.heads import side_by_side
 from archdsl.lower.onnx.quantize import Quantized, Quantizer, settle
 from archdsl.lower.onnx.scope import NodeScope, scan
 from archdsl.lower.onnx.targets import TARGETS, Target
@@ -92,8 +93,8 @@ class Writer:
         self.transposed: dict[ir.Value, ir.Value] = {}
         self.quantizer: Quantizer | None = None
         self.expert: list[ir.Value | int] = []
-        """The index of the expert whose weights are read: in the body of the loop over experts a tensor, in the branches
-        of a few a number."""
+        """The index of the expert whose weights are read: a tensor in the body of the loop over experts, a number where
+        they stand one by one."""
         self.parts: dict[ir.Value, list[ir.Value]] = {}
         """Weights of few experts, each by itself."""
         self.elided: set[Value] = set()
@@ -116,7 +117,8 @@ class Writer:
 
     def finish(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Written:
         builder = self.builder
-        nodes = _live(fuse([*builder.prologue, *builder.main.nodes], self.target, builder.own), outputs)
+        nodes = side_by_side([*builder.prologue, *builder.main.nodes])
+        nodes = _live(fuse(nodes, self.target, builder.own), outputs)
         quantized: dict[str, Quantized] = self.quantizer.made if self.quantizer is not None else {}
         read = {id(x) for n in _all(nodes) for x in n.inputs if x is not None}
         weights = {path: x for path, x in self.weights.items() if id(x) in read}
@@ -413,8 +415,8 @@ class Writer:
     def experts(
         self, flat: FlatOp, name: str, rows: ir.Value, weights: ir.Value, chosen: ir.Value, count: Num
     ) -> ir.Value:
-        """Rows sorted by expert; the answers of the experts that have any, one by one or in a loop; these added by weight,
-        row by row."""
+        """Rows sorted by expert; the answers of the experts that have any, one by one or in a loop; these added by
+        weight, row by row."""
         builder, block = self.builder, flat.blocks[name]
         k = int(flat.node.active) if flat.node.active is not None else 1
         add = builder.add

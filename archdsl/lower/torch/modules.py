@@ -39,8 +39,8 @@ class Tensors(nn.Module):
 
 
 class Made(NamedTuple):
-    """A module that the turn of a loop makes: its step in the path of names, its constructor, whether it is a raw weight
-    (which has no text of its own, and may be read in several places), and whether that is a buffer."""
+    """A module that the turn of a loop makes: its step in the path of names, its constructor, whether it is a raw
+    weight (which has no text of its own, and may be read in several places), and whether that is a buffer."""
 
     name: str
     constructor: InitText

@@ -1,0 +1,216 @@
+"""Fits: the largest model there is within the budget, found without counting all of them."""
+
+import json
+from math import log
+
+import pytest
+from typer.testing import CliRunner
+
+import archdsl
+from archdsl.cli import app
+from archdsl.fit import fit
+
+TINY = """\
+block layer(heads) {
+  attention: mha(heads: heads)
+  mask:      causal
+  ffn:       mlp(hidden: 2 * width)
+}
+
+model tiny(layers = 2, heads = 2, width = 16) {
+  vocab:   64
+  context: 16
+  width:   width
+  blocks:  layers * layer(heads: heads)
+  head:    lm
+}
+"""
+# Layers come in threes.
+THREES = TINY.replace("  blocks:", '  assert layers % 3 == 0, "in threes"\n  blocks:').replace(
+    "layers = 2", "layers = 3"
+)
+EXPERTS = """\
+block layer(experts, hidden) {
+  attention: gqa(heads: 4, kv_heads: 2)
+  mask:      causal
+  ffn:       moe(experts: experts, top_k: 2, expert: swiglu(hidden: hidden), router: softmax_router)
+}
+
+model mixture(layers = 4, width = 64, experts = 8, expert_hidden = 128) {
+  vocab:   64
+  context: 16
+  width:   width
+  blocks:  layers * layer(experts: experts, hidden: expert_hidden)
+  norm:    rmsnorm
+  head:    lm
+}
+"""
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, arguments, prog_name="archdsl")
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def total(text: str, **settings: int) -> int | None:
+    try:
+        return archdsl.estimate(text=text, set=settings).params.total
+    except archdsl.ArchError:
+        return None
+
+
+@pytest.mark.parametrize("budget", [12_000, 50_000])
+@pytest.mark.parametrize("text", [TINY, THREES], ids=["tiny", "threes"])
+def test_one_size_is_the_largest(text: str, budget: int) -> None:
+    report = fit(text=text, vary=["layers"], params=budget)
+    counts = {n: total(text, layers=n) for n in range(1, 40)}
+    fitting = {n: count for n, count in counts.items() if count is not None and count <= budget}
+    assert report.varied == {"layers": max(fitting)}
+    assert report.parameters == fitting[max(fitting)]
+    assert (report.aspect, report.binding) == (None, "parameters")
+    assert report.used == report.parameters / budget
+
+
+@pytest.mark.parametrize("text", [TINY, THREES], ids=["tiny", "threes"])
+@pytest.mark.parametrize("budget", [50_000])
+def test_two_sizes_are_the_largest_of_all(text: str, budget: int) -> None:
+    aspect = archdsl.estimate(text=text).config["width"] / archdsl.estimate(text=text).config["layers"]
+    found = {}
+    for width in range(8, 65, 8):
+        for layers in range(1, 17):
+            if aspect / 2 <= width / layers <= aspect * 2:
+                count = total(text, width=width, layers=layers, heads=width // 8)
+                if count is not None and count <= budget:
+                    found[width, layers] = count
+    told = {"vary": ["layers", "width"], "params": budget, "multiple": {"width": 8}}
+    best = fit(text=text, slack=0.0, **told)  # type: ignore[arg-type]
+    assert best.parameters == max(found.values())
+    assert best.followed == {"heads": best.varied["width"] // 8}
+    for slack in (0.01, 0.1, 0.3):
+        near = fit(text=text, slack=slack, **told)  # type: ignore[arg-type]
+        assert near.parameters >= (1 - slack) * best.parameters
+        assert near.aspect is not None
+        assert best.aspect is not None
+        assert abs(log(near.aspect / aspect)) <= abs(log(best.aspect / aspect))
+
+
+def test_the_set_line_makes_the_model() -> None:
+    report = fit("llama3_8b", vary=["layers", "width"], params=1_300_000_000, set={"vocab": 32_000})
+    settings = dict(item.split("=") for item in report.set[1::2])
+    assert report.set[::2] == ["--set"] * len(settings)
+    made = archdsl.estimate("llama3_8b", set=settings)
+    assert made.params.total == report.parameters <= 1_300_000_000
+    assert made.config["vocab"] == 32_000
+    width, heads, kv_heads, hidden = (made.config[n] for n in ("width", "heads", "kv_heads", "hidden"))
+    assert (width % 128, hidden % 128, width / heads, heads % kv_heads) == (0, 0, 128, 0)
+    assert report.aspect_range == (64, 256)
+    assert report.parameters > 0.97 * 1_300_000_000
+
+
+def test_what_is_set_does_not_follow() -> None:
+    report = fit("llama3_8b", vary=["width"], params=8_000_000_000, set={"hidden": 1024, "kv_heads": 1, "layers": 4})
+    assert report.followed == {"heads": report.varied["width"] // 128}
+
+
+def test_of_two_budgets_one_binds() -> None:
+    sizes = archdsl.estimate(text=EXPERTS).params
+    wide = fit(text=EXPERTS, vary=["experts"], params=2 * sizes.total, active=2 * sizes.active)
+    assert (wide.binding, wide.active <= 2 * sizes.active) == ("parameters", True)
+    deep = fit(text=EXPERTS, vary=["layers"], params=10 * sizes.total, active=2 * sizes.active)
+    assert (deep.binding, deep.next[0].verdict) == ("active", "over active")
+    assert deep.active <= 2 * sizes.active < (deep.next[0].active or 0)
+    both = fit(
+        text=EXPERTS, vary=["layers", "width"], active=3 * sizes.active, multiple={"width": 16, "expert_hidden": 16}
+    )
+    assert both.followed == {"expert_hidden": 2 * both.varied["width"]}
+
+
+def test_the_next_sizes_say_what_stands_in_the_way() -> None:
+    report = fit(text=THREES, vary=["layers"], params=100_000)
+    assert [(n.verdict, n.parameters) for n in report.next] == [("impossible", None)]
+    narrow = fit(text=TINY, vary=["layers", "width"], params=100_000, multiple={"width": 8}, aspect=(8, 8), slack=0)
+    assert narrow.aspect == 8
+    assert {n.name: n.verdict for n in narrow.next} == {"width": "aspect", "layers": "aspect"}
+
+
+def test_it_is_deterministic_and_counts_few() -> None:
+    told = [fit("gpt2", vary=["layers", "width"], params=1_300_000_000) for _ in range(2)]
+    assert told[0] == told[1]
+    assert told[0].counted < 100
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ({"vary": ["layers"]}, "needs a budget"),
+        ({"vary": ["layers"], "params": 0}, "needs a budget"),
+        ({"vary": [], "params": 10**6}, "varies one or two"),
+        ({"vary": ["layers", "width", "heads"], "params": 10**6}, "varies one or two"),
+        ({"vary": ["layers", "layers"], "params": 10**6}, "varies one or two"),
+        ({"vary": ["depth"], "params": 10**6}, "no whole-number hyper-parameter `depth`"),
+        ({"vary": ["layers"], "params": 10**6, "multiple": {"wide": 2}}, "no whole-number hyper-parameter `wide`"),
+        ({"vary": ["layers"], "params": 10**6, "multiple": {"width": 0}}, "a multiple of 1 or more"),
+        ({"vary": ["layers"], "params": 10**6, "set": {"layers": 2}}, "both varied and set"),
+        ({"vary": ["layers"], "params": 10**6, "aspect": (1, 2)}, "needs two sizes"),
+        ({"vary": ["layers", "width"], "params": 10**6, "aspect": (2, 1)}, "no aspect ratio lies in"),
+        ({"vary": ["layers"], "params": 100}, "nothing fits: the smallest model, layers = 1, has"),
+        ({"vary": ["layers", "width"], "params": 100}, "nothing fits: the smallest model"),
+        ({"vary": ["heads"], "params": 10**6}, "does not grow with `heads`"),
+    ],
+)
+def test_questions_without_an_answer(question: dict[str, object], said: str) -> None:
+    with pytest.raises(archdsl.ArchError) as raised:
+        fit(text=TINY, **question)  # type: ignore[arg-type]
+    (found,) = raised.value.diagnostics
+    assert found.code == "E0505"
+    assert said in found.message
+    assert found.help
+
+
+@pytest.mark.parametrize("vary", [["layers"], ["layers", "width"]])
+def test_where_no_size_makes_a_model(vary: list[str]) -> None:
+    only = TINY.replace("  blocks:", "  assert layers % 5 == 2\n  blocks:")
+    with pytest.raises(archdsl.ArchError, match=r"no size of `layers`.* makes a model") as raised:
+        fit(text=only, vary=vary, params=10**6, multiple={"layers": 5})
+    assert raised.value.diagnostics[0].code == "E0505"
+
+
+def test_a_wrong_spec_is_told_as_it_is() -> None:
+    with pytest.raises(archdsl.ArchError) as raised:
+        fit(text=TINY.replace("mha", "mah"), vary=["layers"], params=10**6)
+    assert [d.code for d in raised.value.diagnostics] == ["E0206"]
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_command_prints_a_set_line_that_can_be_used() -> None:
+    status, out = run("fit", "gpt2", "--params", "350M", "--vary", "layers,width")
+    assert status == 0
+    line = out.splitlines()[1]
+    report = json.loads(run("fit", "gpt2", "--params", "350_000_000", "--vary", "layers,width", "--json")[1])
+    assert line.split() == report["set"]
+    again = json.loads(run("estimate", "gpt2", *line.split(), "--json")[1])
+    assert again["params"]["total"] == report["parameters"] <= 350_000_000
+    assert f"{report['parameters']:,}" in out
+    assert "too many parameters" in out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--params", "many"),
+        ("--params", "-1B"),
+        ("--params", "1Q"),
+        ("--params", "1B", "--multiple", "width"),
+        ("--params", "1B", "--multiple", "width=0"),
+        ("--params", "1B", "--aspect", "wide"),
+        ("--params", "1B", "--aspect", "3..2"),
+        ("--params", "1B", "--slack", "0.9"),
+        ("--params", "1K"),
+    ],
+)
+def test_command_refuses(options: tuple[str, ...]) -> None:
+    assert run("fit", "gpt2", "--vary", "layers,width", *options)[0] == 2
