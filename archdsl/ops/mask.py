@@ -112,7 +112,7 @@ class MaskTensor(Primitive):
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
         same_axis = queries.value == keys.value
         writer = Writer(node, e, same_axis, tensors)
-        if any(leaf.rule not in ("keys", "queries", "same", "padding", "documents", "full") for leaf in mask.leaves()):
+        if any(leaf.rule not in ("keys", "queries", "same", "padding", "documents") for leaf in mask.leaves()):
             if not mask.reads_queries:
                 writer.key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})[None, :]")
             elif same_axis:
