@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from decode_tools import differences
+from ops.test_contract import CASES, changed, compiled, inputs_of, outputs_of, perturbed, sampled
 
 import archdsl
 from archdsl.analyses.decode import _own, plan
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import Example, Primitive
 from archdsl.ops import registry
-from decode_tools import differences
-from ops.test_contract import CASES, changed, compiled, inputs_of, outputs_of, perturbed, sampled
 
 
 @pytest.mark.parametrize(("name", "example"), CASES)

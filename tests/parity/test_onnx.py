@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from decode_tools import differences, first_output, inputs_for, module_of
+from onnx_tools import distance, onnx_bytes, run
 
 import archdsl
 from archdsl.analyses.decode import plan
 from archdsl.diagnostics import ArchError
 from archdsl.ir.program import models
-from decode_tools import differences, first_output, inputs_for, module_of
-from onnx_tools import distance, onnx_bytes, run
 
 HERE = Path(__file__).parent
 CASES = [
@@ -21,6 +22,11 @@ CASES = [
     for name in models(archdsl.api.module_of(archdsl.api.find_spec(path)))
 ]
 each_case = pytest.mark.parametrize(("path", "name"), CASES, ids=[f"{p.stem}-{n}" for p, n in CASES])
+NOT_STEPPED = {
+    *("albert", "axial", "bert", "clip", "conformer", "convnext", "deberta", "dinov2", "dit", "electra", "fnet"),
+    *("funnel", "hierarchical", "modernbert", "perceiver", "roberta", "swin", "unet", "vae", "vit", "xlnet"),
+}
+"""Those whose places see later ones, or whose output follows no sequence."""
 SIZES = {"batch": 2, "time": 8, "frames": 8}
 
 pytestmark = pytest.mark.slow
@@ -32,20 +38,16 @@ def test_onnxruntime_gives_what_pytorch_gives(path: Path, name: str) -> None:
     module = module_of(model)
     inputs = inputs_for(model, SIZES)
     found = run(onnx_bytes(model, module), inputs)
-    import torch
-
     assert distance(found[0], torch.from_numpy(first_output(module, inputs))) < 1e-4
 
 
 @each_case
 @pytest.mark.parametrize("target", ["portable", "ort-cpu"])
 def test_decoding_gives_what_the_whole_gives(path: Path, name: str, target: str) -> None:
-    """What decodes at all is told by `plan`: the test of the zoo says which must."""
     model = archdsl.load(path, model=name)
-    try:
-        plan(model)
-    except ArchError as problem:
-        assert {d.code for d in problem.diagnostics} == {"E0504"}
+    if path.stem in NOT_STEPPED:
+        with pytest.raises(ArchError, match="E0504"):
+            plan(model)
         return
     # GroupQueryAttention takes several rows one token at a time, once there are any before.
     chunks = (4, 1, 1, 2) if target == "portable" else (4, 1, 1, 1)

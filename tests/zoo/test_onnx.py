@@ -1,4 +1,4 @@
-"""Every model of the zoo, scaled down, in onnxruntime: the whole sequence at once, and step by step where it decodes."""
+"""Every model of the zoo, scaled down, in onnxruntime: the whole sequence at once, and step by step if it decodes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 
 import pytest
 import torch
-
-from archdsl.diagnostics import ArchError
 from decode_tools import differences
 from onnx_tools import distance, onnx_bytes, run
+
+from archdsl.diagnostics import ArchError
 from zoo.tiny import graph, inputs, module, tables
 
 TOLERANCE = 1e-4
