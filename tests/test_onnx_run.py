@@ -172,6 +172,15 @@ def test_few_experts_stand_one_by_one_and_many_in_a_loop() -> None:
     assert {"Loop"} == operators(MANY) & {"If", "Loop"}
 
 
+@pytest.mark.parametrize("target", ["portable", "ort-cpu"])
+def test_heads_stay_where_they_are(target: str) -> None:
+    nodes = list(write(load(text=SPEC), target=target).model.graph)
+    moved = [n for n in nodes if n.op_type == "Transpose" and len(n.attributes["perm"].value) == 4]
+    assert not moved
+    assert all(n.attributes["num_heads"].value in (2, 4) for n in nodes if n.op_type == "RotaryEmbedding")
+    assert sum(n.op_type == "RotaryEmbedding" for n in nodes) == 2 * 2
+
+
 def test_a_step_copies_no_cache() -> None:
     graph = write_steps(load(text=SPEC))["model"].model.graph
     kept = [x for x in graph.outputs if x.name.startswith("present.")]
