@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != Path(__file__).resolve().parent]
 
 import argparse
+import contextlib
 import gc
 import importlib.util
 import json
@@ -222,9 +223,10 @@ class Bench:
 
     def export(self, module: nn.Module, given: tuple[Any, ...], shapes: Any) -> Any:
         try:
-            return torch.onnx.export(
-                module, given, dynamo=True, dynamic_shapes=shapes, opset_version=OPSET, verbose=False
-            )
+            with contextlib.redirect_stdout(sys.stderr):  # it tells of its progress, and ours may be JSON
+                return torch.onnx.export(
+                    module, given, dynamo=True, dynamic_shapes=shapes, opset_version=OPSET, verbose=False
+                )
         except Exception as problem:  # whatever the exporter raises: the others are measured all the same
             self.fail("exported", problem)
             return None
