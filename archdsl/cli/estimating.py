@@ -1,0 +1,270 @@
+"""Commands that count: estimate, sweep, fit, scaling, hardware."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json
+from archdsl.cli.options import JsonOption, NoncausalOption, SetOption, SpecArgument, load_model, settings_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from archdsl.analyses.memory import MemoryReport
+
+
+@command("estimate")
+def estimate(
+    spec: SpecArgument,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="FLOPs for so many sequences (1).")] = None,
+    seq: Annotated[
+        int | None, typer.Option("--seq", min=1, help="FLOPs for sequences of that length (2,048 or the context).")
+    ] = None,
+    flops: Annotated[
+        Literal["exact", "dense", "megatron", "palm", "kaplan", "all"] | None,
+        typer.Option("--flops", help="The convention by which FLOPs are told; all of them side by side."),
+    ] = None,
+    tokens_per_second: Annotated[
+        float | None, typer.Option("--tokens-per-second", min=1e-9, help="With --peak: how much of it is used.")
+    ] = None,
+    peak: Annotated[
+        float | None, typer.Option("--peak", min=1.0, help="FLOP/s of all devices together: 989e12.")
+    ] = None,
+    recompute: Annotated[
+        Literal["none", "selective", "full"],
+        typer.Option("--recompute", help="What the backward computes again: nothing, attention's core, every layer."),
+    ] = "none",
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option("--dtype", help="Memory with weights and activations of that type (float32)."),
+    ] = None,
+    optimizer: Annotated[
+        Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"] | None,
+        typer.Option("--optimizer", help="Memory with the states of that optimizer (adamw)."),
+    ] = None,
+    master_weights: Annotated[
+        bool, typer.Option("--master-weights", help="Memory with a float32 copy of weights that are of another type.")
+    ] = False,
+    json: JsonOption = False,
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> None:
+    """Count parameters exactly (total, without embeddings, active for each token, by block), FLOPs, and bytes of
+    memory."""
+    from archdsl.views import flops_view, memory_view, params_view
+
+    if (tokens_per_second is None) != (peak is None):
+        raise typer.BadParameter("they go together", param_hint="'--tokens-per-second' / '--peak'")
+    model = load_model(spec, set, allow_noncausal)
+    memory = dtype is not None or optimizer is not None or master_weights
+    told = any((batch, seq, flops, peak, recompute != "none"))
+    if not json and not memory and not told:
+        from archdsl.analyses.params import estimate as count
+
+        print_or_json(count(model), params_view, json=False)
+        return
+    from archdsl.analyses.flops import estimate as count_all
+    from archdsl.analyses.memory import with_memory
+
+    counted = count_all(
+        model,
+        batch=batch or 1,
+        seq=seq,
+        convention="exact" if flops is None or flops == "all" else flops,
+        tokens_per_second=tokens_per_second,
+        peak=peak,
+        recompute=recompute,
+    )
+    report = with_memory(
+        counted, model, dtype=dtype or "float32", optimizer=optimizer or "adamw", master_weights=master_weights
+    )
+
+    def view(report: MemoryReport) -> Iterator[RenderableType]:
+        yield from params_view(report, blocks=False)
+        if told:
+            yield ""
+            yield from flops_view(report, side_by_side=flops == "all")
+        if memory:
+            yield ""
+            yield from memory_view(report)
+
+    print_or_json(report, view, json)
+
+
+@command("sweep")
+def sweep(
+    spec: SpecArgument,
+    set: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUES",
+            help="6,12,24 or 512..4096:512 or 512..4096*2 (repeatable): all combinations are counted.",
+        ),
+    ],
+    seq: Annotated[
+        int | None, typer.Option("--seq", min=1, help="FLOPs for sequences of that length (2,048 or the context).")
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Rows of exact numbers on standard output.")] = False,
+    json: JsonOption = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw it too: .svg, .png or .html (needs matplotlib).")
+    ] = None,
+    y: Annotated[
+        Literal["parameters", "non_embedding", "active", "ratio", "forward_per_token", "training_per_token"],
+        typer.Option("--y", help="With --plot: what is drawn."),
+    ] = "parameters",
+    allow_noncausal: NoncausalOption = False,
+) -> int:
+    """Count a spec at many settings: parameters and FLOPs for each token; impossible settings are rows that say why."""
+    from archdsl.plots import demand_plots, plot_sweep
+    from archdsl.sweep import sweep as count_all
+    from archdsl.views import counting, sweep_csv, sweep_view
+
+    if csv and json:
+        raise typer.BadParameter("choose one", param_hint="'--csv' / '--json'")
+    if plot is not None:
+        demand_plots(plot)
+    elif y != "parameters":
+        raise typer.BadParameter("it goes with --plot", param_hint="'--y'")
+    with counting("counting") as progress:
+        report = count_all(spec, set=settings_of(set), seq=seq, allow_noncausal=allow_noncausal, progress=progress)
+    if csv:
+        sys.stdout.write(sweep_csv(report))
+    else:
+        print_or_json(report, sweep_view, json)
+    if plot is not None:
+        plot_sweep(report, plot, y)
+    return FINE if any(row.parameters is not None for row in report.rows) else WRONG_SPEC
+
+
+@command("fit")
+def fit(
+    spec: SpecArgument,
+    vary: Annotated[
+        str, typer.Option("--vary", metavar="NAME,NAME", help="One or two hyper-parameters that are whole numbers.")
+    ],
+    params: Annotated[
+        str | None, typer.Option("--params", metavar="N", help="At most so many parameters: 1.3B, 350M.")
+    ] = None,
+    active: Annotated[
+        str | None, typer.Option("--active", metavar="N", help="At most so many active for each token.")
+    ] = None,
+    multiple: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--multiple",
+            metavar="NAME=N",
+            help="What a size is a multiple of: width=128 (the default), … (repeatable).",
+        ),
+    ] = None,
+    aspect: Annotated[
+        str | None,
+        typer.Option("--aspect", metavar="LOW..HIGH", help="Width / layers; half to twice the spec's by default."),
+    ] = None,
+    slack: Annotated[
+        float,
+        typer.Option(
+            "--slack", min=0.0, max=0.5, help="So much less than the largest may be taken for a better aspect."
+        ),
+    ] = 0.01,
+    json: JsonOption = False,
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> None:
+    """The largest model within a budget: sizes are varied in multiples that run fast, and head_dim is kept."""
+    from archdsl.fit import fit as largest
+    from archdsl.views import counting, fit_view
+
+    if params is None and active is None:
+        raise typer.BadParameter("give one of them, or both", param_hint="'--params' / '--active'")
+    multiples = {}
+    for item in multiple or ():
+        name, _, number = item.partition("=")
+        if not name.strip() or not number.strip().isdecimal() or int(number) < 1:
+            raise typer.BadParameter(f"write it as name=128, not {item!r}", param_hint="'--multiple'")
+        multiples[name.strip()] = int(number)
+    with counting("fitting") as progress:
+        report = largest(
+            spec,
+            vary=[name.strip() for name in vary.split(",") if name.strip()],
+            params=None if params is None else int(_amount(params, "--params")),
+            active=None if active is None else int(_amount(active, "--active")),
+            multiple=multiples,
+            aspect=_between(aspect),
+            slack=slack,
+            set=settings_of(set),
+            allow_noncausal=allow_noncausal,
+            progress=progress,
+        )
+    print_or_json(report, fit_view, json)
+
+
+def _amount(text: str, option: str) -> Decimal:
+    """A positive number, with a unit if it likes: 1.3B, 350M, 1_000_000, 5.76e23."""
+    units = {"": 0, "K": 3, "M": 6, "B": 9, "T": 12}
+    number = text.strip().replace("_", "")
+    unit = number[-1:].upper() if number[-1:].isalpha() else ""
+    try:
+        found = Decimal(number[: len(number) - len(unit)]).scaleb(units[unit])
+        if not found.is_finite() or found <= 0 or found > Decimal("1e40"):
+            raise ValueError
+    except (KeyError, ValueError, ArithmeticError):
+        raise typer.BadParameter(f"write it as 1.3B or 1300000000, not {text!r}", param_hint=f"'{option}'") from None
+    return found
+
+
+def _between(text: str | None) -> tuple[float, float] | None:
+    """Two numbers: `64..128`."""
+    if text is None:
+        return None
+    low, dots, high = text.partition("..")
+    try:
+        found = float(low), float(high if dots else low)
+        if not 0 < found[0] <= found[1] < float("inf"):
+            raise ValueError
+    except ValueError:
+        raise typer.BadParameter(f"write it as 64..128, not {text!r}", param_hint="'--aspect'") from None
+    return found
+
+
+@command("scaling")
+def scaling(
+    flops: Annotated[str | None, typer.Option("--flops", metavar="N", help="Training compute: 5.76e23.")] = None,
+    params: Annotated[str | None, typer.Option("--params", metavar="N", help="Parameters: 70B.")] = None,
+    tokens: Annotated[str | None, typer.Option("--tokens", metavar="N", help="Training tokens: 1.4T.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Scaling laws: the best parameters and tokens for a budget, and the loss to expect; of two numbers, that run."""
+    from archdsl.analyses.scaling import report as ask
+    from archdsl.views import scaling_view
+
+    told = {"--flops": flops, "--params": params, "--tokens": tokens}
+    given = {option[2:]: float(_amount(text, option)) for option, text in told.items() if text is not None}
+    if not 1 <= len(given) <= 2:
+        hint = "'--flops' / '--params' / '--tokens'"
+        raise typer.BadParameter("give one of them, or two; the third follows", param_hint=hint)
+    found = ask(**given)
+    print_or_json(found, scaling_view, json)
+
+
+@command("hardware")
+def hardware(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="DEVICE", help="Names of devices, or files .json of your own; all that are known."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """List accelerators: memory, bandwidth, dense peaks by type, links, watts, and where the figures are from."""
+    from archdsl.hardware import chosen
+    from archdsl.views import hardware_view
+
+    report = chosen(names or ())
+    print_or_json(report, hardware_view, json)

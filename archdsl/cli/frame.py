@@ -1,0 +1,177 @@
+"""What is around every command: the process, exit statuses, diagnostics."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar
+
+import typer
+
+from archdsl.diagnostics import ArchError, Diagnostic
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.console import RenderableType
+
+P = ParamSpec("P")
+R = TypeVar("R", bound="BaseModel")
+
+FINE, WRONG_SPEC, WRONG_CALL, INTERNAL, INTERRUPTED, NO_READER = 0, 1, 2, 70, 130, 141
+RARELY = 100_000
+"""New objects between two searches for cycles: a graph is many objects that all live to the end of the command."""
+
+app = typer.Typer(
+    help="Check, count, compile and run sequence-model architectures written in .arch files.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+# --- the frame around every command -----------------------------------------------------------------------------------
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    gc.set_threshold(RARELY)
+    try:
+        app(prog_name="archdsl")
+    except KeyboardInterrupt:
+        say("interrupted")
+        raise SystemExit(INTERRUPTED) from None
+    except BrokenPipeError:
+        _silence()
+        raise SystemExit(NO_READER) from None
+    raise SystemExit(FINE)
+
+
+def command(name: str) -> Callable[[Callable[P, int | None]], Callable[P, None]]:
+    """Register a command. Whatever goes wrong in it ends in a diagnostic or in one line, and in an exit status."""
+
+    def register(function: Callable[P, int | None]) -> Callable[P, None]:
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+            raise typer.Exit(_status(lambda: function(*args, **kwargs)))
+
+        return app.command(name)(guarded)
+
+    return register
+
+
+def _status(work: Callable[[], int | None]) -> int:
+    try:
+        status = work() or FINE
+        sys.stdout.flush()
+        return status
+    except ArchError as problem:
+        show_diagnostics(problem.diagnostics)
+        return blame(problem.diagnostics)
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _silence()
+        return NO_READER
+    except typer.Exit as done:
+        return done.exit_code
+    except OSError as problem:
+        if _debug():
+            raise
+        about = f"{problem.filename}: " if problem.filename else ""
+        say(f"error: {about}{problem.strerror or problem}")
+        _silence()
+        return WRONG_CALL
+    except Exception as problem:
+        if _debug() or isinstance(problem, _usage_errors()):
+            raise
+        say(f"internal error: {type(problem).__name__}: {_one_line(problem)}")
+        say("please report it with the spec; ARCHDSL_DEBUG=1 shows where it happened")
+        return INTERNAL
+
+
+def _usage_errors() -> tuple[type[BaseException], ...]:
+    """What typer itself reports, with exit status 2."""
+    return tuple(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+def _one_line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())[:300]
+
+
+def print_or_json(report: R, view: Callable[[R], Iterable[RenderableType]], json: bool) -> None:
+    """Print a report: as one JSON object, or the way people like to read it."""
+    if json:
+        sys.stdout.write(report.model_dump_json(indent=2) + "\n")
+        return
+    from archdsl.views import print_report
+
+    print_report(*view(report))
+
+
+def say(line: str) -> None:
+    print(f"archdsl: {line}", file=sys.stderr)
+
+
+def _silence() -> None:
+    """Nobody reads standard output any more, or it cannot be written: what is left in its buffer must not be tried
+    again."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _debug() -> bool:
+    return os.environ.get("ARCHDSL_DEBUG", "") not in ("", "0")
+
+
+def color(stream: object) -> bool:
+    isatty = getattr(stream, "isatty", None)
+    return bool(isatty and isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def show_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
+    from archdsl.render import render_text
+
+    sys.stdout.flush()
+    sys.stderr.write(render_text(diagnostics, color(sys.stderr)))
+
+
+def blame(diagnostics: Iterable[Diagnostic]) -> int:
+    """Whether the spec is wrong or the command line: a file that is not there, a model that no file has, a `--set` that
+    says nothing."""
+    for d in diagnostics:
+        if d.span is None and d.code in (
+            "E0108",
+            "E0210",
+            "E0206",
+            "E0501",
+            "E0502",
+            "E0503",
+            "E0504",
+            "E0505",
+            "E0506",
+            "E0507",
+        ):
+            return WRONG_CALL
+        if d.span is not None and d.span.source.name == "--set":
+            return WRONG_CALL
+    return WRONG_SPEC if any(d.is_error for d in diagnostics) else FINE
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an internal error happened.")] = False,
+) -> None:
+    if debug:
+        os.environ["ARCHDSL_DEBUG"] = "1"
+    if version:
+        from archdsl import __version__
+
+        print(f"archdsl {__version__}")
+        raise typer.Exit
