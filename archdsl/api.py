@@ -4,7 +4,7 @@ asked."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from archdsl.ir.graph import Model
     from archdsl.ir.program import Module
     from archdsl.lower.onnx.store import OnnxFiles
+    from archdsl.lower.torch.extras import Checkpoint
     from archdsl.source import Source
 
 Settings = Mapping[str, "str | int | float | bool"]
@@ -309,12 +310,21 @@ def torch_source(
     model: str | None = None,
     set: Settings | None = None,
     allow_noncausal: bool = False,
+    sections: Collection[str] = (),
+    checkpoint: Checkpoint = "none",
 ) -> str:
-    """The model as one PyTorch file that imports only the standard library and torch. Loads no torch. Arguments and
-    errors as for `load`."""
-    from archdsl.lower.torch import emit
+    """The model as one PyTorch file that imports only the standard library and torch. Loads no torch. `sections` are
+    parts beside the plain model; `checkpoint` says what the backward pass computes again. Arguments and errors as for
+    `load`; E0508 for a section that there is not."""
+    from archdsl.lower.torch import Extras, emit
+    from archdsl.lower.torch.extras import NAMES
 
-    return emit(load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal))
+    for name in sections:
+        if name not in NAMES:
+            help_ = did_you_mean(name, NAMES) or f"there are {', '.join(NAMES)}"
+            raise error("E0508", f"an emitted file has no section `{name}`", help=help_)
+    extras = Extras(frozenset(n for n in NAMES if n in sections), checkpoint)
+    return emit(load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal), extras)
 
 
 def to_torch(
@@ -339,12 +349,20 @@ def module_from(model: Model) -> nn.Module:
     return module
 
 
-def source_for(spec: str | Path, to: str, *, set: Settings | None = None, allow_noncausal: bool = False) -> str:
+def source_for(
+    spec: str | Path,
+    to: str,
+    *,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+    sections: Collection[str] = (),
+    checkpoint: Checkpoint = "none",
+) -> str:
     """The spec compiled to a back end, as text. Raises ArchError: E0501 for one that there is not."""
     if to != "torch":
         help_ = "`--to torch` writes one PyTorch file, `--to onnx` a graph"
         raise error("E0501", f"there is no lowering to `{to}`", help=did_you_mean(to, ["torch", "onnx"]) or help_)
-    return torch_source(spec, set=set, allow_noncausal=allow_noncausal)
+    return torch_source(spec, set=set, allow_noncausal=allow_noncausal, sections=sections, checkpoint=checkpoint)
 
 
 def draw_weights(

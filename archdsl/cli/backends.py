@@ -73,6 +73,14 @@ def compile_(
             "--pad-token-id", metavar="N", min=0, help="With --decode: fills a batch; what ends a text, or 0."
         ),
     ] = None,
+    with_: Annotated[
+        str | None,
+        typer.Option("--with", metavar="SECTION,…", help="PyTorch: more in the file: generate, loss, parallel."),
+    ] = None,
+    checkpoint: Annotated[
+        Literal["none", "selective", "full"],
+        typer.Option("--checkpoint", help="PyTorch: what the backward computes again: attention's core, every layer."),
+    ] = "none",
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
@@ -84,12 +92,20 @@ def compile_(
 
         only_with(context, "--to onnx", "dtype", "target", "quantize", "keep", "weights", "seed", "store", "decode")
         only_with(context, "--to onnx --decode", *tokens)
-        text = source_for(spec, to, set=settings_of(set), allow_noncausal=allow_noncausal)
+        text = source_for(
+            spec,
+            to,
+            set=settings_of(set),
+            allow_noncausal=allow_noncausal,
+            sections=[name.strip() for name in (with_ or "").split(",") if name.strip()],
+            checkpoint=checkpoint,
+        )
         if output is None or output == "-":
             sys.stdout.write(text)
         else:
             write_text(Path(output), text)
         return
+    only_with(context, "--to torch", "with_", "checkpoint")
     from archdsl.api import onnx_from
     from archdsl.diagnostics import error
     from archdsl.views import drawing, files_view

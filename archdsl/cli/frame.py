@@ -156,6 +156,7 @@ def blame(diagnostics: Iterable[Diagnostic]) -> int:
             "E0505",
             "E0506",
             "E0507",
+            "E0508",
         ):
             return WRONG_CALL
         if d.span is not None and d.span.source.name == "--set":

@@ -53,7 +53,7 @@ def only_with(context: typer.Context, option: str, *names: str) -> None:
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"it goes with {option}", param_hint=f"'--{name.replace('_', '-')}'")
+            raise typer.BadParameter(f"it goes with {option}", param_hint=f"'--{name.strip('_').replace('_', '-')}'")
 
 
 DtypeOption = Annotated[

@@ -7,20 +7,23 @@ an argument; and the text is written for good.  Structure is resolved here: no f
 
 `block` writes one block, with `locals` for its local names, `numbers` for sizes and `modules` for what `__init__`
 makes; `loops`, `scan` and `conditions` write the nodes with graphs inside; `scope` is what ops write themselves
-through.  `classes` groups blocks into classes, `file` lays the classes out.
+through.  `classes` groups blocks into classes, `file` lays the classes out, with `imports` above them; `extras` are the sections
+that a file may have beside the plain model.
 """
 
 from __future__ import annotations
 
 from archdsl.ir.graph import Model
+from archdsl.lower.torch.extras import PLAIN, Extras
 from archdsl.lower.torch.file import FileWriter
 
-__all__ = ["emit"]
+__all__ = ["PLAIN", "Extras", "emit"]
 
 
-def emit(model: Model) -> str:
+def emit(model: Model, extras: Extras = PLAIN) -> str:
     """The model as one Python file that imports the standard library and torch only.
 
-    Class of the model: `class_name(model.name)`; its `Config` holds the spec's own numbers.
+    Class of the model: `class_name(model.name)`; its `Config` holds the spec's own numbers.  `extras` adds sections
+    beside the plain model.
     """
-    return FileWriter(model).write()
+    return FileWriter(model, extras).write()

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from textwrap import wrap
+from textwrap import indent, wrap
 
 from archdsl.analyses.params import total
 from archdsl.ir import dims
@@ -19,6 +19,8 @@ from archdsl.ir.op import ATOM
 from archdsl.lower.python import WIDTH, formatted, local_name
 from archdsl.lower.torch.block import BlockWriter
 from archdsl.lower.torch.classes import Classes, FinalResolver, default, is_dynamic
+from archdsl.lower.torch.extras import PLAIN, Extras, Section, sections
+from archdsl.lower.torch.imports import imports
 from archdsl.lower.torch.reading import block_tensors
 from archdsl.lower.torch.text import NAME_TOKEN, NUMBER, Line, argument, first_sentence, in_forward, quoted
 from archdsl.lower.torch.written import Group, Written
@@ -28,20 +30,26 @@ from archdsl.version import __version__
 class FileWriter:
     """Writes one model's file."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, extras: Extras = PLAIN) -> None:
         self.model = model
+        self.extras = extras
         self.classes = Classes(model)
+        self.sections: list[Section] = []
 
     def write(self) -> str:
         self.classes.settle()
+        self.sections = sections(self, self.extras)
         helpers: dict[str, str] = {}
         early: set[str] = set()
         for written in self.classes.written():
             early |= written.early
             for name, source in written.helpers.items():
                 helpers.setdefault(name, source.strip())
+        for section in self.sections:
+            helpers |= section.helpers()
         texts = [self._class(g) for g in self.classes.groups]
-        body = "\n\n\n".join([self._config(), *in_order(helpers, early), *texts, self._root_class()])
+        below = [text.strip() for section in self.sections for text in section.functions()]
+        body = "\n\n\n".join([self._config(), *in_order(helpers, early), *texts, self._root_class(), *below])
         return formatted(f"{self._header(body)}\n\n\n{body}\n")
 
     # --- top of the file ---
@@ -51,18 +59,8 @@ class FileWriter:
         title = first_sentence(model.doc) or f"{model.name}."
         digest = hashlib.sha256(model.source_text.encode()).hexdigest()[:12]
         made = f"{total(model):,} parameters. Made by archdsl {__version__} from {model.source_name} ({digest}):"
-        command = f"archdsl compile {model.source_name}:{model.name} --to torch"
-        standard = ["import math"] if re.search(r"\bmath\.", body) else []
-        if "Iterable[" in body:
-            standard.append("from collections.abc import Iterable")
-        standard.append("from dataclasses import dataclass")
-        if "NamedTuple" in body:
-            standard.append("from typing import NamedTuple")
-        torch = ["import torch"] if re.search(r"(?<![\w.])torch\.", body) else []
-        if re.search(r"\bF\.", body):
-            torch.append("import torch.nn.functional as F")
-        torch.append("from torch import Tensor, nn")
-        return "\n".join([f'"""{quoted(title)}', "", made, f"    {command}", '"""', "", *standard, "", *torch])
+        command = f"archdsl compile {model.source_name}:{model.name} --to torch{self.extras.options}"
+        return "\n".join([f'"""{quoted(title)}', "", made, f"    {command}", '"""', "", *imports(body)])
 
     def _config(self) -> str:
         lines = ["@dataclass(frozen=True)", "class Config:"]
@@ -112,7 +110,8 @@ class FileWriter:
         if any("self.config" in text for text in method):
             lines.append("        self.config = config")
         lines += [f"        {text}" for text in (*init.asserts, *init.modules)]
-        return "\n".join([*lines, "", *method])
+        added = [text for section in self.sections for text in section.methods()]
+        return "\n".join([*lines, "", *method, *(f"\n{indent(text.strip(), '    ')}" for text in added)])
 
     def _parameters(self, group: Group) -> list[str]:
         """Of the constructor; those with a default come last."""

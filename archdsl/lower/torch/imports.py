@@ -1,0 +1,33 @@
+"""The imports of an emitted file: what its text mentions."""
+
+from __future__ import annotations
+
+import re
+
+STANDARD = {
+    "collections.abc": ("Callable", "Iterable", "Iterator", "Sequence"),
+    "dataclasses": ("dataclass", "replace"),
+    "functools": ("partial",),
+    "typing": ("Any", "NamedTuple"),
+}
+TORCH = {
+    "torch": ("Tensor", "nn"),
+    "torch.utils.checkpoint": ("checkpoint",),
+}
+MODULES = ("math",)
+
+
+def imports(body: str) -> list[str]:
+    """Lines of imports for all that a text mentions: the standard library, an empty line, torch."""
+    standard = [f"import {m}" for m in MODULES if re.search(rf"(?<![\w.]){m}\.", body)]
+    torch = ["import torch"] if re.search(r"(?<![\w.])torch\.", body) else []
+    if re.search(r"\bF\.", body):
+        torch.append("import torch.nn.functional as F")
+    return [*standard, *_from(STANDARD, body), "", *torch, *_from(TORCH, body)]
+
+
+def _from(known: dict[str, tuple[str, ...]], body: str) -> list[str]:
+    found = {
+        m: [n for n in names if re.search(rf"(?<![\w.]){n}\b(?=[\[(\n.|,)]| \|)", body)] for m, names in known.items()
+    }
+    return [f"from {module} import {', '.join(names)}" for module, names in found.items() if names]
