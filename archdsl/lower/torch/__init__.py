@@ -7,8 +7,8 @@ an argument; and the text is written for good.  Structure is resolved here: no f
 
 `block` writes one block, with `locals` for its local names, `numbers` for sizes and `modules` for what `__init__`
 makes; `loops`, `scan` and `conditions` write the nodes with graphs inside; `scope` is what ops write themselves
-through.  `classes` groups blocks into classes, `file` lays the classes out, with `imports` above them; `extras` are the sections
-that a file may have beside the plain model.
+through.  `classes` groups blocks into classes, `file` lays the classes out, with `imports` above them; `extras` are the
+sections that a file may have beside the plain model.
 """
 
 from __future__ import annotations

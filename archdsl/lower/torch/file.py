@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from textwrap import indent, wrap
 
 from archdsl.analyses.params import total
 from archdsl.ir import dims
@@ -111,7 +111,7 @@ class FileWriter:
             lines.append("        self.config = config")
         lines += [f"        {text}" for text in (*init.asserts, *init.modules)]
         added = [text for section in self.sections for text in section.methods()]
-        return "\n".join([*lines, "", *method, *(f"\n{indent(text.strip(), '    ')}" for text in added)])
+        return "\n".join([*lines, "", *method, *(f"\n{textwrap.indent(text.strip(), '    ')}" for text in added)])
 
     def _parameters(self, group: Group) -> list[str]:
         """Of the constructor; those with a default come last."""
@@ -308,5 +308,5 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def _docstring(block: Block) -> str:
-    text, where = "\n    ".join(wrap(first_sentence(block.doc), WIDTH - 10)), f"{block.name} ({block.span})"
+    text, where = "\n    ".join(textwrap.wrap(first_sentence(block.doc), WIDTH - 10)), f"{block.name} ({block.span})"
     return f'    """{text}\n\n    {where}\n    """' if text else f'    """{where}"""'
