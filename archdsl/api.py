@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from archdsl.lower.onnx.store import OnnxFiles
     from archdsl.lower.torch.extras import Checkpoint
     from archdsl.source import Source
+    from archdsl.syntax import ast
 
 Settings = Mapping[str, "str | int | float | bool"]
 
@@ -223,14 +224,15 @@ def check_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool =
 
     names: list[str | None] = [spec.model]
     found: dict[tuple[str, str, object], Diagnostic] = {}
-    if spec.model is None and not set:
-        try:
-            names = [*models(module_of(spec))] or [None]
-        except ArchError as problem:
-            return problem.diagnostics
+    try:
+        parsed = module_of(spec)
+        if spec.model is None and not set:
+            names = [*_settled(models(parsed))] or [None]
+    except ArchError as problem:
+        return problem.diagnostics
     for name in names:
         try:
-            module = module_of(spec)
+            module = parsed.fresh()
             model = _build(module, name, set)
             said = [*model.diagnostics, *([] if allow_noncausal else prove(model)), *lints(model, module)]
         except ArchError as problem:
@@ -239,6 +241,20 @@ def check_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool =
             place = (d.span.source.name, d.span.start, d.span.end) if d.span is not None else None
             found.setdefault((d.code, d.message, place), d)
     return tuple(found.values())
+
+
+def _settled(declared: Mapping[str, ast.Model | ast.Variant]) -> list[str]:
+    """The models that can be checked: one that must be given a number is checked as each of its variants."""
+    from archdsl.syntax import ast
+
+    open_ = {n for n, d in declared.items() if isinstance(d, ast.Model) and any(not h.default for h in d.header.hypers or ())}
+    bases = set()
+    for d in declared.values():
+        call = d.value if isinstance(d, ast.Variant) else None
+        function = call.function if isinstance(call, ast.Call) else call
+        if isinstance(function, ast.Name):
+            bases.add(function.id)
+    return [n for n in declared if n not in open_ & bases]
 
 
 def estimate(

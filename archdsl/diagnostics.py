@@ -9,6 +9,15 @@ from dataclasses import dataclass
 from archdsl.source import Span
 
 
+LONGEST = 1_000
+"""Characters of a message."""
+
+
+def shortened(text: str, most: int = 120) -> str:
+    """A text of a spec as a message quotes it: what is too long is cut."""
+    return text if len(text) <= most else f"{text[: most - 2]} …"
+
+
 @dataclass(frozen=True)
 class Label:
     """A second place that explains the first."""
@@ -28,6 +37,10 @@ class Diagnostic:
     labels: tuple[Label, ...] = ()
     notes: tuple[str, ...] = ()
     help: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.message) > LONGEST:
+            object.__setattr__(self, "message", shortened(self.message, LONGEST))
 
     @property
     def is_error(self) -> bool:
@@ -60,7 +73,149 @@ def error(
     return ArchError([Diagnostic(code, message, span, label, tuple(labels), tuple(notes), help)])
 
 
-def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """A help line that offers the nearest of the candidates, or nothing."""
-    close = difflib.get_close_matches(name, sorted(set(candidates)), n=1, cutoff=0.6)
-    return f"did you mean `{close[0]}`?" if close else ""
+# What other libraries and papers call the things of this language, written as `_plain` writes a name.
+KNOWN_AS = {
+    "attention": ("mha",),
+    "attn": ("attention",),
+    "selfattention": ("mha",),
+    "selfattn": ("attention",),
+    "multiheadattention": ("mha",),
+    "groupedqueryattention": ("gqa",),
+    "multiqueryattention": ("mqa",),
+    "multiheadlatentattention": ("mla",),
+    "dense": ("linear",),
+    "fc": ("linear",),
+    "proj": ("linear",),
+    "feedforward": ("ffn", "mlp"),
+    "ff": ("ffn", "mlp"),
+    "ln": ("layernorm",),
+    "normalization": ("norm",),
+    "rotary": ("rope",),
+    "rotaryembedding": ("rope",),
+    "positionalencoding": ("position", "sinusoidal"),
+    "positionembedding": ("position", "learned"),
+    "embed": ("embedding",),
+    "lmhead": ("lm",),
+    "languagemodel": ("lm",),
+    "prenorm": ("pre",),
+    "postnorm": ("post",),
+    "preln": ("pre",),
+    "postln": ("post",),
+    "swish": ("silu",),
+    "gelunew": ("gelu_tanh",),
+    "gelupytorchtanh": ("gelu_tanh",),
+    "causalmask": ("causal",),
+    "slidingwindow": ("window",),
+    "local": ("window",),
+    "mixtureofexperts": ("moe",),
+    "dmodel": ("width",),
+    "hiddensize": ("width", "hidden"),
+    "hiddendim": ("width", "hidden"),
+    "nembd": ("width",),
+    "embeddim": ("width",),
+    "embeddingdim": ("width",),
+    "dim": ("width",),
+    "dff": ("hidden",),
+    "ffndim": ("hidden",),
+    "ffdim": ("hidden",),
+    "intermediatesize": ("hidden",),
+    "nhead": ("heads",),
+    "numheads": ("heads",),
+    "nheads": ("heads",),
+    "numattentionheads": ("heads",),
+    "numkeyvalueheads": ("kv_heads",),
+    "numkvheads": ("kv_heads",),
+    "nkvheads": ("kv_heads",),
+    "headsize": ("head_dim",),
+    "dhead": ("head_dim",),
+    "dk": ("head_dim",),
+    "vocabsize": ("vocab",),
+    "nvocab": ("vocab",),
+    "contextlength": ("context",),
+    "maxseqlen": ("context",),
+    "seqlen": ("context", "time"),
+    "blocksize": ("context",),
+    "npositions": ("context",),
+    "maxpositionembeddings": ("context",),
+    "nlayers": ("layers", "blocks"),
+    "numlayers": ("layers", "blocks"),
+    "nlayer": ("layers", "blocks"),
+    "numhiddenlayers": ("layers", "blocks"),
+    "layers": ("blocks",),
+    "depth": ("layers", "blocks"),
+    "activation": ("act",),
+    "actfn": ("act",),
+    "hiddenact": ("act",),
+    "numexperts": ("experts",),
+    "nexperts": ("experts",),
+    "k": ("top_k",),
+    "base": ("theta",),
+    "ropetheta": ("theta",),
+    "epsilon": ("eps",),
+    "tieweights": ("tied",),
+    "tiewordembeddings": ("tied",),
+    "tie": ("tied",),
+    "cat": ("concat",),
+    "view": ("rearrange",),
+    "reshape": ("rearrange",),
+    "yes": ("true",),
+    "on": ("true",),
+    "no": ("false",),
+    "off": ("false",),
+    "null": ("none",),
+    "nil": ("none",),
+}
+
+
+def did_you_mean(name: str, candidates: Iterable[str], preferred: Iterable[str] = ()) -> str:
+    """A help line that offers the nearest of the candidates, or nothing. Those `preferred` win where two are as near."""
+    near = nearest(name, candidates, preferred)
+    return f"did you mean `{near}`?" if near else ""
+
+
+def nearest(name: str, candidates: Iterable[str], preferred: Iterable[str] = ()) -> str:
+    """The candidate that was probably meant, or "": the same but for case and underscores, one known under the other
+    name, or one a few slips of the keyboard away."""
+    first = frozenset(preferred)
+    names = sorted({*candidates, *first} - {name}, key=lambda c: (c not in first, c))
+    plain = _plain(name)
+    for candidate in names:
+        if _plain(candidate) == plain:
+            return candidate
+    for other in KNOWN_AS.get(plain, ()):
+        if other in names:
+            return other
+    slips = min(max(len(plain) // 3, 1), 3)
+    found = [(d, c) for c in names if (d := _distance(plain, _plain(c), slips)) <= slips and d < len(_plain(c))]
+    # Of two as near the one with the same letters in another order, then one with the same beginning.
+    order = {c: i for i, c in enumerate(names)}
+    found.sort(
+        key=lambda f: (f[0], sorted(_plain(f[1])) != sorted(plain), f[1][:1] != name[:1], order[f[1]])
+    )
+    if found:
+        return found[0][1]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+    return close[0] if close else ""
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _distance(a: str, b: str, most: int) -> int:
+    """How many slips make one word of the other: a letter too few, too many, another, or two exchanged (Damerau,
+    1964); more than `most` is only known to be more."""
+    if abs(len(a) - len(b)) > most:
+        return most + 1
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a):
+        last, before, row = before, row, [i + 1]
+        for j, y in enumerate(b):
+            cost = min(row[j] + 1, before[j + 1] + 1, before[j] + (x != y))
+            if i and j and x == b[j - 1] and y == a[i - 1]:
+                cost = min(cost, last[j - 1] + 1)
+            row.append(cost)
+        if min(row) > most:
+            return most + 1
+    return row[-1]

@@ -13,8 +13,10 @@ from archdsl.diagnostics import error
 from archdsl.files import written_beside
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from archdsl.analyses.flops import BlockFlops, EstimateReport
     from archdsl.sweep import SweepReport
 
 FORMATS = (".svg", ".png", ".html")
@@ -33,11 +35,17 @@ _LOGARITHMIC_FROM = 8
 _MANY_LINES = 12
 """With more lines than that the key stands beside the picture."""
 
+_MOST_BARS = 30
+"""Of more blocks than that the largest are drawn."""
+
 Line = list[tuple[float, float]]
+Table = list[list[str]]
+"""Rows of cells, the first one of heads."""
 
 
-def demand_plots(path: Path) -> None:
-    """Raises ArchError: E0506 for a file of another kind, E0502 where matplotlib is not installed."""
+def demand_plots(path: Path, otherwise: str = "--csv") -> None:
+    """Raises ArchError: E0506 for a file of another kind, E0502 where matplotlib is not installed; `otherwise` is what
+    gives the same numbers without it."""
     if path.suffix.lower() not in FORMATS:
         raise error(
             "E0506",
@@ -48,7 +56,7 @@ def demand_plots(path: Path) -> None:
         raise error(
             "E0502",
             "a plot needs matplotlib, which is not installed",
-            help="pip install 'archdsl[plot]'; --csv needs none",
+            help=f"pip install 'archdsl[plot]'; {otherwise} needs none",
         )
 
 
@@ -74,16 +82,90 @@ def plot_sweep(report: SweepReport, path: Path, quantity: str = "parameters") ->
         axes.set_yscale("log")
     elif quantity != "ratio":
         axes.set_ylim(bottom=0)
-    axes.set_xlabel(axis)
+    axes.set_xlabel(axis, parse_math=False)
     axes.set_ylabel(QUANTITIES[quantity])
-    axes.set_title(f"{report.model}  {report.source}")
+    axes.set_title(f"{report.model}  {report.source}", parse_math=False)
     axes.grid(visible=True, which="both", alpha=0.25)
     if len(lines) > 1:
         figure.legend(
             loc="outside right upper" if len(lines) > _MANY_LINES else "outside lower center",
             ncols=1 + (2 < len(lines) <= _MANY_LINES),
         )
-    _write(figure, path, report)
+    _write(figure, path, f"{report.model} ({report.source})", [_swept(report)])
+
+
+def plot_estimate(report: EstimateReport, path: Path) -> None:
+    """Draw the parameters of every block, and the FLOPs of all its uses, forwards and backwards. Blocks stand inside
+    each other: what an inner one holds is in the outer one's bar too.
+
+    Raises ArchError: E0506 where there is no such file, E0502 where matplotlib is missing; OSError where it cannot be
+    written."""
+    demand_plots(path, "--json")
+    from matplotlib.figure import Figure
+
+    held = [(row.block, (row.total,)) for row in report.params.by_block[1:] or report.params.by_block]
+    done = [(row.block, (row.forward, row.training - row.forward)) for row in _flops_by_block(report)]
+    panels = [
+        ("parameters", held, ("parameters",)),
+        ("FLOPs of a training step", done, ("forward", "backward")),
+    ]
+    heights = [min(len(bars), _MOST_BARS) + 3 for _, bars, _ in panels]
+    figure = Figure(figsize=(9, 0.28 * sum(heights) + 0.6), layout="constrained")
+    sizes = ", ".join(f"{name} = {n:,}" for name, n in report.flops.sizes.items())
+    about = f"{report.model}  {report.source}\n{sizes}; {report.flops.convention}"
+    figure.suptitle(about, parse_math=False)
+    for axes, (title, bars, parts) in zip(
+        figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0], panels, strict=True
+    ):
+        _bars(axes, title, bars, parts)
+    _write(figure, path, f"{report.model} ({report.source})", _estimated(report))
+
+
+def _flops_by_block(report: EstimateReport) -> list[BlockFlops]:
+    return report.flops.by_block[1:] or report.flops.by_block
+
+
+def _bars(axes: Axes, title: str, bars: list[tuple[str, tuple[int, ...]]], parts: tuple[str, ...]) -> None:
+    """A bar for each name, from the top, made of its parts one after the other."""
+    left_out = len(bars) - _MOST_BARS
+    if left_out > 0:
+        largest = sorted(bars, key=lambda bar: -sum(bar[1]))[:_MOST_BARS]
+        bars = [bar for bar in bars if bar in largest][:_MOST_BARS]
+    places = range(len(bars))
+    start = [0.0] * len(bars)
+    for i, part in enumerate(parts):
+        axes.barh(places, [float(values[i]) for _, values in bars], left=start, label=part)
+        start = [s + values[i] for s, (_, values) in zip(start, bars, strict=True)]
+    most = max(start) or 1.0
+    for place, whole in zip(places, start, strict=True):
+        axes.text(whole + most / 100, place, f" {_engineering(whole)}", va="center", fontsize="small")
+    axes.set_xlim(0, 1.15 * most)
+    axes.set_yticks(places, [name for name, _ in bars], parse_math=False)
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter(lambda x, _: _engineering(x))
+    axes.set_title(title + (f" (the {_MOST_BARS} largest of {len(bars) + left_out})" if left_out > 0 else ""))
+    axes.grid(visible=True, axis="x", alpha=0.25)
+    if len(parts) > 1:
+        axes.legend(loc="lower right")
+
+
+def _engineering(n: float) -> str:
+    """`13.4 G`."""
+    for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if n >= size:
+            return f"{n / size:.3g} {unit}"
+    return f"{n:.3g}"
+
+
+def _estimated(report: EstimateReport) -> list[Table]:
+    """What the bars stand for, exact."""
+    held: Table = [["block", "declared at", "count", "each", "parameters"]]
+    for block in report.params.by_block:
+        held.append([block.block, block.source, *(f"{n:,}" for n in (block.count, block.each, block.total))])
+    done: Table = [["block", "declared at", "uses", "forward", "training"]]
+    for row in report.flops.by_block:
+        done.append([row.block, row.source, *(f"{n:,}" for n in (row.uses, row.forward, row.training))])
+    return [held, done]
 
 
 def _spread(values: list[float]) -> bool:
@@ -124,7 +206,8 @@ def _shown(value: int | float | bool | str) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _write(figure: Figure, path: Path, report: SweepReport) -> None:
+def _write(figure: Figure, path: Path, title: str, tables: list[Table]) -> None:
+    """A picture as a file; on a page of HTML the tables are below it."""
     import matplotlib
 
     kind = path.suffix.lower()
@@ -136,31 +219,37 @@ def _write(figure: Figure, path: Path, report: SweepReport) -> None:
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None})
         svg = drawn.getvalue()
-        text = svg if kind == ".svg" else _page(svg[svg.index("<svg") :], report)
+        text = svg if kind == ".svg" else _page(svg[svg.index("<svg") :], title, tables)
         beside.write_text(text, encoding="utf-8", newline="\n")
 
 
-def _page(svg: str, report: SweepReport) -> str:
-    """The picture above its numbers, one file without a script."""
+def _swept(report: SweepReport) -> Table:
+    """The points of a sweep, with all that was counted."""
     quantities = [q for q in QUANTITIES if any(getattr(row, q) is not None for row in report.rows)]
-    head = "".join(f"<th>{escape(h)}</th>" for h in (*report.names, *(QUANTITIES[q] for q in quantities), ""))
-    body = []
+    rows: Table = [[*report.names, *(QUANTITIES[q] for q in quantities), ""]]
     for row in report.rows:
         cells = [_shown(row.settings[n]) for n in report.names]
         for q in quantities:
             value = getattr(row, q)
             cells.append("" if value is None else f"{value:.4f}" if q == "ratio" else f"{value:,.0f}")
-        cells.append(row.problem or "")
-        body.append("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>")
-    title = escape(f"{report.model} ({report.source})")
+        rows.append([*cells, row.problem or ""])
+    return rows
+
+
+def _page(svg: str, title: str, tables: list[Table]) -> str:
+    """The picture above its numbers, one file without a script."""
     style = (
         "body{font-family:sans-serif;margin:2em}svg{max-width:100%;height:auto}"
-        "table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right}tr:nth-child(even){background:#f3f3f3}"
+        "table{border-collapse:collapse;margin-bottom:2em}"
+        "td,th{padding:.2em .8em;text-align:right}tr:nth-child(even){background:#f3f3f3}"
     )
+    shown = []
+    for heads, *rows in tables:
+        head = "".join(f"<th>{escape(h)}</th>" for h in heads)
+        body = ["<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>" for cells in rows]
+        shown.append(f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody></table>\n")
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         f"<style>{style}</style></head>\n"
-        f"<body>\n{svg}\n<table><thead><tr>{head}</tr></thead>\n<tbody>\n"
-        + "\n".join(body)
-        + "\n</tbody></table>\n</body></html>\n"
+        f"<body>\n{svg}\n" + "".join(shown) + "</body></html>\n"
     )

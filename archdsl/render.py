@@ -6,13 +6,25 @@ import json
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from archdsl.diagnostics import Diagnostic
 from archdsl.source import Source, Span
 
 TAB = 4
+LONG_LINE = 400
+"""Characters of a line beyond which only a part is shown."""
 BOLD, RED, YELLOW, BLUE, RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[1;33m", "\x1b[1;34m", "\x1b[0m"
+
+
+Format = Literal["text", "concise", "json", "github"]
+
+
+def render(diagnostics: Iterable[Diagnostic], format: Format = "text", color: bool = False) -> str:
+    """Findings in one of the four forms; only the text for people is ever colored."""
+    if format == "text":
+        return render_text(diagnostics, color)
+    return {"concise": render_concise, "json": render_json, "github": render_github}[format](diagnostics)
 
 
 def render_text(diagnostics: Iterable[Diagnostic], color: bool = False) -> str:
@@ -100,6 +112,30 @@ class _Mark:
     text: str
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """The part of a line that is shown: all, or of a very long one what stands around its first mark."""
+
+    start: int
+    end: int
+    length: int
+
+    @staticmethod
+    def around(place: int, length: int) -> _Cut:
+        if length <= LONG_LINE:
+            return _Cut(0, length, length)
+        start = min(max(0, place - LONG_LINE // 4), length - LONG_LINE)
+        return _Cut(start, start + LONG_LINE, length)
+
+    def of(self, line: str) -> str:
+        before, after = "…" if self.start else "", "…" if self.end < self.length else ""
+        return before + line[self.start : self.end] + after
+
+    def place(self, at: int) -> int:
+        """Where a character of the line stands in the part."""
+        return min(max(at, self.start), self.end) - self.start + bool(self.start)
+
+
 class _Text:
     """One finding as rustc would show it."""
 
@@ -108,6 +144,8 @@ class _Text:
         self.color = color
         self.strong = RED if diagnostic.is_error else YELLOW
         self.snippets: dict[Source, dict[int, list[_Mark]]] = {}
+        self.cuts: dict[tuple[Source, int], _Cut] = {}
+        """The part of each line that is shown."""
         if diagnostic.span is not None:
             self._add(diagnostic.span, diagnostic.label, True)
         for label in diagnostic.labels:
@@ -123,14 +161,17 @@ class _Text:
         line = span.line
         content = span.source.line(line)
         start = span.column - 1
-        end = min(start + span.end - span.start, len(content))
+        cut = self.cuts.setdefault((span.source, line), _Cut.around(start, len(content)))
+        end = cut.place(min(start + span.end - span.start, len(content)))
+        start = cut.place(start)
+        content = cut.of(content)
         left = shown_width(content[:start])
         right = max(shown_width(content[:end]), left + 1)
         self.snippets.setdefault(span.source, {}).setdefault(line, []).append(_Mark(left, right, primary, text))
 
     def render(self) -> str:
         d = self.diagnostic
-        head = self._paint(self.strong, f"{_severity(d)}[{d.code}]") + self._paint(BOLD, f": {d.message}")
+        head = self._paint(self.strong, f"{_severity(d)}[{d.code}]") + self._paint(BOLD, f": {shown(d.message)}")
         lines = [head]
         for i, (source, marked) in enumerate(self.snippets.items()):
             place = d.span if i == 0 and d.span else next(x.span for x in d.labels if x.span.source is source)
@@ -157,7 +198,8 @@ class _Text:
         for number in sorted(marked):
             if before is not None and number > before + 2:
                 lines.append(self._paint(BLUE, "..."))
-            lines.append(f"{self._gutter(str(number))} {shown(source.line(number))}".rstrip())
+            content = self.cuts[source, number].of(source.line(number))
+            lines.append(f"{self._gutter(str(number))} {shown(content)}".rstrip())
             lines += [f"{self._gutter()} {row}" for row in self._rows(marked[number])]
             before = number
         return lines

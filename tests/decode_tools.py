@@ -26,13 +26,18 @@ def module_of(model: Model, seed: int = 0) -> torch.nn.Module:
     """The emitted module with weights wide enough that every one of them is seen."""
     torch.manual_seed(seed)
     module = module_from(model).eval()
+    widen(module)
+    return module
+
+
+def widen(module: torch.nn.Module) -> None:
+    """Draw weights so wide that every one of them is seen."""
     for p in module.parameters():
         if p.dim() > 1:
             torch.nn.init.normal_(p, std=0.2)
         else:
             with torch.no_grad():
                 p.add_(0.1 * torch.randn_like(p))
-    return module
 
 
 def inputs_for(model: Model, sizes: dict[str, int], seed: int = 0) -> dict[str, torch.Tensor]:

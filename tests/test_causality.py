@@ -102,7 +102,7 @@ def test_the_refusal_shows_the_path_and_the_mask() -> None:
 def test_the_refusal_points_at_the_user_not_at_the_library() -> None:
     (found,) = layers("")
     assert found.span is not None
-    assert found.span.text == "layer"
+    assert found.span.text == "mha(heads: 4)"
 
 
 def test_a_mask_made_from_tokens_is_read_at_its_places() -> None:

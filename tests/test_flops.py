@@ -4,7 +4,9 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,6 +16,7 @@ from zoo.tiny import graph, tables
 
 import archdsl
 from archdsl import api
+from archdsl.analyses import pairs
 from archdsl.analyses.flops import CONVENTIONS, estimate
 from archdsl.analyses.pairs import count
 from archdsl.analyses.work import work_of
@@ -23,6 +26,7 @@ from archdsl.ir.masks import Mask
 from archdsl.ir.op import Example
 from archdsl.ir.program import models
 from archdsl.ops import registry
+from archdsl.ops.mask import RANDOM_KEYS
 
 PARITY = Path(__file__).resolve().parent / "parity" / "specs"
 
@@ -324,6 +328,37 @@ def _mask(model: Model) -> Mask:
     (node,) = (n for n in model.block.graph.nodes if isinstance(n, OpNode) and n.op.name == "sdpa")
     found: Mask = node.options["mask"]
     return found
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "chosen", "seed"),
+    [(1100, 1100, 64, 3), (300, 1500, 1, 0), (90, 90, 89, 5), (4, 70_000, 200, 12), (3, 400_000, 5, 10**15)],
+)
+def test_random_keys_are_those_that_a_module_draws(queries: int, keys: int, chosen: int, seed: int) -> None:
+    """Sequences long enough for hashes above the prime, and for most keys to be left out by a guess."""
+    row, key = pairs._random(keys - queries, keys, keys, chosen, seed)
+    ours = torch.zeros(queries, keys, dtype=torch.bool)
+    ours[torch.from_numpy(row), torch.from_numpy(key)] = True
+    scope: dict[str, Any] = {"torch": torch, "Tensor": Tensor}
+    exec(RANDOM_KEYS, scope)
+    places = torch.arange(keys)
+    assert torch.equal(ours, scope["random_keys"](places[keys - queries :, None], places, chosen, seed))
+
+
+def test_of_equal_hashes_only_some_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = pairs._largest
+
+    def coarse(*asked: int) -> tuple[Any, Any]:
+        place, value = drawn(*asked[:-1], -1)
+        return place, value >> 28
+
+    monkeypatch.setattr(pairs, "_largest", coarse)
+    row, key = pairs._random(0, 200, 200, 40, 1)
+    assert (np.bincount(row) == 40).all()
+    _, hashes = (a.reshape(200, 200) for a in coarse(0, 200, 200, 1, -1))
+    chosen = np.zeros((200, 200), dtype=bool)
+    chosen[row, key] = True
+    assert (np.where(chosen, hashes, 8).min(axis=1) >= np.where(chosen, -1, hashes).max(axis=1)).all()
 
 
 def test_windows_of_long_sequences_have_a_closed_form() -> None:

@@ -26,6 +26,9 @@ model m(layers = {layers}) {{
 """
 
 
+MODEL = "model m { vocab: 1024 context: 64 width: 64 blocks: 2 * layer head: lm }"
+
+
 def findings(**parts: object) -> list[Diagnostic]:
     defaults = {"before": "", "hyper": "", "slots": "", "layers": 2, "vocab": 1024, "width": 64}
     return list(check(text=SPEC.format(**{**defaults, **parts})))
@@ -52,9 +55,11 @@ def test_nothing_is_said_of_a_plain_spec() -> None:
             "softmax",
         ),
         ({"vocab": 1000}, "W0401", "1000"),
-        ({"width": 48}, "W0402", "layer"),
+        ({"width": 48}, "W0402", "mha(heads: heads)"),
         ({"width": 96}, "W0403", "96"),
         ({"slots": "placement: post", "layers": 25}, "W0404", "post"),
+        ({"before": "block spare(x: [..., width]) -> [..., width] { return x -> linear(width) }"}, "W0201", "spare"),
+        ({"slots": "placement: none norm: rmsnorm"}, "W0405", "norm: rmsnorm"),
     ],
 )
 def test_findings(parts: dict[str, object], code: str, place: str) -> None:
@@ -83,6 +88,92 @@ def test_what_is_fine(parts: dict[str, object]) -> None:
     assert findings(**parts) == []
 
 
+EQUATIONS = """
+block layer({tensors}) -> [batch, time, width] {{
+  {body}
+}}
+model m(tokens: token[batch, time], padding_mask: padding[batch, time]) -> [batch, time, 1024] {{
+  x = tokens -> embedding(1024, 64)
+  y = x -> linear(64)
+  return layer({given}) -> linear(1024)
+}}
+"""
+
+
+def equations(body: str, tensors: str = "x: [batch, time, width]", given: str = "x + y") -> list[Diagnostic]:
+    return list(check(text=EQUATIONS.format(body=body, tensors=tensors, given=given)))
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ("h = x -> linear(width)\n x += x -> gelu", "h = x -> linear(width)"),
+        ("a, b = concat(x, x) -> split(width, width)\n x += x -> gelu", "a, b = concat(x, x) -> split(width, width)"),
+        ("param w: [width] = ones\n x += x -> gelu", "param w: [width] = ones"),
+        ("buffer w: [width] = ones\n x += x -> gelu", "buffer w: [width] = ones"),
+        ("for i in 3 { h = x -> linear(width) }\n return x", "h = x -> linear(width)"),
+        ("if width > 3 { h = x -> linear(width) }\n return x", "h = x -> linear(width)"),
+        ("x = x -> gelu\n x = gelu(y)", "x = x -> gelu"),
+    ],
+)
+def test_tensors_that_nothing_reads(body: str, place: str) -> None:
+    two = "x: [batch, time, width], y: [batch, time, width]"
+    found = equations(body, two, "x, y") if "y)" in body else equations(body)
+    if "y)" in body:  # bound again before anything reads it, but read elsewhere: not looked for
+        assert found == []
+        return
+    (dead,) = found
+    assert (dead.code, dead.span and dead.span.text) == ("W0203", place)
+
+
+def test_a_tensor_that_is_taken_and_not_read() -> None:
+    two = "x: [batch, time, width], y: [batch, time, width]"
+    (dead,) = equations("x += x -> linear(width)", two, "x, y")
+    assert (dead.code, dead.span and dead.span.text) == ("W0203", "y: [batch, time, width]")
+    assert equations("x += x -> linear(other)", "x: [batch, time, width], y: [batch, time, other]", "x, y") != []
+    assert equations("x += x * mean(y)", two, "x, y")[0].code == "E0205"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x += x -> gelu",
+        "a, b = concat(x, x) -> split(width, width)\n x += a",
+        "param w: [width] = ones\n x += w",
+        "h = x\n for i in 3 { h = h -> linear(width) }\n return h",
+        "skips = for i in 3 { x = x -> linear(width) emit x }\n return x + skips[0]",
+        "x += x -> mha(heads: 4)",
+    ],
+)
+def test_tensors_that_are_read(body: str) -> None:
+    assert equations(body) == []
+
+
+def test_a_tensor_may_be_there_for_its_length_or_for_a_mask() -> None:
+    body = "x += indices(length) -> cast(float) -> mean(axis: 0, keep: true)"
+    assert [d.code for d in equations("x += x / length", "x: [batch, time, width], y: [batch, length, width]", "x, y")] == []
+    assert [d.code for d in equations("x += x -> gelu", "x: [batch, time, width], real: padding[batch, time]", "x, padding_mask")] == []
+
+
+@pytest.mark.parametrize(("blocks", "said"), [("0 * layer", 1), ("[]", 1), ("1 * layer", 0)])
+def test_a_model_without_layers(blocks: str, said: int) -> None:
+    found = [d for d in check(text=SPEC.replace("layers * layer", blocks).format(
+        before="", hyper="", slots="", layers=2, vocab=1024, width=64)) if d.code == "W0405"]
+    assert len(found) == said
+
+
+def test_a_layer_that_does_nothing() -> None:
+    (found,) = (d for d in check(text="block layer { dropout: 0.1 }\n" + MODEL))
+    assert (found.code, found.span and found.span.text) == ("W0405", "layer")
+
+
+@pytest.mark.parametrize(("hidden", "said"), [(1366, True), (1368, False), (508, False), (510, False), (514, True)])
+def test_matrices_with_odd_sides(hidden: int, said: bool) -> None:
+    found = [d for d in check(text=f"block layer {{ ffn: mlp(hidden: {hidden}) }}\n" + MODEL)]
+    assert [d.code for d in found] == ["W0406"] * said
+    assert all(d.span is not None and d.span.text == str(hidden) for d in found)
+
+
 def test_a_vocabulary_that_is_only_read_may_have_any_size() -> None:
     text = SPEC.replace("head: lm", "head: classifier(classes: 2)")
     values = {"before": "", "hyper": "", "slots": "", "layers": 2, "vocab": 1000, "width": 64}
@@ -91,5 +182,7 @@ def test_a_vocabulary_that_is_only_read_may_have_any_size() -> None:
 
 @pytest.mark.parametrize("path", resources.zoo_files().values(), ids=lambda p: p.stem)
 def test_the_zoo_has_odd_vocabularies_at_most(path: Path) -> None:
-    """Published sizes are what they are: vocabularies, widths, heads."""
-    assert {d.code for d in check(path)} <= {"W0401", "W0402", "W0403"}
+    """Published sizes are what they are: vocabularies, widths, heads, recurrent layers of before there were matrix
+    units."""
+    assert {d.code for d in check(path)} <= {"W0401", "W0402", "W0403", "W0406"}
+    assert sum(d.code == "W0406" for d in check(path)) <= 4

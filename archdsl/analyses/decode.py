@@ -26,9 +26,10 @@ from functools import lru_cache
 from typing import Any
 
 from archdsl.analyses.causality import prove
+from archdsl.analyses.cut import minimum_cut
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir.dims import Num, Poly, Symbol
-from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatScan, flatten, live
+from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, live, unroll
 from archdsl.ir.graph import CausalNode, Graph, Model, Value
 from archdsl.ir.op import At, Reads, State
 
@@ -89,6 +90,8 @@ class Plan:
     placed: set[Value] = field(default_factory=set)
     """Tensors made of places alone."""
     makers: dict[Value, FlatNode] = field(default_factory=dict)
+    root: Unrolled | None = None
+    """What became of the model's block."""
 
     def entries(self) -> list[Cache | Carry]:
         """All that is kept, in the order of the layers."""
@@ -100,10 +103,12 @@ def plan(model: Model) -> Plan:
     """How the model is taken step by step.
 
     Raises ArchError E0504 where its output depends on later places, or an op has no step."""
-    flat = flatten(model)
+    flat, root = unroll(model)
     time = _time(model, flat)
     _demand_causal(model)
-    return _Planner(model, flat, time).plan()
+    found = _Planner(model, flat, time).plan()
+    found.root = root
+    return found
 
 
 @lru_cache(maxsize=4)
@@ -141,12 +146,12 @@ def _time(model: Model, flat: FlatGraph) -> Symbol:
 
 
 def _demand_causal(model: Model) -> None:
-    """The first output must be proved not to depend on later places."""
+    """The first output must be proved not to depend on later places, whatever the model claims itself: that may be less,
+    or be let pass unproved."""
     graph = model.block.graph
     output = next(v for v in graph.outputs if v is not None)
-    if any(isinstance(n, CausalNode) and n.value is output for n in graph.nodes):
-        return
-    claimed = Graph(graph.inputs, (*graph.nodes, CausalNode(output, 1)), graph.outputs)
+    nodes = tuple(n for n in graph.nodes if not isinstance(n, CausalNode))
+    claimed = Graph(graph.inputs, (*nodes, CausalNode(output, 1)), graph.outputs)
     found = prove(replace(model, block=replace(model.block, graph=claimed)))
     if found:
         first = found[0]
@@ -160,6 +165,18 @@ def _demand_causal(model: Model) -> None:
                 )
             ]
         )
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """How an op that depends on the sequence is taken."""
+
+    forms: tuple[Form, ...]
+    """Of its results."""
+    states: tuple[State, ...]
+    keeps: bool
+    wanted: tuple[tuple[int, Form, str], ...]
+    """Inputs with an axis of time: the form that each is needed in, and the role in which it is kept."""
 
 
 class _Planner:
@@ -180,6 +197,14 @@ class _Planner:
         self.moving: set[Value] = set(inputs)
         """Tensors that depend on the sequence."""
         self.layer = -1
+        self.read: dict[int, tuple[tuple[int, ...], bool]] = {}
+        """Of an op of the graph, wherever its block is called: which of its tensors it reads the numbers of, and
+        whether it speaks of time itself."""
+        self.taken: dict[int, _Taken] = {}
+        self.order: dict[Value, int] = {}
+        """Which node of the step makes a tensor."""
+        self.whole_readers: dict[Value, list[FlatNode]] = {}
+        """Nodes that need all places of a tensor."""
 
     def axes(self, value: Value) -> list[int]:
         return [i for i, d in enumerate(value.shape) if has(d, self.time)]
@@ -229,27 +254,42 @@ class _Planner:
 
     def op(self, node: FlatOp) -> None:
         found = self.found
-        moving = any(v in self.moving for i, v in enumerate(node.inputs) if isinstance(v, Value) and _reads(node, i))
-        if not moving:
-            if self.speaks_of_time(node) or any(v in found.placed for v in node.inputs if isinstance(v, Value)):
+        key = id(node.node)
+        if key not in self.read:
+            why = node.node.op.undivided(node.node)
+            if why and self.speaks_of_time(node):
+                raise self.blame(node, why)
+            tensors = [i for i, v in enumerate(node.inputs) if isinstance(v, Value)]
+            self.read[key] = tuple(i for i in tensors if _reads(node, i)), self.speaks_of_time(node)
+        reads, speaks = self.read[key]
+        if not any(node.inputs[i] in self.moving for i in reads):
+            if speaks or any(v in found.placed for v in node.inputs if isinstance(v, Value)):
                 found.placed |= set(node.outputs)
             return
         self.moving |= set(node.outputs)
+        if key not in self.taken:
+            self.taken[key] = self.take(node)
+        taken = self.taken[key]
+        if taken.keeps:
+            self.layer += 1
+        for value, form in zip(node.outputs, taken.forms, strict=True):
+            found.forms[value] = form
+        if taken.states:
+            self.layer += 0 if taken.keeps else 1
+            found.carries[node] = Carry(node, taken.states, self.layer)
+        for i, wanted, role in taken.wanted:
+            self.need(node, i, _tensor(node, i), wanted, role)
+
+    def take(self, node: FlatOp) -> _Taken:
+        """How an op that depends on the sequence is taken, wherever its block is called."""
         kept = {
             i: (axis, role)
             for i, (axis, role) in node.node.op.keeps(node.node).items()
             if has(_tensor(node, i).shape[axis], self.time)
         }
-        if kept:
-            self.layer += 1
         forms = [self.result(node, v) for v in node.outputs]
-        for value, form in zip(node.outputs, forms, strict=True):
-            found.forms[value] = form
         states = self.states(node)
-        if states:
-            self.layer += 0 if kept else 1
-            found.carries[node] = Carry(node, states, self.layer)
-        roles = {i: r for i, (_, r) in kept.items()}
+        found: list[tuple[int, Form, str]] = []
         for i, value in self.timed(node):
             wanted: list[str] = [FIXED] * value.rank
             for axis in self.axes(value):
@@ -260,7 +300,8 @@ class _Planner:
             if len(self.axes(value)) == 2:  # of queries and keys, whatever the latest key is that one sees
                 first, last = self.axes(value)
                 wanted[first], wanted[last] = NEW, ALL
-            self.need(node, i, value, tuple(wanted), roles.get(i, ""))
+            found.append((i, tuple(wanted), kept.get(i, (0, ""))[1]))
+        return _Taken(tuple(forms), states, bool(kept), tuple(found))
 
     def timed(self, node: FlatNode) -> list[tuple[int, Value]]:
         """Inputs that have an axis of time."""
@@ -363,6 +404,11 @@ class _Planner:
 
     def latent(self) -> None:
         found = self.found
+        self.order = {v: i for i, n in enumerate(found.step.nodes) for v in n.outputs}
+        for (node, i), form in found.needs.items():
+            value = node.inputs[i]
+            if ALL in form and isinstance(value, Value):
+                self.whole_readers.setdefault(value, []).append(node)
         for node in found.step.nodes:
             if isinstance(node, FlatOp) and node.node.op.absorbs and node not in found.carries:
                 kept = [node.inputs[i] for i in sorted(node.node.op.keeps(node.node))]
@@ -372,10 +418,8 @@ class _Planner:
 
     def narrow(self, node: FlatOp, values: Sequence[Value]) -> None:
         """Cache the narrowest tensors that keys and values are linear maps of, if they are much narrower."""
-        import networkx as nx
-
         found = self.found
-        graph: nx.DiGraph[Any] = nx.DiGraph()
+        edges: list[tuple[Any, Any, int | None]] = []
         chain: dict[FlatOp, None] = {}
         seen: dict[Value, None] = {}
 
@@ -383,32 +427,26 @@ class _Planner:
             if value in seen:
                 return
             seen[value] = None
-            graph.add_edge(("in", value), ("out", value), capacity=_width(value, self.time))
+            edges.append((("in", value), ("out", value), _width(value, self.time)))
             maker = found.makers.get(value)
             if not isinstance(maker, FlatOp) or not maker.node.op.is_linear_map(maker.node):
-                graph.add_edge("source", ("in", value))
+                edges.append(("source", ("in", value), None))
                 return
             chain[maker] = None
             for given in maker.inputs:
                 if isinstance(given, Value):
-                    graph.add_edge(("out", given), ("in", value))
+                    edges.append((("out", given), ("in", value), None))
                     visit(given)
 
         for value in values:
             visit(value)
-            graph.add_edge(("out", value), "sink")
-        size, (near, _) = nx.minimum_cut(graph, "source", "sink")
+            edges.append((("out", value), "sink", None))
+        size, near = minimum_cut(edges, "source", "sink")
         if NARROWER * size > sum(_width(v, self.time) for v in values):
             return
-        order = {v: i for i, n in enumerate(found.step.nodes) for v in n.outputs}
+        order = self.order
         base = [v for v in sorted(seen, key=lambda v: order.get(v, -1)) if ("in", v) in near and ("out", v) not in near]
-        users = [n for n in found.step.nodes if n is not node]
-        if any(
-            found.needs.get((n, i)) and ALL in found.needs[n, i]
-            for n in users
-            for i, v in enumerate(n.inputs)
-            if v in values
-        ):
+        if any(n is not node for v in values for n in self.whole_readers.get(v, ())):
             return
         layer = found.caches[values[0]].layer
         inside = self.between(base, values, chain)
@@ -431,7 +469,8 @@ class _Planner:
             if maker not in wanted:
                 wanted.add(maker)
                 todo += [v for v in maker.inputs if isinstance(v, Value) and v not in base]
-        return tuple(n for n in self.found.step.nodes if n in wanted and isinstance(n, FlatOp))
+        in_order = sorted(wanted, key=lambda n: self.order[n.outputs[0]])
+        return tuple(n for n in in_order if isinstance(n, FlatOp))
 
 
 def _tensor(node: FlatOp, i: int) -> Value:

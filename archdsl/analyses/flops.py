@@ -381,7 +381,14 @@ def _callers_first(root: Block) -> dict[int, str]:
     return found
 
 
-OPERATORS: dict[str, Callable[[Any, Any], bool]] = {"==": operator.eq, "<=": operator.le}
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def demand_sizes(model: Model, sizes: Sizes) -> None:

@@ -58,10 +58,9 @@ class Explainer:
             notes.append(f"`{node.op.name}` reads places after its own")
         elif isinstance(node, ScanNode):
             notes.append("what a scan carries at its end has read every place")
-        span = _user_span(node, spot.frames)
-        if mask is not None and span is not None:
-            span = _mask_slot(span) or span
-        span = span or leak.node.span
+        places = _user_spans(node, spot.frames)
+        said = [s for s in map(_mask_slot, places) if s is not None] if mask is not None else []
+        span = next(iter([*said, *places]), leak.node.span)
         labels = []
         for place in (leak.node.span, *(f.node.span for f in reversed(leak.frames) if isinstance(f.node, CallNode))):
             if place is not None and not place.source.library and place != span:
@@ -75,8 +74,7 @@ class Explainer:
             span,
             labels=tuple(labels),
             notes=tuple(notes),
-            help=f"{'use `mask: causal`' if mask is not None else 'read only earlier places'}; "
-            "`--allow-noncausal` for a model that is meant to look ahead",
+            help=f"{_cure(mask)}; `--allow-noncausal` for a model that is meant to look ahead",
         )
 
     def behind(self, leak: Leak) -> tuple[list[str], Spot]:
@@ -261,32 +259,41 @@ def _short(names: Sequence[str], first: str, last: str, count: int) -> list[str]
     return kept if len(kept) <= count else ["…"]
 
 
+def _cure(mask: Any) -> str:
+    """What to write instead."""
+    if mask is None:
+        return "read only earlier places"
+    joined = f"({mask})" if mask.rule == "|" else f"{mask}"
+    return "use `mask: causal`" if mask.rule == "full" else f"use `mask: causal & {joined}`"
+
+
 def _mask_slot(span: Span) -> Span | None:
-    """Where the block that begins there says its mask, if it does so once."""
+    """Where a call, or the body of slots that begins there, says its mask."""
     text = span.source.text
-    depth, end = 0, len(text)
-    for i in range(span.start, len(text)):
-        depth += (text[i] == "{") - (text[i] == "}")
-        if text[i] == "}" and depth <= 0:
-            end = i
-            break
-    found = list(re.finditer(r"\bmask:", text[span.start : end]))
+    start, end = span.start, span.end
+    if "mask:" not in span.text:
+        start = text.find("{", span.end)
+        end = text.find("}", start)
+        if start < 0 or end < 0 or re.search(r"->|=", text[span.end : end]):
+            return None
+    found = list(re.finditer(r"\bmask:", text[start:end]))
     if len(found) != 1:
         return None
-    start = span.start + found[0].start()
+    start += found[0].start()
     depth, stop = 0, start
-    for stop in range(start, end):
-        depth += (text[stop] == "(") - (text[stop] == ")")
-        if text[stop] in "\n#}" or depth < 0 or (text[stop] == "," and depth == 0):
+    for stop in range(start, end + 1):
+        depth += (text[stop : stop + 1] == "(") - (text[stop : stop + 1] == ")")
+        next_slot = stop > start and re.match(r"\s\w+:", text[stop:end]) is not None
+        if text[stop : stop + 1] in ("\n", "#", "}", "") or depth < 0 or (depth == 0 and (text[stop] == "," or next_slot)):
             break
     return Span(span.source, start, start + len(text[start:stop].rstrip()))
 
 
-def _user_span(node: Node | None, frames: Sequence[Frame]) -> Span | None:
-    """The nearest place outside the library: the op itself, else the block that holds it."""
+def _user_spans(node: Node | None, frames: Sequence[Frame]) -> list[Span]:
+    """The places outside the library, the nearest first: the op itself, then the blocks that hold it."""
     spans: list[Span | None] = [node.span if node is not None else None]
     for frame in reversed(frames):
+        spans.append(frame.node.span)
         if isinstance(frame.node, CallNode):
             spans.append(frame.node.block.span)
-        spans.append(frame.node.span)
-    return next((s for s in spans if s is not None and not s.source.library), None)
+    return [s for s in spans if s is not None and not s.source.library]

@@ -21,6 +21,13 @@ from archdsl.syntax import ast
 GRAIN = 64
 """What tensor cores and vocabularies like to be a multiple of."""
 
+ALIGNED, SMALL = 8, 512
+"""What the sizes of a matrix of 16 bits are a multiple of, if matrix units are to take it as it is; below the second it
+hardly matters."""
+
+MASK_KINDS = ("padding", "documents")
+"""Types of tensors that the masks of the same name read."""
+
 HEAD_GRAIN, LARGEST_HEAD = 8, 256
 """What the fused attention kernels take."""
 
@@ -30,7 +37,16 @@ DEEPEST_POST_NORM = 24
 
 def lints(model: Model, module: Module) -> list[Diagnostic]:
     """Findings about a model and the file it stands in, in the order of the file."""
-    found = [*_unused(module), *_hiding(module), *_sizes(model), *_heads(model), *_post_norm(model, module)]
+    found = [
+        *_unused(module),
+        *_dead(module),
+        *_without_effect(module),
+        *_hiding(module),
+        *_sizes(model),
+        *_matrices(model),
+        *_heads(model),
+        *_post_norm(model, module),
+    ]
     unique = {(d.code, d.message, d.span): d for d in found}
     return sorted(unique.values(), key=lambda d: d.span.start if d.span is not None else 0)
 
@@ -39,9 +55,12 @@ def lints(model: Model, module: Module) -> list[Diagnostic]:
 
 
 def _unused(module: Module) -> Iterator[Diagnostic]:
-    """W0201: hyper-parameters and lets that nothing reads."""
+    """W0201: hyper-parameters and lets that nothing reads, and in a file of models blocks."""
     everywhere = set(_read(module.tree.declarations))
+    compiled = any(isinstance(d, ast.Model) for d in module.names.values())
     for name, declaration in module.names.items():
+        if compiled and isinstance(declaration, ast.Block) and name not in everywhere:
+            yield _not_used("block", name, declaration.name_span)
         if isinstance(declaration, ast.Let):
             if name not in everywhere:
                 yield _not_used("constant", name, declaration.span)
@@ -85,6 +104,94 @@ def _lets(tree: Any) -> Iterator[ast.Let]:
             stack.extend(getattr(x, f) for f in x.__dataclass_fields__ if not f.endswith("span"))
 
 
+# --- what has no effect -----------------------------------------------------------------------------------------------
+
+
+def _dead(module: Module) -> Iterator[Diagnostic]:
+    """W0203: tensors that are computed or taken in bodies of equations, and that nothing reads."""
+    for declaration in module.names.values():
+        if not isinstance(declaration, ast.Block | ast.Model) or not isinstance(declaration.body, ast.Body):
+            continue
+        body, tensors = declaration.body, declaration.header.tensors or ()
+        if body.slots or not body.items:
+            continue
+        read = set(_read((declaration.header, body)))
+        first = tensors[0].name if tensors else "x"
+        if not any(isinstance(s, ast.Return) for s in _statements(body)):
+            read.add(first)  # its last value is the result
+        for tensor in tensors:
+            if tensor.name not in read and tensor.type.kind not in MASK_KINDS and not _sizes_read(tensor, tensors, body):
+                yield _nothing_reads(f"the tensor `{tensor.name}` is taken, and", tensor.span)
+        for statement in _statements(body):
+            if isinstance(statement, ast.Assign) and not read.intersection(statement.names):
+                names = ", ".join(f"`{n}`" for n in statement.names)
+                one = len(statement.names) == 1
+                yield _nothing_reads(f"{names} {'is' if one else 'are'} computed, and", statement.span, one)
+            elif isinstance(statement, ast.Param) and statement.name not in read:
+                yield _nothing_reads(f"the weight `{statement.name}` is made, and", statement.span)
+
+
+def _sizes_read(tensor: ast.TensorParam, tensors: Iterable[ast.TensorParam], body: ast.Body) -> bool:
+    """Whether a body reads the length of an axis that this tensor alone has: it may be there for that."""
+    others = {d.id for t in tensors if t is not tensor for d in t.type.dims if isinstance(d, ast.Name)}
+    return not ({d.id for d in tensor.type.dims if isinstance(d, ast.Name)} - others).isdisjoint(_read(body))
+
+
+def _nothing_reads(what: str, span: Span, one: bool = True) -> Diagnostic:
+    help_ = "use it, or leave it out" if one else "use them, or leave them out"
+    return Diagnostic("W0203", f"{what} nothing reads {'it' if one else 'them'}", span, help=help_)
+
+
+def _statements(body: ast.Body) -> Iterator[ast.Statement]:
+    """Every statement of a body, those in loops and choices too."""
+    stack: list[Any] = list(body.items)
+    while stack:
+        item = stack.pop()
+        if isinstance(item, ast.Slot):
+            continue
+        yield item
+        if isinstance(item, ast.If):
+            stack += [*item.then, *item.otherwise]
+        elif isinstance(item, ast.For):
+            stack += item.body
+        elif isinstance(item, ast.Assign) and isinstance(item.value, ast.For | ast.Scan):
+            stack += item.value.body
+
+
+def _without_effect(module: Module) -> Iterator[Diagnostic]:
+    """W0405: slots that change nothing, and layers and models of nothing."""
+    for declaration in module.names.values():
+        if not isinstance(declaration, ast.Block | ast.Model) or not isinstance(declaration.body, ast.Body):
+            continue
+        slots = {s.key: s for s in declaration.body.slots}
+        if not slots:
+            continue
+        said = {key: s.value.id for key, s in slots.items() if isinstance(s.value, ast.Name)}
+        if isinstance(declaration, ast.Model):
+            blocks = slots.get("blocks")
+            empty = blocks is not None and _is_empty(blocks.value)
+            if blocks is not None and empty:
+                yield Diagnostic("W0405", "the model has no layers", blocks.span, help="for example `12 * layer`")
+            continue
+        if not any(said.get(key, "") != "none" for key in ("attention", "cross_attention", "ffn") if key in slots):
+            help_ = "give it an `attention`, an `ffn` or both"
+            yield Diagnostic("W0405", f"`{declaration.name}` does nothing", declaration.name_span, help=help_)
+        elif said.get("placement") == "none" and "norm" in slots and said.get("norm") != "none":
+            yield Diagnostic(
+                "W0405",
+                "the `norm` has no effect: with `placement: none` it stands nowhere",
+                slots["norm"].span,
+                help="say where it stands, `placement: pre`, or leave it out",
+            )
+
+
+def _is_empty(e: ast.Expr) -> bool:
+    """Whether a list is plainly one of no layers: `[]`, `0 * layer`."""
+    if isinstance(e, ast.List):
+        return not e.items
+    return isinstance(e, ast.Binary) and e.op == "*" and isinstance(e.left, ast.Number) and e.left.text == "0"
+
+
 def _hiding(module: Module) -> Iterator[Diagnostic]:
     """W0202: declarations that hide a name of the library."""
     words = {*WORDS, *SCHEMES, *masks.RULES, *masks.TENSOR_RULES} - {*SCALINGS}  # a scaling is asked for by its option
@@ -122,6 +229,25 @@ def _sizes(model: Model) -> Iterator[Diagnostic]:
             _in_file(field.value.origin) or model.block.span,
             help=f"{-(-size // GRAIN) * GRAIN} is the next one",
         )
+
+
+def _matrices(model: Model) -> Iterator[Diagnostic]:
+    """W0406: matrices with a side that matrix units do not take as it is; the vocabulary and the width are said
+    already."""
+    known = {f.value.value for f in model.config if f.name in ("vocab", "width")}
+    for block, span in _blocks(model.block, model.block.span, set()):
+        for node in _ops(block.graph):
+            for weight in node.weights if node.op.name == "linear" else ():
+                for size in weight.shape[-2:]:
+                    number = size.value
+                    if not isinstance(number, int) or number < SMALL or number % ALIGNED == 0 or number in known:
+                        continue
+                    yield Diagnostic(
+                        "W0406",
+                        f"a matrix has a side of {number}, no multiple of {ALIGNED}: its product runs slower than it could",
+                        _in_file(size.origin) or _in_file(node.span) or span,
+                        help=f"{number // ALIGNED * ALIGNED} and {-(-number // ALIGNED) * ALIGNED} are the next ones",
+                    )
 
 
 def _in_file(span: Span | None) -> Span | None:

@@ -138,7 +138,7 @@ def estimate(
     tensors = list(_tensors(model))
     weights = sum(t.times * t.numbers * BYTES[dtype] for t in tensors if t.weight.trained)
     buffers = sum(t.times * t.numbers * width(t.weight.dtype, dtype) for t in tensors if not t.weight.trained)
-    states = _states(model, tensors, dtype, optimizer, master_weights)
+    states = optimizer_states(model, tensors, dtype, optimizer, master_weights)
     optimizer_bytes = sum(s.bytes for s in states)
     kept: list[KeptMemory] | None
     try:
@@ -180,7 +180,7 @@ def width(kind: str, dtype: Dtype) -> int:
 
 
 @dataclass(frozen=True)
-class _Tensor:
+class Tensor:
     """A weight that so many layers have."""
 
     weight: Weight
@@ -195,7 +195,7 @@ class _Tensor:
         return count
 
 
-def _tensors(model: Model) -> Iterator[_Tensor]:
+def _tensors(model: Model) -> Iterator[Tensor]:
     """Every weight and buffer, saved or not. Constants whose size only the running model knows are made where they are
     used: nothing keeps them."""
     counts: dict[int, tuple[Weight, int, tuple[int, ...]]] = {}
@@ -205,15 +205,15 @@ def _tensors(model: Model) -> Iterator[_Tensor]:
             _, times, _ = counts.get(id(weight), (weight, 0, info.shape))
             counts[id(weight)] = (weight, times + 1, info.shape)
     for weight, times, shape in counts.values():
-        yield _Tensor(weight, times, shape)
+        yield Tensor(weight, times, shape)
 
 
 State = tuple[str, str, int]
 """Its name, its type, and how many numbers it holds of one weight."""
 
 
-def _states(
-    model: Model, tensors: list[_Tensor], dtype: Dtype, optimizer: Optimizer, master_weights: bool
+def optimizer_states(
+    model: Model, tensors: list[Tensor], dtype: Dtype, optimizer: Optimizer, master_weights: bool
 ) -> list[StateMemory]:
     """What the optimizer keeps of all weights, each state once."""
     found: dict[tuple[str, str], int] = {}
@@ -240,7 +240,7 @@ def _states(
     ]
 
 
-def _of_weight(optimizer: Optimizer, t: _Tensor, dtype: Dtype, hidden: bool) -> Iterator[State]:
+def _of_weight(optimizer: Optimizer, t: Tensor, dtype: Dtype, hidden: bool) -> Iterator[State]:
     """The states of one weight of that type. A `hidden` one is a matrix between layers: no table, no output
     projection."""
     n = t.numbers
@@ -312,11 +312,15 @@ def _between(steps: Plan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
     alone = {**sizes, **({"batch": 1} if "batch" in sizes else {})}
     time = sizes[steps.time.name]
     readers = _readers(steps)
+    counted: dict[int, tuple[int, int]] = {}
     for entry in steps.entries():
         if isinstance(entry, Cache):
             read = readers.get(entry.value, [])
             path = _starred(read[0][0].path) if read else ""
-            one, every = (_numbers(entry.value, s) for s in (alone, sizes))
+            if id(entry.value.shape) not in counted:  # the layers of a stack share it
+                one, every = (_numbers(entry.value, s) for s in (alone, sizes))
+                counted[id(entry.value.shape)] = one, every
+            one, every = counted[id(entry.value.shape)]
             window = _window(read)
             yield _Kept("cache", entry.role, path, entry.value.dtype, one // time, every, time, window)
         else:

@@ -23,6 +23,8 @@ from archdsl.ir.masks import TENSOR_RULES, Mask
 if TYPE_CHECKING:
     import numpy as np
 
+    Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
+
 Leaf = tuple[str, tuple[int, ...]]
 Sum = dict[frozenset[Leaf], int]
 """Products of leaves, and how often each is added."""
@@ -168,7 +170,8 @@ def _counted(leaves: Iterable[Leaf], queries: int, keys: int) -> int:
 
 
 def _drawn(parts: Sum, queries: int, keys: int) -> int:
-    """What products with random keys add up to, some rows at a time. Random keys alone are known without a draw."""
+    """What products with random keys add up to. Of random keys alone the number is known; where they meet other leaves,
+    they are drawn, some rows at a time, and only where they are the others are asked."""
     found = 0
     for leaves in [p for p in parts if len(p) == 1]:
         ((_, (chosen, _)),) = leaves
@@ -178,23 +181,34 @@ def _drawn(parts: Sum, queries: int, keys: int) -> int:
         return found
     import numpy as np
 
-    key = np.arange(keys, dtype=np.int64)[None, :]
+    # Of each product one of its random leaves is drawn, and of the others each is a matrix.
+    products = [(sorted(leaves, key=lambda leaf: leaf[0] != "random"), times) for leaves, times in parts.items()]
     for start in range(keys - queries, keys, max(ROWS // keys, 1)):
-        query = np.arange(start, min(start + max(ROWS // keys, 1), keys), dtype=np.int64)[:, None]
-        seen: dict[Leaf, Any] = {}
-        for leaf in {leaf for leaves in parts for leaf in leaves}:
-            seen[leaf] = _truth(leaf, query, key)
-        for leaves, times in parts.items():
-            first, *others = sorted(leaves, key=lambda leaf: leaf[0] != "random")
-            truth = seen[first].copy()
+        end = min(start + max(ROWS // keys, 1), keys)
+        draws = {leaf: _random(start, end, keys, *leaf[1]) for leaf in _randoms(parts)}
+        seen: dict[tuple[Leaf, Leaf], Any] = {}
+        for (first, *others), times in products:
+            row, key = draws[first]
+            truth: Any = np.ones(row.size, dtype=bool)
             for leaf in others:
-                truth &= seen[leaf]
+                if (first, leaf) not in seen:
+                    if leaf in draws:
+                        of_leaf = np.zeros((end - start, keys), dtype=bool)
+                        of_leaf[draws[leaf]] = True
+                        seen[first, leaf] = of_leaf[row, key]
+                    else:
+                        seen[first, leaf] = _truth(leaf, row + start, key)
+                truth = truth & seen[first, leaf]
             found += times * int(np.count_nonzero(truth))
     return found
 
 
-def _truth(leaf: Leaf, query: np.ndarray[Any, Any], key: np.ndarray[Any, Any]) -> Any:
-    """The truth values of a leaf."""
+def _randoms(parts: Sum) -> set[Leaf]:
+    return {leaf for leaves in parts for leaf in leaves if leaf[0] == "random"}
+
+
+def _truth(leaf: Leaf, query: Integers, key: Integers) -> Any:
+    """The truth values of a leaf for each of those pairs."""
     rule, numbers = leaf
     match rule:
         case "causal":
@@ -207,36 +221,97 @@ def _truth(leaf: Leaf, query: np.ndarray[Any, Any], key: np.ndarray[Any, Any]) -
             return key < numbers[0]
         case "rows":
             return query < numbers[0]
-        case "strided":
-            return (query - key) % numbers[0] == 0
-    return _random(query, key, *numbers)
+    assert rule == "strided", rule
+    return (query - key) % numbers[0] == 0
 
+
+# --- random keys ------------------------------------------------------------------------------------------------------
 
 PRIME = 2_147_483_647
+"""What hashes are taken modulo of. A power of two less one: what stands above its bits is added to them."""
+WORD = 2**63
+BLOCK = 32_768
+"""So many hashes are computed at a time: they stay in the processor's cache from one operation to the next."""
 
 
-def _random(query: np.ndarray[Any, Any], key: np.ndarray[Any, Any], chosen: int, seed: int) -> Any:
-    """The keys of each query whose hash with it is largest, as `archdsl.ops.mask` defines it."""
+def _random(start: int, end: int, keys: int, chosen: int, seed: int) -> tuple[Integers, Integers]:
+    """For each query from `start` to `end` the keys whose hash with it is largest, as `archdsl.ops.mask` defines it:
+    rows, counted from `start`, and keys.
+
+    Nearly all keys are left out by comparing their hashes with a number that a few more than those to be chosen exceed;
+    the hashes of a row that are left are partitioned."""
     import numpy as np
 
-    keys = key.shape[-1]
     if chosen >= keys:
-        return np.ones((query.shape[0], keys), dtype=bool)
-    mixed = (query * 40_503 + key * 30_011 + seed * 7_919 + 1) % PRIME
-    mixed = _folded(mixed * mixed + query * 97 + key)
-    mixed = _folded(mixed * mixed + key * 89).astype(np.int32)
-    least = np.partition(mixed, keys - chosen, axis=-1)[:, keys - chosen, None]
-    seen = mixed >= least
-    if np.count_nonzero(seen) != chosen * query.shape[0]:  # hashes that are equal: of these only some are chosen
-        seen = np.zeros(mixed.shape, dtype=bool)
-        np.put_along_axis(seen, np.argpartition(mixed, keys - chosen, axis=-1)[:, keys - chosen :], True, axis=-1)
-    return seen
+        row, key = np.divmod(np.arange((end - start) * keys, dtype=np.int64), keys)
+        return row, key
+    likely = min(1.0, (chosen + 4 * math.sqrt(chosen) + 8) / keys)
+    place, value = _largest(start, end, keys, seed, int(PRIME * (1 - likely)) - 1)
+    firsts = np.searchsorted(place, np.arange(end - start + 1, dtype=np.int64) * keys)
+    counts = np.diff(firsts)
+    if counts.min() < chosen:
+        place, value = _largest(start, end, keys, seed, -1)
+        firsts = np.arange(end - start + 1, dtype=np.int64) * keys
+        counts = np.diff(firsts)
+    row = np.repeat(np.arange(end - start, dtype=np.int64), counts)
+    width = int(counts.max())
+    table = np.full((end - start, width), -1, dtype=np.int32)
+    table[np.arange(width) < counts[:, None]] = value
+    least = np.partition(table, width - chosen, axis=-1)[:, width - chosen]
+    taken = value >= np.repeat(least, counts)
+    if np.count_nonzero(taken) != chosen * (end - start):  # hashes that are equal: of these only some are chosen
+        above = np.bincount(row[value > least[row]], minlength=end - start)
+        for i in np.flatnonzero(np.bincount(row[taken], minlength=end - start) > chosen):
+            equal = firsts[i] + np.flatnonzero(value[firsts[i] : firsts[i + 1]] == least[i])
+            taken[equal[chosen - above[i] :]] = False
+    row = row[taken]
+    return row, place[taken] - row * keys
 
 
-def _folded(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`x % PRIME`, the prime being a power of two less one: what stands above its bits is added to them."""
+def _largest(start: int, end: int, keys: int, seed: int, above: int) -> tuple[Integers, Integers]:
+    """Pairs whose hash is larger than a number: their places, row by row, and their hashes."""
     import numpy as np
 
-    x = (x & PRIME) + (x >> 31)
-    x = (x & PRIME) + (x >> 31)
-    return np.where(x == PRIME, 0, x)
+    key = np.arange(keys, dtype=np.int64)
+    by_key = key * 30_011 % PRIME
+    rows = max(BLOCK // keys, 1)
+    space = np.empty((2, min(rows, end - start), keys), dtype=np.int64)
+    places: list[Integers] = []
+    values: list[Integers] = []
+    for first in range(start, end, rows):
+        query = np.arange(first, min(first + rows, end), dtype=np.int64)[:, None]
+        mixed, spare = space[:, : query.size]
+        by_query = (query * 40_503 + seed * 7_919 + 1) % PRIME
+        np.add(by_query, by_key, out=mixed)
+        most = int(by_query.max() + by_key.max())
+        for of_query, of_key in ((97, 1), (0, 89)):
+            extra = of_query * end + of_key * keys
+            while most * most + extra >= WORD:
+                most = _fold(mixed, spare, most)
+            np.multiply(mixed, mixed, out=mixed)
+            if of_query:
+                mixed += of_query * query
+            mixed += of_key * key
+            most = most * most + extra
+        while most >= 2 * PRIME:
+            most = _fold(mixed, spare, most)
+        found = np.flatnonzero(mixed > above)
+        value = mixed.ravel()[found]
+        if value.size and value.max() >= PRIME:
+            mixed[mixed >= PRIME] -= PRIME
+            found = np.flatnonzero(mixed > above)
+            value = mixed.ravel()[found]
+        places.append(found + (first - start) * keys)
+        values.append(value.astype(np.int32))
+    return np.concatenate(places), np.concatenate(values)
+
+
+def _fold(x: Integers, spare: Integers, most: int) -> int:
+    """Make numbers that are at most `most` smaller in place, each the same modulo the prime; what they are then at
+    most."""
+    import numpy as np
+
+    np.right_shift(x, 31, out=spare)
+    np.bitwise_and(x, PRIME, out=x)
+    np.add(x, spare, out=x)
+    return PRIME + (most >> 31)

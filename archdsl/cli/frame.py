@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar, get_args
 
 import typer
 
@@ -21,6 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R", bound="BaseModel")
 
 FINE, WRONG_SPEC, WRONG_CALL, INTERNAL, INTERRUPTED, NO_READER = 0, 1, 2, 70, 130, 141
+FORMAT_VARIABLE = "ARCHDSL_FORMAT"
 RARELY = 100_000
 """New objects between two searches for cycles: a graph is many objects that all live to the end of the command."""
 
@@ -135,10 +136,13 @@ def color(stream: object) -> bool:
 
 
 def show_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
-    from archdsl.render import render_text
+    """Print findings to standard error, in the form that ARCHDSL_FORMAT names: text, concise, json or github."""
+    from archdsl.render import Format, render
 
+    wanted = os.environ.get(FORMAT_VARIABLE)
+    format = next((f for f in get_args(Format) if f == wanted), "text")
     sys.stdout.flush()
-    sys.stderr.write(render_text(diagnostics, color(sys.stderr)))
+    sys.stderr.write(render(diagnostics, format, color(sys.stderr)))
 
 
 def blame(diagnostics: Iterable[Diagnostic]) -> int:
@@ -157,6 +161,7 @@ def blame(diagnostics: Iterable[Diagnostic]) -> int:
             "E0506",
             "E0507",
             "E0508",
+            "E0520",
         ):
             return WRONG_CALL
         if d.span is not None and d.span.source.name == "--set":

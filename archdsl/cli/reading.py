@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from archdsl.cli.frame import FINE, WRONG_SPEC, blame, color, command, print_or_json, show_diagnostics
+from archdsl.cli.frame import FINE, FORMAT_VARIABLE, WRONG_SPEC, blame, color, command, print_or_json, show_diagnostics
 from archdsl.cli.options import (
     JsonOption,
     NoncausalOption,
@@ -29,13 +29,15 @@ def check(
         typer.Argument(metavar="SPEC…", help="Paths, path:model, or names of the zoo.", autocompletion=complete),
     ],
     format: Annotated[
-        Literal["text", "concise", "json", "github"], typer.Option("--format", help="How to print what was found.")
+        Literal["text", "concise", "json", "github"],
+        typer.Option("--format", envvar=FORMAT_VARIABLE, help="How to print what was found."),
     ] = "text",
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> int:
     """Check specs: syntax, names, shapes, constraints, causality. Without a model's name, every model of a file."""
-    from archdsl import api, render
+    from archdsl import api
+    from archdsl.render import render
 
     settings = settings_of(set)
     found: list[Diagnostic] = []
@@ -48,12 +50,7 @@ def check(
             print(f"{name}: no errors" + (f", {len(said)} lint{'s' * (len(said) > 1)}" if said else ""))
     # A file that two specs import may say the same twice.
     found = list({(d.code, d.message, d.span): d for d in found}.values())
-    if format == "json":
-        sys.stdout.write(render.render_json(found))
-    elif format == "text":
-        sys.stdout.write(render.render_text(found, color(sys.stdout)))
-    else:
-        sys.stdout.write(render.render_concise(found) if format == "concise" else render.render_github(found))
+    sys.stdout.write(render(found, format, color(sys.stdout)))
     return status
 
 
@@ -230,3 +227,22 @@ def _years(text: str | None) -> tuple[int | None, int | None]:
         raise typer.BadParameter(f"write it as 2017 or 2017..2020, not {text!r}", param_hint="'--year'")
     start = int(first) if first else None
     return start, (int(last) if last else None) if dots else start
+
+
+@command("schema")
+def schema(
+    name: Annotated[
+        str | None, typer.Argument(metavar="COMMAND", help="estimate, sweep, fit, …; the list of them where none is.")
+    ] = None,
+) -> None:
+    """The JSON Schema of what a command prints with --json (`check`: with --format json)."""
+    from archdsl.schemas import REPORTS
+    from archdsl.schemas import schema as described
+
+    if name is None:
+        print("\n".join(REPORTS))
+        return
+    _known("COMMAND", [name], REPORTS)
+    import json
+
+    print(json.dumps(described(name), indent=2, ensure_ascii=False))

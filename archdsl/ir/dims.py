@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 
+from archdsl.limits import MAX_BITS, MAX_EXPRESSION, raising
 from archdsl.source import Span
 
 # --- symbolic values ----------------------------------------------------------------------------------------------
@@ -28,12 +29,21 @@ class Symbol:
         return self.name
 
 
+class TooLargeError(OverflowError):
+    """A number, or the expression that makes it, is beyond the compiler's limits. The text says which of them."""
+
+
 @dataclass(frozen=True)
 class Opaque:
     """A function of symbols that is not a polynomial: `floor(time / 3)`, `sqrt(time)`."""
 
     function: str
     args: tuple[Poly | int | Fraction | float, ...]
+
+    @cached_property
+    def weight(self) -> int:
+        """How many symbols and functions it is made of, each as often as it stands there."""
+        return 1 + sum(a.weight for a in self.args if isinstance(a, Poly))
 
     def __str__(self) -> str:
         if self.function == "floor" and len(self.args) == 2:
@@ -54,7 +64,7 @@ class Poly:
     def __str__(self) -> str:
         return " + ".join(_term_text(m, c) for m, c in self.terms).replace("+ -", "- ")
 
-    @property
+    @cached_property
     def symbols(self) -> frozenset[Symbol]:
         """Every symbol that the value depends on."""
         found: set[Symbol] = set()
@@ -67,6 +77,11 @@ class Poly:
                         if isinstance(arg, Poly):
                             found |= arg.symbols
         return frozenset(found)
+
+    @cached_property
+    def weight(self) -> int:
+        """How many symbols and functions it is made of, each as often as it stands there."""
+        return sum(a.weight if isinstance(a, Opaque) else 1 for m, _ in self.terms for a, _ in m)
 
     @property
     def denominator(self) -> int:
@@ -273,23 +288,26 @@ def ceil(a: Value) -> Value:
 
 
 def power(a: Value, b: Value) -> Value:
-    """a ** b; raises OverflowError where the result would be absurdly large, ValueError where it is not real."""
+    """a ** b; raises TooLargeError where the result would be absurdly large, ValueError where it is not real."""
     if isinstance(a, Poly):
         if isinstance(b, int) and 0 <= b <= 16:
             result: Value = 1
             for _ in range(b):
-                result = mul(result, a)
+                result = within_limits(mul(result, a))
             return result
         return opaque("pow", a, b)
     if isinstance(b, Poly):
         return opaque("pow", a, b)
     if isinstance(b, int) and not isinstance(a, float):
-        size = -a if a < 0 else a
-        if b >= 0 and size > 1 and b * math.log2(float(size) if size < 1e300 else 1e300) > 512:
-            raise OverflowError
         if b < 0 and a == 0:
             raise ZeroDivisionError
-        return whole(Fraction(a) ** b)
+        base = Fraction(a)
+        if (max(abs(base.numerator), base.denominator).bit_length() - 1) * abs(b) <= MAX_BITS:
+            return whole(base**b)
+        if base.denominator == 1 and b > 0:
+            raise TooLargeError(raising("bits"))
+    if b == 0:
+        return 1
     result_float: float | complex = float(a) ** float(b)
     if isinstance(result_float, complex):
         raise ValueError
@@ -375,14 +393,47 @@ class Bin:
     left: Expr
     right: Expr
 
+    @cached_property
+    def weight(self) -> int:
+        """How many numbers and names stand in it."""
+        return _weight(self.left) + _weight(self.right)
+
 
 @dataclass(frozen=True)
 class Fn:
     name: str
     args: tuple[Expr, ...]
 
+    @cached_property
+    def weight(self) -> int:
+        """How many numbers and names stand in it."""
+        return sum(map(_weight, self.args))
+
 
 Expr = Lit | Var | Bin | Fn
+
+
+def _weight(expr: Expr) -> int:
+    return expr.weight if isinstance(expr, Bin | Fn) else 1
+
+
+def within_limits(value: Value, expr: Expr | None = None) -> Value:
+    """The value again, or as a float. Raises TooLargeError where it has too many digits or terms, or its expression is
+    too long."""
+    if isinstance(value, int):
+        if value.bit_length() > MAX_BITS:
+            raise TooLargeError(raising("bits"))
+    elif isinstance(value, Fraction):
+        if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+            value = float(value)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise TooLargeError("the largest float is 1.8e308")
+    elif isinstance(value, Poly) and value.weight > MAX_EXPRESSION:
+        raise TooLargeError(raising("expression"))
+    if expr is not None and _weight(expr) > MAX_EXPRESSION:
+        raise TooLargeError(raising("expression"))
+    return value
 
 
 def literal(value: int | Fraction | float) -> Lit | Bin:
@@ -402,7 +453,11 @@ def substitute(expr: Expr, names: Mapping[str, Expr]) -> Expr:
         return names.get(expr.name, expr)
     if isinstance(expr, Bin):
         left, right = substitute(expr.left, names), substitute(expr.right, names)
-        return expr if left is expr.left and right is expr.right else Bin(expr.op, left, right)
+        if left is expr.left and right is expr.right:
+            return expr
+        if _weight(left) + _weight(right) > MAX_EXPRESSION:
+            raise TooLargeError(raising("expression"))
+        return Bin(expr.op, left, right)
     if isinstance(expr, Fn):
         return Fn(expr.name, tuple(substitute(a, names) for a in expr.args))
     return expr
@@ -538,7 +593,7 @@ def binary(op: str, a: Num, b: Num, origin: Span | None = None) -> Num:
     """Arithmetic of numbers; raises ZeroDivisionError, OverflowError, ValueError."""
     value = OPERATORS[op](a.value, b.value)
     expr = _tidy(op, a.expr, b.expr)
-    return Num(value, expr, origin or a.origin or b.origin)
+    return Num(within_limits(value, expr), expr, origin or a.origin or b.origin)
 
 
 def _tidy(op: str, a: Expr, b: Expr) -> Expr:
@@ -569,7 +624,8 @@ def _tidy(op: str, a: Expr, b: Expr) -> Expr:
 def function(name: str, args: Iterable[Num], origin: Span | None = None) -> Num:
     """A function of numbers; raises ValueError, OverflowError."""
     given = tuple(args)
-    return Num(apply_function(name, *(a.value for a in given)), Fn(name, tuple(a.expr for a in given)), origin)
+    value, expr = apply_function(name, *(a.value for a in given)), Fn(name, tuple(a.expr for a in given))
+    return Num(within_limits(value, expr), expr, origin)
 
 
 def product(nums: Iterable[Num]) -> Num:

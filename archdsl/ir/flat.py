@@ -107,15 +107,32 @@ class FlatGraph:
     outputs: tuple[Value, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Unrolled:
+    """What became of one call of a block: of each of its nodes once for every turn of the loops around it, and of the
+    calls in it."""
+
+    block: Block
+    nodes: dict[Node, list[FlatNode]] = field(default_factory=dict)
+    calls: dict[CallNode, list[Unrolled]] = field(default_factory=dict)
+    values: dict[Value, Value] = field(default_factory=dict)
+    """The block's values in the flat graph; of those in a loop, the last turn's."""
+
+
 def flatten(model: Model) -> FlatGraph:
     """The model's graph for inference (the branch of `if training` that is not training, no losses), unrolled, without
     what no output needs."""
+    return unroll(model)[0]
+
+
+def unroll(model: Model) -> tuple[FlatGraph, Unrolled]:
+    """The same, and what became of each call."""
     flattener = _Flattener()
     block = model.block
-    scope = _Scope(block, "", {v: v for v in block.graph.inputs}, {i: _joined("", i.path) for i in block.instances})
-    flattener.graph(block.graph, scope, str, "")
+    scope = _Scope(block, "", {v: v for v in block.graph.inputs}, {i: i.path for i in block.instances})
+    flattener.graph(block.graph, scope, str)
     outputs = tuple(scope.values[v] for v in block.graph.outputs if v is not None)
-    return FlatGraph(block.graph.inputs, live(flattener.nodes, outputs), outputs)
+    return FlatGraph(block.graph.inputs, live(flattener.nodes, outputs), outputs), scope.unrolled
 
 
 def live(nodes: list[FlatNode], outputs: tuple[Value, ...]) -> tuple[FlatNode, ...]:
@@ -164,6 +181,15 @@ class _Scope:
     values: dict[Value, Value]
     instances: dict[Instance, str]
     """Where each shared block lives."""
+    unrolled: Unrolled = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unrolled = Unrolled(self.block, values=self.values)
+
+    def add(self, node: Node, flat: FlatNode) -> FlatNode:
+        """Note what became of a node."""
+        self.unrolled.nodes.setdefault(node, []).append(flat)
+        return flat
 
     def of(self, value: Input) -> Input:
         return self.values[value] if isinstance(value, Value) else value
@@ -173,7 +199,7 @@ class _Flattener:
     def __init__(self) -> None:
         self.nodes: list[FlatNode] = []
 
-    def graph(self, graph: Graph, scope: _Scope, step: Step, prefix: str) -> None:
+    def graph(self, graph: Graph, scope: _Scope, step: Step) -> None:
         for node in graph.nodes:
             self.node(node, scope, step)
 
@@ -191,9 +217,8 @@ class _Flattener:
                 self.condition(node, scope, step)
             case ParamNode():
                 path = scope.prefix + step(node.name)
-                self.nodes.append(
-                    FlatParam(FlatWeight(path, node.weight, scope.block, node), fresh(node.output, scope))
-                )
+                found = FlatParam(FlatWeight(path, node.weight, scope.block, node), fresh(node.output, scope))
+                self.nodes.append(scope.add(node, found))
             case WeightNode():
                 self.weight(node, scope)
             case _:
@@ -213,7 +238,7 @@ class _Flattener:
         blocks = {name: self.inner(call, f"{path}.", scope) for name, call in declared.blocks.items()}
         inputs = tuple(scope.of(v) for v in node.inputs)
         outputs = tuple(fresh(v, scope) for v in node.outputs)
-        self.nodes.append(FlatOp(node, inputs, outputs, path, weights, blocks))
+        self.nodes.append(scope.add(node, FlatOp(node, inputs, outputs, path, weights, blocks)))
 
     def inner(self, call: CallNode, prefix: str, scope: _Scope) -> FlatGraph:
         """The graph of a block that a primitive applies itself."""
@@ -222,7 +247,7 @@ class _Flattener:
         instances = {**scope.instances, **{i: prefix + i.path for i in block.instances}}
         inside = _Scope(block, prefix, {v: v for v in block.graph.inputs}, instances)
         self.contexts(call, scope, inside)
-        self.graph(block.graph, inside, str, prefix)
+        self.graph(block.graph, inside, str)
         outputs = tuple(inside.values[v] for v in block.graph.outputs if v is not None)
         found, self.nodes = FlatGraph(block.graph.inputs, live(self.nodes, outputs), outputs), around
         return found
@@ -242,11 +267,12 @@ class _Flattener:
         prefix = f"{scope.instances[owner] if owner is not None else scope.prefix + step(node.name)}."
         instances = {i: prefix + i.path for b in (block, block.before) if b is not None for i in b.instances}
         inside = _Scope(block, prefix, {}, {**scope.instances, **instances})
+        scope.unrolled.calls.setdefault(node, []).append(inside.unrolled)
         for inner, given in zip(block.graph.inputs, node.inputs, strict=True):
             if given is not None:
                 inside.values[inner] = scope.values[given]
         self.contexts(node, scope, inside)
-        self.graph(block.graph, inside, str, prefix)
+        self.graph(block.graph, inside, str)
         results = [v for v in block.graph.outputs if v is not None]
         for outer, value in zip(node.outputs, results, strict=True):
             scope.values[outer] = inside.values[value]
@@ -257,7 +283,7 @@ class _Flattener:
         for turn, body in enumerate(node.turns):
             graph = node.bodies[body]
             scope.values.update(zip(graph.inputs, carried, strict=True))
-            self.graph(graph, scope, inner, scope.prefix)
+            self.graph(graph, scope, inner)
             results = [scope.values[v] for v in graph.outputs if v is not None]
             carried = results[: len(carried)]
             if node.emitted:
@@ -269,18 +295,19 @@ class _Flattener:
         sequences = tuple(scope.values[v] for v in node.sequences)
         around, self.nodes = self.nodes, []
         inputs = tuple(fresh(v, scope) for v in node.body.inputs)
-        self.graph(node.body, scope, step, scope.prefix)
+        self.graph(node.body, scope, step)
         outputs = tuple(scope.values[v] for v in node.body.outputs if v is not None)
         body, self.nodes = FlatGraph(inputs, live(self.nodes, outputs), outputs), around
         stacked = tuple(fresh(v, scope) for v in node.stacked)
         finals = tuple(fresh(v, scope) for v in node.finals)
         found = tuple(v for v in starts if v is not None)
-        self.nodes.append(FlatScan(node, body, found, sequences, stacked, finals, scope.prefix.rstrip(".")))
+        made = FlatScan(node, body, found, sequences, stacked, finals, scope.prefix.rstrip("."))
+        self.nodes.append(scope.add(node, made))
 
     def condition(self, node: CondNode, scope: _Scope, step: Step) -> None:
         if step is not str:
             _skip(node.then, step)
-        self.graph(node.otherwise, scope, step, scope.prefix)
+        self.graph(node.otherwise, scope, step)
         for outer, value in zip(node.outputs, node.otherwise.outputs, strict=True):
             assert value is not None
             scope.values[outer] = scope.values[value]
@@ -289,17 +316,13 @@ class _Flattener:
         path, declared = scope.instances[node.instance], node.instance.node
         weight = next(w for w in declared.weights if w.name == node.weight)
         found = FlatWeight(f"{path}.{node.weight}", weight, scope.block, declared)
-        self.nodes.append(FlatParam(found, fresh(node.output, scope)))
+        self.nodes.append(scope.add(node, FlatParam(found, fresh(node.output, scope))))
 
 
 def fresh(value: Value, scope: _Scope) -> Value:
     """A value of its own for this place."""
     scope.values[value] = found = replaced(value)
     return found
-
-
-def _joined(prefix: str, path: str) -> str:
-    return prefix + path
 
 
 def _counter() -> Step:

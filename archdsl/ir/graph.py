@@ -289,6 +289,25 @@ def subgraphs(node: Node) -> tuple[Graph, ...]:
     return ()
 
 
+def operations(graph: Graph, known: dict[int, int] | None = None) -> int:
+    """How many nodes a graph has with every turn of a loop and every call of a block written out."""
+    known = {} if known is None else known
+    if id(graph) not in known:
+        count = len(graph.nodes)
+        for node in graph.nodes:
+            if isinstance(node, LoopNode):
+                sizes = [operations(body, known) for body in node.bodies]
+                count += sum(sizes[which] for which in node.turns)
+            elif isinstance(node, CallNode):
+                count += operations(node.block.graph, known)
+            elif isinstance(node, OpNode):
+                count += sum(operations(call.block.graph, known) for call in node.blocks.values())
+            else:
+                count += sum(operations(inner, known) for inner in subgraphs(node))
+        known[id(graph)] = count
+    return known[id(graph)]
+
+
 def reads(node: Node) -> Iterator[Value]:
     """Every value a node depends on, those read by its inner graphs included (each once)."""
     seen: set[int] = set()

@@ -8,9 +8,9 @@ shape rule and what is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from archdsl.diagnostics import ArchError
@@ -91,6 +91,20 @@ class TorchScope(Protocol):
     @property
     def output_names(self) -> tuple[str, ...]:
         """Which of the outputs are read at all: '' for the others."""
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether this is a step of decoding, in which the new places read those before them."""
+
+    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[str, str] | None:
+        """In a step, the places of its queries and those of the keys, as texts that broadcast to [batch, …, query,
+        key], with so many axes between; None where neither number is the length of the sequence."""
+
+    def newest(self, i: int) -> str:
+        """The new places of input i, of which all places are read."""
+
+    def unpacked(self, hints: Sequence[str], code: Code | str) -> tuple[str, ...]:
+        """Bind the several results of an expression to fresh local names; these."""
 
 
 class OnnxScope(Protocol):
@@ -225,6 +239,7 @@ class At:
     also: tuple[At, ...] = ()
 
 
+@cache
 def same(axis: int, offset: int = 0) -> At:
     """The place of that output axis itself (or `offset` places later)."""
     return At(((axis, Fraction(1)),), Fraction(offset))
@@ -243,6 +258,34 @@ class Regrouping:
 
     cuts: tuple[tuple[Num, ...], ...]
     axes: tuple[tuple[tuple[int, int], ...], ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How an op works where some of its tensors are cut into equal parts, one on each device.
+
+    `axis` is the axis of every output that is cut, from 0; None where the outputs are whole: the parts of the only one
+    are then sums that are still to be added up. `weights` are the axes along which weights are cut, the others are
+    whole. `own` are the axes of whole inputs of which each device takes its own part; `numbers` those of the op's
+    numbers that count one part; `sizes` what the number of devices has to divide."""
+
+    axis: int | None
+    weights: Mapping[str, int] = field(default_factory=dict)
+    own: Mapping[int, int] = field(default_factory=dict)
+    numbers: tuple[Num, ...] = ()
+    sizes: tuple[Num, ...] = ()
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What the gradients of one use of an op need, where the op is one kernel: inputs and outputs by their number, and
+    numbers of its own, each with their type. `scores` are what the core of attention keeps too where it is no single
+    kernel."""
+
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    own: tuple[tuple[Amount, str], ...] = ()
+    scores: tuple[tuple[Amount, str], ...] = ()
 
 
 # --- one application --------------------------------------------------------------------------------------------------
@@ -361,11 +404,16 @@ class Primitive:
     """Whether places other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
     own_type: ClassVar[bool] = False
     """Whether its kernel wants real inputs in the type of its weights: others are cast to it first."""
+    writes_over: ClassVar[bool] = False
+    """Whether its PyTorch kernel takes the steps of a recurrence in place: of what it computes inside nothing can be
+    kept to be used again."""
     numpy: ClassVar[str | NumpyFunction | None] = None
     """How to compute it with numpy in a weight's first value: a function's name in numpy, or a function; None where it
     cannot stand there."""
     placed: ClassVar[bool] = False
     """Whether its ONNX form asks for places by `places` and `pairs` alone, so that it can stand at any step."""
+    alike: ClassVar[bool] = False
+    """Whether no place of the result differs from another."""
     by_rows: ClassVar[bool] = False
     """Whether its ONNX form takes tensors with a further axis in front: places that differ by row. Element-wise ops
     do."""
@@ -379,6 +427,8 @@ class Primitive:
     input."""
     passes: ClassVar[int] = 1
     """Element-wise operations for each number of the result; 0 where numbers are only moved or chosen."""
+    additive: ClassVar[bool] = False
+    """Whether it is linear in all inputs that have gradients, so that these need none of them."""
     moves_axes: ClassVar[bool] = False
     """Whether as many axes come out in another order: worth a comment with the shape in emitted code."""
 
@@ -444,6 +494,18 @@ class Primitive:
         axis at a time."""
         return None
 
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        """How the op works where input i is cut along axis `cut[i]` (None: whole on each device); None where no device
+        can do its part alone. By default it can element by element, where axes are only cut, moved and merged, and
+        where no place but the own is read."""
+        from archdsl.ir.signature import default_parts
+
+        return default_parts(self, node, cut)
+
+    def opens(self, node: OpNode) -> Parts | None:
+        """How weights are cut so that whole inputs give outputs that are cut; None where they cannot be."""
+        return None
+
     def is_mask(self, options: Mapping[str, Any]) -> bool:
         """Whether the output is a mask that its readers ask for by `TorchScope.mask`: with some inputs it needs no
         tensor."""
@@ -483,9 +545,32 @@ class Primitive:
             return ()
         return tuple(Amount(mul(self.passes, elements(v.shape))) for v in node.outputs if v.is_float)
 
+    def torch_step(
+        self, node: OpNode, e: TorchScope, past: Sequence[str]
+    ) -> tuple[Code | str | Sequence[Code | str], Sequence[str]]:
+        """What `torch` says for the new places of a sequence, given the states after those before them (locals, zeros
+        before the first place): the output, and the texts of the states after the last of them."""
+        raise TypeError(f"{type(self).__name__} has states and says nothing of steps")
+
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[str]:
+        """The states before the first place, where they are not zeros: texts, '' for zeros."""
+        return ("",) * len(self.states(node))
+
+    def leading(self, node: OpNode, i: int) -> int | None:
+        """Of input i, a table that has rows for places: how many axes it has before those that align with the result.
+        None where the op cannot take rows that differ by batch."""
+        return None
+
     def differentiates(self, node: OpNode, i: int) -> bool:
         """Whether a gradient flows back to input i."""
         return True
+
+    def saves(self, node: OpNode) -> Saved:
+        """What its gradients need beside the sides of its contractions. By default all inputs of an op that computes,
+        unless it is `additive` or has contractions."""
+        if self.additive or not self.passes or self.flops(node).contractions:
+            return Saved()
+        return Saved(tuple(i for i, v in enumerate(node.inputs) if isinstance(v, Value)))
 
     def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
         """Of inputs of which every place up to the own is read: the axis along which that is so, and what to call
@@ -500,6 +585,10 @@ class Primitive:
     def states(self, node: OpNode) -> Sequence[State]:
         """What a recurrence along an axis hands from one step of decoding to the next."""
         return ()
+
+    def undivided(self, node: OpNode) -> str:
+        """What the op does that needs a whole sequence at once, though it may read no later place; '' for nothing."""
+        return ""
 
     def is_linear_map(self, node: OpNode) -> bool:
         """Whether the output is, place by place, a linear map of the inputs' last axis that knows nothing of places:

@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archdsl.diagnostics import ArchError, Diagnostic, Label, error
+from archdsl.diagnostics import ArchError, Diagnostic, Label, error, shortened
 from archdsl.ir import masks
 from archdsl.ir.wording import one_of
-from archdsl.limits import MAX_IMPORTS
+from archdsl.limits import MAX_FILE_BYTES, MAX_IMPORTS, MAX_MODELS, raising
 from archdsl.resources import library_index, library_source
 from archdsl.source import Source, Span
 from archdsl.syntax import ast
@@ -55,6 +55,14 @@ class Module:
             if found is not None:
                 return module, found
         return None
+
+    def fresh(self, made: dict[int, Module] | None = None) -> Module:
+        """The same declarations, nothing evaluated: each model that is built has constants of its own."""
+        made = {} if made is None else made
+        if id(self) not in made:
+            made[id(self)] = copy = Module(self.source, self.tree, self.names)
+            copy.imports = [(prefix, module.fresh(made)) for prefix, module in self.imports]
+        return made[id(self)]
 
     def visible(self) -> Iterator[str]:
         """Every name that can be said in this file, the library's left out."""
@@ -133,6 +141,8 @@ class Loader:
     def __init__(self, root: Path | None) -> None:
         self.root = root
         self.modules: dict[Path, Module] = {}
+        self.read = 0
+        """Characters of all files so far."""
         self.problems: list[Diagnostic] = []
 
     def load(self, source: Source, path: Path | None) -> Module:
@@ -148,6 +158,7 @@ class Loader:
     def _load(self, source: Source, path: Path | None, tree: ast.File, chain: tuple[Path, ...]) -> Module:
         module, problems = declare(source, tree)
         self.problems += problems
+        self.read += len(source.text)
         if path is not None:
             self.modules[path] = module
             chain = (*chain, path)
@@ -167,12 +178,17 @@ class Loader:
                 "E0208", "a spec that is not a file cannot import", declaration.span, help="save it as a file first"
             )
         relative = Path(declaration.path)
-        target = (path.parent / relative).resolve()
+        shown = shortened(declaration.path)
+        try:
+            target = (path.parent / relative).resolve()
+        except (OSError, ValueError, RuntimeError) as problem:  # a zero byte, or links that lead to each other
+            text = f'cannot import "{shown}": {problem.strerror if isinstance(problem, OSError) else problem}'
+            raise error("E0208", text, declaration.span) from None
         root = self.root.resolve()
         if relative.is_absolute() or "\\" in declaration.path or not target.is_relative_to(root):
             raise error(
                 "E0208",
-                f'import "{declaration.path}" leads out of the project',
+                f'import "{shown}" leads out of the project',
                 declaration.span,
                 help="import files that lie in the folder of the spec or below it, by a relative path",
             )
@@ -180,22 +196,24 @@ class Loader:
             names = " -> ".join(p.name for p in (*chain[chain.index(target) :], target))
             raise error(
                 "E0209",
-                f"these files import each other: {names}",
+                f"these files import each other: {names}" if path != target else "this file imports itself",
                 declaration.span,
-                help="move what both need into a third file",
+                help="move what both need into a third file" if path != target else "leave the import out",
             )
         if target in self.modules:
             return self.modules[target]
         if len(self.modules) >= MAX_IMPORTS:
-            raise error("E0208", f"more than {MAX_IMPORTS} imported files", declaration.span)
-        shown = str(target.relative_to(root))
+            text = f"more than {MAX_IMPORTS} imported files"
+            raise error("E0208", text, declaration.span, help=raising("imports"))
         try:
-            source = read_source(target, shown)
+            source = read_source(target, shortened(target.relative_to(root).as_posix()))
         except ArchError as problem:
             first = problem.diagnostics[0]
-            raise error(
-                "E0208", f'cannot import "{declaration.path}": {first.message}', declaration.span, help=first.help
-            ) from None
+            text = f'cannot import "{shown}": {first.message}'
+            raise error("E0208", text, declaration.span, help=first.help) from None
+        if self.read + len(source.text) > MAX_FILE_BYTES:
+            text = f"a spec and its imports are larger than {MAX_FILE_BYTES // 1024:,} KiB"
+            raise error("E0208", text, declaration.span, help=raising("source"))
         return self._load(source, target, parse(source), chain)
 
 
@@ -244,8 +262,12 @@ def every_name(module: Module) -> set[str]:
 
 
 def models(module: Module) -> dict[str, ast.Model | ast.Variant]:
-    """What can be compiled in a file, in order."""
-    return {n: d for n, d in module.names.items() if isinstance(d, ast.Model | ast.Variant)}
+    """What can be compiled in a file, in order. Raises ArchError E0404 where it is too many."""
+    found = {n: d for n, d in module.names.items() if isinstance(d, ast.Model | ast.Variant)}
+    if len(found) > MAX_MODELS:
+        text = f"{module.source.name} declares more than {MAX_MODELS:,} models and variants"
+        raise error("E0404", text, next(iter(found.values())).name_span, help=raising("models"))
+    return found
 
 
 def pick_model(module: Module, name: str | None) -> ast.Model | ast.Variant:
@@ -255,7 +277,7 @@ def pick_model(module: Module, name: str | None) -> ast.Model | ast.Variant:
         raise error(
             "E0210",
             f"{module.source.name} declares no model",
-            Span(module.source, 0, 0),
+            Span(module.source, 0, len(module.source.line(1))),
             help="add `model name { … }`",
         )
     if name is None:

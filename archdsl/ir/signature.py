@@ -10,7 +10,7 @@ from typing import Any
 from archdsl.diagnostics import Label
 from archdsl.ir.dims import Num, Shape, shape_text
 from archdsl.ir.graph import Input, OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, At, Primitive, Reads, same
+from archdsl.ir.op import EVERYWHERE, Application, At, Parts, Primitive, Reads, same
 from archdsl.syntax import ast
 
 ORDER = ("bool", "int", "bfloat16", "float", "float32")
@@ -148,6 +148,61 @@ def named_reads(op: Primitive, node: OpNode) -> Sequence[Reads]:
         names = spread(params[min(i, len(params) - 1)].type.dims, value.rank)
         reads.append(tuple(same(out.index(n)) if n in out else EVERYWHERE for n in names))
     return reads
+
+
+def default_parts(op: Primitive, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+    """How an op works on parts, as far as its contract says without a word of its own."""
+    if op.elementwise:
+        return elementwise_parts(node, cut)
+    first, others = node.inputs[0] if node.inputs else None, cut[1:]
+    if not isinstance(first, Value) or cut[0] is None or any(axis is not None for axis in others):
+        return None
+    if op.regroups(node) is not None:
+        sized = any("size" in (h.kind or "") for h in op.header.hypers or ())
+        return None if sized else regrouped_parts(op, node, cut)
+    if not op.passes and len(cut) == 1:
+        return moved_parts(op, node, cut[0])
+    if op.mixes or len(node.outputs) != 1 or node.outputs[0].rank != first.rank:
+        return None
+    names = spread((op.header.tensors or ())[0].type.dims, first.rank)
+    return Parts(cut[0]) if names[cut[0]].startswith("...") else None
+
+
+def moved_parts(op: Primitive, node: OpNode, cut: int) -> Parts | None:
+    """Of an op that only moves numbers: an axis that comes out as it went in, every place at its own."""
+    (read,) = op.reads(node)
+    at, size = read[cut], getattr(node.inputs[0], "shape", ())[cut]
+    if at is None or at.also or at.offset or len(at.axes) != 1 or at.axes[0][1] != 1:
+        return None
+    axis = at.axes[0][0]
+    return Parts(axis) if all(v.rank > axis and v.shape[axis].value == size.value for v in node.outputs) else None
+
+
+def elementwise_parts(node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+    """Every input that has the axis that is cut is cut along it."""
+    rank = node.outputs[0].rank
+    ranks = [v.rank if isinstance(v, Value) else 0 for v in node.inputs]
+    axes = {axis + rank - ranks[i] for i, axis in enumerate(cut) if axis is not None}
+    if len(axes) != 1:
+        return None
+    axis = axes.pop()
+    for i, value in enumerate(node.inputs):
+        own = axis - rank + ranks[i]
+        if isinstance(value, Value) and own >= 0 and value.shape[own].value != 1 and cut[i] is None:
+            return None
+    return Parts(axis)
+
+
+def regrouped_parts(op: Primitive, node: OpNode, cut: Sequence[int | None], numbers: Sequence[Num] = ()) -> Parts | None:
+    """Of an op that cuts and merges axes: the part that runs slowest in the axis has to run slowest in the result's."""
+    grouping = op.regroups(node)
+    if grouping is None or cut[0] is None:
+        return None
+    for axis, made in enumerate(grouping.axes):
+        if made and made[0] == (cut[0], 0):
+            count = grouping.cuts[cut[0]][0]
+            return None if count.value == 1 else Parts(axis, numbers=tuple(numbers), sizes=(count,))
+    return None
 
 
 def spread(dims: Sequence[ast.Expr], rank: int) -> list[str]:

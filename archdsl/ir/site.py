@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -72,7 +73,7 @@ class Site:
         help: str = "",
         notes: Sequence[str] = (),
     ) -> ArchError:
-        span = self.spans.get(option, self.span)
+        span = self.spans.get(option) or self._given_at(option) or self.span
         labels = []
         if input is not None and isinstance(self.inputs[input], Value):
             value = self.tensor(input)
@@ -81,6 +82,12 @@ class Site:
             if here is not None and here != span:
                 labels.append(Label(here, text))
         return error(code, message, span, labels=labels, help=help, notes=notes)
+
+    def _given_at(self, option: str) -> Span | None:
+        """Where the user gave an option to a block of the library that hands it on."""
+        value = self.options.get(option)
+        place = value.origin if isinstance(value, Num) else value.span if isinstance(value, Template) else None
+        return place if self.span.source.library and place is not None and not place.source.library else None
 
     def condition(self, op: str, left: Num, right: Num, message: str) -> None:
         self.elaborator.condition(self.frame, op, left, right, message, self.span)
@@ -319,7 +326,24 @@ def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Sp
         return Scheme(value.name)
     if test(value):
         return value
-    raise error("E0203", f"{what} is {words}, and {kind_of(value)} was given", span)
+    help_ = _instead(value, kind)
+    raise error("E0203", f"{what} is {words}, and {kind_of(value)} was given", span, help=help_)
+
+
+def _instead(value: Any, kind: str) -> str:
+    """What was probably meant by a value of the wrong kind."""
+    if isinstance(value, str) and (value.isidentifier() or value.replace(".", "", 1).replace("_", "").isdecimal()):
+        return f"write it without quotes: `{value}`"
+    if kind == "bool" and isinstance(value, Num) and value.value in (0, 1):
+        return "write `true`" if value.value else "write `false`"
+    if kind == "list" and isinstance(value, Num):
+        return f"layers are repeated by `*`: `{value} * layer`"
+    if kind == "mask" and isinstance(value, ListValue):
+        return "masks are joined by `&` (both) and `|` (either): `causal & window(128)`"
+    return ""
+
+
+ROUND = "use `//` or `ceil(…)` where rounding is meant"
 
 
 def whole_size(value: Num, kind: str, what: str, span: Span) -> Num:
@@ -329,12 +353,13 @@ def whole_size(value: Num, kind: str, what: str, span: Span) -> Num:
         v = int(v)
         value = Num(v, value.expr, value.origin)
     if isinstance(v, Fraction | float):
-        raise error(
-            "E0401",
-            f"{what} must be a whole number, but {expr_text(value.expr)} = {float(v):g}",
-            span,
-            help="use `//` or `ceil(…)` where rounding is meant",
-        )
+        written, number = expr_text(value.expr), f"{float(v):g}"
+        is_ = f"{number} was given" if written == number else f"{written} = {number}"
+        help_ = f"write `{int(v)}` or `{int(v) + 1}`" if written == number else ROUND
+        joined = "and" if written == number else "but"
+        raise error("E0401", f"{what} must be a whole number, {joined} {is_}", span, help=help_)
+    if isinstance(v, int) and abs(v) >= 2**63:
+        raise error("E0404", f"{what} must be below 2 ** 63, and {expr_text(value.expr)} is not", span)
     if kind == "size" and isinstance(v, int) and v < 1:
         raise error("E0203", f"{what} must be at least 1, and {v} was given", span)
     return value
@@ -403,4 +428,14 @@ def options_of(
 def unknown_option(name: str, owner: str, declared: Any, span: Span) -> ArchError:
     names = sorted(declared)
     help_ = one_of(name, names, "it takes") if names else "it takes no options"
-    return error("E0201", f"`{owner}` has no option `{name}`", span, help=help_)
+    return error("E0201", f"`{owner}` has no option `{name}`", name_place(name, span), help=help_)
+
+
+def name_place(name: str, value: Span) -> Span:
+    """Where the name of an argument stands, in front of its value."""
+    before = value.source.text[: value.start]
+    found = re.search(rf"\b{re.escape(name)}\s*:\s*\Z", before[-len(name) - 80 :])
+    if found is None:
+        return value
+    start = value.start - len(found[0])
+    return Span(value.source, start, start + len(name))

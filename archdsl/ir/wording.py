@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
 
 from archdsl.diagnostics import Label, did_you_mean
 from archdsl.ir.dims import Num, expr_text, free_names
@@ -15,8 +16,14 @@ WRITTEN_OUT = "`forward` is written out for this many: compile the spec anew"
 
 def spelled(n: Num) -> str:
     """A number as it was written, with what it is: `4 * width = 3072`."""
-    text = expr_text(n.expr) if not any("." in x for x in free_names(n.expr)) else str(n)
-    return text if text.replace("_", "") == str(n) else f"{text} = {n}" if n.static else text
+    number = plain(n)
+    text = expr_text(n.expr) if not any("." in x for x in free_names(n.expr)) else number
+    return text if text.replace("_", "") == number else f"{text} = {number}" if n.static else text
+
+
+def plain(n: Num) -> str:
+    """A number as a decimal: `1.5`, not `3/2`."""
+    return f"{float(n.value):g}" if isinstance(n.value, Fraction | float) else str(n)
 
 
 def dim_words(text: str, n: Num) -> str:

@@ -25,7 +25,19 @@ from archdsl.ir.dims import (
 )
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import Input, OpNode, Value
-from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, Code, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import (
+    EVERYWHERE,
+    UNARY,
+    Application,
+    At,
+    Code,
+    OnnxScope,
+    Parts,
+    Primitive,
+    Reads,
+    TorchScope,
+    same,
+)
 from archdsl.ir.signature import promoted
 from archdsl.ir.static import ListValue, kind_of
 
@@ -73,7 +85,9 @@ def demand_floats(op: Primitive, call: Application, inputs: Sequence[int] | None
                 "E0304",
                 f"`{op.name}` takes real numbers, but {called(value)} holds {HOLDS['int' if value.is_int else 'bool']}",
                 input=i,
-                help="make it one of real numbers first: `cast(float)`",
+                help="token ids are looked up first: `tokens -> embedding(vocab, width)`"
+                if value.dtype == "token"
+                else "make it one of real numbers first: `cast(float)`",
             )
 
 
@@ -512,6 +526,9 @@ class AxisOp(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (own_but(first_input(node).rank, place(node)),)
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        return None if len(cut) > 1 or cut[0] is None or cut[0] == place(node) else Parts(cut[0])
 
 
 # --- shapes that must fit -------------------------------------------------------------------------------------------

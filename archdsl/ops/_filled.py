@@ -14,6 +14,7 @@ from archdsl.ops._common import demand_sizes, numbers_in
 class Filled(Primitive):
     """A tensor of the model's own type, of the sizes `dims`, that is one number everywhere."""
 
+    alike = True
     mixes = False
     passes = 0
     filling: ClassVar[float]

@@ -39,6 +39,7 @@ class Layer(Primitive):
     """A recurrent layer: [batch, time, inputs] to [batch, time, hidden]."""
 
     own_type = True
+    writes_over = True
 
     gates: ClassVar[int]
     carried: ClassVar[tuple[str, ...]] = ("h",)
@@ -117,6 +118,20 @@ class Layer(Primitive):
         direction = "reverse" if node.options["reverse"] else "forward"
         return {"hidden_size": int(number(node, "hidden")), "direction": direction}
 
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
+        y = e.local("y", f"{self.torch_module(node, e)}({e.arg(0)}, {past[0]})")
+        return y, (f"{y}[:, -1]",)
+
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[str]:
+        return [e.arg(i) if e.has(i) else "" for i in range(1, 1 + len(self.carried))]
+
+    def torch_module(self, node: OpNode, e: TorchScope) -> str:
+        """The layer as a module: from the input [batch, time, inputs] and the states to start from."""
+        raise TypeError(f"{type(self).__name__} says nothing of PyTorch")
+
+    def torch(self, node: OpNode, e: TorchScope) -> str:
+        return self.applied(node, e, self.torch_module(node, e))
+
     def constructor(self, node: OpNode, e: TorchScope, cls: str, more: str = "") -> str:
         bias = "" if node.options["bias"] else ", bias=False"
         return f"{cls}({e.init(first_input(node).shape[-1])}, {e.init(number(node, 'hidden'))}{more}{bias})"
@@ -133,6 +148,7 @@ class Cell(Primitive):
     """One step of a recurrence: the rows of the input and of the state to the next state."""
 
     own_type = True
+    writes_over = True
 
     gates: ClassVar[int]
     mixes = False

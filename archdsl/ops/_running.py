@@ -31,5 +31,15 @@ class Running(AxisOp):
         kind = "int" if output.dtype == "int" else "float32"
         return (State(self.name, shape, kind, axis),) if axis else ()
 
+    def torch_after(self, node: OpNode, e: TorchScope, past: str, symbol: str) -> tuple[str, Sequence[str]]:
+        """What is of the new places alone, put together with what was before them."""
+        x, axis = first_input(node), place(node)
+        before = f"{past}.unsqueeze({axis})"
+        if node.outputs[0].dtype == "int":
+            y = e.local(self.name, f"{before} {symbol} {e.at(0)}.{self.name}({axis})")
+            return y, (f"{y}.select({axis}, -1)",)
+        y = e.local(self.name, f"{before} {symbol} {e.at(0)}.float().{self.name}({axis})")
+        return (y if x.dtype == "float32" else f"{y}.type_as({e.arg(0)})"), (f"{y}.select({axis}, -1)",)
+
     def torch(self, node: OpNode, e: TorchScope) -> str:
         return f"{e.at(0)}.{self.name}({written(node)})"

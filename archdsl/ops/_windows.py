@@ -200,17 +200,19 @@ class Sliding(Primitive):
         kind = g.dtype(with_kernel(g, g.arg(0)))
         return [g.cast(g.weight(name), kind) for name in ("weight", *(("bias",) if node.options["bias"] else ()))]
 
-    def applied(self, node: OpNode, e: TorchScope, function: Callable[[str], str]) -> str:
-        """`function` of the input in torch's order of axes, [batch, channels, time], and the way back."""
+    def applied(self, node: OpNode, e: TorchScope, function: Callable[[str], str], x: str = "") -> str:
+        """`function` of the input (or of the local `x`) in torch's order of axes, [batch, channels, time], and the way
+        back."""
         if self.spatial == 2:
             return function(e.arg(0))
+        x = x or e.at(0)
         shape = node.outputs[0].shape
         if len(shape) == 2:
-            return f"{function(f'{e.at(0)}.transpose(0, 1)')}.transpose(0, 1)"
+            return f"{function(f'{x}.transpose(0, 1)')}.transpose(0, 1)"
         if len(shape) == 3:
-            return f"{function(f'{e.at(0)}.transpose(1, 2)')}.transpose(1, 2)"
+            return f"{function(f'{x}.transpose(1, 2)')}.transpose(1, 2)"
         leading = listed(["-1", *(e.number(n) for n in shape[1:-2])])
-        return f"{function(f'{e.at(0)}.flatten(0, -3).transpose(1, 2)')}.transpose(1, 2).unflatten(0, {leading})"
+        return f"{function(f'{x}.flatten(0, -3).transpose(1, 2)')}.transpose(1, 2).unflatten(0, {leading})"
 
 
 class Windowed(Sliding):
@@ -310,12 +312,19 @@ class Convolution(Windowed):
         causal = equals(window.stride, 1) and equals(window.after, 0) and int(window.before) == reach
         if self.spatial != 1 or not causal or not reach or axis == 0:
             return ()
-        return (State("conv", (*x.shape[:axis], num(reach), x.shape[-1]), x.dtype, axis),)
+        return (State("conv", (*x.shape[:axis], window.reach, x.shape[-1]), x.dtype, axis),)
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         rank, axis, reach = first_input(node).rank, first_input(node).rank - 2, int(self.windows(node.options)[0].reach)
         both = g.Concat(past[0], g.gated(g.arg(0), 0, rank, axis), axis=axis)
         return self.over(node, g, both, [(0, 0)]), [g.tail(both, reach, rank, axis)]
+
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
+        axis, reach = first_input(node).rank - 2, e.number(self.windows(node.options)[0].reach)
+        both = e.local("places", f"torch.cat(({past[0]}, {e.arg(0)}), dim={axis})")
+        module = self.torch_module(node, e)
+        y = self.applied(node, e, lambda x: f"{module}({x})", both)
+        return y, (f"{both}[{':, ' * axis}-{reach}:]" if reach.isdecimal() else f"{both}[{':, ' * axis}-({reach}) :]",)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return self.over(node, g, g.arg(0), [(int(w.before), int(w.after)) for w in self.windows(node.options)])
@@ -333,13 +342,21 @@ class Convolution(Windowed):
         return self.onnx_applied(node, g, lambda x: g.Conv(x, *self.onnx_weights(node, g), **attributes), x)
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
-        found, padding, uneven = self.windows(node.options), "", False
+        found, module = self.windows(node.options), self.torch_module(node, e)
+        return self.applied(node, e, lambda x: f"{module}({padded(x, found, e) if self.uneven(node) else x})")
+
+    def uneven(self, node: OpNode) -> bool:
+        """Whether torch's module does not put the zeros around the input itself."""
+        found = self.windows(node.options)
+        same = padding_word(node.options) == "same" and all(equals(w.stride, 1) for w in found)
+        return not same and any(int(w.before) != int(w.after) for w in found)
+
+    def torch_module(self, node: OpNode, e: TorchScope) -> str:
+        found, padding = self.windows(node.options), ""
         if padding_word(node.options) == "same" and all(equals(w.stride, 1) for w in found):
             padding = "" if all(equals(w.reach, 0) for w in found) else ', padding="same"'
-        elif all(int(w.before) == int(w.after) for w in found):
+        elif not self.uneven(node):
             padding = setting("padding", [w.before for w in found], 0, e.init)
-        else:
-            uneven = True
         constructor = (
             f"nn.Conv{self.spatial}d({e.init(self.channels(first_input(node).shape))}, "
             + f"{e.init(number(node, 'features'))}, "
@@ -351,8 +368,7 @@ class Convolution(Windowed):
             + ("" if node.options["bias"] else ", bias=False")
             + ")"
         )
-        module = e.module(constructor)
-        return self.applied(node, e, lambda x: f"{module}({padded(x, found, e) if uneven else x})")
+        return e.module(constructor)
 
 
 class Pooling(Windowed):

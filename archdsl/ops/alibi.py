@@ -24,6 +24,16 @@ def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
 '''
 
 
+ALIBI_BETWEEN = '''
+def alibi_between(heads: int, query: Tensor, key: Tensor) -> Tensor:
+    """ALiBi (Press et al., 2021) for pairs of places: each head looks back with a slope of its own."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    slopes += [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
+    return -torch.tensor(slopes, device=key.device)[:, None, None] * (query - key).abs()  # [batch, heads, query, key]
+'''
+
+
 def slopes(heads: int) -> list[float]:
     """How fast the scores of each head fall: powers of 2 ** (-8 / n) for the largest power of two n in `heads`, then
     every other one of the next finer series (Press et al., 2021, section 3)."""
@@ -72,6 +82,9 @@ class Alibi(Position):
         queries, keys = node.inputs
         assert isinstance(queries, Num)
         assert isinstance(keys, Num)
+        pairs = e.pairs(queries, keys)
+        if pairs is not None:
+            return f"{e.helper(ALIBI_BETWEEN)}({e.number(node.options['heads'])}, {', '.join(pairs)})"
         return (
             f"{e.helper(ALIBI)}({e.number(node.options['heads'])}, {e.number(queries)}, {e.number(keys)}, {e.device()})"
         )

@@ -34,6 +34,9 @@ class CastLike(Primitive):
     def differentiates(self, node: OpNode, i: int) -> bool:
         return i == 0
 
+    def leading(self, node: OpNode, i: int) -> int | None:
+        return 0 if i == 0 else None
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.arg(0)  # which is brought to the type of the result
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, Reads, TorchScope
 from archdsl.ops._common import (
     axis_of,
     demand_like,
@@ -58,6 +58,14 @@ class Concat(Primitive):
             reads.append(own_but(rank, axis, later(axis, before, -1)))
             before = binary("+", before, value.shape[axis]) if isinstance(value, Value) else before
         return reads
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        """Of tensors that are whole each device takes its own part of the axis."""
+        axes = {axis for axis in cut if axis is not None}
+        if len(axes) != 1 or place(node) in axes:
+            return None
+        (axis,) = axes
+        return Parts(axis, own={i: axis for i, found in enumerate(cut) if found is None})
 
     def is_linear_map(self, node: OpNode) -> bool:
         return place(node, rank=node.outputs[0].rank) == node.outputs[0].rank - 1

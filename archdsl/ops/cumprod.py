@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, OnnxScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope
 from archdsl.ops._common import first_input, place
 from archdsl.ops._onnx import END
 from archdsl.ops._running import Running
@@ -47,3 +47,11 @@ class CumProd(Running):
             return after, after
 
         return multiplied
+
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
+        return self.torch_after(node, e, past[0], "*")
+
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[str]:
+        sizes = ", ".join(e.number(d) for d in self.states(node)[0].shape)
+        kind = "" if node.outputs[0].dtype == "int" else ", dtype=torch.float32"
+        return (f"{e.at(0)}.new_ones({sizes}{kind})",)

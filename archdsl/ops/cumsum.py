@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, OnnxScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope
 from archdsl.ops._common import first_input, place
 from archdsl.ops._running import Running
 
@@ -27,3 +27,6 @@ class CumSum(Running):
         terms = g.gated(self.terms(node, g), 0, rank, axis)
         y = g.Add(g.CumSum(terms, g.constant(axis, "int")), g.Unsqueeze(past[0], [axis]))
         return y, [g.Gather(y, g.constant(-1, "int"), axis=axis)]
+
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
+        return self.torch_after(node, e, past[0], "+")

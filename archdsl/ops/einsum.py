@@ -9,7 +9,7 @@ from archdsl.diagnostics import did_you_mean
 from archdsl.ir.cost import Amount, Cost, contracted, times
 from archdsl.ir.dims import Num, Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Parts, Primitive, Reads, TorchScope, same
 from archdsl.ops._common import called, demand_floats, demand_one_type
 from archdsl.ops._onnx import with_kernel
 
@@ -154,6 +154,21 @@ class Einsum(Primitive):
     def _wide(self, term: Sequence[str], value: Value, sizes: Mapping[str, Num]) -> set[str]:
         """Axes along which a tensor has more than one place, or all that the others have."""
         return {n for n, d in zip(term, value.shape, strict=True) if d.value != 1 or sizes[n].value == 1}
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        """Along an axis that all who have it are cut along, and that is not summed over."""
+        terms, result = parsed(node.options["pattern"])
+        values = [v for v in node.inputs if isinstance(v, Value)]
+        spelt = [spread(term, v.rank) for term, v in zip(terms, values, strict=True)]
+        names = {term[axis] for term, axis in zip(spelt, cut, strict=True) if axis is not None}
+        out = spread(result, node.outputs[0].rank)
+        if len(names) != 1 or not names <= set(out):
+            return None
+        (name,) = names
+        for term, value, axis in zip(spelt, values, cut, strict=True):
+            if name in term and axis is None and value.shape[term.index(name)].value != 1:
+                return None
+        return Parts(out.index(name))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """With a letter for each axis under `...` too: onnxruntime sums over none of them."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode, Weight
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, TorchScope
 from archdsl.ops._common import called, number
 
 
@@ -39,6 +39,10 @@ class Embedding(Primitive):
     def weights(self, call: Application) -> Sequence[Weight]:
         rows, width = call.size("rows"), call.size("width")
         return (Weight("weight", (rows, width), "embedding", fan_in=rows, fan_out=width, told=True),)
+
+    def opens(self, node: OpNode) -> Parts:
+        """Rows of the table: a device that does not hold a row adds zeros."""
+        return Parts(None, {"weight": 0}, sizes=(number(node, "rows"),))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Gather(g.weight("weight"), g.arg(0), axis=0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from archdsl.ir.cost import Amount, times
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, Saved, TorchScope, same
 
 DISPATCH = '''
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
@@ -56,6 +57,13 @@ class Experts(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rows = tuple(same(i) for i in range(node.outputs[0].rank - 1))
         return ((*rows, EVERYWHERE),) * 3
+
+    def saves(self, node: OpNode) -> Saved:
+        """The answers of the chosen experts, which are weighted."""
+        x = node.inputs[0]
+        assert isinstance(x, Value)
+        assert node.active is not None
+        return Saved((1,), own=((Amount(times((node.active, *x.shape))), x.dtype),))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         x, _, chosen = (v for v in node.inputs if isinstance(v, Value))

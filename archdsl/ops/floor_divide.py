@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from archdsl.ir.dims import Num
-from archdsl.ir.graph import OpNode
+from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import TIMES, Application, Code, Example, OnnxScope, TorchScope
 from archdsl.ops._common import Numeric, demand_divisor, remainder
 
@@ -36,5 +36,12 @@ class FloorDivide(Numeric):
             return quotient
         return g.Where(g.Equal(b, 0.0), g.Div(a, b), quotient)
 
+    def differentiates(self, node: OpNode, i: int) -> bool:
+        return False
+
     def torch(self, node: OpNode, e: TorchScope) -> Code:
-        return Code(f"{e.operand(0, TIMES)} // {e.operand(1, TIMES + 1)}", TIMES)
+        a, b = (
+            f"{e.at(i)}.detach()" if isinstance(x, Value) and x.is_float else str(e.operand(i, TIMES + i))
+            for i, x in enumerate(node.inputs)
+        )  # torch knows no gradient of `//`, not even that it is 0
+        return Code(f"{a} // {b}", TIMES)

@@ -53,5 +53,5 @@ class Gru(Layer):
     def attributes(self, node: OpNode) -> dict[str, Any]:
         return {**super().attributes(node), "linear_before_reset": 1}
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return self.applied(node, e, e.module(self.constructor(node, e, e.helper(GRU))))
+    def torch_module(self, node: OpNode, e: TorchScope) -> str:
+        return e.module(self.constructor(node, e, e.helper(GRU)))

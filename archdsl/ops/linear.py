@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.cost import Cost, contracted
 from archdsl.ir.graph import OpNode, Weight
-from archdsl.ir.op import Application, Code, Example, OnnxScope, Primitive, TorchScope
+from archdsl.ir.op import Application, Code, Example, OnnxScope, Parts, Primitive, TorchScope
 from archdsl.ops._common import demand_floats, first_input
 
 GROUPED_LINEAR = '''
@@ -56,6 +56,20 @@ class Linear(Primitive):
         x, y = first_input(node), node.outputs[0]
         found = contracted((*x.shape, y.shape[-1]), (0,), ("weight",))
         return Cost((found,), self.pointwise(node) if node.options["bias"] else ())
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        """Rows of the map (Shoeybi et al., 2019, section 3) where the axis that it sums over is cut."""
+        axis = cut[0]
+        if axis is None or node.outputs[0].dtype != "float":
+            return None
+        return Parts(None, {"weight": 1}) if axis == first_input(node).rank - 1 else Parts(axis)
+
+    def opens(self, node: OpNode) -> Parts | None:
+        """Columns of the map: each device computes some of the features."""
+        features = node.weights[0].shape[0]
+        if node.outputs[0].dtype != "float" or features.value == 1:
+            return None
+        return Parts(node.outputs[0].rank - 1, {w.name: 0 for w in node.weights}, sizes=(features,))
 
     def is_linear_map(self, node: OpNode) -> bool:
         return not node.options["bias"]

@@ -60,6 +60,26 @@ def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor)
 '''
 
 
+LINEAR_ATTENTION_ON = '''
+def linear_attention_on(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Causal linear attention from a state [batch, heads, dim, value] on: what each place reads, and the state after
+    the last."""
+    dtype = v.dtype
+    q, k, v = (t.float() for t in (q, k, v))
+    scores = q @ k.mT
+    if log_decay is None:
+        return (q @ state + scores.tril() @ v).to(dtype), state + k.mT @ v
+    passed = log_decay.float().expand(q.shape[:3])[..., None].cumsum(2)  # since the step began
+    later = torch.ones(q.size(2), q.size(2), dtype=torch.bool, device=q.device).triu(1)
+    scores = scores * (passed - passed.mT).masked_fill(later, -torch.inf).exp()
+    last = passed[:, :, -1:]
+    after = state * last.exp() + (k * (last - passed).exp()).mT @ v
+    return ((q * passed.exp()) @ state + scores @ v).to(dtype), after
+'''
+
+
 class LinearAttention(Primitive):
     """Attention without softmax (Katharopoulos et al., 2020): the sum over s of `(q[t] · k[s]) v[s]`, in linear time.
 
@@ -257,6 +277,14 @@ class LinearAttention(Primitive):
         ones = f"F.pad({e.arg(2)}, (0, 1), value=1.0)"
         y = e.local("y", self.weighted(node, e, ones, ones))
         return Code(f"{y}[..., :-1] / ({y}[..., -1:] + {e.number(number(node, 'eps'))})", TIMES)
+
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[Code | str, Sequence[str]]:
+        values = f"F.pad({e.arg(2)}, (0, 1), value=1.0)" if node.options["normalize"] else e.arg(2)
+        args = [e.arg(0), e.arg(1), values, past[0], *([e.arg(3)] if e.has(3) else [])]
+        y, after = e.unpacked(("y", past[0]), f"{e.helper(LINEAR_ATTENTION_ON)}({', '.join(args)})")
+        if not node.options["normalize"]:
+            return y, (after,)
+        return Code(f"{y}[..., :-1] / ({y}[..., -1:] + {e.number(number(node, 'eps'))})", TIMES), (after,)
 
     def weighted(self, node: OpNode, e: TorchScope, v: str, right: str) -> Code:
         """The sum over values `v`; as the right operand of a product, `right`."""

@@ -100,6 +100,15 @@ class LinearRecurrence(Primitive):
         h, last = recurrence(g, a, b, g.size(1, 1), rank, start)
         return h, [last]
 
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
+        step = listed(["0", "0"] * (node.outputs[0].rank - 2) + ["1", "0"])
+        terms = f"torch.cat(({past[0]}.unsqueeze(1), {e.at(1)}.float()), dim=1)"
+        h = e.local("states", f"{e.helper(LINEAR_RECURRENCE)}(F.pad({e.arg(0)}, {step}), {terms})[:, 1:]")
+        return f"{h}.type_as({e.arg(1)})", (f"{h}[:, -1]",)
+
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[str]:
+        return (f"{e.at(2)}.float()" if e.has(2) else "",)
+
     def torch(self, node: OpNode, e: TorchScope) -> str:
         function = e.helper(LINEAR_RECURRENCE)
         if not e.has(2):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Application, Example, TorchScope
 from archdsl.ops._recurrent import Layer
@@ -27,6 +29,15 @@ class LSTM(nn.Module):
         start = [(zeros if s is None else s)[None] for s in (h, c)]
         weights = list(self.parameters())
         return torch.lstm(x, start, weights, self.bias, 1, 0.0, self.training, False, True)[0]
+'''
+
+
+LSTM_ON = '''
+def lstm_on(layer: LSTM, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """An LSTM that goes on from (h, c): its states after every step, and both states after the last."""
+    weights = list(layer.parameters())
+    y, h, c = torch.lstm(x, [h[None], c[None]], weights, layer.bias, 1, 0.0, layer.training, False, True)
+    return y, h[0], c[0]
 '''
 
 
@@ -58,5 +69,10 @@ class Lstm(Layer):
                 help="give `zeros(batch, hidden)` for the other one",
             )
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return self.applied(node, e, e.module(self.constructor(node, e, e.helper(LSTM))))
+    def torch_module(self, node: OpNode, e: TorchScope) -> str:
+        return e.module(self.constructor(node, e, e.helper(LSTM)))
+
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
+        module = self.torch_module(node, e)
+        y, h, c = e.unpacked(("y", *past), f"{e.helper(LSTM_ON)}({module}, {e.arg(0)}, {', '.join(past)})")
+        return y, (h, c)

@@ -83,6 +83,10 @@ class MaskTensor(Primitive):
     def is_mask(self, options: Mapping[str, Any]) -> bool:
         return not options.get("plain")
 
+    def undivided(self, node: OpNode) -> str:
+        drawn = any(leaf.rule == "random" for leaf in node.options["mask"].leaves())
+        return "draws keys among all places of the sequence" if drawn else ""
+
     def needs_tensor(self, options: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
         queries, keys = inputs[0], inputs[1]
         square = isinstance(queries, Num) and isinstance(keys, Num) and queries.value == keys.value
@@ -112,7 +116,10 @@ class MaskTensor(Primitive):
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
         same_axis = queries.value == keys.value
         writer = Writer(node, e, same_axis, tensors)
-        if any(leaf.rule not in ("keys", "queries", "same", "padding", "documents") for leaf in mask.leaves()):
+        pairs = e.pairs(queries, keys, int(node.options["heads"])) if e.in_steps else None
+        if pairs is not None:
+            writer.query, writer.key = pairs
+        elif any(leaf.rule not in ("keys", "queries", "same", "padding", "documents") for leaf in mask.leaves()):
             if not mask.reads_queries:
                 writer.key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})[None, :]")
             elif same_axis:
@@ -269,6 +276,8 @@ class Writer:
         batch = ":, " if value.rank == 2 else ""
         middle = self.middle if value.rank == 2 else ""
         by_key, by_query = f"{text}[{batch}{middle}None, :]", f"{text}[{batch}{middle}:, None]"
+        if self.e.in_steps:
+            by_query = f"{self.e.newest(i)}[:, {self.middle}:, None]"
         if mask.rule in ("keys", "padding"):
             return Code(by_key)
         if mask.rule == "queries":

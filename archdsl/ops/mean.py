@@ -13,6 +13,7 @@ class Mean(Reduction):
     """The mean along one or several axes; `keep` leaves them, of size 1. Whole numbers and bools give float32."""
 
     operator = "ReduceMean"
+    additive = True
     signature = "mean(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
     method = "mean"
     real = False

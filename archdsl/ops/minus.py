@@ -13,6 +13,7 @@ class Minus(Arithmetic):
     """`a - b`, element by element; axes from the right are equal or 1. True counts as 1, false as 0."""
 
     operator = "Sub"
+    additive = True
     signature = "minus()(a: [...], b: [...]) -> [...]"
     numpy = "subtract"
     examples = (

@@ -10,6 +10,7 @@ class Negate(Prefix, Numeric):
     """`-x`, element by element."""
 
     operator = "Neg"
+    additive = True
     signature = "negate()(x: [...]) -> [...]"
     symbol = "-"
     numpy = "negative"

@@ -13,6 +13,7 @@ class Plus(Arithmetic):
     """`a + b`, element by element; axes from the right are equal or 1. True counts as 1, false as 0."""
 
     operator = "Add"
+    additive = True
     signature = "plus()(a: [...], b: [...]) -> [...]"
     numpy = "add"
     examples = (

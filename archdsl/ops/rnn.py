@@ -56,7 +56,7 @@ class Rnn(Layer):
     def attributes(self, node: OpNode) -> dict[str, Any]:
         return {**super().attributes(node), "activations": [node.options["act"].capitalize()]}
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch_module(self, node: OpNode, e: TorchScope) -> str:
         act = node.options["act"]
         source = RNN.replace("{cls}", "RNN" if act == "tanh" else "ReluRNN").replace("{act}", act)
-        return self.applied(node, e, e.module(self.constructor(node, e, e.helper(source))))
+        return e.module(self.constructor(node, e, e.helper(source)))

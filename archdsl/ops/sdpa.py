@@ -11,8 +11,23 @@ from archdsl.ir.cost import Amount, Cost, Pairs, contracted, times
 from archdsl.ir.dims import Num, Shape, num, shape_text, sub
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import Mask, ahead, behind, normal
-from archdsl.ir.op import EVERYWHERE, Application, At, Code, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    At,
+    Code,
+    Example,
+    OnnxScope,
+    Parts,
+    Primitive,
+    Reads,
+    Saved,
+    TorchScope,
+    same,
+)
 from archdsl.ir.static import Instance
+from archdsl.ir.wording import plain
+from archdsl.ops._common import equals
 from archdsl.ops._position import Position, attention_scale
 from archdsl.ops.mask import tensor_leaves
 
@@ -38,8 +53,26 @@ def attention(
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     if sink is not None:
         scores = torch.cat((scores, sink.float()[:, None, None].expand(*scores.shape[:-1], 1)), dim=-1)
-    weights = scores.softmax(-1).nan_to_num(0.0)[..., : k.size(-2)]  # a query without keys gives 0
+    empty = scores.isneginf().all(-1, keepdim=True)  # a query without keys gives 0, and a gradient of 0
+    weights = scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)[..., : k.size(-2)]
     return F.dropout(weights.to(v.dtype), dropout, dropout > 0) @ v
+'''
+
+ATTEND = '''
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = True
+) -> Tensor:
+    """Attention of new places to all so far. Without a mask, one new place sees every key, and of several each sees
+    those before it and its own."""
+    shared = q.size(1) // k.size(1)
+    if q.size(2) == 1 and shared > 1 and (mask is None or mask.size(1) == 1):
+        # Heads that share keys become rows of one matrix: no kernel is faster for a single place.
+        y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
+        return y.flatten(1, 2).unsqueeze(2)
+    causal = causal and mask is None and q.size(2) > 1
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared > 1
+    )
 '''
 
 
@@ -107,7 +140,7 @@ class SDPA(Primitive):
                 raise call.error("E0203", f"`{name}` of `sdpa` is a tensor, and a number was given")
         dropout: Num = call.options["dropout"]
         if not dropout.static or not 0 <= float(dropout) < 1:
-            text = f"dropout is at least 0 and less than 1, and {dropout} was given"
+            text = f"dropout is at least 0 and less than 1, and {plain(dropout)} was given"
             raise call.error("E0204", text, option="dropout")
 
     def build(self, call: Application) -> Sequence[Value]:
@@ -212,6 +245,12 @@ class SDPA(Primitive):
         if e.has(4):
             kind, mask = "tensor", e.arg(4)
         scale = self._scale(node, e, q)
+        if e.in_steps and q.rank == 4 and node.options["softcap"] is None and not e.has(5):
+            args = [e.arg(0), e.arg(1), e.arg(2), *([mask] if mask else [])]
+            args += [f"scale={scale}"] if scale else []
+            if node.options["mask"].rule == "full" or not mask:
+                return Code(f"{e.helper(ATTEND)}({', '.join(args)}{', causal=False' if not mask else ''})")
+            return Code(f"{e.helper(ATTEND)}({', '.join(args)})")
         dropout: Num = node.options["dropout"]
         rate = f"{e.number(dropout)} if self.training else 0.0" if dropout.value != 0 else ""
         if node.options["softcap"] is not None or e.has(5):
@@ -248,6 +287,35 @@ class SDPA(Primitive):
         sums = contracted((*lead, v.shape[-1]), given, (2,), pairs)
         extra = (node.inputs[4] is not None) + 3 * (node.options["softcap"] is not None)
         return Cost((scores, sums), (Amount(times((6 + extra, *lead)), pairs),))
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        """Some of the heads. One head of keys and values that all of queries share is whole; of what is added to the
+        scores of each head every device takes that of its own."""
+        q, k, v = (first for first in node.inputs[:3] if isinstance(first, Value))
+        heads = q.rank - 3
+        if q.rank < 4 or cut[0] != heads or any(axis is not None for axis in cut[3:]):
+            return None
+        for i, value in ((1, k), (2, v)):
+            if cut[i] != heads and (cut[i] is not None or value.shape[heads].value != 1):
+                return None
+        own = {}
+        for i, value in enumerate(node.inputs[3:], start=3):
+            if isinstance(value, Value):
+                axis = 0 if value.rank == 1 else value.rank - 3
+                if axis >= 0 and value.shape[axis].value != 1:
+                    own[i] = axis
+        return Parts(heads, own=own, sizes=(q.shape[heads],))
+
+    def saves(self, node: OpNode) -> Saved:
+        """The result and the logarithm of each query's sum of exponentials (Dao et al., 2022); written out, the softmax
+        of all scores and, where some of it is dropped, what is left and which it is."""
+        q, k, v = (first for first in node.inputs[:3] if isinstance(first, Value))
+        scores = Amount(times((*q.shape[:-1], k.shape[-2])))
+        dropped = not equals(node.options["dropout"], 0)
+        written = ((scores, v.dtype), *(((scores, v.dtype), (scores, "bool")) if dropped else ()))
+        if node.options["softcap"] is not None or node.inputs[5] is not None:
+            return Saved(outputs=(0,), own=written)  # no fused kernel has them
+        return Saved(outputs=(0,), own=((Amount(times(q.shape[:-1])), "float32"),), scores=written)
 
     def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
         rank = node.outputs[0].rank

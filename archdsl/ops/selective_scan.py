@@ -23,6 +23,22 @@ def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) ->
 '''
 
 
+SELECTIVE_SCAN_ON = '''
+def selective_scan_on(
+    x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mamba from the state h [batch, channels, state] on: what each place reads, and the state after the last."""
+    delta = delta.float()
+    decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]
+    terms = (delta * x)[..., None] * b[:, :, None]
+    if x.size(1) == 1:
+        states = decay * h[:, None] + terms
+    else:
+        states = linear_recurrence(F.pad(decay, (0, 0, 0, 0, 1, 0)), torch.cat((h[:, None], terms), dim=1))[:, 1:]
+    return (states @ c.float()[..., None]).squeeze(-1).to(x.dtype), states[:, -1]
+'''
+
+
 class SelectiveScan(Primitive):
     """The selective state space of Mamba (Gu and Dao, 2023): `h[t] = exp(delta[t] a) h[t-1] + delta[t] b[t] x[t]`.
 
@@ -102,6 +118,12 @@ class SelectiveScan(Primitive):
             return y, last
         own = node.outputs[0].dtype
         return g.Add(g.cast(y, own), g.Mul(g.arg(5, own), g.arg(0, own))), last
+
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[Code | str, Sequence[str]]:
+        e.helper(LINEAR_RECURRENCE)
+        args = ", ".join([*(e.arg(i) for i in range(5)), past[0]])
+        y, h = e.unpacked(("y", past[0]), f"{e.helper(SELECTIVE_SCAN_ON)}({args})")
+        return (Code(f"{y} + {e.operand(5, TIMES)} * {e.operand(0, TIMES + 1)}", PLUS) if e.has(5) else y), (h,)
 
     def torch(self, node: OpNode, e: TorchScope) -> Code:
         e.helper(LINEAR_RECURRENCE)

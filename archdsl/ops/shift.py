@@ -82,6 +82,19 @@ class Shift(Primitive):
         both = g.Concat(past[0], x, axis=axis)
         return g.Add(g.Slice(both, [0], [-by], [axis]), fill), [g.tail(both, by, rank, axis)]
 
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
+        axis, by = place(node), int(number(node, "by"))
+        both = e.local("places", f"torch.cat(({past[0]}, {e.arg(0)}), dim={axis})")
+        lead = ":, " * axis
+        return f"{both}[{lead}:-{by}]", (f"{both}[{lead}-{by}:]",)
+
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[str]:
+        fill = number(node, "fill")
+        if equals(fill, 0):
+            return ("",)
+        sizes = ", ".join(e.number(d) for d in replaced(first_input(node).shape, place(node), number(node, "by")))
+        return (f"{e.at(0)}.new_full(({sizes}), {e.number(fill)})",)
+
     def torch(self, node: OpNode, e: TorchScope) -> str:
         rank, axis, fill = first_input(node).rank, place(node), number(node, "fill")
         by = int(number(node, "by"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.dims import Num, Shape, binary, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, Reads, TorchScope
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import (
     axis_of,
@@ -74,6 +74,9 @@ class Split(Primitive):
     def reads_of(self, node: OpNode, result: int) -> Sequence[Reads]:
         axis = place(node)
         return (own_but(first_input(node).rank, axis, later(axis, added(numbers_in(node.options, "sizes")[:result]))),)
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        return None if cut[0] is None or cut[0] == place(node) else Parts(cut[0])
 
     def is_linear_map(self, node: OpNode) -> bool:
         return place(node) == first_input(node).rank - 1

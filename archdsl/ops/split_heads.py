@@ -7,7 +7,19 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, binary
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, Regrouping, TorchScope, same
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    Example,
+    OnnxScope,
+    Parts,
+    Primitive,
+    Reads,
+    Regrouping,
+    TorchScope,
+    same,
+)
+from archdsl.ir.signature import regrouped_parts
 
 
 class SplitHeads(Primitive):
@@ -34,6 +46,10 @@ class SplitHeads(Primitive):
         last = len(rest) + 1
         cuts = (*((d,) for d in rest), (time,), (heads, head_dim))
         return Regrouping(cuts, (*(((i, 0),) for i in range(len(rest))), ((last, 0),), ((last - 1, 0),), ((last, 1),)))
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        rank = node.outputs[0].rank
+        return regrouped_parts(self, node, cut, [node.options["heads"]] if cut[0] == rank - 2 else [])
 
     def is_linear_map(self, node: OpNode) -> bool:
         return True

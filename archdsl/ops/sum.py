@@ -13,6 +13,7 @@ class Sum(Reduction):
     """The sum along one or several axes; `keep` leaves them, of size 1. True counts as 1."""
 
     operator = "ReduceSum"
+    additive = True
     signature = "sum(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
     method = "sum"
     real = False

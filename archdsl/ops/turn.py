@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Parts, Primitive, Reads, TorchScope, same
 from archdsl.ops.rope import ROTATE, ROTATE_PAIRS, ROTATE_PART, ROTATE_PART_PAIRS
 
 
@@ -17,6 +17,7 @@ class Turn(Primitive):
 
     by_rows = True
     passes = 3
+    additive = True
     signature = "turn(interleaved: bool = false)(x: [..., time, width], table: [two, time, half]) -> [..., time, width]"
     hints = ("=",)
 
@@ -29,6 +30,13 @@ class Turn(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = node.outputs[0].rank
         return ((*(same(i) for i in range(rank - 1)), EVERYWHERE), (EVERYWHERE, same(rank - 2), EVERYWHERE))
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        axis = cut[0]
+        return None if axis is None or axis >= node.outputs[0].rank - 2 else Parts(axis)
+
+    def leading(self, node: OpNode, i: int) -> int | None:
+        return 1 if i == 1 else None
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """`RotaryEmbedding`, which takes [batch, heads, time, width] and a table for each row."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.cost import Cost, contracted
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, TorchScope
 from archdsl.ops._common import demand_floats, first_input
 
 
@@ -37,6 +37,12 @@ class Unembed(Primitive):
 
     def flops(self, node: OpNode) -> Cost:
         return Cost((contracted((*first_input(node).shape, node.outputs[0].shape[-1]), (0,), (1,)),))
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        """Some of the scores where rows of the table are cut."""
+        if tuple(cut) != (None, 0) or node.outputs[0].dtype != "float":
+            return None
+        return Parts(node.outputs[0].rank - 1, sizes=(node.outputs[0].shape[-1],))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         own = node.outputs[0].dtype

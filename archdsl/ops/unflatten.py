@@ -14,12 +14,14 @@ from archdsl.ir.op import (
     At,
     Example,
     OnnxScope,
+    Parts,
     Primitive,
     Reads,
     Regrouping,
     TorchScope,
     same,
 )
+from archdsl.ir.signature import regrouped_parts
 from archdsl.ops._common import (
     axis_of,
     demand_sizes,
@@ -78,6 +80,9 @@ class Unflatten(Primitive):
         x, axis, sizes = first_input(node), place(node), node.options["sizes"]
         cuts = tuple(tuple(sizes) if i == axis else (d,) for i, d in enumerate(x.shape))
         return Regrouping(cuts, tuple(((i, k),) for i, cut in enumerate(cuts) for k in range(len(cut))))
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        return regrouped_parts(self, node, cut, numbers_in(node.options, "sizes")[:1] if cut[0] == place(node) else ())
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return reshaped(g, g.arg(0), first_input(node).shape, node.outputs[0].shape)

@@ -6,6 +6,7 @@ recognises one kind of mistake, the most telling first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from archdsl.syntax.parse import DECLARATIONS, Many, tokens
 from archdsl.syntax.tables import END, Tables
 
 EXPRESSIONS = ast.Expr.__args__
+BODIED = ("BLOCK", "MODEL", "IF", "ELSE", "FOR", "SCAN")
+COMMENT = re.compile(r"(?:^\s*|\s(?=\S+\s*[A-Za-z]\w*[\s,.]+[A-Za-z]))(//|/\*|--|<!--)(?=\s|\w|$)")
 PARTNER = {"(": ")", "[": "]", "{": "}"}
 OPERATORS = frozenset(["|", "&", "+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "and", "or"])
 COMPARISONS = frozenset(["==", "!=", "<", "<=", ">", ">="])
@@ -69,7 +72,18 @@ WORDS = {
     "layer": "a part is declared by `block name(…)(…) { … }`",
     "const": "a constant is declared by `let name = …`",
     "var": "a constant is declared by `let name = …`",
+    "from": 'a file is imported by `import "file.arch"`',
+    "include": 'a file is imported by `import "file.arch"`',
+    "use": 'a file is imported by `import "file.arch"`',
+    "network": "what is compiled is declared by `model name { … }`",
     "while": "a repetition is a `for` over a list or a number, or a `scan` over time",
+}
+
+OTHER_ARROWS = {
+    "|>": "a tensor is handed on by `->`",
+    ">>": "a tensor is handed on by `->`",
+    "=>": "the arrow is written `->`",
+    "==": "equality is tested by `==`, and a slot is given by `:`",
 }
 
 
@@ -100,6 +114,7 @@ class Mistake:
         """The one diagnostic for this mistake."""
         for recognise in (
             self._word,
+            self._comment,
             self._reserved,
             self._mixed_pipeline,
             self._stage,
@@ -109,6 +124,11 @@ class Mistake:
             self._slice_step,
             self._argument,
             self._default,
+            self._define,
+            self._python_if,
+            self._header,
+            self._product,
+            self._missing_colon,
             self._bare_expression,
         ):
             found = recognise()
@@ -260,7 +280,7 @@ class Mistake:
             while end < len(text) and (text[end].isalnum() or text[end] in "._"):
                 end += 1
             word = text[token.start : end]
-            help_ = "a number looks like `12`, `50_257`, `0.02` or `1e-5`"
+            help_ = _number_help(word)
             return Diagnostic("E0105", f"`{word}` is not a number", self._span(token.start, end), help=help_)
         if char.isalpha():
             while end < len(text) and (text[end].isalnum() or text[end] == "_"):
@@ -274,6 +294,27 @@ class Mistake:
         name = f"`{shown}`" if shown.isprintable() and not shown.isspace() else f"the character U+{ord(char):04X}"
         message = f"{name} is no word of the language"
         return Diagnostic("E0105", message, self._span(token.start, end), help=FOREIGN.get(char, ""))
+
+    def _comment(self) -> Diagnostic | None:
+        """A comment of another language, on this line or at the end of the one before."""
+        token, text = self.token, self.source.text
+        before = self.previous if self.previous is not None else None
+        above = self.values[-1] if self.values else None
+        last = before.start if before is not None else getattr(getattr(above, "span", None), "start", token.start)
+        for place in (token.start, last, self._line_before(token.start)):
+            start = text.rfind("\n", 0, place) + 1
+            line_end = text.find("\n", place)
+            line = text[start : len(text) if line_end < 0 else line_end].partition("#")[0]
+            found = COMMENT.search(line)
+            if found is not None and start + found.start(1) <= token.end:
+                span = self._span(start + found.start(1), start + found.end(1))
+                return Diagnostic("E0101", f"`{found[1]}` begins no comment", span, help="a comment starts with `#`")
+        return None
+
+    def _line_before(self, place: int) -> int:
+        """The end of the last line above that holds anything."""
+        start = self.source.text.rfind("\n", 0, place) + 1
+        return max(len(self.source.text[:start].rstrip()) - 1, 0)
 
     def _reserved(self) -> Diagnostic | None:
         """A reserved word where a name is meant: as this word, or as the one before."""
@@ -506,6 +547,93 @@ class Mistake:
         help_ = f"write `{name.text} = {self.token.text}`"
         return Diagnostic("E0101", "a default value is given with `=`, not with `:`", self._here(), help=help_)
 
+    def _define(self) -> Diagnostic | None:
+        """`h := f(x)`, and `h: [batch, width] = f(x)`."""
+        if self.token.text != "=" or self.opener is None or self.opener.text != "{":
+            return None
+        if self.previous is not None and self.previous.text == ":" and self.previous.end == self.token.start:
+            span = self._span(self.previous.start, self.token.end)
+            help_ = "a slot is given by `:`, a tensor is bound by `=`"
+            return Diagnostic("E0101", "there is no `:=`", span, help=help_)
+        start = self.source.text.rfind("\n", 0, self.token.start) + 1
+        shaped = re.fullmatch(r"\s*(\w+)\s*:\s*(\[[^\]\n]*\])\s*", self.source.text[start : self.token.start])
+        if shaped is not None:
+            help_ = f"write `{shaped[1]} = … : {shaped[2]}`"
+            return Diagnostic("E0101", "a shape stands behind the value that has it", self._here(), help=help_)
+        return None
+
+    def _python_if(self) -> Diagnostic | None:
+        """`a if c else b`."""
+        if self.token.type != "IF" or not self.values or not isinstance(self.values[-1], EXPRESSIONS):
+            return None
+        if self.accepts("RETURN") or self._starts_line(self.token):
+            return None
+        value = _one_line(self.source.text[self.begins[-1] : self.token.start].strip())
+        rest = re.match(r"if\s+([^\n]+?)\s+else\s+([^\s,)]+)", self.source.text[self.token.start :])
+        help_ = f"write `if {rest[1]} then {value} else {rest[2]}`" if rest else "write `if condition then a else b`"
+        return Diagnostic("E0101", "the condition of a choice stands first", self._here(), help=help_)
+
+    def _header(self) -> Diagnostic | None:
+        """`block layer:`, `block layer(…) => […]`, and a body without its brace."""
+        if not self.accepts("LBRACE"):
+            return None
+        what = next((v for v in reversed(self.values) if isinstance(v, Token) and v.type in BODIED), None)
+        if what is None and not any(isinstance(v, ast.Header | tuple) for v in self.values[-1:]):
+            return None
+        word = what.text if what is not None else "block"
+        help_ = f"a body stands in braces: `{word} … {{ … }}`"
+        if self.token.text == ":":
+            return Diagnostic("E0101", "a body begins with `{`, not with `:`", self._here(), help=help_)
+        if self._begins_statement():
+            return Diagnostic("E0101", f"this body has no `{{`: {self._found()} comes before it", self._here(), help=help_)
+        return None
+
+    def _begins_statement(self) -> bool:
+        return self.token.type == "NAME" and self.next.text in (":", "=", "+=", ",")
+
+    def _product(self) -> Diagnostic | None:
+        """`2 layer` and `4 width`."""
+        token = self.token
+        before = self.values[-1] if self.values else None
+        names = [token]
+        if isinstance(before, Token) and before.type == "NAME" and len(self.values) > 1:
+            # In a body the name was taken for the next slot.
+            names, before = [before], self.values[-2]
+            if self._starts_line(names[0]):
+                return None
+        name = names[0]
+        if isinstance(before, Many) and before:
+            before = before[-1]
+        if isinstance(before, ast.Slot | ast.Let | ast.Assign):
+            before = before.value
+        while isinstance(before, ast.Binary):
+            before = before.right
+        is_number = isinstance(before, ast.Number) or (isinstance(before, Token) and before.type == "NUMBER")
+        line = self.source.text[self.source.text.rfind("\n", 0, name.start) + 1 : name.start]
+        number = re.search(r"[\d_.]+\s*\Z", line)
+        if not is_number or name.type not in ("NAME", "DOTTED") or number is None:
+            return None
+        span = self._span(name.start, name.end)
+        help_ = f"write `{number[0].strip()} * {name.text}`"
+        return Diagnostic("E0101", "a product is written with `*`", span, help=help_)
+
+    def _missing_colon(self) -> Diagnostic | None:
+        """`attention mha(heads: 4)`."""
+        name, token = self.previous, self.token
+        if name is None or name.type != "NAME" or name.text in WORDS:
+            return None
+        first = self._starts_line(name) or self.source.text[: name.start].rstrip().endswith("{")
+        if not first or self._starts_line(token) or not self._begins_value() or not self.accepts("COLON"):
+            return None
+        if self.opener is None or self.opener.text != "{" or not self.accepts("RETURN", back=1):
+            return None
+        span = self._span(name.start, token.end)
+        line_end = self.source.text.find("\n", token.start)
+        rest = self.source.text[token.start : None if line_end < 0 else line_end].partition("#")[0].rstrip(" \r}")
+        value = rest if len(rest) <= 60 else "…"
+        help_ = f"write `{name.text}: {value}`, or `{name.text} = {value}` in equations"
+        return Diagnostic("E0101", f"a `:` or `=` is missing behind `{name.text}`", span, help=help_)
+
     def _bare_expression(self) -> Diagnostic | None:
         """A statement that binds nothing."""
         if self.opener is None or self.opener.text != "{":
@@ -513,22 +641,36 @@ class Mistake:
         token, previous = self.token, self.previous
         first = self.accepts("RETURN")  # here a statement or slot begins
         help_ = "bind the value, `y = …`, or hand it back, `return …`"
-        if (first and token.type in ("NUMBER", "STRING", "DOTTED")) or (
-            first and token.text in ("(", "[", "-", "~", "not")
-        ):
+        if first and token.type == "STRING" and self.next.type == "STRING":
+            help_ = "documentation is a comment above the declaration: `# What it is.`"
+            return Diagnostic("E0101", "a body holds no text", self._here(), help=help_)
+        if first and token.type == "STRING" and self.next.text in (":", "="):
+            help_ = f"names stand without quotes: `{token.text[1:-1]}: …`"
+            return Diagnostic("E0101", "a slot has a name, not a string", self._here(), help=help_)
+        if first and token.text == "-" and self.next.type == "NAME":
+            help_ = f"slots follow each other without marks: `{self.next.text}: …`"
+            return Diagnostic("E0101", "a body holds no list", self._here(), help=help_)
+        if first and ((token.type in ("NUMBER", "STRING", "DOTTED")) or token.text in ("(", "[", "-", "~", "not")):
             return Diagnostic("E0101", "a statement is never a bare expression", self._here(), help=help_)
         if first and token.text == ",":
+            grouped = re.search(r"\d+\Z", self.source.text[: token.start])
+            after = re.match(r"(?:,\d{3})+(?!\d)", self.source.text[token.start :])
+            if grouped is not None and after is not None:
+                help_ = f"digits are grouped by `_`: `{grouped[0]}{after[0].replace(',', '_')}`"
+                return Diagnostic("E0101", "a number holds no `,`", self._here(), help=help_)
             help_ = "slots and statements follow each other without commas"
             return Diagnostic("E0101", "no `,` stands between statements", self._here(), help=help_)
         if previous is None or previous.type != "NAME" or not self.accepts("RETURN", back=1):
             return None
         span = self._span(previous.start, token.end)
-        if previous.text in WORDS:
+        if previous.text in WORDS and self._starts_line(previous) or previous.text in ("elif", "elsif"):
             message = f"`{previous.text}` is no word of the language"
             return Diagnostic("E0101", message, self._span(previous.start, previous.end), help=WORDS[previous.text])
         if token.text in ("+", "-", "*", "/", "//", "%", "**", "&", "|") and self.next.text == "=":
             help_ = f"write `{previous.text} = {previous.text} {token.text} …`"
             return Diagnostic("E0101", f"only `+=` updates a tensor; there is no `{token.text}=`", span, help=help_)
+        if token.text == "==":
+            help_ = f"a slot is given by `{previous.text}: …`, a tensor is bound by `{previous.text} = …`"
         if token.text in ("->", "(", "[", "as") or token.text in OPERATORS:
             return Diagnostic("E0101", "a statement is never a bare expression", span, help=help_)
         return None
@@ -549,8 +691,16 @@ class Mistake:
         elif previous is not None and previous.text == token.text and token.text in ("&", "|"):
             word = {"&": "and", "|": "or"}[token.text]
             help_ = f"write `{word}` for conditions, a single `{token.text}` for masks"
-        elif token.text == "/" and previous is not None and previous.text in ("/", "//"):
-            help_ = "a comment starts with `#`"
+        elif token.text in (">", "=") and above is not None and self._glued() in OTHER_ARROWS:
+            glued = self._glued()
+            span = self._span(token.start - 1, token.end)
+            return Diagnostic("E0101", f"there is no `{glued}`", span, help=OTHER_ARROWS[glued])
+        elif self.values and isinstance(above, Token) and above.text == "import" and token.type in ("NAME", "DOTTED"):
+            help_ = f'an import names a file: `import "{token.text.removesuffix(".arch")}.arch"`'
+        elif self.source.text[: token.start].rstrip().endswith("lambda"):
+            help_ = "a function of one's own is a block: `block name(x: [..., width]) { … }`"
+        elif above is not None and self._after_percent():
+            help_ = "`%` is the remainder of a division; ten per cent is `0.1`"
         elif self.opener is not None and self.opener.text in ("(", "[") and "`,`" in expected and self._begins_value():
             help_ = "separate the entries by `,`"
         elif token.text == "=" and isinstance(above, EXPRESSIONS):
@@ -560,8 +710,32 @@ class Mistake:
         message = f"expected {_either(expected)}, found {self._found()}" if expected else f"unexpected {self._found()}"
         return Diagnostic("E0101", message, self._here(), labels=self._inside(), help=help_)
 
+    def _glued(self) -> str:
+        """The sign that this one makes with the character before."""
+        return self.source.text[max(self.token.start - 1, 0) : self.token.end]
+
+    def _after_percent(self) -> bool:
+        return self.source.text[: self.token.start].rstrip().endswith("%")
+
     def _begins_value(self) -> bool:
         return self.token.type in ("NAME", "DOTTED", "NUMBER", "STRING")
+
+
+def _number_help(word: str) -> str:
+    """What a number with a unit, or a name behind it, was meant to be."""
+    unit = re.fullmatch(r"(\d+(?:\.\d+)?)(k|K|Ki|M|Mi|G|B|T)", word)
+    if unit is not None:
+        factor = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}[unit[2][0].lower()]
+        number = float(unit[1]) * factor
+        said = f"write `{int(number):_}`" if number.is_integer() else f"write it as a plain number: `{number:_.0f}`"
+        power = {"k": " * 1024", "m": " * 1024 ** 2", "g": " * 1024 ** 3"}.get(unit[2][0].lower())
+        return said + (f", or `{unit[1]}{power}`" if power else "")
+    if re.fullmatch(r"\d+x", word):
+        return f"a repetition is written with `*`: `{word[:-1]} * layer`"
+    product = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z_]\w*)", word)
+    if product is not None and not re.match(r"[eExXbBoO]\w*$", product[2]):
+        return f"a product is written with `*`: `{product[1]} * {product[2]}`"
+    return "a number looks like `12`, `50_257`, `0.02` or `1e-5`"
 
 
 def _either(words: Sequence[str]) -> str:

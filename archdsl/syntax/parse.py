@@ -10,40 +10,67 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from archdsl.diagnostics import ArchError, Diagnostic, error
-from archdsl.limits import MAX_FILE_BYTES, MAX_NESTING, MAX_OPEN, MAX_SYNTAX_ERRORS
+from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
+from archdsl.limits import MAX_FILE_BYTES, MAX_NAME, MAX_NESTING, MAX_OPEN, MAX_SYNTAX_ERRORS, VARIABLE, raising, wrong
 from archdsl.source import Source, Span
 from archdsl.syntax import ast
 from archdsl.syntax.build import BUILDERS, Token
 from archdsl.syntax.tables import END, Tables, tables
 
+NAMES = frozenset({"NAME", "DOTTED"})
 DECLARATIONS = frozenset({"IMPORT", "LET", "INLINE", "BLOCK", "MODEL", "VARIANT"})
 
 
 def read_source(path: str | os.PathLike[str], shown_name: str) -> Source:
     """The text of a file. Raises ArchError where there is none or it is no text."""
+    demand_limits()
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise error("E0108", f"there is no file `{shown_name}`") from None
+        raise error("E0108", f"there is no file `{shown_name}`", help=_near(path)) from None
     except IsADirectoryError:
         raise error("E0108", f"`{shown_name}` is a directory, not a file") from None
     except (OSError, ValueError) as problem:  # a name may hold a zero byte, which is a ValueError
         reason = problem.strerror if isinstance(problem, OSError) else str(problem)
         raise error("E0108", f"`{shown_name}` cannot be read: {reason}") from None
     if len(content) > MAX_FILE_BYTES:
-        raise error("E0108", f"`{shown_name}` is larger than {MAX_FILE_BYTES // 2**20} MiB")
+        raise too_large(shown_name)
     try:
         return Source(shown_name, content.decode("utf-8-sig"))
     except UnicodeDecodeError as problem:
         line = content.count(b"\n", 0, problem.start) + 1
         message = f"`{shown_name}` is not UTF-8: line {line} holds the byte 0x{content[problem.start]:02x}"
-        raise error("E0108", message, help="save the file as UTF-8") from None
+        wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+        help_ = "it looks like UTF-16: save it as UTF-8" if wide else "save the file as UTF-8"
+        raise error("E0108", message, help=help_) from None
+
+
+def _near(path: str | os.PathLike[str]) -> str:
+    """A help line with the spec beside a missing one that was probably meant."""
+    folder, name = os.path.split(os.fspath(path))
+    try:
+        there = [f for f in os.listdir(folder or ".") if f.endswith(".arch")]
+    except OSError:
+        return ""
+    return did_you_mean(name.removesuffix(".arch"), [f.removesuffix(".arch") for f in there]).replace("`?", ".arch`?")
+
+
+def demand_limits() -> None:
+    """Raises ArchError E0520 where the environment sets a limit that there is not, or to what is no number."""
+    if problem := wrong():
+        raise error("E0520", f"{VARIABLE} is wrong: {problem}", help=f"write it as {VARIABLE}=list=50_000,nodes=100_000")
+
+
+def too_large(name: str, span: Span | None = None) -> ArchError:
+    """What is said of a text that is larger than any spec."""
+    return error("E0108", f"`{name}` is larger than {MAX_FILE_BYTES // 1024:,} KiB", span, help=raising("source"))
 
 
 def parse(source: Source) -> ast.File:
     """A whole `.arch` file. Raises ArchError with every independent syntax error."""
+    if len(source.text) > MAX_FILE_BYTES:
+        raise too_large(source.name, Span(source, 0, 0))
     tree: ast.File = _Parser(source, "file").run()
     return tree
 
@@ -131,6 +158,8 @@ class _Parser:
             state = states[-1]
             target = shifts[state].get(terminal)
             if target is not None:
+                if token.end - token.start > MAX_NAME and terminal in NAMES:
+                    raise self._too_long(token)
                 break
             number = reduces[state].get(terminal)
             if number is None:
@@ -158,16 +187,18 @@ class _Parser:
                 kids: list[Any] = []
                 for i in rule.kept:
                     kid = values[i - length]
-                    if type(kid) is Many:
-                        kids += kid
-                    else:
+                    if type(kid) is not Many:
                         kids.append(kid)
+                    elif kids:
+                        kids += kid
+                    else:  # grown in place: if it were copied for each element, a list would cost its length squared
+                        kids = kid
                 del values[-length:], begins[-length:], ends[-length:], depths[-length:], states[-length:]
             else:
                 begin = end = depth = 0
                 kids = []
             if rule.many:
-                values.append(Many(kids))
+                values.append(kids if type(kids) is Many else Many(kids))
             else:
                 depth += 1
                 if depth > MAX_NESTING:
@@ -191,8 +222,13 @@ class _Parser:
             "E0107",
             f"this is nested more than {MAX_NESTING} deep",
             Span(self.source, begin, min(end, begin + 1)),
+            notes=[raising("nesting")],
             help="give the parts names with `let`, or write a repetition as a list: `24 * layer`",
         )
+
+    def _too_long(self, token: Token) -> ArchError:
+        span = Span(self.source, token.start, token.end)
+        return error("E0105", f"this name is longer than {MAX_NAME} characters", span, help=raising("name"))
 
     def _mistake(self, token: Token) -> ArchError:
         from archdsl.syntax.mistakes import Mistake

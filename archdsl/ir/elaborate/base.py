@@ -19,7 +19,7 @@ from archdsl.ir.op import Primitive
 from archdsl.ir.program import Module
 from archdsl.ir.static import Declared, Instance, Scheme, Template
 from archdsl.ir.wording import WRITTEN_OUT, origins, spelled
-from archdsl.limits import MAX_NODES
+from archdsl.limits import MAX_NODES, raising
 from archdsl.source import Span
 from archdsl.syntax import ast
 
@@ -45,6 +45,14 @@ BROKEN = {
 }
 
 
+class GivenUpError(Exception):
+    """A model that costs more than the compiler takes. No statement after it is looked at: it would be refused too."""
+
+    def __init__(self, message: str, limit: str, span: Span | None) -> None:
+        super().__init__(message)
+        self.problem = error("E0404", message, span, help=raising(limit))
+
+
 class Elaboration(ABC):
     """One model being built."""
 
@@ -60,9 +68,15 @@ class Elaboration(ABC):
         self.keep: list[Value] = []
         """Tensors are known by identity: while the model is built, none may be freed."""
         self.nodes = 0
+        self.steps = 0
+        """Expressions that were evaluated."""
         self.depth = 0
         self.user_spans: list[Span] = []
         """Where the user's spec applied the blocks that are being elaborated, the innermost last."""
+        self.applied: list[str] = []
+        """The names of those blocks, the library's too."""
+        self.slot_spans: list[tuple[Declared, Mapping[str, Span]]] = []
+        """The library's blocks that bodies of slots stand for, and where each slot was written."""
         self.inputs: dict[str, Value] = {}
         self.optional_inputs: set[str] = set()
         self.made_inputs: dict[str, Value] = {}
@@ -80,10 +94,11 @@ class Elaboration(ABC):
                 self.problems.append(d)
 
     def count_node(self, node: Node) -> None:
-        """Raises E0404 where the model becomes too large."""
+        """Raises GivenUpError where the model becomes too large."""
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            raise error("E0404", f"the model has more than {MAX_NODES:,} operations in its distinct blocks", node.span)
+            text = f"the model has more than {MAX_NODES:,} operations in its distinct blocks"
+            raise GivenUpError(text, "nodes", node.span)
 
     # --- conditions ---------------------------------------------------------------------------------------------------
 
@@ -380,8 +395,10 @@ def shown_at(d: Diagnostic, span: Span) -> Diagnostic:
     if d.span is None or not d.span.source.library:
         return d
     inner = d.span
+    labels = tuple(x for x in d.labels if not x.span.source.library and x.span != span)
+    if d.code == "E0205":  # what is missing was to be given there, whoever asks for it
+        return replace(d, span=span, labels=labels)
     note = f"in {inner.source.name}"
     if inner.end > 0:
         note += f":{inner.line}: {inner.source.line(inner.line).strip()}"
-    labels = tuple(x for x in d.labels if not x.span.source.library and x.span != span)
     return replace(d, span=span, labels=labels, notes=(*d.notes, note))

@@ -19,8 +19,10 @@ from archdsl.ir.graph import Block, CallNode, CheckNode, Handle, OpNode, Value
 from archdsl.ir.op import Primitive, same
 from archdsl.ir.site import Site
 from archdsl.ir.static import Declared, Instance, Template, localise, static_key
+from archdsl.ir.wording import listed
 from archdsl.limits import MAX_BLOCK_DEPTH
 from archdsl.source import Span
+from archdsl.syntax import ast
 
 
 class Blocks(Elaboration):
@@ -37,23 +39,51 @@ class Blocks(Elaboration):
         instance: Instance | None = None,
     ) -> tuple[Value, ...]:
         self.depth += 1
+        self.applied.append(template.name)
         if not span.source.library:
             self.user_spans.append(span)
         try:
             if self.depth > MAX_BLOCK_DEPTH:
-                text = f"blocks are nested more than {MAX_BLOCK_DEPTH} deep: `{template.name}` applies itself"
-                raise error("E0207", text, span)
+                raise error("E0207", _recursion(self.applied), span, help="a repetition is a list, `12 * layer`")
             if is_inline(template):
                 return self.apply_inline(template, tensors, named, scope, span)
             return self._outline(template, tensors, named, scope, span, as_name, instance)
-        except ArchError as problem:
-            if span.source.library:
-                raise
-            raise ArchError([shown_at(d, span) for d in problem.diagnostics]) from None
+        except (ArchError, ReportedError) as problem:
+            if isinstance(problem, ArchError) and not span.source.library:
+                problem = ArchError([shown_at(d, span) for d in problem.diagnostics])
+            promised = self._promised(template, tensors, named, scope, span)
+            if promised is None:
+                raise problem from None
+            if isinstance(problem, ArchError):
+                self.report(problem)
+            return promised
         finally:
             self.depth -= 1
+            self.applied.pop()
             if not span.source.library:
                 self.user_spans.pop()
+
+    def _promised(
+        self,
+        template: Template,
+        tensors: Sequence[Given],
+        named: Mapping[str, Given],
+        scope: Scope,
+        span: Span,
+    ) -> tuple[Value, ...] | None:
+        """The result of a wrong block of the user's, if it has the shape of its first tensor: what follows can then
+        be checked all the same."""
+        target = template.target
+        assert isinstance(target, Declared)
+        if target.node.name_span.source.library or not isinstance(target.node, ast.Block) or target.node.inline:
+            return None
+        params, results = tensor_params(target), target.node.header.results
+        first = _caller_input(params[0].name, target, tensors, named) if params else None
+        if first is None or not first.is_float or not isinstance(target.node.body, ast.Body):
+            return None
+        if results is not None and [_dims_text(r.type) for r in results] != [_dims_text(params[0].type)]:
+            return None
+        return (scope.frame.own(Value(first.shape, first.dtype, "", span)),)
 
     def apply_inline(
         self, template: Template, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
@@ -100,9 +130,12 @@ class Blocks(Elaboration):
         if instance.block is None:
             instance.block = call.block
         elif _with_any_run_time_size(instance.block.key) != _with_any_run_time_size(call.block.key):
+            before, now = (
+                " and ".join(shape_text(v.shape) for v in b.graph.inputs) for b in (instance.block, call.block)
+            )
             raise error(
                 "E0305",
-                f"the shared `{instance.name}` got its sizes at its first use, and these tensors have others",
+                f"the shared `{instance.name}` got its sizes at its first use, for {before}; here it is given {now}",
                 span,
                 labels=[Label(instance.span, "shared here")] if instance.span else [],
                 help="share a block only where the sizes are the same",
@@ -163,7 +196,8 @@ class Blocks(Elaboration):
             for v in block.graph.outputs
             if v is not None
         )
-        return CallNode(block, inputs, contexts, outputs, bind, alias=template.alias, span=span)
+        place = template.span if span.source.library and template.span is not None else span
+        return CallNode(block, inputs, contexts, outputs, bind, alias=template.alias, span=place)
 
     def _block(
         self, template: Template, scope: Scope, given: Mapping[str, Any], sizes: Mapping[str, Num], span: Span
@@ -249,6 +283,20 @@ class Blocks(Elaboration):
             )
         _check_expert(call.block, site.span)
         return call
+
+
+def _dims_text(type_: ast.TensorType) -> tuple[str, ...]:
+    return tuple(d.span.text for d in type_.dims)
+
+
+def _recursion(names: Sequence[str]) -> str:
+    """What is said of blocks that never end."""
+    last = names[-1]
+    before = next((i for i in range(len(names) - 2, -1, -1) if names[i] == last), None)
+    if before is None:
+        return f"blocks are nested more than {MAX_BLOCK_DEPTH} deep"
+    around = dict.fromkeys(names[before + 1 : -1])
+    return f"`{last}` applies itself" + (f" by way of {listed(around)}" if around else "")
 
 
 def _caller_input(name: str, target: Declared, tensors: Sequence[Given], named: Mapping[str, Given]) -> Value | None:

@@ -6,16 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.ir.dims import same_shape, shape_text
 from archdsl.ir.elaborate.base import Elaboration
-from archdsl.ir.elaborate.headers import hypers_of, library_block
+from archdsl.ir.elaborate.headers import default_none, hypers_of, library_block, tensor_params
+from archdsl.ir.elaborate.loops import bound_names
 from archdsl.ir.elaborate.scope import POISON, Given, ReportedError, Scope
 from archdsl.ir.graph import Value
-from archdsl.ir.static import Declared, Instance, Scheme, Template, kind_of
+from archdsl.ir.site import coerce
+from archdsl.ir.static import Declared, Instance, ListValue, Ref, Scheme, Template, kind_of
 from archdsl.ir.wording import one_of, written_shape
 from archdsl.source import Span
 from archdsl.syntax import ast
+
+DISPENSABLE = frozenset({"blocks", "encoder", "decoder", "norm", "head", "heads", "position", "dropout", "init"})
+"""Slots of a model without which the others can still be checked."""
 
 
 class Bodies(Elaboration):
@@ -24,6 +29,9 @@ class Bodies(Elaboration):
     def body(self, template: Template, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
         assert isinstance(template.target, Declared)
         node = template.target.node
+        meant = slots_with_equals(node)
+        if meant:
+            raise _with_equals(meant)
         if not isinstance(node.body, ast.Body):
             value = self._alias(node.body, scope, given)
         elif node.body.slots or not node.body.items:
@@ -79,10 +87,20 @@ class Bodies(Elaboration):
         declared, span = slot_block(node), node.name_span
         args = self.slot_arguments(node, declared, scope, f"`{node.name}`")
         template = self.with_options(Template(declared, {}), args, (), span)
+        self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
+        try:
+            return self._call_slots(node, template, scope, given)
+        finally:
+            self.slot_spans.pop()
+
+    def _call_slots(
+        self, node: ast.Block | ast.Model, template: Template, scope: Scope, given: Mapping[str, Any]
+    ) -> Any:
+        span = node.name_span
         tensors = {k: (v, span) for k, v in given.items() if isinstance(v, Value)}
         by_name: set[str] = set()
         if isinstance(node, ast.Block):
-            by_name = {p.name for p in declared.node.header.tensors or ()}
+            by_name = {p.name for p in tensor_params(template.target)}
         ordered = [t for k, t in tensors.items() if k not in by_name]
         named = {k: t for k, t in tensors.items() if k in by_name}
         return self.apply_declared(template, ordered, named, scope, span)
@@ -98,28 +116,41 @@ class Bodies(Elaboration):
         assert isinstance(node.body, ast.Body)
         hypers = hypers_of(Template(declared, {}))
         args: dict[str, Given] = {}
-        broken = False
+        written = {item.key for item in node.body.items if isinstance(item, ast.Slot)}
+        broken: set[str] = set()
         for item in node.body.items:
-            if isinstance(item, ast.Slot) and item.key not in hypers:
-                help_ = one_of(item.key, hypers, "its slots are")
-                self.report(error("E0201", f"{owner} has no slot `{item.key}`", item.key_span, help=help_))
-                continue
+            key = item.key if isinstance(item, ast.Slot) else ""
+            if isinstance(item, ast.Slot) and key not in hypers:
+                help_ = one_of(key, hypers, "its slots are")
+                self.report(error("E0201", f"{owner} has no slot `{key}`", item.key_span, help=help_))
+                key = nearest(key, hypers)  # taken as that one, to go on
+                if not key or key in written:
+                    continue
+            elif isinstance(item, ast.Assign) and item.names[0] in hypers:
+                self.report(_with_equals([item]))
+                key = item.names[0]
+                item = ast.Slot(key, item.value, span=item.span, key_span=item.span)  # type: ignore[arg-type]  # noqa: PLW2901
             try:
-                self._slot_argument(item, hypers, scope, adjust, args)
+                self._slot_argument(item, key, hypers, scope, adjust, args)
             except (ArchError, ReportedError) as problem:
                 # The other slots may be wrong too, each for itself.
                 if isinstance(problem, ArchError):
                     self.report(problem)
                 if isinstance(item, ast.Let):
                     scope.vars[item.name] = POISON
-                broken = True
-        if broken:
+                broken.add(key)
+        if broken and isinstance(node, ast.Model) and broken <= DISPENSABLE:
+            # Without them the rest can be checked.
+            empty = ListValue((), Ref(0))
+            args.update({key: (empty, node.name_span) for key in broken if hypers[key].kind == "list"})
+        elif broken:
             raise ReportedError
         return args
 
     def _slot_argument(
         self,
         item: ast.Slot | ast.Statement,
+        key: str,
         hypers: Mapping[str, ast.Hyper],
         scope: Scope,
         adjust: Callable[[str, Any, Span], Given] | None,
@@ -132,18 +163,22 @@ class Bodies(Elaboration):
         if not isinstance(item, ast.Slot):
             help_ = "write the whole body in one of the two ways"
             raise error("E0215", "slots and equations do not mix", item.span, help=help_)
-        if item.key in args:
-            raise error("E0202", f"the slot `{item.key}` is given twice", item.key_span)
-        value, where = self.ev(item.value, scope, hypers[item.key].kind), item.value.span
+        if key in args:
+            labels = [Label(args[key][1], "given here first")] if not args[key][1].source.library else []
+            raise error("E0202", f"the slot `{key}` is given twice", item.key_span, labels=labels)
+        hyper = hypers[key]
+        value, where = self.ev(item.value, scope, hyper.kind), item.value.span
         if isinstance(value, Value) and value.dtype in ("padding", "documents"):
             value = self.as_mask(value, where)
         if adjust is not None:
-            value, where = adjust(item.key, value, where)
+            value, where = adjust(key, value, where)
+        if hyper.kind not in ("word", "size"):
+            coerce(value, hyper.kind, default_none(hyper), f"the slot `{key}`", where)
         if isinstance(value, Template):
-            value = value.labelled(item.key)
-        if item.key == "init" and isinstance(value, Scheme):
+            value = value.labelled(key)
+        if key == "init" and isinstance(value, Scheme):
             scope.frame.init = value
-        args[item.key] = (value, where)
+        args[key] = (value, where)
 
     # --- equations ----------------------------------------------------------------------------------------------------
 
@@ -151,14 +186,17 @@ class Bodies(Elaboration):
         """Statements; without `return` the result is the last value of the first tensor."""
         first = next((k for k, v in given.items() if isinstance(v, Value)), "")
         before = scope.vars.get(first)
+        known = len(self.problems)
         self.statements([item for item in body.items if not isinstance(item, ast.Slot)], scope)
         if scope.body.result is not None:
             return scope.body.result
         last = scope.vars.get(first)
-        if last is POISON:
+        if last is POISON or (last is before and len(self.problems) > known):
             raise ReportedError
         if not first or last is before:
-            help_ = f"end it with `return …`, or bind `{first}` again" if first else "end it with `return …`"
+            bound = [name for item in body.items for name in bound_names(item) if isinstance(item, ast.Assign)]
+            help_ = f"end it with `return {bound[-1] if bound else '…'}`"
+            help_ += f", or bind `{first}` again: `{first} += …`" if first else ""
             raise error("E0213", f"`{node.name}` gives nothing back", node.name_span, help=help_)
         return last
 
@@ -183,6 +221,24 @@ def _check_like_first(node: ast.Block | ast.Model, first: Value | None, results:
         node.name_span,
         help=f"write the result behind the tensors: `-> {written_shape(results[0])}`",
     )
+
+
+def slots_with_equals(node: ast.Block | ast.Model) -> list[ast.Assign]:
+    """The statements of a body that were meant as slots: it binds nothing but names of slots, and has no tensors."""
+    if not isinstance(node.body, ast.Body) or node.header.tensors is not None:
+        return []
+    items = [item for item in node.body.items if not isinstance(item, ast.Let | ast.Assert)]
+    names = hypers_of(Template(slot_block(node), {}))
+    meant = [i for i in items if isinstance(i, ast.Assign) and len(i.names) == 1 and i.names[0] in names]
+    return meant if len(meant) == len(items) else []
+
+
+def _with_equals(items: Sequence[ast.Assign]) -> ArchError:
+    first = items[0]
+    more = [Label(i.span, "and this") for i in items[1:]]
+    value = " ".join(first.value.span.text.split())
+    help_ = f"write `{first.names[0]}: {value if len(value) <= 60 else '…'}`"
+    return error("E0216", "a slot is given with `:`, not with `=`", first.span, labels=more, help=help_)
 
 
 def slot_block(node: ast.Block | ast.Model) -> Declared:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from archdsl.diagnostics import error
+from archdsl.diagnostics import ArchError, Label, error
 from archdsl.ir import dims
 from archdsl.ir.dims import Num
-from archdsl.ir.elaborate.base import Elaboration
+from archdsl.ir.elaborate.base import Elaboration, shown_at
 from archdsl.ir.elaborate.headers import default_none, hypers_of, tensor_params
 from archdsl.ir.elaborate.scope import (
     ABSENT,
@@ -25,7 +25,7 @@ from archdsl.ir.elaborate.scope import (
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
-from archdsl.ir.site import coerce, options_of, unknown_option
+from archdsl.ir.site import coerce, name_place, options_of, unknown_option
 from archdsl.ir.static import Declared, Instance, Template, kind_of
 from archdsl.ir.wording import listed, one_of, spelled
 from archdsl.source import Span
@@ -121,6 +121,9 @@ class Calls(Elaboration):
         instance = callee if isinstance(callee, Instance) else None
         template = callee.template if isinstance(callee, Instance) else callee
         target = template.target
+        if isinstance(target, Declared) and isinstance(target.node, ast.Model) and target.node.header.tensors is None:
+            text = f"`{target.name}` is a model of slots, and cannot be applied"
+            raise error("E0203", text, span, help="put what two models share into a block")
         if isinstance(target, Primitive) and target.elementwise and not target.header.hypers:
             return self._elementwise(target, args, scope, span)
         sorted_ = _by_kind(target, args)
@@ -136,7 +139,9 @@ class Calls(Elaboration):
         if not sorted_.tensors and not sorted_.named and not no_tensors:
             if as_name:
                 raise error("E0205", f"`as {as_name}` names an application, and no tensor is given here", span)
-            return template if instance is None else instance
+            if instance is not None:
+                return instance
+            return template if span.source.library else replace(template, span=span)
         return self.apply_template(template, sorted_.tensors, sorted_.named, scope, span, as_name, instance)
 
     def _elementwise(self, op: Primitive, args: Sequence[Argument], scope: Scope, span: Span) -> Any:
@@ -151,7 +156,10 @@ class Calls(Elaboration):
                 notes = [f"its signature is {op.signature}"]
                 raise error("E0205", f"`{op.name}` takes {', '.join(params)}", where, notes=notes)
             if not isinstance(value, Value | Num):
-                raise error("E0203", f"`{op.name}` takes tensors and numbers, and {kind_of(value)} was given", where)
+                is_block = isinstance(value, Template | Instance)
+                help_ = f"a tensor goes through both by arrows: `x -> {where.text} -> {op.name}`" if is_block else ""
+                text = f"`{op.name}` takes tensors and numbers, and {kind_of(value)} was given"
+                raise error("E0203", text, where, help=help_)
             given[slot] = (value, where)
         missing = [p for p in params if p not in given]
         if missing:
@@ -204,6 +212,29 @@ class Calls(Elaboration):
     ) -> Any:
         if instance is not None and not instance.label:
             instance.label = as_name or template.label
+        place = template.span if span.source.library else None
+        if place is None or place.source.library:
+            return self._apply_here(template, tensors, named, scope, span, as_name, instance)
+        # The library applies a block that the user named: what goes wrong in it is shown at that name.
+        self.user_spans.append(place)
+        try:
+            return self._apply_here(template, tensors, named, scope, span, as_name, instance)
+        except ArchError as problem:
+            raise ArchError([shown_at(d, place) for d in problem.diagnostics]) from None
+        finally:
+            self.user_spans.pop()
+
+    def _apply_here(
+        self,
+        template: Template,
+        tensors: Sequence[Given],
+        named: Mapping[str, Given],
+        scope: Scope,
+        span: Span,
+        as_name: str,
+        instance: Instance | None,
+    ) -> Any:
+        outputs: tuple[Value, ...]
         if isinstance(template.target, Primitive):
             inputs, spans = self.primitive_inputs(template.target, tensors, named, scope, span)
             outputs = self.primitive(
@@ -250,7 +281,9 @@ def _by_kind(target: Primitive | Declared, args: Sequence[Argument]) -> Argument
         if name is None:
             (found.tensors if given_tensor else found.in_order).append((value, where))
         elif name in found.static or name in found.named:
-            raise error("E0205", f"`{name}` is given twice", where)
+            first = (found.static.get(name) or found.named[name])[1]
+            labels = [Label(name_place(name, first), "given here first")]
+            raise error("E0205", f"`{name}` is given twice", name_place(name, where), labels=labels)
         elif given_tensor and name not in tensor_names:
             if isinstance(value, Absent):
                 continue

@@ -10,7 +10,7 @@ from typing import Any
 from archdsl.diagnostics import error
 from archdsl.ir import dims, masks
 from archdsl.ir.dims import Lit, Num, binary, literal
-from archdsl.ir.elaborate.base import TESTS, Elaboration
+from archdsl.ir.elaborate.base import TESTS, Elaboration, GivenUpError
 from archdsl.ir.elaborate.lists import as_list, concat, repeat, repetitions
 from archdsl.ir.elaborate.scope import Absent, SchemeRule, Scope, Training
 from archdsl.ir.graph import Value
@@ -18,7 +18,7 @@ from archdsl.ir.masks import Mask
 from archdsl.ir.site import whole_size
 from archdsl.ir.static import Instance, ListValue, Ref, Template, Word, kind_of, static_key
 from archdsl.ir.wording import spelled
-from archdsl.limits import MAX_DIGITS
+from archdsl.limits import MAX_DIGITS, MAX_STEPS, raising
 from archdsl.source import Span
 from archdsl.syntax import ast
 
@@ -38,6 +38,7 @@ OPERATORS = {
 """The primitives that operators on tensors stand for."""
 NEUTRAL = {("+", 0), ("-", 0), ("*", 1), ("/", 1)}
 """Numbers that change nothing behind an operator, and (`+` and `*`) before it."""
+JOIN_MASKS = "masks are joined by `&` (both) and `|` (either): `causal & window(128)`"
 MASK_TYPES = ("padding", "documents")
 
 
@@ -45,6 +46,9 @@ class Expressions(Elaboration):
     """Evaluates expressions."""
 
     def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise GivenUpError(f"more than {MAX_STEPS:,} expressions are evaluated", "steps", e.span)
         match e:
             case ast.Number():
                 return self._number(e)
@@ -82,7 +86,7 @@ class Expressions(Elaboration):
         text = e.text.replace("_", "")
         mantissa, _, exponent = text.lower().partition("e")
         if len(mantissa) > MAX_DIGITS or (exponent and abs(int(exponent)) > MAX_DIGITS):
-            raise error("E0404", "this number is too long", e.span)
+            raise error("E0404", "this number is too long", e.span, help=raising("digits"))
         value = dims.whole(Fraction(text))
         if exponent and isinstance(value, int) and value > 2**53:
             value = float(text)  # 1e38 bounds scores: it is no count
@@ -183,7 +187,8 @@ class Expressions(Elaboration):
                     side.span,
                     help="bind them first: `a, b = …`",
                 )
-        raise error("E0203", f"`{op}` cannot join {kind_of(a)} and {kind_of(b)}", e.span)
+        help_ = JOIN_MASKS if isinstance(a, Mask) and isinstance(b, Mask) else ""
+        raise error("E0203", f"`{op}` cannot join {kind_of(a)} and {kind_of(b)}", e.span, help=help_)
 
     def _numbers(self, op: str, a: Num, b: Num, e: ast.Binary) -> Any:
         if op in COMPARE:
@@ -202,9 +207,11 @@ class Expressions(Elaboration):
         try:
             return binary(op, a, b, e.span)
         except ZeroDivisionError:
-            raise error("E0401", f"division by zero: {spelled(b)} is 0", e.right.span) from None
-        except (OverflowError, MemoryError):
-            raise error("E0404", "this number would be too large", e.span) from None
+            what = f": `{e.right.span.text}` is 0" if e.right.span.text != "0" else ""
+            raise error("E0401", f"division by zero{what}", e.right.span) from None
+        except (OverflowError, MemoryError) as problem:
+            help_ = str(problem) if isinstance(problem, dims.TooLargeError) else ""
+            raise error("E0404", "this number would be too large", e.span, help=help_) from None
         except ValueError:
             raise error("E0401", f"{spelled(a)} {op} {spelled(b)} is not a real number", e.span) from None
 
@@ -279,7 +286,8 @@ class Expressions(Elaboration):
             )
         if isinstance(value, Training):
             raise error("E0203", "`training` stands alone: `if training { … }`", e.span)
-        raise error("E0203", f"a condition is true or false, and this is {kind_of(value)}", e.span)
+        help_ = JOIN_MASKS if isinstance(value, Mask) else ""
+        raise error("E0203", f"a condition is true or false, and this is {kind_of(value)}", e.span, help=help_)
 
     def size(self, e: ast.Expr, scope: Scope) -> Num:
         value = self.ev(e, scope)

@@ -11,7 +11,7 @@ from archdsl.ir.graph import Value
 from archdsl.ir.site import whole_size
 from archdsl.ir.static import ListValue, Pattern, Plus, Ref, Times, spelling, static_key
 from archdsl.ir.wording import spelled
-from archdsl.limits import MAX_LIST
+from archdsl.limits import MAX_LIST, raising
 from archdsl.source import Span
 
 
@@ -47,7 +47,7 @@ def concat(parts: Sequence[ListValue], span: Span) -> ListValue:
         patterns.extend(pattern.parts if isinstance(pattern, Plus) else (pattern,))
         items.extend(part.items)
     if len(items) > MAX_LIST:
-        raise error("E0404", f"a list has at most {MAX_LIST:,} elements", span)
+        raise error("E0404", f"a list has at most {MAX_LIST:,} elements", span, help=raising("list"))
     return ListValue(tuple(items), patterns[0] if len(patterns) == 1 else Plus(tuple(patterns)))
 
 
@@ -67,7 +67,8 @@ def repeat(count: Num, part: ListValue, span: Span) -> ListValue:
     assert isinstance(n, int)
     length = n * len(part.items)
     if n < 0 or length > MAX_LIST:
-        raise error("E0404", f"a list has at most {MAX_LIST:,} elements, and this would have {length:,}", span)
+        text = f"a list has at most {MAX_LIST:,} elements, and this would have {length:,}"
+        raise error("E0404", text, span, help=raising("list"))
     if n == 0:
         return ListValue((), Plus(()))
     return ListValue(part.items * n, Times(count.expr, part.pattern))
@@ -85,7 +86,8 @@ def repetitions(count: Num, span: Span) -> int:
     n = whole_size(count, "int", "a number of repetitions", span).value
     assert isinstance(n, int)
     if n < 0 or n > MAX_LIST:
-        raise error("E0404", f"{n} repetitions: a list has at most {MAX_LIST:,} elements", span)
+        text = f"{n:,} repetitions: a list has at most {MAX_LIST:,} elements"
+        raise error("E0404", text, span, help=raising("list"))
     return n
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
-from archdsl.diagnostics import did_you_mean, error
+from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.ir import masks
 from archdsl.ir.elaborate.base import Elaboration
 from archdsl.ir.elaborate.headers import hypers_of
@@ -22,6 +23,7 @@ from archdsl.ir.elaborate.scope import (
     Training,
     applicable,
 )
+from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.program import (
     CONSTANTS,
@@ -37,8 +39,26 @@ from archdsl.ir.scalings import SCALINGS
 from archdsl.ir.schemes import SCHEMES
 from archdsl.ir.site import unknown_option
 from archdsl.ir.static import Declared, Instance, Template, Word, kind_of
+from archdsl.limits import MAX_BLOCK_DEPTH, raising
 from archdsl.source import Span
 from archdsl.syntax import ast
+
+# Names of Python, and what stands for them.
+ELSEWHERE = {
+    "range": "a `for` counts by itself: `for i in 12`",
+    "len": "the length of an axis is its name, in the shape of a tensor: `x: [batch, time, width]`",
+    "self": "a body sees its own names only, and there is no `self`",
+    "nn": "blocks are called without a prefix: `linear(width)`",
+    "torch": "functions are called without a prefix: `softmax(x)`",
+    "F": "functions are called without a prefix: `softmax(x)`",
+    "np": "functions are called without a prefix: `sqrt(width)`",
+    "math": "functions are called without a prefix: `sqrt(width)`",
+    "int": "a whole number is made by `//`, `floor(…)` or `ceil(…)`",
+    "round": "a whole number is made by `//`, `floor(…)` or `ceil(…)`",
+    "max": "the larger of two is `maximum(a, b)`",
+    "min": "the smaller of two is `minimum(a, b)`",
+    "print": "`archdsl show SPEC` prints a model with its shapes",
+}
 
 
 class Names(Elaboration):
@@ -60,8 +80,26 @@ class Names(Elaboration):
         found = scope.get(name)
         if found is not MISSING:
             raise error("E0206", f"`{name}` is {kind_of(found)}: it cannot be applied", span)
-        help_ = did_you_mean(name, every_name(scope.module) | scope.names())
-        raise error("E0206", f"nothing is called `{name}` here", span, help=help_)
+        raise self._unknown(name, scope, span)
+
+    def _unknown(self, name: str, scope: Scope, span: Span) -> ArchError:
+        """What is said of a name that means nothing, the surest guess first."""
+        head = name.partition(".")[0]
+        labels: list[Label] = []
+        help_ = ELSEWHERE.get(head, "")
+        line = span.source.line(span.line)[: span.column - 1]
+        if re.search(r"(^|\s)(//|--|/\*)(\s|$)", line):
+            help_ = "a comment starts with `#`"
+        owner = None if help_ else _model_with(name, scope.module)
+        if owner is not None:
+            model, hyper = owner
+            labels = [Label(hyper, f"`{name}` belongs to `{model}`")]
+            help_ = f"a block sees nothing of the model: give it a hyper-parameter `{name}`, and hand it on"
+        if not help_:
+            own = scope.names() | set(scope.module.visible())
+            near = nearest(name, every_name(scope.module), own)
+            help_ = f"did you mean `{near}`?" if near else ""
+        return error("E0206", f"nothing is called `{name}` here", span, labels=labels, help=help_)
 
     def _global(self, name: str, scope: Scope, span: Span) -> Any:
         """A name outside the body, or MISSING."""
@@ -101,12 +139,24 @@ class Names(Elaboration):
     def _constant(self, module: Module, declaration: ast.Let, name: str) -> Any:
         """A `let` of a file, evaluated once."""
         if name not in module.constants:
-            module.constants[name] = POISON  # a let that needs itself
-            value = self.ev(declaration.value, Scope(module, self.root, BodyState()))
+            module.constants[name] = MISSING  # while it is evaluated: a let that needs itself
+            self.depth += 1
+            try:
+                if self.depth > MAX_BLOCK_DEPTH:
+                    text = f"`{name}` ends a chain of more than {MAX_BLOCK_DEPTH} definitions, each by the next"
+                    raise error("E0107", text, declaration.span, help=raising("blocks"))
+                value = self.ev(declaration.value, Scope(module, self.root, BodyState()))
+            except (ArchError, ReportedError):
+                module.constants[name] = POISON
+                raise
+            finally:
+                self.depth -= 1
             if isinstance(value, Instance):
                 value.label = value.label or declaration.name
             module.constants[name] = value.labelled(declaration.name) if isinstance(value, Template) else value
         if module.constants[name] is POISON:
+            raise ReportedError
+        if module.constants[name] is MISSING:
             raise error("E0212", f"`{name}` is defined by itself", declaration.span)
         return module.constants[name]
 
@@ -118,7 +168,9 @@ class Names(Elaboration):
             here = value.owner is scope.frame
             value = value.template if here else replace(value.template, args=joined_names(value, value.template.args))
         if not isinstance(value, Template):
-            raise error("E0206", f"`{head}` is {kind_of(value)}: it has no hyper-parameters to read", span)
+            help_ = f"blocks are applied by an arrow: `{head} -> {key}(…)`" if isinstance(value, Value) else ""
+            text = f"`{head}` is {kind_of(value)}: it has no hyper-parameters to read"
+            raise error("E0206", text, span, help=help_)
         hypers = hypers_of(value)
         if key not in hypers:
             raise unknown_option(key, value.name, hypers, span)
@@ -136,3 +188,17 @@ class Names(Elaboration):
         inner = Scope(module, scope.frame, BodyState())
         inner.vars.update(value.args)
         return self.ev(hyper.default, inner, hyper.kind)
+
+
+def _model_with(name: str, module: Module) -> tuple[str, Span] | None:
+    """A model of the file that has a hyper-parameter or a number of this name, and where it says so."""
+    for declaration in module.names.values():
+        if not isinstance(declaration, ast.Model):
+            continue
+        for hyper in declaration.header.hypers or ():
+            if hyper.name == name:
+                return declaration.name, hyper.span
+        for slot in declaration.body.slots:
+            if slot.key == name and name in ("vocab", "context"):
+                return declaration.name, slot.key_span
+    return None

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from archdsl.diagnostics import ArchError, did_you_mean, error
+from archdsl.diagnostics import ArchError, Diagnostic, Label, did_you_mean, error
 from archdsl.ir import dims
-from archdsl.ir.dims import Num, Poly, Var, literal, symbol
-from archdsl.ir.elaborate.base import Elaboration
-from archdsl.ir.elaborate.bodies import slot_block
+from archdsl.ir.dims import Num, Poly, TooLargeError, Var, literal, symbol
+from archdsl.ir.elaborate.base import Elaboration, GivenUpError
+from archdsl.ir.elaborate.bodies import slot_block, slots_with_equals
 from archdsl.ir.elaborate.headers import default_none, hypers_of, result_names, tensor_kind, tensor_params
 from archdsl.ir.elaborate.scope import MISSING, BodyState, Given, ReportedError, Scope
 from archdsl.ir.frame import Frame, ModelInput
-from archdsl.ir.graph import Block, ConfigField, Graph, Model, Value, captured
+from archdsl.ir.graph import Block, ConfigField, Graph, Model, Value, captured, operations
 from archdsl.ir.program import Module, pick_model
 from archdsl.ir.site import coerce, unknown_option
 from archdsl.ir.static import Declared, Template, kind_of
-from archdsl.ir.wording import one_of
+from archdsl.ir.wording import listed, one_of
+from archdsl.limits import MAX_OPERATIONS
 from archdsl.source import Source, Span
 from archdsl.syntax import ast
 
 SIZE_SLOTS = ("vocab", "context", "width")
 """Slots of a model that are hyper-parameters too: numbers of the config that can be set."""
+
+EXAMPLES = {
+    "vocab": "50_257",
+    "context": "1024",
+    "width": "768",
+    "blocks": "12 * layer",
+    "encoder": "6 * encoder_layer",
+    "decoder": "6 * decoder_layer",
+}
+"""What a slot that a model needs may hold."""
 
 
 class Root(Elaboration):
@@ -38,10 +49,19 @@ class Root(Elaboration):
             self.report(problem)
         except ReportedError:
             pass
+        except GivenUpError as problem:
+            self.user_spans.clear()
+            self.report(problem.problem)
+        except TooLargeError as problem:  # of sizes in the names of the blocks around
+            span = declaration.name_span
+            self.report(error("E0404", f"a size of `{declaration.name}` is too long", span, help=str(problem)))
+        except RecursionError:
+            text = f"what `{declaration.name}` is made of is nested too deep"
+            self.report(error("E0107", text, declaration.name_span, help="write a repetition as a list or a `for`"))
         else:
             if not self.problems:
                 return model
-        raise ArchError(self.problems)
+        raise ArchError(in_order(self.problems))
 
     def _build(self, declaration: ast.Model | ast.Variant, overrides: Mapping[str, str]) -> Model:
         frame = self.root = Frame(self, declaration.name, declaration.name_span, root=True)
@@ -56,10 +76,15 @@ class Root(Elaboration):
         if node.body.slots or not node.body.items:
             outputs = self._slot_model(node, scope, config, of_slots)
         else:
-            self._equation_inputs(node, scope)
+            if not slots_with_equals(node):  # else `body` says so
+                self._equation_inputs(node, scope)
             outputs = self.body(template, scope, dict(self.inputs))
         frame.settle(None)
-        return self._model(declaration, node, scope, config, outputs)
+        model = self._model(declaration, node, scope, config, outputs)
+        if (count := operations(model.block.graph)) > MAX_OPERATIONS:
+            text = f"with every loop and every block written out, the model has {count:,} operations"
+            raise GivenUpError(text, "operations", declaration.name_span)
+        return model
 
     # --- hyper-parameters ---------------------------------------------------------------------------------------------
 
@@ -125,8 +150,14 @@ class Root(Elaboration):
         hypers = hypers_of(template)
         missing = [name for name, h in hypers.items() if h.default is None and name not in template.args]
         if missing:
-            help_ = f"give it: `--set {missing[0]}=…`, or a default in the spec"
-            raise error("E0205", f"`{declaration.name}` needs `{missing[0]}`", declaration.name_span, help=help_)
+            names = listed(missing)
+            if isinstance(declaration, ast.Variant):
+                help_ = f"set it where the variant is declared: `{missing[0]}: …`"
+            else:
+                help_ = f"give it: `--set {missing[0]}=…`, or a default in the spec"
+            labels = [Label(hypers[m].span, "declared here, without a default") for m in missing]
+            span = declaration.name_span
+            raise error("E0205", f"`{declaration.name}` needs {names}", span, labels=labels, help=help_)
         for name, value in template.args.items():
             scope.vars[name] = _called(name, value)
         for name, h in hypers.items():
@@ -190,18 +221,23 @@ class Root(Elaboration):
 
         args = self.slot_arguments(node, declared, scope, "a model of slots", adjust)
         hypers = hypers_of(Template(declared, {}))
-        required = next((name for name, h in hypers.items() if h.default is None and name not in args), None)
-        if required is not None and self.problems:
+        required = [name for name, h in hypers.items() if h.default is None and name not in args]
+        if required and self.problems:
             raise ReportedError  # a slot by a wrong name is missing under its right one
-        if required is not None:
-            text = f"`{node.name}` still needs its slot `{required}`"
-            raise error("E0205", text, span, help=f"for example `{required}: …`")
+        if required:
+            text = f"`{node.name}` still needs its slot{'s' * (len(required) > 1)} {listed(required)}"
+            help_ = "for example " + ", ".join(f"`{name}: {EXAMPLES.get(name, '…')}`" for name in required)
+            raise error("E0205", text, span, help=help_)
         template = self.with_options(Template(declared, {}), args, (), span)
         if declared.name == "input_model":
             tensors = self._input_tensors(args["input"], scope, node)
         else:
             tensors = self._library_tensors(declared, scope, node)
-        return self.apply_declared(template, tensors, {}, scope, span)
+        self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
+        try:
+            return self.apply_declared(template, tensors, {}, scope, span)
+        finally:
+            self.slot_spans.pop()
 
     def _library_tensors(self, declared: Declared, scope: Scope, node: ast.Model) -> list[Given]:
         """The inputs that the library's block declares, all their axes symbolic."""
@@ -329,6 +365,12 @@ class Root(Elaboration):
                 object.__setattr__(value, "name", final)
                 inputs[final] = value
         return inputs
+
+
+def in_order(problems: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Problems in the order of the text, file by file as they were found."""
+    files = {d.span.source.name: i for i, d in reversed([*enumerate(problems)]) if d.span is not None}
+    return sorted(problems, key=lambda d: (files[d.span.source.name], d.span.start) if d.span is not None else (-1, 0))
 
 
 def _called(name: str, value: Any) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
-from archdsl.diagnostics import Label, error
+from archdsl.diagnostics import ArchError, Label, error
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, Var, expr_text, literal, num, shape_text
 from archdsl.ir.elaborate.base import Elaboration
@@ -15,7 +16,7 @@ from archdsl.ir.frame import Frame
 from archdsl.ir.graph import Value
 from archdsl.ir.site import coerce, whole_size
 from archdsl.ir.static import Declared, Template, kind_of
-from archdsl.ir.wording import dim_words, listed, spelled
+from archdsl.ir.wording import dim_words, listed, origins, spelled
 from archdsl.source import Span
 from archdsl.syntax import ast
 
@@ -98,13 +99,17 @@ class Signatures(Elaboration):
             if hyper.default is None:
                 if name not in sizes:
                     labels = [Label(hyper.span, "declared here, without a default")]
-                    raise error("E0205", f"`{template.name}` still needs its `{name}`", span, labels=labels)
+                    text = f"`{template.name}` still needs its `{name}`"
+                    help_ = f"give it: `{template.name}({name}: …)`"
+                    raise error("E0205", text, span, labels=labels, help=help_)
                 scope.vars[name] = sizes[name]
                 if frame is not None:
                     frame.axes[name] = sizes[name]
                 continue
             value = self.ev(hyper.default, scope, hyper.kind)
             what = f"`{name}` of `{template.name}`"
+            if hyper.kind in ("size", "int") and isinstance(value, Num) and isinstance(value.value, Fraction):
+                raise self._divides_not(value, hyper.default, scope, what)
             value = coerce(value, hyper.kind, default_none(hyper), what, hyper.default.span)
             if isinstance(value, Num) and frame is not None:
                 if dims.free_names(value.expr):
@@ -114,6 +119,26 @@ class Signatures(Elaboration):
             elif isinstance(value, Template):
                 value = value.labelled(name)
             scope.vars[name] = value
+
+    def _divides_not(self, value: Num, default: ast.Expr, scope: Scope, what: str) -> ArchError:
+        """A default such as `width / heads` that is no whole number: the error tells of the two numbers."""
+        assert isinstance(value.value, Fraction)
+        sides: list[Any] = []
+        if isinstance(default, ast.Binary) and default.op == "/":
+            sides = [self.ev(default.left, scope), self.ev(default.right, scope)]
+        if not all(isinstance(n, Num) and isinstance(n.value, int) for n in sides) or not sides:
+            text = f"{what} must be a whole number, but {expr_text(value.expr)} = {float(value.value):g}"
+            return error("E0401", text, default.span)
+        top, bottom = sides
+        span = self.user_spans[-1] if default.span.source.library and self.user_spans else default.span
+        fitting = _divisors_near(top.value, bottom.value)
+        return error(
+            "E0401",
+            f"{what} is {default.span.text}, and {spelled(top)} is not a multiple of {spelled(bottom)}",
+            span,
+            labels=origins([n for n in sides if n.origin is None or not n.origin.source.library], span),
+            help=f"{' and '.join(map(str, fitting))} would fit" if fitting else "",
+        )
 
     # --- sizes --------------------------------------------------------------------------------------------------------
 
@@ -164,6 +189,14 @@ class Signatures(Elaboration):
             if isinstance(by, int):
                 top, bottom = Num(dims.mul(size.value, by), size.expr.left, size.origin), Num(by, size.expr.right)
         self.condition(frame, "%", top, bottom, f"{spelled(top)} must be a multiple of {bottom}", span)
+
+
+def _divisors_near(number: int, near: int) -> list[int]:
+    """The divisors of a number below and above another."""
+    reach = range(1, min(number, 4096) + 1)
+    below = [n for n in reach if n < near and number % n == 0]
+    above = [n for n in reach if n > near and number % n == 0]
+    return [*below[-1:], *above[:1]]
 
 
 def _bind_axes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, assert_never
 
@@ -53,8 +54,10 @@ class Statements(Elaboration):
                     self.report(problem)
                 scope.frame.pending = []
                 for name in bound_names(item):
-                    scope.vars[name] = POISON
-                if isinstance(item, ast.Return | ast.Emit):
+                    if not isinstance(item, ast.Update):  # which keeps the shape, whatever is added
+                        scope.vars[name] = POISON
+                # What follows in the library only repeats it in other words.
+                if isinstance(item, ast.Return | ast.Emit) or item.span.source.library:
                     raise ReportedError from None
 
     def statement(self, item: ast.Statement, scope: Scope) -> None:
@@ -289,9 +292,20 @@ class Statements(Elaboration):
             if isinstance(a, Num) and isinstance(b, Num):
                 self._assert_numbers(e, a, b, message, s, scope)
             elif self.operate(e.op, a, b, e, scope) is not True:
-                raise error("E0401", message, s.span)
+                raise error("E0401", message, self._slot_of(s, e, message) or s.span)
         elif not self.truth(e, scope):
-            raise error("E0401", message, s.span)
+            raise error("E0401", message, self._slot_of(s, e, message) or s.span)
+
+    def _slot_of(self, s: ast.Assert, condition: ast.Expr, message: str) -> Span | None:
+        """The slot that a condition of the block behind a body of slots is about, where the user wrote it."""
+        if not self.slot_spans or not s.span.source.library:
+            return None
+        declared, slots = self.slot_spans[-1]
+        block = declared.node.span
+        if block.source is not s.span.source or not block.start <= s.span.start < block.end:
+            return None
+        names = [*re.findall(r"\w+", condition.span.text), *re.findall(r"`(\w+)`", message)]
+        return next((slots[name] for name in names if name in slots), None)
 
     def _assert_numbers(self, e: ast.Binary, a: Num, b: Num, message: str, s: ast.Assert, scope: Scope) -> None:
         if not (a.static and b.static):
@@ -299,9 +313,13 @@ class Statements(Elaboration):
         elif TESTS[e.op](a.value, b.value):
             self.remember(scope.frame, a.expr, e.op, b.expr, message)
         else:
-            users = [n for n in (a, b) if n.origin is not None and not n.origin.source.library]
-            text = f"{message}: {spelled(a)} {e.op} {spelled(b)} does not hold"
-            raise error("E0401", text, s.span, labels=origins(users, e.span))
+            numbers, broken = [a, b], f"{spelled(a)} {e.op} {spelled(b)} does not hold"
+            if isinstance(e.left, ast.Binary) and e.left.op == "%" and e.op == "==" and b.value == 0:
+                left, right = self.ev(e.left.left, scope), self.ev(e.left.right, scope)
+                if isinstance(left, Num) and isinstance(right, Num):
+                    numbers, broken = [left, right], f"{spelled(left)} is not a multiple of {spelled(right)}"
+            users = [n for n in numbers if n.origin is not None and not n.origin.source.library]
+            raise error("E0401", f"{message}: {broken}", s.span, labels=origins(users, e.span))
 
     def _assert_causal(self, e: ast.Call, scope: Scope, s: ast.Assert) -> None:
         ahead, tensor = 1, None

@@ -180,7 +180,8 @@ class FormsWriter(PlacesWriter):
         maker = self.plan.makers[value]
         if isinstance(maker, FlatOp) and self.is_direct(maker, form):
             with self.writing(form):
-                asked, self.asked_places, self.asked_pairs = self.asked_places, False, False
+                asked, pairs = self.asked_places, self.asked_pairs
+                self.asked_places = self.asked_pairs = False
                 self.builder.path = maker.path or value.name
                 moved = any(self.is_by_row(maker, i) for i in range(len(maker.inputs)))
                 made = self.results(maker, maker.node.op.onnx(maker.node, NodeScope(self, maker)))
@@ -190,7 +191,7 @@ class FormsWriter(PlacesWriter):
                     self.of_places[output, form] = x
                     if x is not None and moved:
                         self.ranks[x] = self._made_rank(maker, output, inner)
-                self.asked_places = asked
+                self.asked_places, self.asked_pairs = asked, pairs
             return
         table = self.as_table(value)
         axes = [i for i, f in enumerate(form) if f]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from archdsl.ir import dims
-from archdsl.ir.dims import Expr
+from archdsl.ir.dims import Expr, Num
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -28,6 +28,7 @@ from archdsl.ir.graph import (
 from archdsl.ir.op import COMPARE, PLUS, TIMES, Code
 from archdsl.lower.init_torch import first_value, init_statements
 from archdsl.lower.python import local_name
+from archdsl.lower.torch import checkpoint
 from archdsl.lower.torch.conditions import write_condition
 from archdsl.lower.torch.locals import LONG, Locals, Pending
 from archdsl.lower.torch.loops import LoopWriter
@@ -36,6 +37,7 @@ from archdsl.lower.torch.numbers import Numbers
 from archdsl.lower.torch.reading import direct_reads, is_dead
 from archdsl.lower.torch.scan import write_scan
 from archdsl.lower.torch.scope import NodeScope
+from archdsl.lower.torch.shards import SCORES, SHARDS, SUM_GRADIENTS
 from archdsl.lower.torch.text import quoted
 from archdsl.lower.torch.written import Group, Kind, Parameter, Resolver, Written, context_kind, is_mask
 
@@ -74,6 +76,10 @@ class BlockWriter:
         """Masks that need no tensor."""
         self.any_tensor = ""
         """A parameter that is a tensor: it knows the device."""
+        self.shards: dict[str, None] | None = None
+        """Sizes of which a device has a part where several share the block, as `__init__` writes them."""
+        self.late: frozenset[str] = frozenset()
+        """Parameters that may be None: their sizes are read where they are needed."""
         self.preparing: BlockWriter | None = None
         """Who wrote the part that a scan computes once."""
 
@@ -91,6 +97,8 @@ class BlockWriter:
             self.modules.instance(instance)
         statements = init_statements(self.classes.model, self.block, self.numbers.init)
         written.init += [self.modules.template(t) for t in statements]
+        if self.shards is not None:
+            written.init.append(self.modules.template(f"self.shards = Shards({', '.join(self.shards)})"))
         if written.losses:
             written.parameters.append(Parameter("losses", "dict[str, Tensor] | None", "None"))
         written.forward = self.locals.lines
@@ -161,6 +169,15 @@ class BlockWriter:
             self.written.returns = f"tuple[{', '.join(['Tensor'] * len(texts))}]"
         self.locals.line(f"return {', '.join(texts)}")
 
+    def note_shards(self, size: Num | None = None) -> None:
+        """The block asks about the devices that share its heads."""
+        if self.shards is None:
+            self.shards = {}
+            self.modules.helper(SUM_GRADIENTS)
+            self.modules.helper(SHARDS)
+        if size is not None:
+            self.shards[self.numbers.init(size)] = None
+
     # --- nodes ---
 
     def body(self, graph: Graph) -> None:
@@ -196,17 +213,23 @@ class BlockWriter:
             case CausalNode():
                 pass  # proved by the analysis
 
+    def scope(self, node: OpNode) -> NodeScope:
+        """What an op writes itself through."""
+        return NodeScope(self, node)
+
     def _op(self, node: OpNode, graph: Graph) -> None:
         if not node.op.needs_tensor(node.options, node.inputs):
             self.elided.add(node.outputs[0])
             return
         self.locals.note_hints(node)
-        scope = NodeScope(self, node)
+        scope = self.scope(node)
         grouped = None
         if self.grouped and (node.weights or node.blocks):
             grouped = node.op.torch_grouped(node, scope, "groups")
             self.modules.need_groups()
         made = grouped if grouped is not None else node.op.torch(node, scope)
+        if self.classes.sharding is not None and node in self.classes.sharding.scores:
+            made = f"{scope.helper(SCORES)}({scope.arg(0)}, {scope.arg(1)})"
         several = [made] if isinstance(made, str | Code) else made
         codes = [c if isinstance(c, Code) else Code(c) for c in several]
         if node.instance is None and node.weights:
@@ -257,11 +280,17 @@ class BlockWriter:
             site = self.modules.site(node.step or node.block, node.bind, node.alias)
             module, group = self.modules.add(node.name, lambda r: r.construct(site)), site.group
         args, reads = self._arguments(node, group)
-        text = f"{module}{'.prepare' if node.step is not None else ''}({', '.join(args)})"
+        text = self.called(node, module, args)
         if len(node.outputs) == 1:
             self.result(node.outputs[0], Code(text), reads, graph, node)
         else:
             self.locals.unpack(node.outputs, text)
+
+    def called(self, node: CallNode, module: str, args: Sequence[str]) -> str:
+        """The text of a call."""
+        if node in self.classes.checkpointed:
+            return checkpoint.call(module, args)
+        return f"{module}{'.prepare' if node.step is not None else ''}({', '.join(args)})"
 
     def _arguments(self, node: CallNode, group: Group) -> tuple[list[str], frozenset[str]]:
         """What a block is called with, in the order of its parameters, and the locals that this reads."""

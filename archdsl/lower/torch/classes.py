@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from archdsl.analyses.placement import Sharding
 from archdsl.ir import dims
 from archdsl.ir.dims import Num, Poly, Var
-from archdsl.ir.graph import Block, Model, OpNode
+from archdsl.ir.graph import Block, CallNode, Model, OpNode
 from archdsl.ir.op import ATOM
 from archdsl.lower.init_torch import law_key
 from archdsl.lower.python import class_name, singular
@@ -51,9 +52,13 @@ class Classes:
         """Callees first."""
         self.by_block: dict[Block, Group] = {}
         self.by_text: dict[str, Group] = {}
+        self.sharding: Sharding | None = None
+        """How tensors are cut over devices, where the file has the section `parallel`."""
         self.kinds_known = False
         """Whether all blocks have been grouped: then it is known which masks need no tensor in any block of a class."""
         self.config = {f.name: f.value for f in model.config}
+        self.checkpointed: frozenset[CallNode] = frozenset()
+        """Calls of layers that the backward pass computes again."""
 
     # --- grouping ---
 
@@ -102,15 +107,22 @@ class Classes:
 
     # --- settling ---
 
-    def settle(self) -> None:
-        """Write every class for good; then, callers first, find what each of its names is."""
+    def settle(self, also: Callable[[], None] | None = None) -> None:
+        """Write every class for good; then, callers first, find what each of its names is. `also` writes further
+        methods before that, whose names are then known, too."""
         write_block(self, self.model.block, None)
         self.kinds_known = True
         for group in self.groups:
             group.writer = write_block(self, group.block, [group.kind(i) for i in range(len(group.block.contexts))])
         self.root = write_block(self, self.model.block, None)
+        if also is not None:
+            also()
         self._resolve()
         self._name_classes()
+
+    def add_names(self, group: Group, w: Written) -> None:
+        """Names of a further method of a class, which a caller must give as well."""
+        group.free += [n for n in self._free(group.block, w) if n not in group.free]
 
     def writer(self, group: Group | None) -> BlockWriter:
         """Who wrote a class for good; the model's own for None."""

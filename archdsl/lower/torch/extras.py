@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
+    from archdsl.lower.torch.block import BlockWriter
     from archdsl.lower.torch.file import FileWriter
+    from archdsl.lower.torch.written import Group
 
 Name = Literal["generate", "loss", "parallel"]
 NAMES: tuple[Name, ...] = get_args(Name)
@@ -33,19 +35,40 @@ class Extras:
 PLAIN = Extras()
 
 
-class Section(Protocol):
-    """One part of the file beside the plain model."""
+class Section:
+    """One part of the file beside the plain model: what it adds, nothing by default."""
+
+    def write(self) -> None:
+        """Write what depends on the classes, when each has its `forward` and before names have their meaning."""
+
+    def further(self, group: Group | None) -> Iterable[tuple[str, BlockWriter]]:
+        """Methods of a class (None: the model's own) beside `forward`: their names, and who wrote them."""
+        return ()
 
     def helpers(self) -> Mapping[str, str]:
         """Functions and classes that it needs above the model's classes: sources by name."""
+        return {}
 
     def methods(self) -> Iterable[str]:
         """Sources of methods of the model's class, without indentation."""
+        return ()
+
+    def forward(self) -> Sequence[str] | None:
+        """The lines of the model's `forward` where the section writes it in another way."""
+        return None
 
     def functions(self) -> Iterable[str]:
         """Sources of functions below the model's class."""
+        return ()
 
 
 def sections(writer: FileWriter, extras: Extras) -> list[Section]:
     """The sections that were asked for, in the order of the file."""
-    return []
+    from archdsl.lower.torch.checkpoint import Checkpointing
+    from archdsl.lower.torch.generate import Generate
+    from archdsl.lower.torch.loss import Loss
+    from archdsl.lower.torch.parallel import Parallel
+
+    made = {"generate": Generate, "loss": Loss, "parallel": Parallel}
+    found = [make(writer) for name, make in made.items() if name in extras.sections]
+    return found if extras.checkpoint == "none" else [*found, Checkpointing(writer, extras.checkpoint)]

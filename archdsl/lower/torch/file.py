@@ -37,8 +37,8 @@ class FileWriter:
         self.sections: list[Section] = []
 
     def write(self) -> str:
-        self.classes.settle()
         self.sections = sections(self, self.extras)
+        self.classes.settle(self._further)
         helpers: dict[str, str] = {}
         early: set[str] = set()
         for written in self.classes.written():
@@ -51,6 +51,22 @@ class FileWriter:
         below = [text.strip() for section in self.sections for text in section.functions()]
         body = "\n\n\n".join([self._config(), *in_order(helpers, early), *texts, self._root_class(), *below])
         return formatted(f"{self._header(body)}\n\n\n{body}\n")
+
+    def _further(self) -> None:
+        """Methods of classes beside `forward`."""
+        for section in self.sections:
+            section.write()
+
+    def _methods(self, group: Group | None, r: FinalResolver, made: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The lines of a class's methods beside `forward`, and those that `__init__` makes for them."""
+        lines: list[str] = []
+        settings: list[str] = []
+        for section in self.sections:
+            for name, writer in section.further(group):
+                method = Forward(self.model, writer, r, made)
+                lines += ["", *method.method(name)]
+                settings += method.settings
+        return lines, settings
 
     # --- top of the file ---
 
@@ -87,6 +103,8 @@ class FileWriter:
             settings |= dict.fromkeys(first.settings)
         forward = Forward(self.model, writer, r, init.modules)
         settings |= dict.fromkeys(forward.settings)
+        further, needed_by_them = self._methods(group, r, init.modules)
+        settings |= dict.fromkeys(needed_by_them)
         used = "\n".join([*init.asserts, *init.modules, *settings])
         needed = [text for name, text in computed.items() if _mentions(used, argument(name))]
         body = init.lines(needed, settings, computed)
@@ -97,14 +115,15 @@ class FileWriter:
             lines += [*(f"        {text}" for text in body), ""]
         else:  # what it was to be given it can read off its tensors: callers, which come later, give it nothing
             group.needs_config, group.arguments = False, []
-        return "\n".join([*lines, *prepare, *forward.method("forward")])
+        return "\n".join([*lines, *prepare, *forward.method("forward"), *further])
 
     def _root_class(self) -> str:
         writer, block = self.classes.root, self.model.block
         r = FinalResolver(self.classes, None)
         init = Init.of(writer.written, r)
         forward = Forward(self.model, writer, r, init.modules)
-        method = forward.method("forward")
+        own = next((lines for s in self.sections if (lines := s.forward()) is not None), forward.method("forward"))
+        method = [*own, *self._methods(None, r, init.modules)[0]]
         lines = [f"class {self.classes.root_class}(nn.Module):", f'    """{block.name} ({block.span})"""', ""]
         lines += ["    def __init__(self, config: Config = Config()) -> None:", "        super().__init__()"]
         if any("self.config" in text for text in method):
@@ -112,6 +131,19 @@ class FileWriter:
         lines += [f"        {text}" for text in (*init.asserts, *init.modules)]
         added = [text for section in self.sections for text in section.methods()]
         return "\n".join([*lines, "", *method, *(f"\n{textwrap.indent(text.strip(), '    ')}" for text in added)])
+
+    def root_forward(self) -> list[str]:
+        """The lines of the model's own `forward`."""
+        r = FinalResolver(self.classes, None)
+        init = Init.of(self.classes.root.written, r)
+        own = next((lines for s in self.sections if (lines := s.forward()) is not None), None)
+        return own or Forward(self.model, self.classes.root, r, init.modules).method("forward")
+
+    def root_attributes(self) -> list[str]:
+        """What the model's own `__init__` sets, in order."""
+        init = Init.of(self.classes.root.written, FinalResolver(self.classes, None))
+        config = ["config"] * any("self.config" in text for text in self.root_forward())
+        return [*config, *(m[1] for t in init.modules if (m := re.match(r"self\.(\w+) = ", t)))]
 
     def _parameters(self, group: Group) -> list[str]:
         """Of the constructor; those with a default come last."""
@@ -208,7 +240,9 @@ class Forward:
             size = self._filled(size)
             local = argument(name)
             often = self.counts[name] > 1 and "." not in name
-            if (often or self._changes(size, self.counts[name] == 1)) and local not in self.writer.locals.holder:
+            late = size.partition(".")[0] in self.writer.late
+            changes = self._changes(size, self.counts[name] == 1)
+            if (often or changes) and not late and local not in self.writer.locals.holder:
                 self.opening.append(f"{local} = {size}")
                 size = local
             self.sizes[name] = size
@@ -253,7 +287,7 @@ class Forward:
             value = block.hypers.get(name)
         if isinstance(value, Num) and value.static:
             return None
-        if block is self.model.block and (name in self.resolver.classes.config or name in block.local):
+        if self.resolver.group is None and (name in self.resolver.classes.config or name in block.local):
             return None
         contexts = [c.value for c in block.contexts if isinstance(c.value, Value)]
         texts = dict(zip(block.graph.inputs, map(local_name, block.tensor_names), strict=True))

@@ -6,21 +6,29 @@ import re
 
 STANDARD = {
     "collections.abc": ("Callable", "Iterable", "Iterator", "Sequence"),
+    "contextlib": ("contextmanager", "nullcontext"),
     "dataclasses": ("dataclass", "replace"),
     "functools": ("partial",),
     "typing": ("Any", "NamedTuple"),
 }
 TORCH = {
     "torch": ("Tensor", "nn"),
-    "torch.utils.checkpoint": ("checkpoint",),
+    "torch.distributed.device_mesh": ("DeviceMesh",),
+    "torch.distributed.fsdp": ("fully_shard",),
+    "torch.distributed.pipelining": ("PipelineStage", "Schedule1F1B"),
+    "torch.distributed.tensor": ("DTensor", "Replicate", "Shard", "distribute_tensor"),
+    "torch.distributed.tensor.parallel": ("ColwiseParallel", "RowwiseParallel", "parallelize_module"),
+    "torch.utils.checkpoint": ("checkpoint", "create_selective_checkpoint_contexts"),
 }
-MODULES = ("math",)
+MODULES = ("math", "re")
 
 
 def imports(body: str) -> list[str]:
     """Lines of imports for all that a text mentions: the standard library, an empty line, torch."""
     standard = [f"import {m}" for m in MODULES if re.search(rf"(?<![\w.]){m}\.", body)]
     torch = ["import torch"] if re.search(r"(?<![\w.])torch\.", body) else []
+    if re.search(r"(?<![\w.])dist\.", body):
+        torch.append("import torch.distributed as dist")
     if re.search(r"\bF\.", body):
         torch.append("import torch.nn.functional as F")
     return [*standard, *_from(STANDARD, body), "", *torch, *_from(TORCH, body)]

@@ -27,6 +27,8 @@ class Hold(Enum):
     """A variable of a loop, a list, what a loop carries: the name is never bound to something else."""
     SHARED = auto()
     """An expression that an op wanted a name for: other ops read it as long as it stands."""
+    OWN = auto()
+    """Something that the op being written has made: it may bind the name anew."""
     RELEASED = auto()
     """Nothing that is still read."""
 
@@ -97,6 +99,19 @@ class Locals:
         self.used.add(name)
         return name
 
+    def own(self, base: str) -> str:
+        """A name for what an op makes and none of the block's values is; the op's own may be bound anew."""
+        name = base if self.holder.get(base) is Hold.OWN else self.fresh(base)
+        self.holder[name] = Hold.OWN
+        self.used.add(name)
+        return name
+
+    def disown(self) -> None:
+        """The op is written: its own names are free."""
+        for name, held in self.holder.items():
+            if held is Hold.OWN:
+                self.holder[name] = Hold.RELEASED
+
     def hold(self, value: Value, name: str) -> None:
         """From here on the local is the value."""
         self.used.add(name)
@@ -118,7 +133,7 @@ class Locals:
 
     def _busy(self, name: str) -> bool:
         held = self.holder.get(name, Hold.RELEASED)
-        return self.uses.get(held, 0) > 0 if isinstance(held, Value) else held is Hold.KEPT
+        return self.uses.get(held, 0) > 0 if isinstance(held, Value) else held in (Hold.KEPT, Hold.OWN)
 
     def flush(self, name: str) -> None:
         """Expressions not written yet that read a local about to change get a name first."""

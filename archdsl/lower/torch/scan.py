@@ -31,7 +31,7 @@ def write_scan(writer: BlockWriter, node: ScanNode, graph: Graph) -> None:
         name = local_name(state.name or "h")
         if isinstance(start, Num):
             carried.append(known.fresh(name))
-            known.line(f"{carried[-1]} = {_filled(writer, node, start, state, sequences[0])}")
+            known.line(f"{carried[-1]} = {filled(writer, node, start, state, sequences[0])}")
             known.keep(carried[-1])
         else:
             carried.append(known.carry(start, name))
@@ -79,7 +79,7 @@ def _step(writer: BlockWriter, node: ScanNode, carried: list[str], lists: list[s
         known.rebind(carried, ends_texts)
 
 
-def _filled(writer: BlockWriter, node: ScanNode, start: Num, state: Value, like: str) -> str:
+def filled(writer: BlockWriter, node: ScanNode, start: Num, state: Value, like: str) -> str:
     """A state that starts as a number: a tensor where the sequence is, of the model's own type or the state's."""
     sizes = ", ".join(writer.numbers.forward(d) for d in state.shape)
     dtype = ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from archdsl.ir.dims import Expr, Num, Poly, is_size_like
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import ATOM, Code
+from archdsl.lower.python import local_name
 from archdsl.lower.torch.locals import LONG
 from archdsl.lower.torch.text import END, IN, INPUT_TOKEN
 
@@ -40,7 +41,20 @@ class NodeScope:
             whole = is_size_like(value.value) if isinstance(value.value, Poly) else True
             return self.writer.numbers.forward(value, strength, real=not whole)
         assert value is not None, (self.node.op.name, i)
-        return f"{IN}{i}:{strength}{END}"
+        return self._cut(i, f"{IN}{i}:{0 if self._is_cut(i) else strength}{END}")
+
+    def _is_cut(self, i: int) -> bool:
+        """Whether something is to be done about an input because several devices share the heads."""
+        sharding = self.writer.classes.sharding
+        return sharding is not None and ((self.node, i) in sharding.own or (self.node, i) in sharding.shared)
+
+    def _cut(self, i: int, text: str) -> str:
+        sharding = self.writer.classes.sharding
+        if sharding is None or not self._is_cut(i):
+            return text
+        self.writer.note_shards()
+        axis = sharding.own.get((self.node, i))
+        return f"self.shards.shared({text})" if axis is None else f"self.shards.own({text}, {axis})"
 
     def has(self, i: int) -> bool:
         return i < len(self.node.inputs) and self.node.inputs[i] is not None
@@ -75,6 +89,10 @@ class NodeScope:
     # --- numbers ---
 
     def number(self, n: Num, strength: int = 0) -> str:
+        sharding = self.writer.classes.sharding
+        if sharding is not None and any(n is found for found in sharding.numbers.get(self.node, ())):
+            self.writer.note_shards(n)
+            return f"self.shards.of({self.writer.numbers.forward(n, 0)})"
         return self.writer.numbers.forward(n, strength, real=self.is_real(n))
 
     def is_real(self, n: Num) -> bool:
@@ -120,6 +138,24 @@ class NodeScope:
     @property
     def output_names(self) -> tuple[str, ...]:
         return tuple((v.name or "y") if self.locals.uses.get(v, 0) else "" for v in self.node.outputs)
+
+    def unpacked(self, hints: Sequence[str], code: Code | str) -> tuple[str, ...]:
+        text = self.named_inputs(code if isinstance(code, str) else code.text)
+        names = tuple(self.locals.own(local_name(hint)) for hint in hints)
+        self.locals.line(f"{', '.join(names)} = {text}")
+        return names
+
+    # --- steps of decoding ---
+
+    @property
+    def in_steps(self) -> bool:
+        return False
+
+    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[str, str] | None:
+        return None
+
+    def newest(self, i: int) -> str:
+        return self.at(i)
 
     # --- filling in ---
 
@@ -213,6 +249,17 @@ class ConstructorScope:
 
     def local(self, hint: str, code: Code | str) -> str:
         return hint
+
+    def unpacked(self, hints: Sequence[str], code: Code | str) -> tuple[str, ...]:
+        return tuple(hints)
+
+    in_steps = False
+
+    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[str, str] | None:
+        return None
+
+    def newest(self, i: int) -> str:
+        return "x"
 
     def device(self) -> str:
         return "device"

@@ -1,0 +1,523 @@
+"""The section `parallel`: one model over many devices, by torch's own means, as the placement of its weights says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from archdsl.analyses.placement import sharding
+from archdsl.analyses.weights import weights
+from archdsl.diagnostics import error
+from archdsl.ir.graph import Model
+from archdsl.lower.torch.extras import Section
+from archdsl.lower.torch.shards import SUM_GRADIENTS
+
+if TYPE_CHECKING:
+    from archdsl.lower.torch.file import FileWriter
+
+SHARE_WEIGHTS = '''
+def share_weights(module: nn.Module, mesh: DeviceMesh, placement: Shard | Replicate) -> None:
+    """Place the weights of a module on a mesh. It goes on computing with plain tensors: what this device has of them."""
+
+    def named() -> list[tuple[nn.Module, str, Tensor]]:
+        return [(part, *item) for part in module.modules() for item in part.named_parameters(recurse=False)]
+
+    def enter(*_: Any) -> None:
+        for part, name, weight in named():
+            if isinstance(weight, DTensor):
+                local = weight.to_local()
+                # Each device uses a whole weight for its own part of the work only.
+                vars(part)[name] = local if placement.is_shard() else SumGradients.apply(local, mesh.get_group())
+
+    def leave(*_: Any) -> None:
+        for part, name, _weight in named():
+            vars(part).pop(name, None)
+
+    for part, name, weight in named():
+        part.register_parameter(name, nn.Parameter(distribute_tensor(weight, mesh, [placement])))
+    module.register_forward_pre_hook(enter)
+    module.register_forward_hook(leave, always_call=True)
+'''
+
+DISPATCH = '''
+def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Send each token to its chosen experts, which may be on other devices, and add their answers, weighted."""
+    tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
+    expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
+    token = order // chosen.size(-1)
+    if hasattr(experts, "exchange"):
+        y = experts.exchange(experts, count, tokens[token], expert)
+    else:
+        ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
+        y = experts(tokens[token], Groups(ends, expert))
+    return torch.zeros_like(tokens).index_add(0, token, y * weights[order, None].to(x.dtype)).view_as(x)
+'''
+
+EXCHANGE = '''
+class Exchange:
+    """Rows to the devices that have their experts, and the answers back."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.group, self.devices = mesh.get_group(), mesh.size()
+
+    def __call__(self, experts: nn.Module, count: int, rows: Tensor, expert: Tensor) -> Tensor:
+        """`rows` are sorted by `expert`; so are the answers."""
+        sent = torch.bincount(expert, minlength=count)  # rows for each expert
+        came = torch.empty_like(sent)  # rows for each expert here, from one device after the other
+        dist.all_to_all_single(came, sent, group=self.group)
+        there, here = sent.view(self.devices, -1).sum(1).tolist(), came.view(self.devices, -1).sum(1).tolist()
+        x = AllToAll.apply(rows, there, here, self.group)
+        local = torch.arange(count // self.devices, device=rows.device).repeat(self.devices)
+        expert, order = local.repeat_interleave(came).sort(stable=True)
+        ends = came.view(self.devices, -1).sum(0).cumsum(0).to(torch.int32)
+        y = experts(x[order], Groups(ends, expert))
+        y = torch.zeros_like(y).index_copy(0, order, y)
+        return AllToAll.apply(y, here, there, self.group)
+'''
+
+ALL_TO_ALL = '''
+class AllToAll(torch.autograd.Function):
+    """Rows to other devices: `there` of them to each, `here` of them from each."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, there: list[int], here: list[int], group: dist.ProcessGroup) -> Tensor:
+        ctx.there, ctx.here, ctx.group = there, here, group
+        found = rows.new_empty(sum(here), *rows.shape[1:])
+        dist.all_to_all_single(found, rows.contiguous(), here, there, group=group)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return AllToAll.apply(gradient, ctx.here, ctx.there, ctx.group), None, None, None
+'''
+
+PIPELINE = '''
+class Pipeline:
+    """A schedule of micro-batches (1F1B) through the stages of one model."""
+
+    def __init__(self, stage: Stage, mesh: DeviceMesh, micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.stage, self.mesh = stage, mesh["pp"]
+        count, index = self.mesh.size(), self.mesh.get_local_rank()
+        device = torch.device(mesh.device_type, torch.cuda.current_device()) if mesh.device_type == "cuda" else torch.device(mesh.device_type)
+        steps = PipelineStage(stage, index, count, device, group=self.mesh.get_group())
+        self.schedule = Schedule1F1B(steps, micro_batches, loss)
+
+    def step(self, @ARGUMENTS@, target: Tensor) -> Tensor:
+        """Forwards and backwards through a batch; the mean loss, on every device of the pipeline."""
+        losses: list[Tensor] = []
+        first = (@FIRST@,) if self.stage.is_first else ()
+        target = target if self.stage.is_last else None
+        self.schedule.step(*first, target=target, losses=losses if self.stage.is_last else None, @KEYWORDS@)
+@TIED@        mean = torch.stack(losses).mean().detach() if losses else torch.zeros((), device=@FIRST@.device)
+        dist.all_reduce(mean, group=self.mesh.get_group())
+        return mean
+'''
+
+TIED = '''
+    def sum_tied(self) -> None:
+        """The first and the last stage have a weight in common: the gradient is the sum of both."""
+        if self.mesh.size() == 1 or not (self.stage.is_first or self.stage.is_last):
+            return
+        ranks = dist.get_process_group_ranks(self.mesh.get_group())
+        other = ranks[-1] if self.stage.is_first else ranks[0]
+        for path in self.stage.tied:
+            gradient = self.stage.get_parameter(path).grad
+            gradient = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+            received = torch.empty_like(gradient)
+            group = self.mesh.get_group()
+            sends = [dist.P2POp(dist.isend, gradient.clone(), other, group), dist.P2POp(dist.irecv, received, other, group)]
+            for work in dist.batch_isend_irecv(sends):
+                work.wait()
+            gradient += received
+'''
+
+
+class Parallel(Section):
+    """`parallelize(model, mesh)`, and where the model is one stack of layers, `pipeline(model, mesh, …)`."""
+
+    def __init__(self, writer: FileWriter) -> None:
+        self.writer = writer
+        self.model: Model = writer.model
+        writer.classes.sharding = self.sharding = sharding(writer.model)
+        self.paths = {w.path: w.weight.kind for w in weights(writer.model) if w.weight.trained}
+        self.stacks = list(dict.fromkeys(m[1] for p in self.paths if (m := re.match(r"([^\d]*?)\.\d+\.", p))))
+        if not self.stacks:
+            raise error(
+                "E0530",
+                f"`{writer.model.name}` has no list of layers, over which `parallel` could spread it",
+                help="`fully_shard(model)` of `torch.distributed.fsdp` takes the emitted model as it is",
+            )
+        together = [name for name in ("generate", "loss") if name in writer.extras.sections]
+        if together:
+            raise error(
+                "E0531",
+                f"the sections `parallel` and `{together[0]}` do not stand in one file",
+                help="write two files: their models have the same weights under the same names",
+            )
+
+    # --- what it adds ---
+
+    def helpers(self) -> Mapping[str, str]:
+        return {"dispatch": DISPATCH.strip()} if self.experts else {}
+
+    def functions(self) -> Iterable[str]:
+        if self.sharded:
+            known = {w for written in self.writer.classes.written() for w in written.helpers}
+            if "SumGradients" not in known and (self.sharding.partial or self.experts):
+                yield SUM_GRADIENTS
+        elif self.experts:
+            yield SUM_GRADIENTS
+        if self.experts or self.sharding.partial:
+            yield SHARE_WEIGHTS
+        if self.experts:
+            yield ALL_TO_ALL
+            yield EXCHANGE
+        if self.sharded:
+            yield self._tensor_parallel()
+        if self.experts:
+            yield self._expert_parallel()
+        stage = _Stage(self)
+        yield self._parallelize(stage.possible)
+        if stage.possible:
+            yield from stage.texts()
+
+    @property
+    def sharded(self) -> bool:
+        """Whether anything is cut over devices of tensor parallelism."""
+        return any(p.kind in ("column", "row", "vocab") for p in self.sharding.placements.values())
+
+    @property
+    def experts(self) -> list[str]:
+        """Paths of experts."""
+        return list(
+            dict.fromkeys(starred(p.group) for p in self.sharding.placements.values() if p.kind == "expert")
+        )
+
+    # --- tensor parallelism ---
+
+    def _plan(self) -> dict[str, str]:
+        """The style of each map, by its path, `*` for the number of a layer where all layers agree."""
+        styles: dict[str, str] = {}
+        for path, kind in self.paths.items():
+            placement = self.sharding.placements.get(path)
+            module = path.rpartition(".")[0]
+            if placement is None or placement.kind in ("replicated", "expert"):
+                styles.setdefault(module, "")
+            elif placement.kind == "vocab":
+                styles[module] = "words" if kind == "embedding" else "scores"
+            else:
+                styles[module] = placement.kind
+        alike: dict[str, set[str]] = {}
+        for module, style in styles.items():
+            alike.setdefault(starred(module), set()).add(style)
+        plan: dict[str, str] = {}
+        for module, style in styles.items():
+            if style:
+                plan[starred(module) if len(alike[starred(module)]) == 1 else module] = style
+        return plan
+
+    def _tensor_parallel(self) -> str:
+        plan = self._plan()
+        used = list(dict.fromkeys(plan.values()))
+        made = {
+            "column": "ColwiseParallel()",
+            "row": "RowwiseParallel()",
+            "words": "RowwiseParallel(input_layouts=Replicate())",
+            "scores": "ColwiseParallel(output_layouts=Replicate())",
+        }
+        entries = "\n".join(f'    "{path}": {style},' for path, style in plan.items())
+        lookup = 'plan.get(re.sub(r"\\.\\d+", ".*", path))'
+        if any(re.search(r"\.\d+", path) for path in plan):
+            lookup = f"plan.get(path) or {lookup}"
+        free = [style for style in ("words", "scores") if style in used]
+        lines = [
+            "def cut_maps(model: nn.Module, mesh: DeviceMesh) -> None:",
+            '    """Tensor parallelism (Shoeybi et al., 2019): a map cut by columns, work on the parts, a map cut by rows."""',
+            *(f"    {style} = {made[style]}" for style in made if style in used),
+            "    plan = {",
+            textwrap.indent(entries, "    "),
+            "    }",
+            "    found = {}",
+            "    for path, module in model.named_modules():",
+            f"        style = {lookup}",
+            "        if style is not None:",
+        ]
+        axis = "module.weight.size(1 if style is row else 0)" if "row" in used else "module.weight.size(0)"
+        lines.append(f"            size = {axis}")
+        lines.append("            if size % mesh.size() == 0:")
+        lines.append("                found[path] = style")
+        message = 'f"{path}: {mesh.size()} devices cannot share {size} channels equally"'
+        if len(free) == len(used):
+            pass  # words that the devices cannot share equally stay whole on each
+        elif free:
+            lines.append(f"            elif style not in ({', '.join(free)}{',' if len(free) == 1 else ''}):")
+            lines.append(f"                raise ValueError({message})")
+        else:
+            lines.append("            else:")
+            lines.append(f"                raise ValueError({message})")
+        if self._has_shards():
+            lines.append('        if hasattr(module, "shards"):')
+            lines.append("            module.shards.cut(mesh, path)")
+        lines.append("    parallelize_module(model, mesh, found)")
+        if self.sharding.partial:
+            named = ", ".join(f'"{starred(p.rpartition(".")[0])}"' for p in self.sharding.partial)
+            several = ", ".join(dict.fromkeys(named.split(", ")))
+            lines += [
+                "    for path, module in model.named_modules():",
+                f'        if re.sub(r"\\.\\d+", ".*", path) in ({several},):',
+                "            share_weights(module, mesh, Replicate())",
+            ]
+        return "\n".join(lines)
+
+    def _has_shards(self) -> bool:
+        return any("Shards" in w.helpers for w in self.writer.classes.written())
+
+    # --- experts ---
+
+    def _expert_parallel(self) -> str:
+        tests = ", ".join(f'"{path}"' for path in self.experts)
+        return f'''
+def cut_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
+    """Expert parallelism: each device has some of the experts, and gets all devices' rows for them."""
+    found = []
+    for path, module in model.named_modules():
+        if re.sub(r"\\.\\d+", ".*", path) in ({tests},):
+            count = next(module.parameters()).size(0)
+            if count % mesh.size():
+                raise ValueError(f"{{path}}: {{mesh.size()}} devices cannot share {{count}} experts equally")
+            share_weights(module, mesh, Shard(0))
+            module.exchange = Exchange(mesh)
+            found.append(module)
+    return found
+'''
+
+    # --- all together ---
+
+    def _parallelize(self, stages: bool) -> str:
+        cls = self.writer.classes.root_class
+        kinds = ["pp"] * stages + ["dp"] + ["ep"] * bool(self.experts) + ["tp"] * self.sharded
+        says = {
+            "pp": "`pp`: stages of layers, see `pipeline`;",
+            "dp": "`dp`: batches, over which weights, gradients and the optimizer's states are cut, too (FSDP);",
+            "ep": "`ep`: batches, and experts;",
+            "tp": "`tp`: heads, channels and words.",
+        }
+        meaning = " ".join(says[k] for k in kinds).rstrip(";.") + "."
+        doc = textwrap.fill(
+            f"Spread a model over the devices of a mesh, in place. Axes of the mesh, of which `dp` is always there: {meaning}",
+            112,
+        )
+        quoted = ", ".join(f'"{k}"' for k in kinds)
+        lines = [
+            f"def parallelize(model: {cls}, mesh: DeviceMesh) -> {cls}:",
+            textwrap.indent(f'"""{doc}', "    "),
+            "",
+            "    Every process builds the model with the same seed, or loads a checkpoint afterwards. Raises ValueError where",
+            '    devices cannot share something equally."""',
+            "    axes = mesh.mesh_dim_names or ()",
+            f'    if "dp" not in axes or not set(axes) <= {{{quoted}}}:',
+            f'        raise ValueError(f"the axes of a mesh are `dp` and any of {" ".join(k for k in kinds if k != "dp")}, not {{axes}}")',
+        ]
+        if stages:
+            lines += [
+                '    if "pp" in axes and mesh["pp"].size() > 1 and not isinstance(model, Stage):',
+                '        raise ValueError("a mesh with an axis `pp` is one for `pipeline`")',
+            ]
+        if self.sharded:
+            lines += ['    if "tp" in axes and mesh["tp"].size() > 1:', '        cut_maps(model, mesh["tp"])']
+        if self.experts:
+            lines += [
+                '    data = mesh["dp"]',
+                '    if "ep" in axes:',
+                '        data = mesh["dp", "ep"]._flatten("data")',
+                '        for experts in cut_experts(model, mesh["ep"]):',
+                '            fully_shard(experts, mesh=mesh["dp"])',
+                "            experts.set_gradient_divide_factor(data.size())  # rows came from all of them",
+            ]
+        else:
+            lines.append('    data = mesh["dp"]')
+        stack = "|".join(re.escape(s) for s in self.stacks)
+        lines += [
+            "    for path, module in list(model.named_modules()):",
+            f'        if re.fullmatch(r"({stack})\\.\\d+", path):' if len(self.stacks) > 1 else f'        if re.fullmatch(r"{stack}\\.\\d+", path):',
+            "            fully_shard(module, mesh=data)",
+            "    return fully_shard(model, mesh=data)",
+        ]
+        return "\n".join(lines)
+
+
+class _Stage:
+    """The model's `forward`, cut before and behind its one stack of layers: read off the text of the class."""
+
+    def __init__(self, section: Parallel) -> None:
+        self.section = section
+        self.paths = section.paths
+        self.possible = False
+        text = textwrap.dedent("\n".join(section.writer.root_forward()))
+        self.lines = text.splitlines()
+        tree = ast.parse(text).body[0]
+        assert isinstance(tree, ast.FunctionDef)
+        self.method = tree
+        loops = [i for i, s in enumerate(tree.body) if isinstance(s, ast.For)]
+        if len(loops) != 1:
+            return
+        at = loops[0]
+        loop = tree.body[at]
+        assert isinstance(loop, ast.For)
+        stack = re.fullmatch(r"self\.(\w+)", ast.unparse(loop.iter))
+        if stack is None or not isinstance(loop.target, ast.Name) or section.stacks != [stack[1]]:
+            return
+        self.stack, self.loop = stack[1], loop
+        carried = written([loop]) - {loop.target.id}
+        if len(carried) != 1:
+            return
+        (self.carried,) = carried
+        self.before, self.after = tree.body[:at], tree.body[at + 1 :]
+        inputs = [a.arg for a in tree.args.args[1:]]
+        self.optional = inputs[len(inputs) - len(tree.args.defaults) :]
+        self.inputs = [name for name in inputs if name not in self.optional]
+        # What the layers, or the end, need beside what is carried: each stage makes it of the model's inputs.
+        needed = (read([loop]) | read(self.after)) - {self.carried}
+        everywhere: list[ast.stmt] = []
+        for statement in reversed(self.before):
+            if isinstance(statement, ast.Assert) or written([statement]) & needed:
+                everywhere.append(statement)
+                needed |= read([statement])
+        self.everywhere = everywhere[::-1]
+        self.beginning = [s for s in self.before if s not in everywhere]
+        if self.carried in written(self.everywhere) | read(self.everywhere):
+            return
+        # A weight of what every stage makes would have to be on every stage.
+        if any(self._weighs(name) for name in attributes(self.everywhere)):
+            return
+        self.possible = True
+
+    def _weighs(self, attribute: str) -> bool:
+        return any(p == attribute or p.startswith(f"{attribute}.") for p in self.paths)
+
+    def texts(self) -> Iterator[str]:
+        yield self._class()
+        tied = self._tied()
+        arguments = ", ".join(f"{name}: Tensor" for name in self.inputs)
+        text = PIPELINE.replace("@ARGUMENTS@", arguments).replace("@FIRST@", self.inputs[0])
+        text = text.replace("@KEYWORDS@", ", ".join(f"{name}={name}" for name in self.inputs))
+        text = text.replace("@TIED@", "        self.sum_tied()\n" if tied else "")
+        if tied:
+            text = text.rstrip() + "\n" + TIED
+        yield text
+        yield self._pipeline()
+
+    def _tied(self) -> list[str]:
+        both = attributes(self.beginning) & attributes(self.after)
+        return [p for p in self.paths if p.partition(".")[0] in both]
+
+    def _class(self) -> str:
+        cls = self.section.writer.classes.root_class
+        first, last, everywhere = attributes(self.beginning), attributes(self.after), attributes(self.everywhere)
+        everywhere |= attributes([self.loop]) - {self.stack}
+        made = self.section.writer.root_attributes()
+        lines = [
+            f"class Stage({cls}):",
+            '    """Some of the layers, on one device of a pipeline. The first stage embeds; the last has the head."""',
+            "",
+            *([f"    tied = ({', '.join(map(repr_, self._tied()))},)", ""] if self._tied() else []),
+            f"    def __init__(self, model: {cls}, index: int, count: int) -> None:",
+            "        nn.Module.__init__(self)",
+            "        self.is_first, self.is_last = index == 0, index == count - 1",
+        ]
+        groups: dict[str, list[str]] = {"": [], "self.is_first": [], "self.is_last": [], "self.is_first or self.is_last": []}
+        for name in made:
+            if name == self.stack:
+                continue
+            if name in everywhere or name == "config":
+                groups[""].append(name)
+            elif name in first and name in last:
+                groups["self.is_first or self.is_last"].append(name)
+            elif name in last:
+                groups["self.is_last"].append(name)
+            else:
+                groups["self.is_first"].append(name)
+        own = [f"        self.{n} = model.{n}" for n in groups.pop("")]
+        lines += own
+        for condition, names in groups.items():
+            if names:
+                lines.append(f"        if {condition}:")
+                lines += [f"            self.{n} = model.{n}" for n in names]
+        lines += [
+            f"        start, end = (len(model.{self.stack}) * i // count for i in (index, index + 1))",
+            f"        self.{self.stack} = nn.ModuleDict({{str(i): model.{self.stack}[i] for i in range(start, end)}})",
+            "",
+        ]
+        parameters = [f"{n}: Tensor" for n in (self._given, *self.inputs)] + [f"{n}: Any = None" for n in self.optional]
+        lines.append(f"    def forward(self, {', '.join(parameters)}) -> Tensor:")
+        lines.append(f'        """`{self._given}` is what the stage before gives; the first reads the model\'s inputs instead."""')
+        body = [*self.everywhere]
+        lines += self._statements(body, 2)
+        lines.append("        if self.is_first:")
+        lines += self._statements(self.beginning, 3)
+        if self._given != self.carried:
+            lines += ["        else:", f"            {self.carried} = {self._given}"]
+        head, *rest = self._statements([self.loop], 2)
+        lines += [head.replace(f"in self.{self.stack}:", f"in self.{self.stack}.values():", 1), *rest]
+        lines += ["        if not self.is_last:", f"            return {self.carried}"]
+        lines += self._statements(self.after, 2)
+        return "\n".join(lines)
+
+    def _statements(self, nodes: Sequence[ast.stmt], indent: int) -> list[str]:
+        """Their lines as they stand in the model's own `forward`."""
+        found = [line for node in nodes for line in self.lines[node.lineno - 1 : node.end_lineno]]
+        return textwrap.indent(textwrap.dedent("\n".join(found)), "    " * indent).splitlines()
+
+    @property
+    def _given(self) -> str:
+        return self.carried if self.carried not in self.inputs else f"{self.carried}_given"
+
+    def _pipeline(self) -> str:
+        cls = self.section.writer.classes.root_class
+        return f'''
+def pipeline(model: {cls}, mesh: DeviceMesh, micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]) -> Pipeline:
+    """Cut a model into stages along the axis `pp` of a mesh, and parallelize this device's over the other axes.
+
+    `loss(output, target)` is a mean over a micro-batch; a batch is cut into `micro_batches`. Raises ValueError where
+    there are fewer layers than stages, or fewer micro-batches."""
+    stages, layers = mesh["pp"].size(), len(model.{self.stack})
+    if layers < stages or micro_batches < stages:
+        raise ValueError(f"{{stages}} stages need as many layers and micro-batches: {{layers}} and {{micro_batches}}")
+    stage = parallelize(Stage(model, mesh["pp"].get_local_rank(), stages), mesh)
+    return Pipeline(stage, mesh, micro_batches, loss)
+'''
+
+
+def repr_(text: str) -> str:
+    return f'"{text}"'
+
+
+def starred(path: str) -> str:
+    """A path with `*` for numbers of layers."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", path)
+
+
+def read(nodes: Sequence[ast.AST]) -> set[str]:
+    """Names that statements read."""
+    return {
+        n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    } - {"self"}
+
+
+def written(nodes: Sequence[ast.AST]) -> set[str]:
+    """Names that statements bind."""
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def attributes(nodes: Sequence[ast.AST]) -> set[str]:
+    """Attributes of `self` that statements read."""
+    return {
+        n.attr
+        for node in nodes
+        for n in ast.walk(node)
+        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "self"
+    }
+

@@ -1,0 +1,317 @@
+"""Which part each node of a block plays in a step of decoding, read off the plan of the whole model.
+
+The plan speaks of the unrolled model; the emitted `step` of a class speaks of a block.  Calls of one block that are
+taken alike share one `step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from archdsl.analyses.decode import ALL, Plan, has
+from archdsl.diagnostics import ArchError, error
+from archdsl.ir.flat import FlatNode, FlatOp, FlatScan, Unrolled
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CheckNode,
+    CondNode,
+    Graph,
+    LoopNode,
+    Node,
+    OpNode,
+    ScanNode,
+    Value,
+    node_outputs,
+)
+
+
+class Role(Enum):
+    """What becomes of a node in a step."""
+
+    NOTHING = auto()
+    """No step needs it."""
+    ALWAYS = auto()
+    """It depends on nothing: on weights and numbers alone."""
+    FIRST = auto()
+    """It does not depend on the sequence: the first step computes it."""
+    TABLE = auto()
+    """It is made of places alone, and has one axis of them: the first step computes it for all places to come."""
+    PAIRS = auto()
+    """It is made of places alone, for pairs of queries and keys: each step computes it for its own."""
+    STEP = auto()
+    """It depends on the new places: each step computes it for them."""
+
+
+@dataclass(eq=False)
+class Roles:
+    """The parts that the nodes of one block play."""
+
+    block: Block
+    role: dict[Node, Role] = field(default_factory=dict)
+    kept: dict[OpNode, tuple[int, ...]] = field(default_factory=dict)
+    """Inputs of which a node reads all places, and which nothing else keeps: they are appended to a cache there."""
+    kept_values: dict[Value, int] = field(default_factory=dict)
+    """Values of which all places are kept where they are made, because several nodes read them: the axis."""
+    full: dict[OpNode, tuple[int, ...]] = field(default_factory=dict)
+    """Inputs of which a node reads all places, kept elsewhere."""
+    latent: set[OpNode] = field(default_factory=set)
+    """Attention that reads what its keys and values are linear maps of."""
+    carries: set[Node] = field(default_factory=set)
+    """Recurrences, which hand on states."""
+    held: list[Value] = field(default_factory=list)
+    """What the first step computes and all read."""
+    whole: set[Value] = field(default_factory=set)
+    """Tables that are read at the places of keys."""
+    rows: dict[Value, tuple[int, int]] = field(default_factory=dict)
+    """Of tables: the axis of time, and how many axes there are in the readers between that of batch and that one."""
+    callees: dict[CallNode, Roles] = field(default_factory=dict)
+
+    def special(self) -> bool:
+        """Whether a step through the block is another than `forward`."""
+        parts = (self.kept, self.kept_values, self.full, self.latent, self.carries, self.held)
+        if any(parts) or any(r in (Role.TABLE, Role.PAIRS) for r in self.role.values()):
+            return True
+        return any(c.special() for n, c in self.callees.items() if self.role[n] is Role.STEP)
+
+    def signature(self) -> Hashable:
+        """Equal for calls of one block that are taken alike."""
+        return (
+            tuple(self.role.values()),
+            tuple(self.kept.values()),
+            tuple(self.kept_values.values()),
+            tuple(self.full.values()),
+            len(self.latent),
+            len(self.carries),
+            len(self.held),
+            len(self.whole),
+            tuple(self.rows.values()),
+            tuple(c.signature() for c in self.callees.values()),
+        )
+
+
+def refuse(message: str) -> ArchError:
+    return error("E0504", message, help="compile it without `generate`; `--to onnx --decode` may take it step by step")
+
+
+def nodes_within(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph and of those inside it, of `if training` only what is not training."""
+    for node in graph.nodes:
+        yield node
+        for inner in inner_graphs(node):
+            yield from nodes_within(inner)
+
+
+def inner_graphs(node: Node) -> tuple[Graph, ...]:
+    """Graphs inside a node that a step writes node by node."""
+    if isinstance(node, LoopNode):
+        return node.bodies
+    if isinstance(node, CondNode):
+        return (node.otherwise,)
+    return ()
+
+
+class Assigner:
+    """Finds the roles of every call of every block."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.in_step = set(plan.step.nodes)
+        self.in_before = set(plan.before.nodes)
+        self.crossing = set(plan.before.outputs)
+        self.readers: dict[Value, list[tuple[FlatNode, int]]] = {}
+        for node in plan.step.nodes:
+            for i, v in enumerate(node.inputs):
+                if isinstance(v, Value):
+                    self.readers.setdefault(v, []).append((node, i))
+        self.placed = self.of_places()
+        self.latent_bases = {v for latent in plan.latents.values() for v in latent.base}
+        self.skipped = {n for latent in plan.latents.values() for n in latent.chain}
+
+    def of_places(self) -> set[Value]:
+        """Tensors made of places alone; those that take their type from one that is not are computed with it."""
+        found: set[Value] = set()
+        for node in self.plan.step.nodes:
+            moving = (v for v in node.inputs if isinstance(v, Value) and v in self.plan.forms)
+            alike = isinstance(node, FlatOp) and node.node.op.alike and self.times(node.outputs[0]) == 1
+            if set(node.outputs) <= self.plan.placed and all(v in found for v in moving) and not alike:
+                found |= set(node.outputs)
+        return found
+
+    def root(self) -> Roles:
+        assert self.plan.root is not None
+        return self.of(self.plan.root)
+
+    def of(self, unrolled: Unrolled) -> Roles:
+        """The roles in one call of a block."""
+        found = Roles(unrolled.block)
+        for node in nodes_within(unrolled.block.graph):
+            if isinstance(node, CallNode):
+                found.callees[node] = self.callee(unrolled.calls.get(node, ()))
+        for node in nodes_within(unrolled.block.graph):
+            found.role[node] = self.role(node, unrolled, found)
+        for node in nodes_within(unrolled.block.graph):
+            if isinstance(node, OpNode | ScanNode) and found.role[node] is Role.STEP:
+                self.details(node, unrolled, found)
+        self.note_held(unrolled, found)
+        return found
+
+    def callee(self, calls: Sequence[Unrolled]) -> Roles:
+        """Those in a call; in a loop, of all of its turns."""
+        found = [self.of(c) for c in calls]
+        first = found[0]
+        if any(f.signature() != first.signature() for f in found[1:]):
+            raise refuse(f"`{first.block.name}` is called in a loop whose turns keep different things")
+        return first
+
+    # --- roles ---
+
+    def role(self, node: Node, unrolled: Unrolled, found: Roles) -> Role:
+        if isinstance(node, CheckNode):
+            return Role.FIRST
+        if isinstance(node, CallNode):
+            inside = set(found.callees[node].role.values()) - {Role.NOTHING}
+            inside.discard(Role.FIRST if found.callees[node].role and self.only_checks(found.callees[node]) else None)  # type: ignore[arg-type]
+            return self.together(inside)
+        if isinstance(node, LoopNode | CondNode):
+            inside = {self.role(n, unrolled, found) for g in inner_graphs(node) for n in nodes_within(g)}
+            return self.together(inside - {Role.NOTHING})
+        roles = {self.flat_role(f) for f in unrolled.nodes.get(node, ())} - {Role.NOTHING}
+        return self.together(roles)
+
+    @staticmethod
+    def only_checks(roles: Roles) -> bool:
+        """Whether all that is FIRST are conditions on sizes."""
+        return all(isinstance(n, CheckNode) for n, r in roles.role.items() if r is Role.FIRST)
+
+    @staticmethod
+    def together(roles: set[Role]) -> Role:
+        """The role of what has nodes of these roles inside."""
+        if not roles:
+            return Role.NOTHING
+        if len(roles) == 1:
+            return next(iter(roles))
+        if roles <= {Role.ALWAYS, Role.FIRST}:
+            return Role.FIRST
+        if roles <= {Role.ALWAYS, Role.TABLE}:
+            return Role.TABLE
+        return Role.STEP
+
+    def flat_role(self, flat: FlatNode) -> Role:
+        if flat in self.skipped and not self.needed_beside(flat):
+            return Role.NOTHING
+        if flat in self.in_step:
+            if any(v in self.placed for v in flat.outputs):
+                axes = max(map(self.times, flat.outputs))
+                return (Role.ALWAYS, Role.TABLE, Role.PAIRS)[min(axes, 2)]
+            if not any(v in self.plan.forms or v in self.plan.placed for v in flat.outputs):
+                return Role.ALWAYS
+            return Role.STEP
+        return Role.FIRST if flat in self.in_before else Role.NOTHING
+
+    def times(self, value: Value) -> int:
+        """How many axes of time a value has."""
+        return sum(has(d, self.plan.time) for d in value.shape)
+
+    def needed_beside(self, flat: FlatNode) -> bool:
+        """Whether a node between a latent and keys is read by something else as well."""
+        ends = {id(n) for n in (*self.skipped, *self.plan.latents)}
+        return any(id(reader) not in ends for v in flat.outputs for reader, _ in self.readers.get(v, ()))
+
+    # --- what is kept ---
+
+    def details(self, node: OpNode | ScanNode, unrolled: Unrolled, found: Roles) -> None:
+        flats = [f for f in unrolled.nodes.get(node, ()) if f in self.in_step]
+        if any(f in self.plan.carries for f in flats):
+            found.carries.add(node)
+        if isinstance(node, OpNode):
+            if any(f in self.plan.latents for f in flats):
+                found.latent.add(node)
+            self.note_kept(node, flats, found)
+        for flat in flats:
+            for i, v in enumerate(flat.inputs):
+                if isinstance(v, Value) and v in self.placed and isinstance(flat, FlatScan):
+                    raise refuse("a scan reads a table of places")
+                if isinstance(v, Value):
+                    self.check_rows(flat, i, v)
+
+    def note_kept(self, node: OpNode, flats: Sequence[FlatNode], found: Roles) -> None:
+        plan, mine = self.plan, {v for n in nodes_within(found.block.graph) for v in node_outputs(n)}
+        here: list[int] = []
+        elsewhere: list[int] = []
+        for i, given in enumerate(node.inputs):
+            whole = [
+                f
+                for f in flats
+                if ALL in plan.needs.get((f, i), ())
+                and (v := f.inputs[i]) in plan.caches
+                and ALL not in plan.forms.get(v, ())  # type: ignore[arg-type]
+            ]
+            if not whole:
+                continue
+            alone = all(len(self.all_readers(f.inputs[i])) == 1 for f in whole)  # type: ignore[arg-type]
+            (here if alone and given in mine else elsewhere).append(i)
+        if here:
+            found.kept[node] = tuple(here)
+        if elsewhere:
+            found.full[node] = tuple(elsewhere)
+
+    def all_readers(self, value: Value) -> list[tuple[FlatNode, int]]:
+        """Who reads all places of a value."""
+        return [(n, i) for n, i in self.readers.get(value, ()) if ALL in self.plan.needs.get((n, i), ())]
+
+    # --- tables ---
+
+    def check_rows(self, flat: FlatNode, i: int, value: Value) -> None:
+        """A table is read at the new places by ops that take one more axis."""
+        axes = [a for a, d in enumerate(value.shape) if has(d, self.plan.time)]
+        if value not in self.placed or len(axes) != 1:
+            return
+        op = flat.node.op if isinstance(flat, FlatOp) else None
+        wanted = self.plan.needs.get((flat, i), ())
+        if op is None or not (op.elementwise or op.leading(flat.node, i) is not None) or ALL in wanted:
+            raise refuse(f"`{op.name if op else 'scan'}` reads a table of places in a way that has no step")
+
+    def between(self, flat: FlatNode, i: int, value: Value) -> int:
+        """How many axes a reader has between that of batch and those of a table."""
+        assert isinstance(flat, FlatOp)
+        leading, output = flat.node.op.leading(flat.node, i) or 0, flat.outputs[0]
+        if output in self.plan.placed:  # it has an axis of batch more than the plan says, as its readers have
+            more = {self.between(n, j, output) for n, j in self.readers.get(output, ())}
+            return max(more, default=0) + output.rank - (value.rank - leading)
+        return output.rank - 1 - (value.rank - leading)
+
+    def note_held(self, unrolled: Unrolled, found: Roles) -> None:
+        """What the first step hands to all: in the block where it is made."""
+        inputs = unrolled.block.graph.inputs if unrolled is self.plan.root else ()
+        made = [v for n, r in found.role.items() if r in (Role.FIRST, Role.TABLE) for v in node_outputs(n)]
+        for value in (*inputs, *made):
+            flat = unrolled.values.get(value)
+            if flat is None:
+                continue
+            if flat in self.crossing and flat not in self.placed:
+                found.held.append(value)
+            elif flat in self.placed:
+                self.note_table(value, flat, found)
+
+    def note_table(self, value: Value, flat: Value, found: Roles) -> None:
+        """A table is held if more than other tables read it: at the new places, or at those of keys."""
+        axes = [a for a, d in enumerate(flat.shape) if has(d, self.plan.time)]
+        moving = [(n, i) for n, i in self.readers.get(flat, ()) if not self.is_placed(n)]
+        pairs = [n for n, _ in self.readers.get(flat, ()) if self.is_placed(n) and self.flat_role(n) is Role.PAIRS]
+        if (moving and pairs) or any(not (isinstance(n, FlatOp) and n.node.op.by_rows) for n in pairs):
+            raise refuse(f"the table `{value.name}` is read at the new places and at those of keys")
+        if pairs:
+            found.whole.add(value)
+        elif moving and axes:
+            between = {self.between(n, i, flat) for n, i in moving}
+            if len(between) > 1:
+                raise refuse(f"`{value.name}` is read by tensors of different numbers of axes")
+            found.rows[value] = (axes[0], between.pop())
+        if moving or pairs:
+            found.held.append(value)
+
+    def is_placed(self, node: FlatNode) -> bool:
+        return any(v in self.placed for v in node.outputs)

@@ -1,0 +1,403 @@
+"""What the compiler says of a spec, against what its emitted code does.
+
+`differ(text)` compares; `python -m tests.random_specs.differ --count 2000 --seed 1` does so for many random specs, goes
+on after one that fails, and shrinks at the end what it found."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import re
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from decode_tools import differences, inputs_for, widen
+from flops_tools import counted, predicted
+from onnx_tools import distance, onnx_bytes, run, state
+from torch import Tensor, nn
+
+from archdsl import api
+from archdsl.analyses.causality import prove
+from archdsl.analyses.decode import plan
+from archdsl.analyses.params import estimate
+from archdsl.analyses.weights import shape_of, weights
+from archdsl.diagnostics import ArchError
+from archdsl.ir.dims import evaluate
+from archdsl.ir.flat import FlatOp, flatten, walk
+from archdsl.ir.graph import CausalNode, Model
+from archdsl.ir.text import print_model
+from archdsl.lower.load import load_source
+from archdsl.lower.onnx.store import inline, serialized
+from archdsl.lower.onnx.write import write
+from archdsl.lower.torch import emit
+from archdsl.source import Source
+
+BATCH, TIME = 2, 8
+TOLERANCE = 2e-4
+LEAK = 1e-9
+"""What a place of the result changes by, relative to the largest number, where it depends on what was changed."""
+
+
+class Mismatch(AssertionError):
+    """Two sides that should be equal and are not; `kind` says which."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+@dataclass
+class Seen:
+    """What was compared, and what the verdicts were."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def note(self, what: str) -> None:
+        self.counts[what] += 1
+
+
+def differ(text: str, seen: Seen | None = None, *, everything: bool = True) -> None:
+    """Compare all that can be compared of a spec. Raises Mismatch. With `everything` FLOPs are counted too and graphs
+    written for onnxruntime's own operators, which takes half of the time."""
+    seen = seen or Seen()
+    model = accepted(text)
+    module = weighted(model)
+    sizes = sizes_for(model)
+    rewritten(text, model)
+    same_bytes(text, model)
+    parameters(model, module)
+    inputs = inputs_for(model, sizes)
+    shapes(model, module, inputs, sizes)
+    gradients(model, inputs)
+    if everything:
+        flops(model, {**sizes, **{s.name: 16 for s in model.symbols if s.name != "batch"}})
+    onnx(model, sizes, "portable", seen)
+    if everything:
+        onnx(model, sizes, "ort-cpu", seen)
+    causality(model, sizes, seen)
+    decoding(model, seen)
+
+
+def accepted(text: str) -> Model:
+    try:
+        return api.load(text=text, allow_noncausal=True)
+    except ArchError as problem:
+        raise Mismatch("refused", str(problem)) from None
+
+
+@lru_cache(maxsize=1)
+def source_of(model: Model) -> str:
+    return emit(model)
+
+
+def weighted(model: Model, seed: int = 0) -> nn.Module:
+    """The emitted module, every weight of which can be seen in its results."""
+    torch.manual_seed(seed)
+    module: nn.Module = load_source(source_of(model))()
+    widen(module)
+    return module.eval()
+
+
+def sizes_for(model: Model) -> dict[str, int]:
+    return {s.name: BATCH if s.name == "batch" else TIME for s in model.symbols}
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+_LINE = re.compile(r"<text>:\d+")
+
+
+def ir_of(model: Model) -> str:
+    """The printed IR without the lines of the spec."""
+    return _LINE.sub("<text>", print_model(model))
+
+
+def rewritten(text: str, model: Model) -> None:
+    """The formatter changes nothing that matters, and is done after one turn."""
+    once = api.format_text(Source("<text>", text))
+    if api.format_text(Source("<text>", once)) != once:
+        raise Mismatch("format", "formatting twice gives another text")
+    if ir_of(accepted(once)) != ir_of(model):
+        raise Mismatch("format", "the formatted spec is another model")
+
+
+def same_bytes(text: str, model: Model) -> None:
+    again = accepted(text)
+    if emit(again) != source_of(model):
+        raise Mismatch("bytes", "two emitted files differ")
+    weights_of = {k: t.detach().numpy() for k, t in state(weighted(model))}
+    made = []
+    for one in (model, again):
+        written = write(one)
+        inline(written, weights_of)
+        made.append(serialized(written))
+    if made[0] != made[1]:
+        raise Mismatch("bytes", "two ONNX graphs differ")
+
+
+# --- counts and shapes ------------------------------------------------------------------------------------------------
+
+
+def parameters(model: Model, module: nn.Module) -> None:
+    found = sum(p.numel() for p in module.parameters())
+    if estimate(model).params.total != found:
+        raise Mismatch("parameters", f"{estimate(model).params.total} are predicted, the module has {found}")
+    said = {w.path: shape_of(w.weight) for w in weights(model) if w.weight.saved}
+    held = {k: tuple(t.shape) for k, t in state(module)}
+    if said != held:
+        raise Mismatch("parameters", f"the state differs: {sorted(set(said.items()) ^ set(held.items()))}")
+
+
+def shapes(model: Model, module: nn.Module, inputs: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+    with torch.no_grad():
+        results = results_of(module, inputs)
+    for (name, value), found in zip(model.outputs, results, strict=True):
+        expected = [int(evaluate(d.value, dict(sizes))) for d in value.shape]
+        if list(found.shape) != expected:
+            raise Mismatch("shapes", f"{name or 'the result'} is {list(found.shape)}, predicted {expected}")
+        if not found.isfinite().all():
+            raise Mismatch("finite", f"{name or 'the result'} is not finite")
+
+
+def results_of(module: nn.Module, inputs: Mapping[str, Tensor], **more: Any) -> list[Tensor]:
+    return list(_flat(module(**inputs, **more)))
+
+
+def _flat(results: Any) -> Iterator[Tensor]:
+    if isinstance(results, Tensor):
+        yield results
+    else:
+        for item in results.values() if isinstance(results, Mapping) else results:
+            yield from _flat(item)
+
+
+def gradients(model: Model, inputs: Mapping[str, Tensor]) -> None:
+    """Every parameter has a gradient, and a finite one: random specs use each of their weights."""
+    torch.manual_seed(1)
+    module = weighted(model).train()
+    losses: dict[str, Tensor] = {}
+    more = {"losses": losses} if "losses" in inspect.signature(module.forward).parameters else {}
+    results = [*results_of(module, inputs, **more), *losses.values()]
+    torch.stack([(y.float() * torch.randn_like(y.float())).sum() for y in results if y.requires_grad]).sum().backward()
+    missing = [name for name, p in module.named_parameters() if p.grad is None]
+    if missing:
+        raise Mismatch("gradients", f"none reaches {', '.join(missing)}")
+    wild = [name for name, p in module.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+    if wild:
+        raise Mismatch("gradients", f"not finite: {', '.join(wild)}")
+
+
+def flops(model: Model, sizes: Mapping[str, int]) -> None:
+    # Where each expert's rows end is known only where there are numbers.
+    device = "cpu" if any(isinstance(n, FlatOp) and n.node.blocks for n in walk(flatten(model))) else "meta"
+    said, found = predicted(model, sizes), counted(model, sizes, device)
+    if said != found:
+        raise Mismatch("flops", f"{said} are predicted (forward, step), torch counts {found}")
+
+
+# --- ONNX -------------------------------------------------------------------------------------------------------------
+
+
+def onnx(model: Model, sizes: Mapping[str, int], target: str, seen: Seen) -> None:
+    """onnxruntime gives the module's numbers. What is chosen by comparing numbers (experts, the largest) may turn on a
+    rounding, so numbers must differ with other weights, too."""
+    far = []
+    for seed in (0, 1, 2):
+        module, inputs = weighted(model, seed), inputs_for(model, dict(sizes), seed)
+        with torch.no_grad():
+            expected = results_of(module, inputs)
+        found = run(onnx_bytes(model, module, target=target), inputs)
+        apart = max(distance(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+        if apart <= TOLERANCE:
+            seen.note(f"onnx {target}")
+            return
+        far.append(apart)
+    raise Mismatch(f"onnx {target}", f"differs by {', '.join(f'{d:.1e}' for d in far)}")
+
+
+def decoding(model: Model, seen: Seen) -> None:
+    try:
+        steps = plan(model)
+    except ArchError as problem:
+        if "E0504" not in str(problem):
+            raise
+        seen.note("no decoding")
+        return
+    if steps.time.name not in {s.name for s in model.symbols}:
+        return
+    found = differences(model)
+    wrong = {how: f"{d:.1e}" for how, d in found.items() if not d <= TOLERANCE}
+    if wrong:
+        raise Mismatch("decoding", f"differs from the whole sequence: {wrong}")
+    seen.note("decoding")
+    if "left" in found:
+        seen.note("decoding of rows of two lengths")
+
+
+# --- causality --------------------------------------------------------------------------------------------------------
+
+
+def causality(model: Model, sizes: Mapping[str, int], seen: Seen) -> None:
+    """What is proved holds; what is refused can be seen, but for what the analysis does not follow."""
+    claims = [n.ahead for n in _claims(model)]
+    if not claims:
+        seen.note("no claim of causality")
+        return
+    proved = not prove(model)
+    shown = any(leaks(model, sizes, max(claims), seed) for seed in range(1 if proved else 4))
+    if proved and shown:
+        raise Mismatch("causality", "proved, and yet a later place changes an earlier one")
+    seen.note("causal, proved" if proved else "not causal, shown" if shown else "not proved, and not shown")
+
+
+def _claims(model: Model) -> Iterator[CausalNode]:
+    yield from (n for n in model.block.graph.nodes if isinstance(n, CausalNode))
+
+
+def leaks(model: Model, sizes: Mapping[str, int], ahead: int, seed: int) -> bool:
+    """Whether what is read at a place of the model's sequence changes the first result more than `ahead - 1` places
+    before."""
+    inputs = {k: t.double() if t.is_floating_point() else t for k, t in inputs_for(model, dict(sizes), seed).items()}
+    module = weighted(model, seed).double()
+    with without_grouped_mm():
+        return any(_leaks(module.train(mode), inputs, ahead, seed) for mode in (False, True))
+
+
+def _leaks(module: nn.Module, inputs: Mapping[str, Tensor], ahead: int, seed: int) -> bool:
+    source = "target" if "target" in inputs else next(iter(inputs))
+    x = inputs[source]
+    generator = torch.Generator().manual_seed(seed)
+
+    def first(changed: Tensor) -> Tensor:
+        torch.manual_seed(seed)  # the same numbers are dropped each time
+        with torch.no_grad():
+            return results_of(module, {**inputs, source: changed})[0].double()
+
+    before = first(x)
+    scale = before.abs().max().clamp_min(1.0)
+    for place in range(ahead, x.size(1)):
+        changed = x.clone()
+        if x.is_floating_point():
+            changed[:, place] += 3 * torch.randn(x[:, place].shape, generator=generator, dtype=torch.double)
+        else:
+            changed[:, place] = (changed[:, place] + torch.randint(1, 7, (x.size(0),), generator=generator)) % 11
+        difference = (first(changed) - before).abs().flatten(2).amax(dim=(0, 2)) / scale
+        if (difference[: place - ahead + 1] > LEAK).any():
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def without_grouped_mm() -> Iterator[None]:
+    """Torch's kernel for experts takes no float64; emitted code does without it where torch has none."""
+    kernel = F.__dict__.get("grouped_mm")
+    if kernel is not None:
+        del F.grouped_mm
+    try:
+        yield
+    finally:
+        if kernel is not None:
+            F.grouped_mm = kernel
+
+
+# --- many of them -----------------------------------------------------------------------------------------------------
+
+
+def failing(text: str, seen: Seen | None = None, *, everything: bool = True) -> tuple[str, str] | None:
+    """What is wrong with a spec and how it is told apart from other failures; None if nothing is."""
+    try:
+        differ(text, seen, everything=everything)
+    except Mismatch as problem:
+        return problem.kind, str(problem)
+    except Exception as problem:
+        last = [f for f in inspect.getinnerframes(problem.__traceback__) if "archdsl" in f.filename][-1:]
+        where = f"{Path(last[0].filename).name}:{last[0].function}" if last else ""
+        where = re.sub(r"<archdsl_emitted_\w+>", "emitted", where)
+        return f"{type(problem).__name__} {where}", f"{type(problem).__name__} {where}: {problem}"
+    finally:
+        forget()
+    return None
+
+
+def forget() -> None:
+    """Drop the emitted modules that are loaded."""
+    import linecache
+
+    for name in [n for n in sys.modules if n.startswith("archdsl_emitted_")]:
+        linecache.cache.pop(f"<{name}>", None)
+        del sys.modules[name]
+
+
+def many(count: int, first_seed: int, *, shrink: bool, report: Callable[[str], None], keep: Path | None = None) -> int:
+    """Draw and compare specs, batch by batch; how many kinds of failure there were."""
+    from hypothesis import HealthCheck, Phase, find, given, seed, settings
+    from random_specs.strategies import specs
+
+    quiet = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
+    seen, found, begun, done = Seen(), {}, time.monotonic(), 0
+    number = first_seed
+    while done < count:
+
+        @seed(number)
+        @settings(max_examples=min(50, count - done), phases=[Phase.generate], **quiet)
+        @given(specs())
+        def compare(text: str) -> None:
+            nonlocal done
+            done += 1
+            wrong = failing(text, seen)
+            if wrong is not None and (wrong[0] not in found or len(text) < len(found[wrong[0]][0])):
+                if wrong[0] not in found:
+                    report(f"seed {number}: {wrong[1][:300]}\n{text}")
+                found[wrong[0]] = (text, wrong[1])
+            if wrong is not None:
+                seen.note(f"FAILED {wrong[0]}")
+
+        compare()
+        report(f"{done} specs, seed {number}, {time.monotonic() - begun:.0f} s, {len(found)} kinds of failure")
+        number += 1
+    for what, times in sorted(seen.counts.items()):
+        report(f"{times:6,}  {what}")
+    for i, (kind, (text, message)) in enumerate(found.items()):
+        if shrink:
+            try:
+                text = find(
+                    specs(), lambda t, kind=kind: (failing(t) or ("",))[0] == kind, settings=settings(max_examples=300, **quiet)
+                )
+            except Exception:
+                report("(not found again)")
+        report(f"\n{message}\n{text}")
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            (keep / f"found_{first_seed}_{i}.arch").write_text(f"# {message.splitlines()[0][:200]}\n{text}", encoding="utf-8")
+    return len(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0, help="of the first batch of 50; each next has one more")
+    parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--keep", type=Path, help="a folder for what failed")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    np.seterr(all="ignore")
+    warnings.filterwarnings("ignore")
+    wrong = many(
+        given.count, given.seed, shrink=not given.no_shrink, report=lambda s: print(s, flush=True), keep=given.keep
+    )
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
