@@ -74,10 +74,10 @@ def find_spec(spec: str | Path | None, *, text: str | None = None, model: str | 
     """The spec of a path, `path:model`, or the name of a model of the zoo; or of a text.
 
     Raises ArchError: E0108 where there is no such file or it cannot be read, E0210 where the zoo has no such model."""
-    from archdsl.source import Source
-
     if text is not None:
-        return Spec(Source(str(spec) if spec is not None else "<text>", text), None, None, model)
+        from archdsl.syntax.parse import given_text
+
+        return Spec(given_text(str(spec) if spec is not None else "<text>", text), None, None, model)
     if spec is None:
         raise TypeError("give a spec: a path, the name of a model of the zoo, or text=…")
     name = str(spec)

@@ -182,6 +182,9 @@ def nearest(name: str, candidates: Iterable[str], preferred: Iterable[str] = ())
     for candidate in names:
         if _plain(candidate) == plain:
             return candidate
+    for candidate in names:  # a prefix too few or too many
+        if candidate.endswith(f".{name}") or name.endswith(f".{candidate}"):
+            return candidate
     for other in KNOWN_AS.get(plain, ()):
         if other in names:
             return other

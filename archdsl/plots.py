@@ -4,6 +4,7 @@ is imported when one is drawn."""
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from html import escape
 from importlib.util import find_spec as installed
 from pathlib import Path
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from archdsl.analyses.flops import BlockFlops, EstimateReport
+    from archdsl.analyses.flops import EstimateReport
     from archdsl.sweep import SweepReport
 
 FORMATS = (".svg", ".png", ".html")
@@ -95,77 +96,105 @@ def plot_sweep(report: SweepReport, path: Path, quantity: str = "parameters") ->
 
 
 def plot_estimate(report: EstimateReport, path: Path) -> None:
-    """Draw the parameters of every block, and the FLOPs of all its uses, forwards and backwards. Blocks stand inside
-    each other: what an inner one holds is in the outer one's bar too.
+    """Draw the parameters of every block, and the FLOPs of all its uses, forwards and backwards; of a report with
+    memory, what that is made of too. Blocks stand inside each other: what an inner one holds is in the outer one's bar
+    too.
 
     Raises ArchError: E0506 where there is no such file, E0502 where matplotlib is missing; OSError where it cannot be
     written."""
     demand_plots(path, "--json")
     from matplotlib.figure import Figure
 
-    held = [(row.block, (row.total,)) for row in report.params.by_block[1:] or report.params.by_block]
-    done = [(row.block, (row.forward, row.training - row.forward)) for row in _flops_by_block(report)]
-    panels = [
-        ("parameters", held, ("parameters",)),
-        ("FLOPs of a training step", done, ("forward", "backward")),
-    ]
-    heights = [min(len(bars), _MOST_BARS) + 3 for _, bars, _ in panels]
+    panels = _panels(report)
+    heights = [min(len(panel.bars), _MOST_BARS) + 3 for panel in panels]
     figure = Figure(figsize=(9, 0.28 * sum(heights) + 0.6), layout="constrained")
     sizes = ", ".join(f"{name} = {n:,}" for name, n in report.flops.sizes.items())
     about = f"{report.model}  {report.source}\n{sizes}; {report.flops.convention}"
     figure.suptitle(about, parse_math=False)
-    for axes, (title, bars, parts) in zip(
-        figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0], panels, strict=True
-    ):
-        _bars(axes, title, bars, parts)
-    _write(figure, path, f"{report.model} ({report.source})", _estimated(report))
+    rows = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, panel in zip(rows, panels, strict=True):
+        _draw(axes, panel)
+    _write(figure, path, f"{report.model} ({report.source})", [panel.table for panel in panels])
 
 
-def _flops_by_block(report: EstimateReport) -> list[BlockFlops]:
-    return report.flops.by_block[1:] or report.flops.by_block
+@dataclass(frozen=True)
+class _Bars:
+    """A panel: a bar for each name, made of parts, and the table that it is drawn from."""
+
+    title: str
+    units: str
+    """What a thousand, a million, … are called."""
+    base: int
+    parts: tuple[str, ...]
+    bars: list[tuple[str, tuple[int, ...]]]
+    table: Table
 
 
-def _bars(axes: Axes, title: str, bars: list[tuple[str, tuple[int, ...]]], parts: tuple[str, ...]) -> None:
-    """A bar for each name, from the top, made of its parts one after the other."""
-    left_out = len(bars) - _MOST_BARS
-    if left_out > 0:
-        largest = sorted(bars, key=lambda bar: -sum(bar[1]))[:_MOST_BARS]
-        bars = [bar for bar in bars if bar in largest][:_MOST_BARS]
-    places = range(len(bars))
-    start = [0.0] * len(bars)
-    for i, part in enumerate(parts):
-        axes.barh(places, [float(values[i]) for _, values in bars], left=start, label=part)
-        start = [s + values[i] for s, (_, values) in zip(start, bars, strict=True)]
-    most = max(start) or 1.0
-    for place, whole in zip(places, start, strict=True):
-        axes.text(whole + most / 100, place, f" {_engineering(whole)}", va="center", fontsize="small")
-    axes.set_xlim(0, 1.15 * most)
-    axes.set_yticks(places, [name for name, _ in bars], parse_math=False)
-    axes.invert_yaxis()
-    axes.xaxis.set_major_formatter(lambda x, _: _engineering(x))
-    axes.set_title(title + (f" (the {_MOST_BARS} largest of {len(bars) + left_out})" if left_out > 0 else ""))
-    axes.grid(visible=True, axis="x", alpha=0.25)
-    if len(parts) > 1:
-        axes.legend(loc="lower right")
+def _panels(report: EstimateReport) -> list[_Bars]:
+    from archdsl.analyses.memory import MemoryReport
 
-
-def _engineering(n: float) -> str:
-    """`13.4 G`."""
-    for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if n >= size:
-            return f"{n / size:.3g} {unit}"
-    return f"{n:.3g}"
-
-
-def _estimated(report: EstimateReport) -> list[Table]:
-    """What the bars stand for, exact."""
     held: Table = [["block", "declared at", "count", "each", "parameters"]]
     for block in report.params.by_block:
         held.append([block.block, block.source, *(f"{n:,}" for n in (block.count, block.each, block.total))])
     done: Table = [["block", "declared at", "uses", "forward", "training"]]
     for row in report.flops.by_block:
         done.append([row.block, row.source, *(f"{n:,}" for n in (row.uses, row.forward, row.training))])
-    return [held, done]
+    blocks = report.params.by_block[1:] or report.params.by_block
+    uses = report.flops.by_block[1:] or report.flops.by_block
+    found = [
+        _Bars("parameters", "KMBTQ", 1000, ("parameters",), [(b.block, (b.total,)) for b in blocks], held),
+        _Bars(
+            "FLOPs of a training step",
+            "kMGTPE",
+            1000,
+            ("forward", "backward"),
+            [(u.block, (u.forward, u.training - u.forward)) for u in uses],
+            done,
+        ),
+    ]
+    if isinstance(report, MemoryReport):
+        m = report.memory
+        kinds = [("weights", m.weights), ("buffers", m.buffers), ("gradients", m.gradients)]
+        kinds += [(f"optimizer: {s.name} ({s.dtype})", s.bytes) for s in m.by_state]
+        kinds += [("decode state", m.decode_state)] if m.decode_state is not None else []
+        title = f"memory, {m.dtype}, {m.algorithm}"
+        table = [["memory", "bytes"], *([name, f"{n:,}"] for name, n in kinds)]
+        found.append(_Bars(title, "KMGTP", 1024, ("bytes",), [(name, (n,)) for name, n in kinds if n], table))
+    return found
+
+
+def _draw(axes: Axes, panel: _Bars) -> None:
+    """The bars from the top, each with its sum."""
+    bars = panel.bars
+    left_out = len(bars) - _MOST_BARS
+    if left_out > 0:
+        largest = sorted(range(len(bars)), key=lambda i: -sum(bars[i][1]))[:_MOST_BARS]
+        bars = [bars[i] for i in sorted(largest)]
+    places = range(len(bars))
+    start = [0.0] * len(bars)
+    for i, part in enumerate(panel.parts):
+        axes.barh(places, [float(values[i]) for _, values in bars], left=start, label=part)
+        start = [s + values[i] for s, (_, values) in zip(start, bars, strict=True)]
+    most = max(start, default=0.0) or 1.0
+    for place, whole in zip(places, start, strict=True):
+        axes.text(whole, place, f"  {_rounded(whole, panel)}", va="center", fontsize="small")
+    axes.set_xlim(0, 1.15 * most)
+    axes.set_yticks(places, [name for name, _ in bars], parse_math=False)
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter(lambda x, _: _rounded(x, panel))
+    said = f" (the {_MOST_BARS} largest of {len(panel.bars)})" if left_out > 0 else ""
+    axes.set_title(panel.title + said, parse_math=False)
+    axes.grid(visible=True, axis="x", alpha=0.25)
+    if len(panel.parts) > 1:
+        axes.legend(loc="lower right")
+
+
+def _rounded(n: float, panel: _Bars) -> str:
+    """`13.4 G`, or `13.4 GiB` where a thousand is 1,024."""
+    for i in range(len(panel.units), 0, -1):
+        if n >= panel.base**i:
+            return f"{n / panel.base**i:.3g} {panel.units[i - 1]}{'iB' * (panel.base == 1024)}"
+    return f"{n:.3g}"
 
 
 def _spread(values: list[float]) -> bool:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from archdsl.analyses.flops import EstimateReport
     from archdsl.analyses.memory import MemoryReport
     from archdsl.analyses.params import ParamsReport
+    from archdsl.analyses.roofline import Roofline
     from archdsl.analyses.scaling import ScalingReport
+    from archdsl.analyses.sharding import Sharding
     from archdsl.analyses.tree import Branch
     from archdsl.fit import FitReport
     from archdsl.hardware import HardwareReport
@@ -78,9 +80,14 @@ def params_view(report: ParamsReport, *, blocks: bool = True) -> Iterator[Render
     table.add_column("declared at", style="dim")
     for name in ("count", "each", "total", "share"):
         table.add_column(name, justify="right")
+    bars = _has_room()
+    if bars:
+        table.add_column("", style="cyan", no_wrap=True)
     for row in p.by_block[1:]:
-        share = f"{100 * row.total / p.total:.1f} %" if p.total else ""
-        table.add_row(escape(row.block), escape(row.source), f"{row.count:,}", f"{row.each:,}", f"{row.total:,}", share)
+        part = row.total / p.total if p.total else 0.0
+        share = f"{100 * part:.1f} %" if p.total else ""
+        cells = [row.block, row.source, f"{row.count:,}", f"{row.each:,}", f"{row.total:,}", share]
+        table.add_row(*map(escape, cells), *([_bar(part)] if bars else []))
     if len(p.by_block) > 1:
         yield ""
         yield table
@@ -88,6 +95,16 @@ def params_view(report: ParamsReport, *, blocks: bool = True) -> Iterator[Render
 
 BAR = 20
 """Characters of a bar that is a whole."""
+ROOM = 100
+"""Columns of a terminal from which on there is room for bars beside a table by block."""
+
+
+def _has_room() -> bool:
+    """Whether bars squeeze no other column: in a wide terminal, or where there is none."""
+    import shutil
+    import sys
+
+    return not sys.stdout.isatty() or shutil.get_terminal_size().columns >= ROOM
 
 
 def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterator[RenderableType]:
@@ -136,7 +153,9 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
     table.add_column("declared at", style="dim")
     for name in ("uses", "forward", "training", "share"):
         table.add_column(name, justify="right")
-    table.add_column("", style="cyan", no_wrap=True)
+    bars = _has_room()
+    if bars:
+        table.add_column("", style="cyan", no_wrap=True)
     whole = f.by_block[0].training
     for row in f.by_block[1:]:
         share = row.training / whole if whole else 0.0
@@ -147,7 +166,7 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
             f"{row.forward:,}",
             f"{row.training:,}",
             f"{100 * share:.1f} %",
-            _bar(share),
+            *([_bar(share)] if bars else []),
         )
     if len(f.by_block) > 1:
         yield ""
@@ -576,3 +595,157 @@ def hardware_view(report: HardwareReport) -> Iterator[RenderableType]:
 
 def _tera(n: float) -> str:
     return f"{n / 1e12:,.0f}" if n >= 1e14 else f"{n / 1e12:.3g}"
+
+
+# --- many devices, and time -------------------------------------------------------------------------------------------
+
+
+def machines_view(report: MemoryReport) -> Iterator[RenderableType]:
+    """What a device of a mesh holds and sends, and times on named hardware, where they were asked for."""
+    from archdsl.analyses.machines import MachinesReport
+
+    if isinstance(report, MachinesReport):
+        if report.sharding.devices > 1 or report.roofline is None:
+            yield ""
+            yield from sharding_view(report.sharding)
+        if report.roofline is not None:
+            yield ""
+            yield from roofline_view(report.roofline)
+
+
+def sharding_view(s: Sharding) -> Iterator[RenderableType]:
+    """Memory of the fullest device, then what the busiest one sends."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    how = [s.dtype, s.algorithm + (f", ZeRO {s.zero}" if s.zero else "")]
+    how += ["sequence parallel"] if s.sequence_parallel else []
+    how += [f"{s.recompute} recomputation"] if s.recompute != "none" else []
+    how += ["scores in memory"] if s.attention == "eager" else []
+    about = f"{s.mesh}: {_several(s.devices, 'device')}; {', '.join(how)}"
+    about += f"; {_several(s.micro_batches, 'micro-batch', 'es')} of {s.micro_batch:,}; time = {s.seq:,}"
+    yield f"[bold]Mesh[/]  [dim]{escape(about)}[/]"
+    m = s.memory
+    where = f" of stage {m.stage}, the fullest" if len(s.stages) > 1 else ""
+    kept = f", kept by {_several(m.in_flight, 'micro-batch', 'es')} under way" if len(s.stages) > 1 else ""
+    rows = (
+        ("parameters", m.parameters, f"on a device{where}", True),
+        ("weights", m.weights, _binary(m.weights), True),
+        ("gradients", m.gradients, _binary(m.gradients), True),
+        ("optimizer", m.optimizer, _binary(m.optimizer), True),
+        ("activations", m.activations, f"{_binary(m.activations)}{kept}", True),
+        ("computed again", m.working, f"{_binary(m.working)}, the largest layer's", bool(m.working)),
+        ("gathered", m.gathered, f"{_binary(m.gathered)}, the largest layer's weights and gradients", bool(m.gathered)),
+        ("all of these", m.total, _binary(m.total), True),
+    )
+    totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    totals.add_column()
+    totals.add_column(justify="right")
+    totals.add_column(style="dim")
+    for name, size, said, told in rows:
+        if told:
+            totals.add_row(name, f"{size:,}", said)
+    totals.add_row("sent in a step", f"{sum(s.sent.values()):,}", _binary(sum(s.sent.values())))
+    if s.bubble:
+        totals.add_row("bubble", f"{100 * s.bubble:.1f} %", "of a step, in which a device waits for others")
+    yield totals
+    if s.communication:
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("collective")
+        table.add_column("along", style="dim")
+        table.add_column("for", style="dim")
+        table.add_column("when", style="dim")
+        for name in ("devices", "calls", "sent"):
+            table.add_column(name, justify="right")
+        for c in s.communication:
+            row = (c.collective, c.axis, c.purpose, c.phase, f"{c.devices:,}", f"{c.calls:,}", _binary(c.sent))
+            table.add_row(*map(escape, row))
+        yield ""
+        yield table
+    if len(s.stages) > 1:
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        for name in ("stage", "layers", "weights", "gradients", "optimizer", "activations", "in all", "sent"):
+            table.add_column(name, justify="right")
+        for stage in [*s.stages[:2], *s.stages[2:][-2:]]:
+            sizes = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.total, stage.sent)
+            table.add_row(f"{stage.stage}", f"{stage.layers:,}", *map(_binary, sizes))
+        yield ""
+        yield table
+    for note in s.notes:
+        yield f"[dim]{escape(note)}[/]"
+
+
+def roofline_view(r: Roofline) -> Iterator[RenderableType]:
+    """Times of a training step, of a prompt and of a token; then of ops, the slowest first."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    fused = "element-wise ops fused" if r.fused else "op by op"
+    many = f" × {r.devices:,}" if r.devices > 1 else ""
+    yield (
+        f"[bold]Time[/]  [dim]{escape(f'{r.device}{many}; {r.dtype}, {fused}; batch = {r.batch:,}, time = {r.seq:,}')}\n"
+        f"{escape(r.says)}[/]"
+    )
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("")
+    for name in ("seconds", "tokens/s", "MFU", "bound by FLOPs", "by memory", "by links", "waiting"):
+        table.add_column(name, justify="right")
+    rows = [("training step", r.training), ("whole sequences", r.prefill)]
+    rows += [("one more token", r.decode)] if r.decode is not None else []
+    for name, t in rows:
+        waiting = r.training.bubble if t is r.training else 0.0
+        shares = (t.compute_bound, t.memory_bound, t.links, waiting)
+        parts = [f"{100 * part / t.seconds:.1f} %" if part else "" for part in shares]
+        table.add_row(
+            name, _seconds(t.seconds), f"{t.tokens_per_second:,.4g}", f"{100 * t.utilization:.1f} %", *parts
+        )
+    yield table
+    if r.budget is not None:
+        b = r.budget
+        parts = [f"{b.tokens:,} tokens: {_long(b.seconds)}", f"{b.device_hours:,.0f} device-hours"]
+        parts += [f"{b.energy_kwh:,.0f} kWh at the devices' full power"] if b.energy_kwh is not None else []
+        parts += [f"a price of {b.price:,.0f} at {b.price_per_hour:g} an hour"] if b.price is not None else []
+        yield escape("at best " + ", ".join(parts))
+    ops = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    ops.add_column("op")
+    ops.add_column("at", style="dim")
+    for name in ("uses", "forward", "backward", "one more token"):
+        ops.add_column(name, justify="right")
+    ops.add_column("bound by", style="dim")
+    for op in r.by_op[:SLOWEST]:
+        ops.add_row(
+            escape(op.op),
+            escape(op.path),
+            f"{op.uses:,}",
+            _seconds(op.forward),
+            _seconds(op.backward),
+            _seconds(op.decode) if op.decode else "",
+            "FLOPs" if op.bound == "compute" else "memory",
+        )
+    yield ""
+    yield ops
+    for note in r.notes:
+        yield f"[dim]{escape(note)}[/]"
+
+
+SLOWEST = 10
+"""Ops that are shown."""
+
+
+def _several(n: int, what: str, plural: str = "s") -> str:
+    return f"{n:,} {what}{plural if n != 1 else ''}"
+
+
+def _seconds(seconds: float) -> str:
+    """`1.42 ms`."""
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= size:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def _long(seconds: float) -> str:
+    for size, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= size:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds:.3g} seconds"

@@ -24,6 +24,7 @@ import math
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -263,15 +264,23 @@ class Run:
         twice = (
             getattr(self.model, "tied", ()) if getattr(self.model, "is_last", False) and not self.model.is_first else ()
         )
-        found: dict[object, list[Tensor]] = {}
+        found: dict[tuple[dist.ProcessGroup, ...], list[Tensor]] = {}
         for name, weight in self.model.named_parameters():
-            if weight.grad is not None and name not in twice:
-                mesh = weight.grad.device_mesh if isinstance(weight.grad, DTensor) else None
-                found.setdefault(mesh, []).append(weight.grad)
+            gradient = weight.grad
+            if gradient is None or name in twice:
+                continue
+            cut: tuple[dist.ProcessGroup, ...] = ()  # those who have the other parts
+            if isinstance(gradient, DTensor):
+                groups = gradient.device_mesh.get_all_groups()
+                cut = tuple(g for g, p in zip(groups, gradient.placements, strict=True) if not p.is_replicate())
+                gradient = gradient.to_local()
+            found.setdefault(cut, []).append(gradient)
         square = torch.zeros((), device=self.device)
-        for gradients in found.values():
-            norm = get_total_norm(gradients)
-            square += (norm.full_tensor() if isinstance(norm, DTensor) else norm) ** 2
+        for cut, gradients in found.items():
+            part = get_total_norm(gradients) ** 2
+            for group in cut:
+                dist.all_reduce(part, group=group)
+            square += part
         if self.pipeline is not None:
             dist.all_reduce(square, group=self.mesh["pp"].get_group())
         scale = (self.plan.clip / (square.sqrt() + 1e-6)).clamp(max=1.0)
@@ -421,6 +430,7 @@ def main() -> None:
     if len(data) <= plan.time + 1:
         raise SystemExit(f"the text has {len(data)} bytes: too few for sequences of {plan.time}")
     together = "WORLD_SIZE" in os.environ
+    warnings.filterwarnings("ignore", message=".*returned a view tensor")  # nothing here writes to logits in place
     device = torch.device(given.device)
     if together:
         if device.type == "cuda":

@@ -510,11 +510,19 @@ def _pages() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("code", "page"), [*_pages()])
-def test_pages_of_the_back_ends(run: Run, code: str, page: str) -> None:
+def test_pages_of_the_back_ends(run: Run, code: str, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = PAGE.fullmatch(page)
     assert found is not None
     assert found[1] == code
-    wrong, right = (run(*shlex.split(line)[1:]) for line in found.groups()[1:])
+
+    def ran(line: str) -> Done:
+        words = shlex.split(line)
+        while words[0] != "archdsl":  # NAME=VALUE before a command is of its environment
+            name, _, value = words.pop(0).partition("=")
+            monkeypatch.setenv(name, value)
+        return run(*words[1:])
+
+    wrong, right = (ran(line) for line in found.groups()[1:])
     assert f"error[{code}]" in wrong.err
     assert wrong.status == 2
     assert (right.status, right.err) == (0, "")

@@ -333,7 +333,9 @@ class _Planner:
             reads: Sequence[Reads] = node.node.op.reads_of(node.node, r)
             read = reads[i][axis] if i < len(reads) and axis < len(reads[i]) else None
             if isinstance(read, At) and not read.axes and not read.also:
-                continue  # one fixed place: of a broadcast axis
+                if _reads(node, i):
+                    raise self.blame(node, "reads a place that is always the same one")
+                continue  # of a tensor whose type alone is asked for
             if isinstance(read, At) and read.also:  # the place of the query as well as that of the key
                 owns = [_own(replace(r, also=())) for r in (read, *read.also)]
                 if None not in owns:

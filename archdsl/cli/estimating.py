@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from archdsl.cli import spreading
 from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json
 from archdsl.cli.options import JsonOption, NoncausalOption, SetOption, SpecArgument, load_model, settings_of
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 @command("estimate")
 def estimate(
+    context: typer.Context,
     spec: SpecArgument,
     batch: Annotated[int | None, typer.Option("--batch", min=1, help="FLOPs for so many sequences (1).")] = None,
     seq: Annotated[
@@ -51,20 +53,43 @@ def estimate(
     master_weights: Annotated[
         bool, typer.Option("--master-weights", help="Memory with a float32 copy of weights that are of another type.")
     ] = False,
+    mesh: spreading.MeshOption = None,
+    zero: spreading.ZeroOption = 0,
+    micro_batches: spreading.MicroBatchesOption = 1,
+    interleave: spreading.InterleaveOption = 1,
+    sequence_parallel: spreading.SequenceParallelOption = False,
+    attention: spreading.AttentionOption = "fused",
+    float32_gradients: spreading.Float32GradientsOption = False,
+    device: spreading.HardwareOption = None,
+    devices: spreading.DevicesOption = None,
+    machine: spreading.MachineOption = 8,
+    network: spreading.NetworkOption = 50e9,
+    fused: spreading.FusedOption = True,
+    tokens: spreading.TokensOption = None,
+    price: spreading.PriceOption = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw it by block too: .svg, .png or .html (needs matplotlib)."),
+    ] = None,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
     """Count parameters exactly (total, without embeddings, active for each token, by block), FLOPs, and bytes of
-    memory."""
-    from archdsl.views import flops_view, memory_view, params_view
+    memory; on a mesh of devices, what each holds and sends; on a named device, times and costs at best."""
+    from archdsl.views import flops_view, machines_view, memory_view, params_view
 
     if (tokens_per_second is None) != (peak is None):
         raise typer.BadParameter("they go together", param_hint="'--tokens-per-second' / '--peak'")
+    if plot is not None:
+        from archdsl.plots import demand_plots, plot_estimate
+
+        demand_plots(plot, "--json")
+    spread = spreading.asked(context, _amount)
     model = load_model(spec, set, allow_noncausal)
-    memory = dtype is not None or optimizer is not None or master_weights
-    told = any((batch, seq, flops, peak, recompute != "none"))
-    if not json and not memory and not told:
+    memory = spread is None and (dtype is not None or optimizer is not None or master_weights)
+    told = any((flops, peak)) or (spread is None and any((batch, seq, recompute != "none")))
+    if not json and not memory and not told and plot is None and spread is None:
         from archdsl.analyses.params import estimate as count
 
         print_or_json(count(model), params_view, json=False)
@@ -74,7 +99,7 @@ def estimate(
 
     counted = count_all(
         model,
-        batch=batch or 1,
+        batch=batch or (spread.batch if spread is not None else 1),
         seq=seq,
         convention="exact" if flops is None or flops == "all" else flops,
         tokens_per_second=tokens_per_second,
@@ -85,16 +110,22 @@ def estimate(
         counted, model, dtype=dtype or "float32", optimizer=optimizer or "adamw", master_weights=master_weights
     )
 
+    if spread is not None:
+        report = spread.report(report, model)
+
     def view(report: MemoryReport) -> Iterator[RenderableType]:
-        yield from params_view(report, blocks=False)
+        yield from params_view(report, blocks=not told and not memory and spread is None)
         if told:
             yield ""
             yield from flops_view(report, side_by_side=flops == "all")
         if memory:
             yield ""
             yield from memory_view(report)
+        yield from machines_view(report)
 
     print_or_json(report, view, json)
+    if plot is not None:
+        plot_estimate(report if memory else counted, plot)
 
 
 @command("sweep")

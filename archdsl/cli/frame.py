@@ -161,6 +161,10 @@ def blame(diagnostics: Iterable[Diagnostic]) -> int:
             "E0506",
             "E0507",
             "E0508",
+            "E0514",
+            "E0515",
+            "E0516",
+            "E0517",
             "E0520",
         ):
             return WRONG_CALL

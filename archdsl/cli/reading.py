@@ -113,15 +113,13 @@ def fmt(
     """Bring specs into their canonical form."""
     from archdsl.api import format_text
     from archdsl.files import write_text
-    from archdsl.syntax.parse import read_source
+    from archdsl.syntax.parse import given_text, read_source
 
     status = FINE
     for name in _spec_files(files):
         try:
             if name == "-":
-                from archdsl.source import Source
-
-                source = Source("<stdin>", sys.stdin.read())
+                source = given_text("<stdin>", sys.stdin.read())
             else:
                 source = read_source(name, name)
             text = format_text(source)

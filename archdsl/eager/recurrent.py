@@ -114,7 +114,8 @@ def lstm(x: Tensor, starts: Sequence[Tensor], flat: Sequence[Tensor], bias: bool
 
 
 def workspace(batch: int, time: int, inputs: int, hidden: int, itemsize: int) -> int:
-    """Bytes that oneDNN keeps of a layer, in pages: gates twice, hidden states, and all states of two layers."""
+    """Bytes that oneDNN keeps of a layer of LSTM, each part in whole pages: gates, and the states before and after it,
+    in rows as long as the input and as the state."""
 
     def row(n: int, size: int) -> int:
         """A row of n numbers, in whole lines of the cache, and not of a length that lets lines collide."""
@@ -122,16 +123,15 @@ def workspace(batch: int, time: int, inputs: int, hidden: int, itemsize: int) ->
         n = -(-n // line) * line
         return (n + line if n % 256 == 0 else n) * size
 
-    widest = max(inputs, hidden)
-    states = 2 * (time + 1) * batch
+    widest, places = max(inputs, hidden), (time + 1) * batch
     regions = (
         time * batch * row(4 * hidden, itemsize),
-        time * batch * row(4 * hidden, 4),
+        2 * places * row(widest, itemsize),
+        2 * places * row(widest, 4),
+        2 * places * row(widest, 4),
+        2 * places * hidden * itemsize,
+        2 * places * hidden * 4,
         time * batch * row(hidden, itemsize),
-        states * row(widest, itemsize),
-        states * row(widest, itemsize),
-        states * row(widest, 4),
-        1,
     )
     return sum(-(-n // 4096) * 4096 for n in regions)
 

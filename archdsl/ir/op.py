@@ -606,6 +606,11 @@ class Primitive:
         sequence of one for each), and the states after the last of them."""
         raise TypeError(f"{type(self).__name__} has states and says nothing of steps")
 
+    def torch_absorbed(self, node: OpNode, e: TorchScope, rows: str, keys: str, values: str) -> Code:
+        """The same in PyTorch: names of `rows` [batch, source, dim] and of the maps, [1, heads, dim, key_dim] and [1,
+        heads, dim, value_dim]."""
+        raise TypeError(f"{type(self).__name__} does not absorb maps")
+
     def caches_itself(self, node: OpNode, g: OnnxScope) -> bool:
         """Whether on this target the operator that it becomes appends to caches itself."""
         return False

@@ -75,6 +75,16 @@ def attend(
     )
 '''
 
+ATTEND_LATENT = '''
+def attend_latent(
+    q: Tensor, rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """Attention to keys and values that are linear maps of `rows` [batch, all, dim]: the map of keys goes over to the
+    queries, that of values to the result (DeepSeek-V2, section 2.1.2)."""
+    rows = rows.unsqueeze(1)  # one head that all queries share
+    return attend(q @ keys.mT, rows, rows, mask, scale) @ values
+'''
+
 
 def scores_pairs(target: Any) -> bool:
     """Whether a block of the user's takes queries and keys and so may add to the scores."""
@@ -275,6 +285,14 @@ class SDPA(Primitive):
         if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value:
             args.append("enable_gqa=True")
         return Code(f"F.scaled_dot_product_attention({', '.join(args)})")
+
+    def torch_absorbed(self, node: OpNode, e: TorchScope, rows: str, keys: str, values: str) -> Code:
+        q = node.inputs[0]
+        assert isinstance(q, Value)
+        mask = e.arg(4) if e.has(4) else e.mask(3)[1]
+        e.helper(ATTEND)
+        scale = self._scale(node, e, q) or f"{e.number(q.shape[-1], 90)} ** -0.5"
+        return Code(f"{e.helper(ATTEND_LATENT)}({', '.join([e.arg(0), rows, keys, values, mask or 'None', scale])})")
 
     def flops(self, node: OpNode) -> Cost:
         """Scores and their sums of values, for each pair; of heads of keys that several of queries share, each of these

@@ -35,7 +35,7 @@ def read_source(path: str | os.PathLike[str], shown_name: str) -> Source:
         reason = problem.strerror if isinstance(problem, OSError) else str(problem)
         raise error("E0108", f"`{shown_name}` cannot be read: {reason}") from None
     if len(content) > MAX_FILE_BYTES:
-        raise too_large(shown_name)
+        raise _too_large(shown_name)
     try:
         return Source(shown_name, content.decode("utf-8-sig"))
     except UnicodeDecodeError as problem:
@@ -62,15 +62,20 @@ def demand_limits() -> None:
         raise error("E0520", f"{VARIABLE} is wrong: {problem}", help=f"write it as {VARIABLE}=list=50_000,nodes=100_000")
 
 
-def too_large(name: str, span: Span | None = None) -> ArchError:
-    """What is said of a text that is larger than any spec."""
-    return error("E0108", f"`{name}` is larger than {MAX_FILE_BYTES // 1024:,} KiB", span, help=raising("source"))
+def given_text(name: str, text: str) -> Source:
+    """A text that is no file as a source. Raises ArchError where it is larger than a file may be."""
+    demand_limits()
+    if len(text) > MAX_FILE_BYTES:
+        raise _too_large(name)
+    return Source(name, text)
+
+
+def _too_large(name: str) -> ArchError:
+    return error("E0108", f"`{name}` is larger than {MAX_FILE_BYTES // 1024:,} KiB", help=raising("source"))
 
 
 def parse(source: Source) -> ast.File:
     """A whole `.arch` file. Raises ArchError with every independent syntax error."""
-    if len(source.text) > MAX_FILE_BYTES:
-        raise too_large(source.name, Span(source, 0, 0))
     tree: ast.File = _Parser(source, "file").run()
     return tree
 

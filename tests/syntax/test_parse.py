@@ -238,7 +238,7 @@ def test_read_source(tmp_path: Path) -> None:
     [
         (None, "there is no file `a.arch`"),
         (b"let a = 1\nlet b = \xff", "`a.arch` is not UTF-8: line 2 holds the byte 0xff"),
-        (b"#" * (MAX_FILE_BYTES + 1), "`a.arch` is larger than 4 MiB"),
+        (b"#" * (MAX_FILE_BYTES + 1), "`a.arch` is larger than 512 KiB"),
     ],
 )
 def test_unreadable_files(tmp_path: Path, content: bytes | None, said: str) -> None:

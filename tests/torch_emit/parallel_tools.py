@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.distributed.tensor import DTensor
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -36,7 +37,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def curves(world: int, folder: Path, jobs: Sequence[Mapping[str, Any]]) -> list[Any]:
+def results(world: int, folder: Path, jobs: Sequence[Mapping[str, Any]]) -> list[Any]:
     """What each job gives on the first of `world` processes, which do one after the other together."""
     mp.start_processes(work, args=(world, free_port(), str(folder), list(jobs)), nprocs=world, start_method="spawn")
     return list(json.loads((folder / "results.json").read_text()))
@@ -46,29 +47,77 @@ def work(rank: int, world: int, port: int, folder: str, jobs: Sequence[Mapping[s
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(world)}
     dist.init_process_group("gloo")
-    results = [one(job) for job in jobs]
+    found = [one(job) for job in jobs]
     if rank == 0:
-        (Path(folder) / "results.json").write_text(json.dumps(results))
+        (Path(folder) / "results.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
 
 
 def one(job: Mapping[str, Any]) -> Any:
-    """The losses of each step, by step; or what was said where the work was refused."""
-    train = trainer()
-    module = load(Path(job["model"]))
-    plan, layout = train.Plan(**job["plan"]), train.Layout(**job["layout"])
+    """What a job gives; or what was said where it was refused."""
     try:
-        run = train.Run(module, train.synthetic(4096), plan, layout, torch.device("cpu"))
+        return curve(job) if "plan" in job else gradients(job)
     except (ValueError, SystemExit) as problem:
         return str(problem)
-    losses = train.train_together(run, Path(job["checkpoint"]) if "checkpoint" in job else None)
+
+
+def curve(job: Mapping[str, Any]) -> dict[int, float]:
+    """The loss of each step, by step."""
+    train = trainer()
+    run = train.Run(
+        load(Path(job["model"])),
+        train.synthetic(4096),
+        train.Plan(**job["plan"]),
+        train.Layout(**job["layout"]),
+        torch.device("cpu"),
+    )
     found = {}
-    for step, loss in losses:
+    for step, loss in train.train_together(run, Path(job["checkpoint"]) if "checkpoint" in job else None):
         found[step] = loss
         if step + 1 == job.get("stop"):
             break
     return found
+
+
+def gradients(job: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Of every weight: two numbers that tell its gradient. Each process has its part of the batch."""
+    train = trainer()
+    module = load(Path(job["model"]))
+    mesh = train.Layout(**job["layout"]).mesh("cpu")
+    torch.manual_seed(0)
+    model = module.parallelize(train.model_class(module)().eval(), mesh)
+    part, parts = 0, 1
+    for name in ("dp", "ep"):
+        if name in mesh.mesh_dim_names:
+            part, parts = part * mesh[name].size() + mesh[name].get_local_rank(), parts * mesh[name].size()
+    given = torch.load(job["inputs"])
+    loss_of(call(model, given, part, parts)).backward()
+    return told({name: weight.grad for name, weight in model.named_parameters()})
+
+
+def call(model: torch.nn.Module, given: Mapping[str, torch.Tensor], part: int = 0, parts: int = 1) -> Any:
+    return model(**{name: tensor.tensor_split(parts)[part] for name, tensor in given.items()})
+
+
+def loss_of(outputs: Any) -> torch.Tensor:
+    """A mean over the batch in which every number of every output counts differently."""
+    total = torch.zeros(())
+    for y in outputs if isinstance(outputs, tuple) else (outputs,):
+        weigh = torch.arange(y[0].numel()).float().mul(0.7).cos().view_as(y[0])
+        total = total + (y.float() * weigh).sum() / y.size(0)
+    return total
+
+
+def told(found: Mapping[str, torch.Tensor | None]) -> dict[str, list[float]]:
+    """Norm and one projection of each tensor."""
+    result = {}
+    for name, tensor in found.items():
+        if tensor is not None:
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            line = torch.arange(whole.numel()).float().mul(0.3).sin()
+            result[name] = [whole.norm().item(), (whole.flatten() * line).sum().item()]
+    return result
 
 
 def load(path: Path) -> ModuleType:

@@ -1,8 +1,8 @@
 """Activation checkpointing: what each layer of a stack computes inside is computed again backwards, not stored.
 
-`full` keeps the input of each layer (Chen et al., 2016). `selective` also keeps what products with weights give, so that
-attention's core and all that is element by element is computed again (Korthikanti et al., 2022): what
-`archdsl estimate --flops` counts.
+`full` keeps the input of each layer (Chen et al., 2016). `selective` also keeps what products with weights give, so
+that attention's core and all that is element by element is computed again (Korthikanti et al., 2022): what `archdsl
+estimate --flops` counts.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def unchanged(layer: nn.Module, again: Any) -> Iterator[None]:
 
 
 def contexts(layer: nn.Module) -> tuple[Any, Any]:
-    """What a layer is computed in, first and again. In compiled code the second time changes nothing by itself."""
+    """What a layer is computed in, first and again."""
     first, again = {both}
-    return (first, again) if torch.compiler.is_compiling() else (first, unchanged(layer, again))
+    return first, unchanged(layer, again)
 '''
 
 CALL = '''
@@ -48,8 +48,12 @@ def checkpointed(layer: nn.Module, *inputs: Any, **named: Any) -> Any:
     """Call a layer. In training the backward computes again {what}."""
     if not (layer.training and torch.is_grad_enabled()):
         return layer(*inputs, **named)
-    return checkpoint(layer, *inputs, use_reentrant=False{context}, **named)
+{compiled}    return checkpoint(layer, *inputs, use_reentrant=False{context}, **named)
 '''
+
+COMPILED = """    if torch.compiler.is_compiling():  # which changes running statistics only once
+        return checkpoint(layer, *inputs, use_reentrant=False{context}, **named)
+"""
 
 CALL_WITH_LOSSES = '''
 def checkpointed_with_losses(layer: nn.Module, *inputs: Any, losses: dict[str, Tensor] | None, **named: Any) -> Any:
@@ -109,10 +113,15 @@ class Checkpointing(Section):
             both = "products()" if self.kind == "selective" else "nullcontext(), nullcontext()"
             found["contexts"] = UNCHANGED.strip().replace("{both}", both)
             context = ", context_fn=partial(contexts, layer)"
+        compiled = ""
+        if self.statistics:
+            kept = ", context_fn=products" if self.kind == "selective" else ""
+            compiled = COMPILED.replace("{context}", kept)
         texts = "\n".join(text for written in self.file.classes.written() for _, text in written.forward)
         for name, source in (("checkpointed", CALL), ("checkpointed_with_losses", CALL_WITH_LOSSES)):
             if f"{name}(" in texts:
-                found[name] = source.strip().replace("{what}", AGAIN[self.kind]).replace("{context}", context)
+                text = source.strip().replace("{what}", AGAIN[self.kind]).replace("{context}", context)
+                found[name] = text.replace("{compiled}", compiled)
         return found
 
 

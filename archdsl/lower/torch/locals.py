@@ -6,6 +6,7 @@ value is read no more.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -108,9 +109,12 @@ class Locals:
 
     def disown(self) -> None:
         """The op is written: its own names are free."""
-        for name, held in self.holder.items():
-            if held is Hold.OWN:
-                self.holder[name] = Hold.RELEASED
+        own = [name for name, held in self.holder.items() if held is Hold.OWN]
+        for text, name in list(self.shared.items()):
+            if any(re.search(rf"\b{n}\b", text) for n in own):
+                del self.shared[text]
+                own.append(name)
+        self.holder |= dict.fromkeys(own, Hold.RELEASED)
 
     def hold(self, value: Value, name: str) -> None:
         """From here on the local is the value."""

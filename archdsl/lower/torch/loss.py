@@ -95,7 +95,7 @@ class Head:
     hidden: Value
     nodes: tuple[Node, ...]
     weights: tuple[str, ...]
-    """What the trained weights of its nodes are in the model's methods: `self.head.weight`, `*self.head.parameters()`."""
+    """The trained weights of its nodes, as the model's methods read them: `self.head.weight`."""
 
 
 class Loss(Section):

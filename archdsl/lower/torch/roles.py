@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from archdsl.analyses.decode import ALL, Plan, has
+from archdsl.analyses.decode import ALL, Plan, has, is_time
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir.flat import FlatNode, FlatOp, FlatScan, Unrolled
 from archdsl.ir.graph import (
@@ -57,8 +57,8 @@ class Roles:
     """Values of which all places are kept where they are made, because several nodes read them: the axis."""
     full: dict[OpNode, tuple[int, ...]] = field(default_factory=dict)
     """Inputs of which a node reads all places, kept elsewhere."""
-    latent: set[OpNode] = field(default_factory=set)
-    """Attention that reads what its keys and values are linear maps of."""
+    latent: dict[OpNode, tuple[tuple[Value, ...], tuple[OpNode, ...]]] = field(default_factory=dict)
+    """Attention that reads what its keys and values are linear maps of: that, and the nodes between."""
     carries: set[Node] = field(default_factory=set)
     """Recurrences, which hand on states."""
     held: list[Value] = field(default_factory=list)
@@ -170,7 +170,8 @@ class Assigner:
 
     def role(self, node: Node, unrolled: Unrolled, found: Roles) -> Role:
         if isinstance(node, CheckNode):
-            return Role.FIRST
+            bounds = node.op == "<=" and is_time(node.left, self.plan.time)  # what is too short now may yet grow
+            return Role.FIRST if bounds or not self.speaks_of_time(node) else Role.NOTHING
         if isinstance(node, CallNode):
             inside = set(found.callees[node].role.values()) - {Role.NOTHING}
             inside.discard(Role.FIRST if found.callees[node].role and self.only_checks(found.callees[node]) else None)  # type: ignore[arg-type]
@@ -211,6 +212,9 @@ class Assigner:
             return Role.STEP
         return Role.FIRST if flat in self.in_before else Role.NOTHING
 
+    def speaks_of_time(self, node: CheckNode) -> bool:
+        return has(node.left, self.plan.time) or has(node.right, self.plan.time)
+
     def times(self, value: Value) -> int:
         """How many axes of time a value has."""
         return sum(has(d, self.plan.time) for d in value.shape)
@@ -227,8 +231,12 @@ class Assigner:
         if any(f in self.plan.carries for f in flats):
             found.carries.add(node)
         if isinstance(node, OpNode):
-            if any(f in self.plan.latents for f in flats):
-                found.latent.add(node)
+            if flats[-1] in self.plan.latents:
+                latent = self.plan.latents[flats[-1]]
+                names = {flat: v for v, flat in unrolled.values.items() if flat in latent.base}
+                if len(names) != len(latent.base):
+                    raise refuse(f"`{found.block.name}` reads keys that follow from what another block makes")
+                found.latent[node] = tuple(names[v] for v in latent.base), tuple(n.node for n in latent.chain)
             self.note_kept(node, flats, found)
         for flat in flats:
             for i, v in enumerate(flat.inputs):

@@ -248,6 +248,9 @@ class StepWriter(BlockWriter):
         if node in self.roles.carries:
             self._recurrence(node, graph)
             return
+        if node in self.roles.latent:
+            self._absorbed(node, graph)
+            return
         super()._op(self._with_kept(node), graph)
 
     def _with_kept(self, node: OpNode) -> OpNode:
@@ -272,6 +275,42 @@ class StepWriter(BlockWriter):
     def keeping(self, texts: Sequence[str], axis: int, rank: int) -> str:
         where = "" if axis == rank - 2 else f", axis={axis}"
         return f"state.keep({', '.join(texts)}{where})"
+
+    def _absorbed(self, node: OpNode, graph: Graph) -> None:
+        """Attention to what keys and values are linear maps of, place by place: what they make of the rows of an
+        identity matrix are the maps."""
+        known, scope = self.locals, StepScope(self, node)
+        base, chain = self.roles.latent[node]
+        names = [known.named(v) for v in base]
+        widths = [self.numbers.forward(v.shape[-1]) for v in base]
+        kept = [f"{n}.squeeze(1)" if v.rank == 4 else n for n, v in zip(names, base, strict=True)]
+        rows = known.own("rows")
+        together = kept[0] if len(kept) == 1 else f"torch.cat(({', '.join(kept)}), dim=-1)"
+        known.line(f"{rows} = state.keep({together})")
+        known.line("if state.first:  # the maps of keys and values: what is made of the rows of an identity matrix")
+        known.indent += 1
+        total = " + ".join(widths)
+        like = f"dtype={names[0]}.dtype, device={names[0]}.device"
+        parts = [known.own(f"{name}_rows" if len(base) > 1 else "identity") for name in names]
+        split = "" if len(base) == 1 else f".split(({', '.join(widths)}), dim=-1)"
+        known.line(f"{', '.join(parts)} = torch.eye({total}, {like})[None]{split}")
+        for value, part in zip(base, parts, strict=True):
+            known.bound[value] = f"{part}[:, None]" if value.rank == 4 else part
+        for step in chain:
+            super()._op(step, graph)
+        maps = [v for v in node.inputs[1:3] if isinstance(v, Value)]
+        held = [known.named(v) for v in maps]
+        known.line(f"state.hold({', '.join(held)})")
+        known.indent -= 1
+        known.line(f"{', '.join(held)} = state.held()")
+        for value, name in zip(base, names, strict=True):
+            known.bound[value] = name
+        for value in maps:
+            known.spend(value)
+        code, reads = scope.fill(node.op.torch_absorbed(node, scope, rows, held[0], held[1]))
+        self.result(node.outputs[0], code, reads, graph, node)
+        known.named(node.outputs[0])
+        known.disown()
 
     def _recurrence(self, node: OpNode, graph: Graph) -> None:
         """An op that begins where it ended."""
@@ -342,8 +381,9 @@ class StepWriter(BlockWriter):
 def pruned(graph: Graph, roles: Roles) -> Graph:
     """The graph without what no step needs."""
     nodes: list[Node] = []
+    between = {n for _, chain in roles.latent.values() for n in chain}
     for node in graph.nodes:
-        if isinstance(node, ParamNode | WeightNode | CheckNode) or roles.role[node] is not Role.NOTHING:
+        if isinstance(node, ParamNode | WeightNode) or node in between or roles.role[node] is not Role.NOTHING:
             inner = tuple(pruned(g, roles) for g in inner_graphs(node))
             if isinstance(node, LoopNode) and inner != node.bodies:
                 new: Node = replace(node, bodies=inner)

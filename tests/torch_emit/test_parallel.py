@@ -1,0 +1,261 @@
+"""The section `parallel`: what several processes compute together is what one computes."""
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+import pytest
+import torch
+from torch_emit import parallel_tools as tools
+
+import archdsl
+from archdsl.diagnostics import ArchError
+
+EXAMPLES = tools.EXAMPLES
+SMALL = {"layers": 2, "width": 32, "heads": 4}
+LLAMA: dict[str, Any] = {**SMALL, "kv_heads": 2, "hidden": 48, "context": 16}
+PLAN = {"steps": 6, "batch": 8, "time": 16, "warmup": 2, "rate": 1e-2, "clip": 0.5, "save_every": 3}
+
+# A gain for the channels of each head lies on every device and is used for other heads on each; so does a linear map.
+NORMED = """
+block layer(heads) {
+  attention: mha(heads: heads, qk_norm: rmsnorm, value_dim: 8, mask: causal)
+  ffn:       swiglu(hidden: 48)
+}
+
+model normed(layers = 2, heads = 4) {
+  vocab:   65
+  context: 16
+  width:   32
+  blocks:  layers * layer(heads: heads)
+  head:    lm
+}
+"""
+MIXTURE = """
+block layer(heads) {
+  attention: mha(heads: heads)
+  mask:      causal
+  ffn:       moe(experts: 4, top_k: 2, expert: swiglu(hidden: 24), shared: swiglu(hidden: 16))
+}
+
+model mixture(layers = 2, heads = 4) {
+  vocab:   256
+  context: 16
+  width:   32
+  blocks:  layers * layer(heads: heads)
+  norm:    rmsnorm
+  head:    lm
+}
+"""
+LATENT = {
+    "dense_layers": 1,
+    "sparse_layers": 1,
+    "width": 32,
+    "heads": 4,
+    "q_rank": 12,
+    "kv_rank": 8,
+    "nope_dim": 6,
+    "rope_dim": 4,
+    "v_dim": 8,
+    "hidden": 48,
+    "experts": 8,
+    "top_k": 2,
+    "expert_hidden": 16,
+    "groups": 2,
+    "top_groups": 1,
+    "vocab": 64,
+    "context": 16,
+}
+WORDS = {"vocab": 64, "context": 16}
+# Each with what is special about it: the axes that it is spread over, and its sizes.
+MODELS: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
+    "biases, a tied table": ("gpt2", {**SMALL, **WORDS}, {"tp": 2}),
+    "keys that all heads share": ("palm_8b", {**SMALL, **WORDS, "head_dim": 8}, {"tp": 2}),
+    "latent keys, and experts": ("deepseek_v3", LATENT, {"tp": 2}),
+    "experts of latent attention": ("deepseek_v3", LATENT, {"ep": 2}),
+    "a bias of each head's own": ("bloom_560m", {**SMALL, **WORDS}, {"tp": 2}),
+    "two stacks, and learned biases": ("t5_small", {**SMALL, **WORDS, "head_dim": 8, "hidden": 48}, {"tp": 2}),
+    "two heads on the last layer": ("bert_base", {**SMALL, **WORDS}, {"tp": 2}),
+    "gains within heads": (NORMED, {}, {"tp": 2}),
+}
+
+
+def emitted(folder: Path, name: str, spec: str, sizes: dict[str, Any]) -> Path:
+    """A file with the section; the name of a spec, or its text."""
+    given = {"text": spec} if "\n" in spec else {"spec": spec}
+    path = folder / f"{name}.py"
+    path.write_text(archdsl.torch_source(**given, set=sizes, sections=["parallel"]), encoding="utf-8")
+    return path
+
+
+def alone(path: Path, given: dict[str, torch.Tensor]) -> dict[str, list[float]]:
+    """The gradients of one process, without anything parallel."""
+    torch.manual_seed(0)
+    model = tools.trainer().model_class(tools.load(path))().eval()
+    tools.loss_of(tools.call(model, given)).backward()
+    return tools.told({name: weight.grad for name, weight in model.named_parameters()})
+
+
+def inputs(path: Path) -> dict[str, torch.Tensor]:
+    """Something for each input: words, which segment, which are real."""
+    model = tools.trainer().model_class(tools.load(path))
+    torch.manual_seed(1)
+    found = {}
+    for name in inspect.signature(model.forward).parameters:
+        if name == "padding":
+            found[name] = torch.arange(8)[None] < torch.tensor([8, 5, 8, 6])[:, None]
+        elif name not in ("self", "losses"):
+            found[name] = torch.randint(2 if name == "segments" else 60, (4, 8))
+    return found
+
+
+@pytest.mark.slow
+def test_gradients_are_those_of_one_process(tmp_path: Path) -> None:
+    jobs, expected = [], []
+    for i, (spec, sizes, layout) in enumerate(MODELS.values()):
+        path = emitted(tmp_path, f"model_{i}", spec, sizes)
+        given = inputs(path)
+        torch.save(given, tmp_path / f"inputs_{i}.pt")
+        jobs.append({"model": str(path), "layout": layout, "inputs": str(tmp_path / f"inputs_{i}.pt")})
+        expected.append(alone(path, given))
+    for name, found, wanted in zip(MODELS, tools.results(2, tmp_path, jobs), expected, strict=True):
+        assert found.keys() == wanted.keys(), (name, found)
+        for weight, numbers in wanted.items():
+            assert found[weight] == pytest.approx(numbers, rel=1e-3, abs=1e-4), (name, weight)
+
+
+def losses(path: Path, plan: dict[str, Any]) -> list[float]:
+    """The curve of one process, without anything parallel."""
+    train = tools.trainer()
+    torch.manual_seed(0)
+    model = train.model_class(tools.load(path))()
+    return [loss for _, loss in train.train(model, train.synthetic(4096), train.Plan(**plan))]
+
+
+@pytest.mark.slow
+def test_curves_are_those_of_one_process(tmp_path: Path) -> None:
+    llama = emitted(tmp_path, "llama", str(EXAMPLES / "tiny_llama.arch"), LLAMA)
+    mixture = emitted(tmp_path, "mixture", MIXTURE, {})
+    run = str(tmp_path / "run")
+
+    def jobs(path: Path, *layouts: dict[str, int], **more: Any) -> list[dict[str, Any]]:
+        return [{"model": str(path), "plan": PLAN, "layout": layout, **more} for layout in layouts]
+
+    of_llama, of_mixture = losses(llama, PLAN), losses(mixture, PLAN)
+    two = [
+        *jobs(llama, {}, {"tp": 2}, {"pp": 2, "micro_batches": 4}),
+        *jobs(mixture, {"ep": 2}),
+        *jobs(llama, {"pp": 2, "micro_batches": 2}, checkpoint=run, stop=4),
+    ]
+    four = [
+        *jobs(llama, {"tp": 2}, checkpoint=run),
+        *jobs(llama, {"tp": 2, "pp": 2, "micro_batches": 2}),
+        *jobs(mixture, {"ep": 2}, {"ep": 2, "tp": 2}),
+        *jobs(llama, {"tp": 4}, {"pp": 4, "micro_batches": 4}),
+    ]
+    found = tools.results(2, tmp_path, two)
+    for curve, wanted in zip(found, [of_llama] * 3 + [of_mixture] + [of_llama[:4]], strict=True):
+        assert list(curve.values()) == pytest.approx(wanted, abs=1e-4)
+    # Stopped at step 4, a pipeline of two left the checkpoint of step 3: four processes of another mesh go on from it.
+    resumed, *others, heads, layers = tools.results(4, tmp_path, four)
+    assert list(resumed) == ["3", "4", "5"]
+    assert list(resumed.values()) == pytest.approx(of_llama[3:], abs=1e-4)
+    for curve, wanted in zip(others, [of_llama, of_mixture, of_mixture], strict=True):
+        assert list(curve.values()) == pytest.approx(wanted, abs=1e-4)
+    assert heads == "blocks.0.attention: 4 devices cannot share 2 heads equally"
+    assert layers == "4 stages need as many layers and micro-batches: 2 and 4"
+
+
+def launched(world: int, arguments: list[str], folder: Path) -> list[subprocess.Popen[bytes]]:
+    """The processes of `examples/train.py`, as torchrun starts them."""
+    port = tools.free_port()
+    found = []
+    for rank in range(world):
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+        environment = os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        command = [sys.executable, str(EXAMPLES / "train.py"), *arguments]
+        with (folder / f"said_{rank}.txt").open("wb") as said:
+            found.append(subprocess.Popen(command, env=environment, stdout=said, stderr=said))
+    return found
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(tmp_path: Path) -> None:
+    spec = tmp_path / "small.arch"
+    text = (EXAMPLES / "tiny_llama.arch").read_text(encoding="utf-8")
+    small = "layers = 2, width = 32, heads = 4, kv_heads = 2, hidden = 48"
+    spec.write_text(text.replace("layers = 4, width = 128, heads = 4, kv_heads = 2, hidden = 384", small))
+    run = tmp_path / "run"
+    sized = ["--steps", "400", "--batch", "4", "--time", "16", "--save-every", "2", "--device", "cpu"]
+    processes = launched(2, [str(spec), *sized, "--checkpoint", str(run)], tmp_path)
+    try:
+        end = time.monotonic() + 60
+        while not sorted(run.glob("step-*")) and time.monotonic() < end:
+            assert all(p.poll() is None for p in processes), (tmp_path / "said_0.txt").read_text()
+            time.sleep(0.02)
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    # Whatever it was doing when it was killed: one process finds a whole checkpoint, and goes on from it.
+    step = int(sorted(run.glob("step-*"))[-1].name.removeprefix("step-"))
+    assert 0 < step < 396
+    weights = tmp_path / "weights.safetensors"
+    sized[1] = str(step + 3)
+    for process in launched(1, [str(spec), *sized, "--checkpoint", str(run), "-o", str(weights)], tmp_path):
+        assert process.wait() == 0, (tmp_path / "said_0.txt").read_text()
+    assert [p.name for p in run.iterdir()] == [f"step-{step + 3:08}"]
+    assert weights.exists()
+
+    train = tools.trainer()
+    plan = train.Plan(steps=step + 3, batch=4, time=16, save_every=2)
+    torch.manual_seed(plan.seed)
+    model = train.model_class(train.load_module(spec))()
+    list(train.train(model, train.synthetic(1 << 16, plan.seed), plan))
+    from safetensors.torch import load_file
+
+    kept = load_file(weights)
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(kept[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_a_model_without_layers_is_refused() -> None:
+    with pytest.raises(ArchError, match="has no list of layers") as caught:
+        archdsl.torch_source("seq2seq_attention", sections=["parallel"])
+    assert caught.value.diagnostics[0].code == "E0530"
+
+
+def test_sections_that_do_not_go_together() -> None:
+    with pytest.raises(ArchError, match="do not stand in one file") as caught:
+        archdsl.torch_source("gpt2", sections=["parallel", "loss"])
+    assert caught.value.diagnostics[0].code == "E0531"
+
+
+# --- what is written --------------------------------------------------------------------------------------------------
+
+
+def test_plain_use_of_the_file(tmp_path: Path) -> None:
+    """One process that never calls `parallelize` has the plain model."""
+    path = emitted(tmp_path, "llama", str(EXAMPLES / "tiny_llama.arch"), LLAMA)
+    torch.manual_seed(0)
+    here = tools.trainer().model_class(tools.load(path))()
+    torch.manual_seed(0)
+    plain = archdsl.to_torch(EXAMPLES / "tiny_llama.arch", set=LLAMA)
+    tokens = torch.randint(256, (2, 16))
+    assert torch.equal(here(tokens), plain(tokens))
+    assert json.dumps(sorted(here.state_dict())) == json.dumps(sorted(plain.state_dict()))
+
+
+def test_pipeline_only_where_there_is_one_stack() -> None:
+    assert "def pipeline" in archdsl.torch_source("deepseek_v3", sections=["parallel"])
+    assert "def pipeline" not in archdsl.torch_source("t5_small", sections=["parallel"])
