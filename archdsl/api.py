@@ -247,14 +247,17 @@ def _settled(declared: Mapping[str, ast.Model | ast.Variant]) -> list[str]:
     """The models that can be checked: one that must be given a number is checked as each of its variants."""
     from archdsl.syntax import ast
 
-    open_ = {n for n, d in declared.items() if isinstance(d, ast.Model) and any(not h.default for h in d.header.hypers or ())}
-    bases = set()
+    based_on = set()
     for d in declared.values():
         call = d.value if isinstance(d, ast.Variant) else None
         function = call.function if isinstance(call, ast.Call) else call
         if isinstance(function, ast.Name):
-            bases.add(function.id)
-    return [n for n in declared if n not in open_ & bases]
+            based_on.add(function.id)
+
+    def is_open(d: ast.Model | ast.Variant) -> bool:
+        return isinstance(d, ast.Model) and any(h.default is None for h in d.header.hypers or ())
+
+    return [n for n, d in declared.items() if n not in based_on or not is_open(d)]
 
 
 def estimate(

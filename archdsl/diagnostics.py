@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from archdsl.source import Span
 
-
 LONGEST = 1_000
 """Characters of a message."""
 
@@ -168,7 +167,7 @@ KNOWN_AS = {
 
 
 def did_you_mean(name: str, candidates: Iterable[str], preferred: Iterable[str] = ()) -> str:
-    """A help line that offers the nearest of the candidates, or nothing. Those `preferred` win where two are as near."""
+    """A help line that offers the nearest of the candidates, or nothing; of two as near, one that is preferred."""
     near = nearest(name, candidates, preferred)
     return f"did you mean `{near}`?" if near else ""
 
@@ -192,9 +191,7 @@ def nearest(name: str, candidates: Iterable[str], preferred: Iterable[str] = ())
     found = [(d, c) for c in names if (d := _distance(plain, _plain(c), slips)) <= slips and d < len(_plain(c))]
     # Of two as near the one with the same letters in another order, then one with the same beginning.
     order = {c: i for i, c in enumerate(names)}
-    found.sort(
-        key=lambda f: (f[0], sorted(_plain(f[1])) != sorted(plain), f[1][:1] != name[:1], order[f[1]])
-    )
+    found.sort(key=lambda f: (f[0], sorted(_plain(f[1])) != sorted(plain), f[1][:1] != name[:1], order[f[1]]))
     if found:
         return found[0][1]
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)

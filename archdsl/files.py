@@ -13,7 +13,7 @@ from pathlib import Path
 @contextlib.contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
     """A fresh file beside `path` to write to; it takes that name when the block ends well, and vanishes when it does
-    not.
+    not. What a process left there that was killed is taken away first.
 
     What is no plain file (a device, a pipe) is handed out as it is; a link keeps pointing where it did. Raises
     OSError."""
@@ -29,8 +29,10 @@ def written_beside(path: Path) -> Iterator[Path]:
         return
     if mode is not None and not os.access(target, os.W_OK):
         raise PermissionError(13, "Permission denied", str(path))
+    prefix = f".{target.name[:50]}."
+    _sweep(target.parent, prefix)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
+        handle, name = tempfile.mkstemp(prefix=f"{prefix}{os.getpid()}.", suffix=BESIDE, dir=target.parent)
     except OSError as problem:  # say it of the file that was asked for
         raise type(problem)(problem.errno, problem.strerror, str(path)) from None
     os.close(handle)
@@ -43,6 +45,35 @@ def written_beside(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
+
+
+BESIDE = ".part"
+"""How the name of a file ends that is not complete yet: `.name.PROCESS.….part`."""
+
+
+def _sweep(folder: Path, prefix: str) -> None:
+    """Take away files that were never completed, of processes that are no more."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name
+            if name.startswith(prefix) and name.endswith(BESIDE) and entry.is_file(follow_symlinks=False):
+                process = name.removeprefix(prefix).partition(".")[0]
+                if process.isdecimal() and not _runs(int(process)):
+                    with contextlib.suppress(OSError):
+                        os.unlink(entry.path)
+
+
+def _runs(process: int) -> bool:
+    """Whether there is a process of that number, whoever's it is."""
+    if os.name != "posix":  # elsewhere a signal cannot ask
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

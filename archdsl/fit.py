@@ -1,4 +1,4 @@
-"""The largest model of a spec within a budget of parameters.
+"""The largest model of a spec within a budget of parameters or of memory, or the largest batch of a model in memory.
 
 One or two hyper-parameters are varied, in multiples that run fast: `width`, `hidden` and whatever ends with `_hidden`
 by 128, all others by 1, unless the caller says otherwise. Where the width is varied, what belongs to it follows, unless
@@ -11,6 +11,10 @@ the loss of a transformer of a given size moves by a few percent at most (Kaplan
 5). Each width gets as many layers as fit. Of those models that are within `slack` of the largest one, the one whose
 aspect ratio is nearest to the spec's is taken. Every count is exact, and the same question has the same answer.
 
+Memory is that of a training step or, for decoding, that of weights and of what a decoder keeps. Instead of sizes of
+the model, `batch` and `seq` can be varied then: sequences become as long as the context and the memory allow, in
+multiples of 128, and then as many as fit.
+
 It is assumed that a model grows with what is varied. Settings at which the spec is wrong are passed over.
 """
 
@@ -18,16 +22,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
+from archdsl.analyses.decode import planned
 from archdsl.analyses.params import Params, ParamsReport, estimate
 from archdsl.api import Settings, Spec, find_spec, load_found
 from archdsl.diagnostics import ArchError, did_you_mean, error
 from archdsl.sweep import hopeless
+
+if TYPE_CHECKING:
+    from archdsl.analyses.activations import Backend, Recompute
+    from archdsl.analyses.memory import Dtype, Optimizer
+    from archdsl.ir.graph import Model
 
 MULTIPLE = 128
 """What widths and hidden sizes are multiples of: a tile of a matrix unit is filled."""
@@ -39,8 +49,9 @@ ALL_WRONG = 300
 _FARTHEST = 2**40
 _PLENTY = 4096
 
-Counts = tuple[int, int]
 Values = dict[str, int]
+RUN = ("batch", "seq")
+"""What can be varied of a run, not of the model."""
 
 
 class Neighbour(BaseModel):
@@ -50,33 +61,61 @@ class Neighbour(BaseModel):
     value: int
     parameters: int | None
     active: int | None
-    verdict: Literal["over parameters", "over active", "impossible", "aspect", "fits"]
+    memory: int | None
+    """Bytes; None where no budget is of memory."""
+    verdict: Literal["over parameters", "over active", "over memory", "impossible", "aspect", "fits"]
     """`aspect`: it would be too wide or too deep. `fits`: it is within the slack, and no nearer to the spec's
     aspect."""
 
 
+class FitMemory(BaseModel):
+    """What the model that was found needs of memory, and how that was asked for."""
+
+    dtype: str
+    optimizer: str | None
+    """None for decoding."""
+    master_weights: bool
+    recompute: str | None
+    """What the backward pass computes again; None for decoding."""
+    backend: str | None
+    """Whose kernels run; None for decoding."""
+    decode: bool
+    batch: int
+    seq: int
+    bytes: int
+    """Of training, the most that is in memory at once."""
+    peak_at: str | None
+    """In which stretch of the step that is: `backward blocks.3`; None for decoding."""
+    terms: dict[str, int]
+    """What is kept: `weights`, `gradients`, `activations`, … Of training not all of it at once, and beside it there are
+    temporaries."""
+    term: str
+    """The largest of them, which binds."""
+
+
 class FitReport(BaseModel):
-    """What `archdsl fit` prints. `aspect` and the spec's own are None where one size is varied."""
+    """What `archdsl fit` prints. `aspect` and the spec's own are None where no two sizes of the model are varied."""
 
     model: str
     source: str
     budget: dict[str, int]
-    """By `parameters` and `active`, what may be used."""
+    """By `parameters`, `active` and `memory` (bytes), what may be used."""
     varied: dict[str, int]
     followed: dict[str, int]
     """What was set because the width was."""
     set: list[str]
-    """The arguments that make this model: `--set`, `layers=24`, …"""
+    """The arguments that make this model: `--set`, `layers=24`, …; and the run: `--batch`, `8`."""
     parameters: int
     non_embedding: int
     active: int
     used: float
     """What part of the binding budget is used."""
     binding: str
-    """The budget that is nearest to its end: `parameters` or `active`."""
+    """The budget that is nearest to its end: `parameters`, `active` or `memory`."""
     term: str
     """What holds most of the parameters: `layers`, `embeddings` or `output projection`."""
     term_share: float
+    memory: FitMemory | None
     aspect_of: str | None
     """`width / layers`."""
     aspect: float | None
@@ -87,6 +126,22 @@ class FitReport(BaseModel):
     """How many models were counted."""
 
 
+@dataclass(frozen=True)
+class Run:
+    """What memory is needed for: a step of training, or of decoding `seq` places that are kept."""
+
+    batch: int = 1
+    seq: int | None = None
+    """2,048 or the context, if less, where it is None."""
+    dtype: Dtype = "float32"
+    optimizer: Optimizer = "adamw"
+    master_weights: bool = False
+    recompute: Recompute = "none"
+    backend: Backend = "cpu-eager"
+    """Whose kernels a step of training runs, see `archdsl.analyses.activations`."""
+    decode: bool = False
+
+
 def fit(
     spec: str | Path | None = None,
     *,
@@ -95,6 +150,8 @@ def fit(
     vary: Sequence[str],
     params: int | None = None,
     active: int | None = None,
+    memory: int | None = None,
+    run: Run | None = None,
     multiple: Mapping[str, int] | None = None,
     aspect: tuple[float, float] | None = None,
     slack: float = SLACK,
@@ -102,21 +159,33 @@ def fit(
     allow_noncausal: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> FitReport:
-    """The largest model within `params` parameters, of which a token meets `active` at most; at least one is given.
+    """The largest model within `params` parameters, of which a token meets `active` at most, and within `memory` bytes
+    in a run like `run`; at least one of the three is given.
 
-    `vary` names one or two hyper-parameters, `set` gives others a value (and keeps them from following the width),
-    `multiple` says what a size must be a multiple of, and `aspect` within what the ratio of the two sizes must lie. Of
-    models that are smaller than the largest by at most the part `slack`, the one with the spec's aspect ratio is taken.
-    Raises ArchError: E0505 for what cannot be varied and where nothing fits, and whatever is wrong with the spec as it
-    stands."""
+    `vary` names one or two hyper-parameters, or `batch`, `seq` or both; `set` gives others a value (and keeps them from
+    following the width), `multiple` says what a size must be a multiple of, and `aspect` within what the ratio of the
+    two sizes must lie. Of models that are smaller than the largest by at most the part `slack`, the one with the spec's
+    aspect ratio is taken. Raises ArchError: E0505 for what cannot be varied and where nothing fits, E0504 where a model
+    is to be decoded that cannot be, and whatever is wrong with the spec as it stands."""
     found = find_spec(spec, text=text, model=model)
     given = dict(set or {})
-    report = estimate(load_found(found, given, allow_noncausal))
-    budget = {k: v for k, v in (("parameters", params), ("active", active)) if v is not None}
+    model_ = load_found(found, given, allow_noncausal)
+    report = estimate(model_)
+    told = (("parameters", params), ("active", active), ("memory", memory))
+    budget = {k: v for k, v in told if v is not None}
     sizes = _demand(report, vary, budget, given, multiple or {}, aspect)
-    search = _Search(found, given, allow_noncausal, report, sizes, budget, dict(multiple or {}))
-    ratio = _Ratio.of(sizes, aspect) if len(vary) == 2 else None
-    chosen = _one(search) if ratio is None else _two(search, ratio, slack, progress)
+    asked = run or Run()
+    if memory is not None and asked.decode:
+        planned(model_)
+    search = _Search(found, given, allow_noncausal, report, sizes, budget, dict(multiple or {}), asked, model_)
+    ratio = None
+    if search.of_run:
+        chosen = _batches(search)
+    elif len(vary) == 1:
+        chosen = _one(search)
+    else:
+        ratio = _Ratio.of(sizes, aspect)
+        chosen = _two(search, ratio, slack, progress)
     return _report(search, chosen, ratio, report)
 
 
@@ -130,7 +199,7 @@ def _demand(
 ) -> Values:
     """What is varied, with the spec's own values. Raises E0505 for a question that has no answer."""
     if not budget or min(budget.values()) < 1:
-        raise error("E0505", "a fit needs a budget", help="give parameters, or those active for each token")
+        raise error("E0505", "a fit needs a budget", help="give parameters, those active for each token, or memory")
     if not 1 <= len(vary) <= 2 or len({*vary}) < len(vary):
         raise error(
             "E0505",
@@ -138,6 +207,20 @@ def _demand(
             help="`heads` and `hidden` follow `width` by themselves; give others a value by `--set`",
         )
     whole = {k: v for k, v in report.config.items() if isinstance(v, int) and v > 0}
+    running = [name for name in vary if name in RUN and name not in whole]
+    if running and "memory" not in budget:
+        raise error("E0505", f"only memory depends on `{running[0]}`", help="give a budget of it: --memory 80GiB")
+    if running and len(running) < len(vary):
+        other = next(name for name in vary if name not in running)
+        raise error(
+            "E0505",
+            f"`{running[0]}` is of a run and `{other}` of the model: a fit varies either",
+            help=f"give the run a value, `--{running[0]} 8`, and vary `{other}` alone",
+        )
+    if running and aspect is not None:
+        raise error("E0505", "an aspect ratio is one of two sizes of the model", help="--vary layers,width")
+    if running:
+        whole = {**dict.fromkeys(RUN, 1), **whole}
     for name in (*vary, *multiple):
         if name not in whole:
             help_ = did_you_mean(name, whole) or f"`{report.model}` has {', '.join(f'`{n}`' for n in whole)}"
@@ -186,6 +269,24 @@ class _Ratio:
         return abs(math.log(values[self.over] / values[self.under] / self.own))
 
 
+@dataclass(frozen=True)
+class _Counted:
+    """One model: what it holds and, where memory is asked for, what that is made of."""
+
+    params: Params
+    memory: MemoryNeed | None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """By budget, what is used of it."""
+        p = self.params
+        return {
+            "parameters": p.total,
+            "active": p.active,
+            **({} if self.memory is None else {"memory": self.memory.bytes}),
+        }
+
+
 @dataclass
 class _Search:
     """Counts of a spec's models, each once."""
@@ -197,17 +298,37 @@ class _Search:
     sizes: Values
     budget: dict[str, int]
     multiple: dict[str, int]
-    memo: dict[tuple[int, ...], Params | None] = field(default_factory=dict)
+    run: Run
+    model: Model
+    """As the spec has it, with what was set."""
+    memo: dict[tuple[int, ...], _Counted | None] = field(default_factory=dict)
     trouble: ArchError | None = None
     """What was wrong with the first impossible model."""
 
     def step(self, name: str) -> int:
         """What `name` is a multiple of. A width also leaves each head its size."""
+        if name == "seq" and self.of_run:
+            return self.multiple.get(name, min(MULTIPLE, self.context or MULTIPLE))
         step = _step(name, self.multiple)
         heads = self.report.config.get("heads")
         if name == "width" and "heads" in self.followers and isinstance(heads, int):
             step = math.lcm(step, self.sizes["width"] // math.gcd(self.sizes["width"], heads))
         return step
+
+    @property
+    def of_run(self) -> bool:
+        """Whether batch or length are varied, and the model is not."""
+        return all(name in RUN and name not in self.report.config for name in self.sizes)
+
+    @property
+    def context(self) -> int | None:
+        value = self.model.context.value if self.model.context is not None else None
+        return value if isinstance(value, int) else None
+
+    def run_at(self, values: Values) -> Run:
+        if not self.of_run:
+            return self.run
+        return replace(self.run, batch=values.get("batch", self.run.batch), seq=values.get("seq", self.run.seq))
 
     @property
     def followers(self) -> list[str]:
@@ -236,15 +357,18 @@ class _Search:
                 found[name] = min(divisors, key=lambda n: (abs(math.log(heads / n / groups)), -n))
         return found
 
-    def params(self, values: Values) -> Params | None:
-        """What a model holds; None where the spec is wrong at these sizes."""
+    def count(self, values: Values) -> _Counted | None:
+        """What a model holds and needs; None where the spec is wrong at these sizes."""
         key = tuple(values[name] for name in self.sizes)
         if key not in self.memo:
             try:
-                loaded = load_found(self.found, {**self.given, **values, **self.follow(values)}, self.allow_noncausal)
-                self.memo[key] = estimate(loaded).params
+                settings = {**self.given, **values, **self.follow(values)}
+                model = self.model if self.of_run else load_found(self.found, settings, self.allow_noncausal)
+                params = self.report.params if self.of_run else estimate(model).params
+                need = memory_need(model, self.run_at(values)) if "memory" in self.budget else None
+                self.memo[key] = _Counted(params, need)
             except ArchError as problem:
-                if any(hopeless(d.code) for d in problem.diagnostics):
+                if any(hopeless(d.code) or d.code in ("E0504", "E0512") for d in problem.diagnostics):
                     raise
                 self.trouble = self.trouble or problem
                 self.memo[key] = None
@@ -252,24 +376,24 @@ class _Search:
 
     def used(self, values: Values) -> float | None:
         """What part of the nearest budget a model uses; more than 1 where it does not fit."""
-        p = self.params(values)
+        p = self.count(values)
         if p is None:
             return None
-        return max(n / self.budget[name] for name, n in _counts(p).items() if name in self.budget)
+        return max(n / self.budget[name] for name, n in p.counts.items() if name in self.budget)
 
     # --- along one size ---
 
     def below(self, at: Callable[[int], Values], last: int, first: int) -> tuple[int | None, bool]:
         """The largest possible step from `first` to `last`, and whether all of them were tried."""
         for i in range(last, max(first, last - TRIES + 1) - 1, -1):
-            if self.params(at(i)) is not None:
+            if self.count(at(i)) is not None:
                 return i, True
         return None, last - TRIES + 1 <= first
 
     def largest(self, at: Callable[[int], Values], first: int, last: int | None) -> tuple[int | None, int | None]:
         """The largest step that fits, and the smallest one that is possible; None where there is none."""
         ends = range(first, first + TRIES if last is None else min(last, first + TRIES - 1) + 1)
-        smallest = next((i for i in ends if self.params(at(i)) is not None), None)
+        smallest = next((i for i in ends if self.count(at(i)) is not None), None)
         if smallest is None or (self.used(at(smallest)) or 0.0) > 1:
             return None, smallest
         best = smallest
@@ -317,10 +441,6 @@ class _Search:
         return min(max(middle, floor + 1), too_far - 1)
 
 
-def _counts(p: Params) -> dict[str, int]:
-    return {"parameters": p.total, "active": p.active}
-
-
 # --- the searches -----------------------------------------------------------------------------------------------------
 
 
@@ -338,6 +458,27 @@ def _one(search: _Search) -> Values:
     if best != smallest and search.used(at(best)) == search.used(at(smallest or 1)):
         raise _unbounded(search)
     return at(best)
+
+
+def _batches(search: _Search) -> Values:
+    """The longest sequences that fit, then as many of them as fit."""
+    least = {name: search.step(name) for name in search.sizes}
+    found = dict(least)
+    for name in ("seq", "batch"):
+        if name in search.sizes:
+            step = least[name]
+            last = search.context // step if name == "seq" and search.context is not None else None
+
+            def at(i: int, name: str = name, step: int = step) -> Values:
+                return {**found, name: i * step}
+
+            best, smallest = search.largest(at, 1, last)
+            if best is None:
+                raise _nothing(search, None if smallest is None else at(smallest))
+            if last is None and best != smallest and search.used(at(best)) == search.used(at(smallest or 1)):
+                raise _unbounded(search)
+            found[name] = best * step
+    return found
 
 
 def _two(search: _Search, ratio: _Ratio, slack: float, progress: Callable[[int, int], None] | None) -> Values:
@@ -393,12 +534,12 @@ def _two(search: _Search, ratio: _Ratio, slack: float, progress: Callable[[int, 
             progress(min(i - max(low, 1), likely), likely)
     if not found:
         raise _nothing(search, smallest)
-    size = next(iter(search.budget))
+    size = next((name for name in search.budget if name != "memory"), "parameters")
 
     def count(values: Values) -> int:
-        p = search.params(values)
+        p = search.count(values)
         assert p is not None
-        return _counts(p)[size]
+        return p.counts[size]
 
     enough = (1 - slack) * max(count(v) for v in found)
     return min((v for v in found if count(v) >= enough), key=lambda v: (ratio.distance(v), -count(v), v[ratio.over]))
@@ -408,7 +549,8 @@ def _unbounded(search: _Search) -> ArchError:
     if not any(search.memo.values()):
         return _nothing(search, None)
     names = " and ".join(f"`{n}`" for n in search.sizes)
-    said = f"the count of `{search.report.model}` does not grow with {names}"
+    what = "memory" if search.of_run else "count"
+    said = f"the {what} of `{search.report.model}` does not grow with {names}"
     return error("E0505", said, help="vary something else")
 
 
@@ -423,34 +565,43 @@ def _nothing(search: _Search, smallest: Values | None) -> ArchError:
             f"no size of {' and '.join(f'`{n}`' for n in search.sizes)} makes a model: {first}",
             help=f"give other multiples, now {steps}" if steps else "`--set` gives what depends on it a value",
         )
-    p = search.params(smallest)
+    p = search.count(smallest)
     assert p is not None
     sizes = ", ".join(f"{k} = {v:,}" for k, v in smallest.items())
-    counts = {name: n for name, n in _counts(p).items() if name in search.budget}
-    holds = " and ".join(f"{n:,} parameters{' active' * (name == 'active')}" for name, n in counts.items())
+    counts = {name: n for name, n in p.counts.items() if name in search.budget}
+    units = {"parameters": "parameters", "active": "parameters active", "memory": "bytes of memory"}
+    holds = " and ".join(f"{n:,} {units[name]}" for name, n in counts.items())
+    smallest_ = "run" if search.of_run else "model"
+    if p.memory is not None and p.memory.bytes > search.budget["memory"]:
+        holds += f", {p.memory.terms[p.memory.term]:,} of them for {p.memory.term}"
     return error(
         "E0505",
-        f"nothing fits: the smallest model, {sizes}, has {holds}",
+        f"nothing fits: the smallest {smallest_}, {sizes}, has {holds}",
         help=f"a larger budget, or smaller multiples than {steps}" if steps else "a larger budget",
     )
 
 
 def _report(search: _Search, chosen: Values, ratio: _Ratio | None, report: ParamsReport) -> FitReport:
-    p = search.params(chosen)
-    assert p is not None
+    counted = search.count(chosen)
+    assert counted is not None
+    p = counted.params
     followed = search.follow(chosen)
-    shares = {name: _counts(p)[name] / most for name, most in search.budget.items()}
+    shares = {name: counted.counts[name] / most for name, most in search.budget.items()}
     binding = max(shares, key=lambda name: shares[name])
     terms = {"layers": p.non_embedding, "embeddings": p.embedding, "output projection": p.output_projection}
     term = max(terms, key=lambda name: terms[name])
-    told = {**{k: _text(v) for k, v in search.given.items()}, **chosen, **followed}
+    sizes = {} if search.of_run else {**chosen, **followed}
+    told = {**{k: _text(v) for k, v in search.given.items()}, **sizes}
+    arguments = [part for name, value in told.items() for part in ("--set", f"{name}={value}")]
+    if search.of_run:
+        arguments += [part for name, value in chosen.items() for part in (f"--{name}", str(value))]
     return FitReport(
         model=report.model,
         source=report.source,
         budget=search.budget,
         varied=chosen,
         followed=followed,
-        set=[part for name, value in told.items() for part in ("--set", f"{name}={value}")],
+        set=arguments,
         parameters=p.total,
         non_embedding=p.non_embedding,
         active=p.active,
@@ -458,6 +609,7 @@ def _report(search: _Search, chosen: Values, ratio: _Ratio | None, report: Param
         binding=binding,
         term=term,
         term_share=terms[term] / p.total if p.total else 0.0,
+        memory=_memory(search.run_at(chosen), counted.memory),
         aspect_of=f"{ratio.over} / {ratio.under}" if ratio is not None else None,
         aspect=chosen[ratio.over] / chosen[ratio.under] if ratio is not None else None,
         spec_aspect=ratio.own if ratio is not None else None,
@@ -467,26 +619,99 @@ def _report(search: _Search, chosen: Values, ratio: _Ratio | None, report: Param
     )
 
 
+def _memory(run: Run, need: MemoryNeed | None) -> FitMemory | None:
+    if need is None:
+        return None
+    return FitMemory(
+        dtype=run.dtype,
+        optimizer=None if run.decode else run.optimizer,
+        master_weights=run.master_weights and not run.decode,
+        recompute=None if run.decode else run.recompute,
+        backend=None if run.decode else run.backend,
+        decode=run.decode,
+        batch=run.batch,
+        seq=need.seq,
+        bytes=need.bytes,
+        peak_at=need.peak_at,
+        terms=need.terms,
+        term=need.term,
+    )
+
+
 def _text(value: str | int | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _neighbour(search: _Search, chosen: Values, name: str, ratio: _Ratio | None) -> Neighbour:
     values = {**chosen, name: chosen[name] + search.step(name)}
-    p = search.params(values)
-    verdict: Literal["over parameters", "over active", "impossible", "aspect", "fits"] = "fits"
+    p = search.count(values)
+    verdict: Literal["over parameters", "over active", "over memory", "impossible", "aspect", "fits"] = "fits"
+    counts = {} if p is None else p.counts
+    over = {k: counts.get(k, 0) > most for k, most in search.budget.items()}
     if p is None:
         verdict = "impossible"
-    elif p.total > search.budget.get("parameters", p.total):
+    elif over.get("parameters"):
         verdict = "over parameters"
-    elif p.active > search.budget.get("active", p.active):
+    elif over.get("active"):
         verdict = "over active"
+    elif over.get("memory"):
+        verdict = "over memory"
     elif ratio is not None and not ratio.holds(values):
         verdict = "aspect"
     return Neighbour(
         name=name,
         value=values[name],
-        parameters=None if p is None else p.total,
-        active=None if p is None else p.active,
+        parameters=counts.get("parameters"),
+        active=counts.get("active"),
+        memory=counts.get("memory"),
         verdict=verdict,
     )
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """Bytes that a run needs: of training the most at once, and what is kept."""
+
+    seq: int
+    bytes: int
+    terms: dict[str, int]
+    peak_at: str | None = None
+
+    @property
+    def term(self) -> str:
+        """The largest of them."""
+        return max(self.terms, key=lambda name: self.terms[name])
+
+
+def memory_need(model: Model, run: Run) -> MemoryNeed:
+    """What a step of a model needs of memory.
+
+    Raises ArchError: E0503 where the model has no sizes at this batch and length, E0504 where it is to be decoded and
+    cannot be taken step by step, E0512 where what its emitted code saves is not known."""
+    from archdsl.analyses.memory import estimate as count
+
+    m = count(
+        model,
+        batch=run.batch,
+        seq=run.seq,
+        dtype=run.dtype,
+        optimizer=run.optimizer,
+        master_weights=run.master_weights,
+        backend=None if run.decode else run.backend,
+        recompute=run.recompute,
+    )
+    terms = {"weights": m.weights, "buffers": m.buffers}
+    if run.decode:
+        if m.decode_state is None:
+            raise error("E0504", m.no_decode_state or "nothing to decode")
+        terms["decode state"] = m.decode_state
+        return MemoryNeed(m.seq, sum(terms.values()), {name: n for name, n in terms.items() if n})
+    step = m.step
+    if step is None:
+        raise error("E0512", m.no_activations or "nothing is known of a step", help="`--decode` asks for less")
+    terms.update({"gradients": m.gradients, "optimizer": m.optimizer, "activations": step.saved})
+    terms.update({"objective": step.objective, "inputs": step.inputs})
+    return MemoryNeed(m.seq, step.peak, {name: n for name, n in terms.items() if n}, step.peak_at)

@@ -20,9 +20,10 @@ DEFAULTS = {
     "models": 500,
     "blocks": 60,
     "list": 20_000,
-    "nodes": 40_000,
-    "operations": 200_000,
-    "steps": 500_000,
+    "signature": 1_000,
+    "nodes": 10_000,
+    "operations": 100_000,
+    "steps": 200_000,
     "digits": 160,
     "bits": 512,
     "expression": 2_000,
@@ -57,6 +58,9 @@ MAX_FILE_BYTES = _NOW["source"]
 MAX_IMPORTS = _NOW["imports"]
 """`imports`: how many files one spec may import, directly or not."""
 
+MAX_PROBLEMS = 5 * _NOW["errors"]
+"""So many errors of one model, or declarations of one file, are told."""
+
 MAX_SYNTAX_ERRORS = _NOW["errors"]
 """`errors`: after so many syntax errors of one file the rest is not looked at."""
 
@@ -72,6 +76,9 @@ MAX_OPEN = 5 * MAX_NESTING
 
 MAX_MODELS = _NOW["models"]
 """`models`: how many models and variants a file may declare."""
+
+MAX_SIGNATURE = _NOW["signature"]
+"""`signature`: how many hyper-parameters and tensors a block or a model may take."""
 
 MAX_BLOCK_DEPTH = _NOW["blocks"]
 """`blocks`: how deep blocks may be applied within blocks, and `let`s be defined by others; a block that applies itself

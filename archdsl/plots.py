@@ -106,14 +106,14 @@ def plot_estimate(report: EstimateReport, path: Path) -> None:
     from matplotlib.figure import Figure
 
     panels = _panels(report)
-    heights = [min(len(panel.bars), _MOST_BARS) + 3 for panel in panels]
+    heights = [panel.height for panel in panels]
     figure = Figure(figsize=(9, 0.28 * sum(heights) + 0.6), layout="constrained")
     sizes = ", ".join(f"{name} = {n:,}" for name, n in report.flops.sizes.items())
     about = f"{report.model}  {report.source}\n{sizes}; {report.flops.convention}"
     figure.suptitle(about, parse_math=False)
     rows = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, panel in zip(rows, panels, strict=True):
-        _draw(axes, panel)
+        panel.draw(axes)
     _write(figure, path, f"{report.model} ({report.source})", [panel.table for panel in panels])
 
 
@@ -129,8 +129,43 @@ class _Bars:
     bars: list[tuple[str, tuple[int, ...]]]
     table: Table
 
+    @property
+    def height(self) -> int:
+        """In bars."""
+        return min(len(self.bars), _MOST_BARS) + 3
 
-def _panels(report: EstimateReport) -> list[_Bars]:
+    def draw(self, axes: Axes) -> None:
+        _draw(axes, self)
+
+
+@dataclass(frozen=True)
+class _Course:
+    """A panel: what is in memory in the course of a step, stretch by stretch, and the most within each."""
+
+    title: str
+    kept: int
+    """What is there all along."""
+    events: list[tuple[str, int, int]]
+    table: Table
+    height: int = 14
+
+    def draw(self, axes: Axes) -> None:
+        places = range(len(self.events))
+        names = [name for name, _, _ in self.events]
+        axes.fill_between(places, [float(n) for _, n, _ in self.events], step="mid", alpha=0.4, label="at the end")
+        axes.step(places, [float(peak) for _, _, peak in self.events], where="mid", label="most within")
+        axes.axhline(self.kept, linestyle="--", color="gray", label="weights and states")
+        every = -(-len(names) // _MOST_BARS)
+        axes.set_xticks(places[::every], names[::every], rotation=90, fontsize="x-small", parse_math=False)
+        axes.set_xlim(-0.5, len(names) - 0.5)
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(lambda n, _: _rounded(n, "KMGTP", 1024))
+        axes.set_title(self.title, parse_math=False)
+        axes.grid(visible=True, axis="y", alpha=0.25)
+        axes.legend(loc="lower right")
+
+
+def _panels(report: EstimateReport) -> list[_Bars | _Course]:
     from archdsl.analyses.memory import MemoryReport
 
     held: Table = [["block", "declared at", "count", "each", "parameters"]]
@@ -141,7 +176,7 @@ def _panels(report: EstimateReport) -> list[_Bars]:
         done.append([row.block, row.source, *(f"{n:,}" for n in (row.uses, row.forward, row.training))])
     blocks = report.params.by_block[1:] or report.params.by_block
     uses = report.flops.by_block[1:] or report.flops.by_block
-    found = [
+    found: list[_Bars | _Course] = [
         _Bars("parameters", "KMBTQ", 1000, ("parameters",), [(b.block, (b.total,)) for b in blocks], held),
         _Bars(
             "FLOPs of a training step",
@@ -156,10 +191,17 @@ def _panels(report: EstimateReport) -> list[_Bars]:
         m = report.memory
         kinds = [("weights", m.weights), ("buffers", m.buffers), ("gradients", m.gradients)]
         kinds += [(f"optimizer: {s.name} ({s.dtype})", s.bytes) for s in m.by_state]
+        kinds += [("activations", m.activations)] if m.activations is not None else []
         kinds += [("decode state", m.decode_state)] if m.decode_state is not None else []
         title = f"memory, {m.dtype}, {m.algorithm}"
         table = [["memory", "bytes"], *([name, f"{n:,}"] for name, n in kinds)]
         found.append(_Bars(title, "KMGTP", 1024, ("bytes",), [(name, (n,)) for name, n in kinds if n], table))
+        if m.timeline:
+            events = [(e.event, e.bytes, e.peak) for e in m.timeline]
+            course = [["step of training", "bytes at its end", "most within"]]
+            course += [[name, f"{n:,}", f"{most:,}"] for name, n, most in events]
+            title = f"memory in a step of training, {m.dtype}, {m.algorithm}"
+            found.append(_Course(title, m.weights + m.buffers + m.optimizer, events, course))
     return found
 
 
@@ -177,11 +219,11 @@ def _draw(axes: Axes, panel: _Bars) -> None:
         start = [s + values[i] for s, (_, values) in zip(start, bars, strict=True)]
     most = max(start, default=0.0) or 1.0
     for place, whole in zip(places, start, strict=True):
-        axes.text(whole, place, f"  {_rounded(whole, panel)}", va="center", fontsize="small")
+        axes.text(whole, place, f"  {_rounded(whole, panel.units, panel.base)}", va="center", fontsize="small")
     axes.set_xlim(0, 1.15 * most)
     axes.set_yticks(places, [name for name, _ in bars], parse_math=False)
     axes.invert_yaxis()
-    axes.xaxis.set_major_formatter(lambda x, _: _rounded(x, panel))
+    axes.xaxis.set_major_formatter(lambda x, _: _rounded(x, panel.units, panel.base))
     said = f" (the {_MOST_BARS} largest of {len(panel.bars)})" if left_out > 0 else ""
     axes.set_title(panel.title + said, parse_math=False)
     axes.grid(visible=True, axis="x", alpha=0.25)
@@ -189,11 +231,11 @@ def _draw(axes: Axes, panel: _Bars) -> None:
         axes.legend(loc="lower right")
 
 
-def _rounded(n: float, panel: _Bars) -> str:
+def _rounded(n: float, units: str, base: int) -> str:
     """`13.4 G`, or `13.4 GiB` where a thousand is 1,024."""
-    for i in range(len(panel.units), 0, -1):
-        if n >= panel.base**i:
-            return f"{n / panel.base**i:.3g} {panel.units[i - 1]}{'iB' * (panel.base == 1024)}"
+    for i in range(len(units), 0, -1):
+        if n >= base**i:
+            return f"{n / base**i:.{3 if n < 1000 * base**i else 4}g} {units[i - 1]}{'iB' * (base == 1024)}"
     return f"{n:.3g}"
 
 

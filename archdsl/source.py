@@ -16,6 +16,10 @@ class Source:
     library: bool = False
     """Whether this is the standard library: errors inside it are shown where the user called it."""
 
+    def __post_init__(self) -> None:
+        if not self.name.isprintable():  # a line end in a file's name must not become one of what is written
+            object.__setattr__(self, "name", "".join(c if c.isprintable() else "\ufffd" for c in self.name))
+
     @cached_property
     def _line_starts(self) -> list[int]:
         return [0, *(i + 1 for i, c in enumerate(self.text) if c == "\n")]

@@ -198,11 +198,31 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
     names = ", ".join(dict.fromkeys(s.name for s in m.by_state))
     totals.add_row("optimizer", f"{m.optimizer:,}", f"{_binary(m.optimizer)}{': ' if names else ''}{escape(names)}")
     totals.add_row("all of these", f"{m.model_states:,}", f"{_binary(m.model_states)}, activations not included")
+    if m.step is not None and m.activations is not None and m.peak is not None:
+        again = {"none": "", "selective": ", products and the inputs of layers", "full": ", the inputs of layers alone"}
+        how = "exact" if m.step.exact else "not measured"
+        saved = f"{_binary(m.activations)}, saved for the backward pass{again[m.step.recompute]}"
+        totals.add_row("activations", f"{m.activations:,}", f"{saved}; {m.step.backend}, {how}")
+        totals.add_row("objective", f"{m.step.objective:,}", f"{_binary(m.step.objective)}, on top of them at most")
+        totals.add_row("peak", f"{m.peak:,}", f"{_binary(m.peak)}, {m.step.peak_at}")
     if m.decode_state is not None and m.decode_state_per_token is not None:
         about = f"{_binary(m.decode_state)}, kept by a decoder after {m.seq:,} places"
         totals.add_row("decode state", f"{m.decode_state:,}", about)
         totals.add_row("  for each token", f"{m.decode_state_per_token:,}", "of one sequence")
     yield totals
+    if m.no_activations is not None:
+        yield f"[dim]{escape(m.no_activations)}[/]"
+    if m.step is not None and m.step.by_block:
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("saved by")
+        table.add_column("at", style="dim")
+        for name in ("count", "bytes", "share"):
+            table.add_column(name, justify="right")
+        for b in m.step.by_block:
+            share = f"{100 * b.bytes / m.step.saved:.1f} %" if m.step.saved else ""
+            table.add_row(escape(b.block), escape(b.path), f"{b.count:,}", f"{b.bytes:,}", share)
+        yield ""
+        yield table
     if m.kept:
         windows = any(k.window is not None for k in m.kept)
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -510,17 +530,32 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
 
     yield f"[bold]{escape(report.model)}[/]  [dim]{escape(report.source)}[/]"
     yield escape(shlex.join(report.set))
+    m = report.memory
+    if m is not None:
+        copied = ", weights in float32 too" if m.master_weights and m.dtype != "float32" else ""
+        how = "decoding" if m.decode else f"{m.optimizer}{copied}; recomputation: {m.recompute}; {m.backend}"
+        yield f"[dim]{escape(f'batch = {m.batch:,}, seq = {m.seq:,}; {m.dtype}, {how}')}[/]"
     budget = report.budget[report.binding]
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify="right")
     table.add_column(style="dim")
-    binds = f"{100 * report.used:.2f} % of {budget:,}" + (", which binds" if len(report.budget) > 1 else "")
+    shown = _binary(budget) if report.binding == "memory" else f"{budget:,}"
+    binds = f"{100 * report.used:.2f} % of {shown}" + (", which binds" if len(report.budget) > 1 else "")
     table.add_row("parameters", f"{report.parameters:,}", binds if report.binding == "parameters" else "")
     table.add_row("  without embeddings", f"{report.non_embedding:,}", "")
     if report.active != report.parameters or "active" in report.budget:
         table.add_row("  active for each token", f"{report.active:,}", binds if report.binding == "active" else "")
     table.add_row("most are in", report.term, f"{100 * report.term_share:.1f} %")
+    if m is not None:
+        at = f" at {m.peak_at}" if m.peak_at is not None else ""
+        table.add_row(
+            "memory" if m.decode else "peak of memory",
+            _binary(m.bytes),
+            escape(f"{binds if report.binding == 'memory' else ''}{at}".strip()),
+        )
+        for term, size in m.terms.items():
+            table.add_row(f"  {term}", _binary(size), "the most" if term == m.term else "")
     if report.aspect is not None and report.spec_aspect is not None and report.aspect_range is not None:
         low, high = report.aspect_range
         said = f"the spec's: {report.spec_aspect:.1f}; from {low:.1f} to {high:.1f} is allowed"
@@ -528,9 +563,10 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
     for n in report.next:
         holds = "" if n.parameters is None else f"{n.parameters:,}"
         verdicts = {
+            "over memory": "too much memory" + (f": {_binary(n.memory)}" if n.memory is not None else ""),
             "over parameters": "too many parameters",
-            "over active": f"too many active: {n.active:,}",
-            "impossible": "the spec is wrong there",
+            "over active": "too many active" + (f": {n.active:,}" if n.active is not None else ""),
+            "impossible": "the model takes no such run" if n.name in ("batch", "seq") else "the spec is wrong there",
             "aspect": "it fits, beyond the aspect ratio",
             "fits": "it fits, farther from the spec's aspect ratio",
         }
@@ -682,10 +718,8 @@ def roofline_view(r: Roofline) -> Iterator[RenderableType]:
 
     fused = "element-wise ops fused" if r.fused else "op by op"
     many = f" × {r.devices:,}" if r.devices > 1 else ""
-    yield (
-        f"[bold]Time[/]  [dim]{escape(f'{r.device}{many}; {r.dtype}, {fused}; batch = {r.batch:,}, time = {r.seq:,}')}\n"
-        f"{escape(r.says)}[/]"
-    )
+    about = f"{r.device}{many}; {r.dtype}, {fused}; batch = {r.batch:,}, time = {r.seq:,}"
+    yield f"[bold]Time[/]  [dim]{escape(about)}\n{escape(r.says)}[/]"
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("")
     for name in ("seconds", "tokens/s", "MFU", "bound by FLOPs", "by memory", "by links", "waiting"):
@@ -696,9 +730,7 @@ def roofline_view(r: Roofline) -> Iterator[RenderableType]:
         waiting = r.training.bubble if t is r.training else 0.0
         shares = (t.compute_bound, t.memory_bound, t.links, waiting)
         parts = [f"{100 * part / t.seconds:.1f} %" if part else "" for part in shares]
-        table.add_row(
-            name, _seconds(t.seconds), f"{t.tokens_per_second:,.4g}", f"{100 * t.utilization:.1f} %", *parts
-        )
+        table.add_row(name, _seconds(t.seconds), f"{t.tokens_per_second:,.4g}", f"{100 * t.utilization:.1f} %", *parts)
     yield table
     if r.budget is not None:
         b = r.budget

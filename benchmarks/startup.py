@@ -3,9 +3,9 @@ estimate of the largest specs takes with all that it can tell.
 
     python benchmarks/startup.py [RUNS]
 
-Every run is a fresh process; the runs are interleaved, so that a busy machine slows all of them alike. Prints medians and
-the least in milliseconds, the most memory a process had, and the ratios. The goals: a ratio below 2.5; with everything,
-1 s at best and 150 MB. The exit status is 1 where one is missed."""
+Every run is a fresh process; the runs are interleaved, so that a busy machine slows all of them alike. Prints medians
+and the least in milliseconds, the most memory a process had, and the ratios. The goals: a ratio below 2.5; with
+everything, 1 s at best and 150 MB. The exit status is 1 where one is missed."""
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
 """Fits: the largest model there is within the budget, found without counting all of them."""
 
 import json
+from dataclasses import replace
 from math import log
 
 import pytest
 from typer.testing import CliRunner
 
 import archdsl
+from archdsl.analyses.memory import estimate as count
 from archdsl.cli import app
-from archdsl.fit import fit
+from archdsl.fit import Run, fit
 
 TINY = """\
 block layer(heads) {
@@ -157,6 +159,13 @@ def test_it_is_deterministic_and_counts_few() -> None:
         ({"vary": ["layers"], "params": 100}, "nothing fits: the smallest model, layers = 1, has"),
         ({"vary": ["layers", "width"], "params": 100}, "nothing fits: the smallest model"),
         ({"vary": ["heads"], "params": 10**6}, "does not grow with `heads`"),
+        ({"vary": ["batch"], "params": 10**6}, "only memory depends on `batch`"),
+        ({"vary": ["batch", "layers"], "memory": 10**6}, "`batch` is of a run and `layers` of the model"),
+        ({"vary": ["batch", "seq"], "memory": 10**6, "aspect": (1, 2)}, "two sizes of the model"),
+        ({"vary": ["batch"], "memory": 0}, "needs a budget"),
+        ({"vary": ["batch"], "memory": 1000}, "nothing fits: the smallest run, batch = 1, has"),
+        ({"vary": ["layers"], "memory": 1000}, "bytes of memory"),
+        ({"vary": ["heads"], "memory": 10**6, "run": Run(decode=True)}, "does not grow with `heads`"),
     ],
 )
 def test_questions_without_an_answer(question: dict[str, object], said: str) -> None:
@@ -180,6 +189,109 @@ def test_a_wrong_spec_is_told_as_it_is() -> None:
     with pytest.raises(archdsl.ArchError) as raised:
         fit(text=TINY.replace("mha", "mah"), vary=["layers"], params=10**6)
     assert [d.code for d in raised.value.diagnostics] == ["E0206"]
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def needed(run: Run, **settings: int) -> int:
+    """Bytes of a tiny model, from the passes themselves."""
+    memory = count(
+        archdsl.load(text=TINY, set=settings),
+        batch=run.batch,
+        seq=run.seq,
+        dtype=run.dtype,
+        optimizer=run.optimizer,
+        master_weights=run.master_weights,
+        backend=None if run.decode else run.backend,
+        recompute=run.recompute,
+    )
+    if run.decode:
+        return memory.weights + memory.buffers + (memory.decode_state or 0)
+    assert memory.peak is not None
+    return memory.peak
+
+
+RUNS = [
+    Run(),
+    Run(dtype="bfloat16", optimizer="sgd", recompute="full"),
+    Run(dtype="bfloat16", master_weights=True, backend="cuda-eager", batch=3, seq=8),
+    Run(decode=True),
+    Run(decode=True, dtype="float16", batch=5, seq=7),
+]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=str)
+@pytest.mark.parametrize("budget", [150_000, 400_000])
+def test_the_most_layers_in_memory(run: Run, budget: int) -> None:
+    report = fit(text=TINY, vary=["layers"], memory=budget, run=run)
+    layers = report.varied["layers"]
+    assert needed(run, layers=layers) <= budget < needed(run, layers=layers + 1)
+    assert report.memory is not None
+    assert report.memory.bytes == needed(run, layers=layers)
+    assert report.used == report.memory.bytes / budget
+    assert (report.binding, report.next[0].verdict) == ("memory", "over memory")
+    assert report.next[0].memory == needed(run, layers=layers + 1)
+    assert report.memory.term == max(report.memory.terms, key=lambda name: report.memory.terms[name])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("run", [Run(), Run(recompute="full"), Run(decode=True, dtype="bfloat16")], ids=str)
+def test_the_most_sequences_in_memory(run: Run) -> None:
+    budget = 3_000_000
+    report = fit(text=TINY, vary=["batch"], memory=budget, run=run)
+    batch = report.varied["batch"]
+    assert needed(replace(run, batch=batch)) <= budget < needed(replace(run, batch=batch + 1))
+    assert report.set == ["--batch", str(batch)]
+    assert (report.parameters, report.aspect) == (total(TINY), None)
+
+
+def test_long_sequences_come_first() -> None:
+    long = TINY.replace("context: 16", "context: 1024")
+    room = fit(text=long, vary=["batch", "seq"], memory=60_000_000)
+    assert room.varied == {"batch": room.varied["batch"], "seq": 1024}
+    assert room.varied["batch"] > 1
+    tight = fit(text=long, vary=["batch", "seq"], memory=1_000_000)
+    assert tight.varied["batch"] == 1
+    assert tight.varied["seq"] % 128 == 0
+    assert 128 <= tight.varied["seq"] < 1024
+    assert {n.name: n.verdict for n in tight.next} == {"batch": "over memory", "seq": "over memory"}
+    short = fit(text=TINY, vary=["seq"], memory=3_000_000)
+    assert short.varied == {"seq": 16}
+    assert short.next[0].verdict == "impossible"
+
+
+def test_without_a_context_memory_alone_is_the_end() -> None:
+    free = """
+        model free(layers = 2)(x: [batch, time, 16]) -> [batch, time, 16] {
+          for i in layers { x += x -> layernorm -> mha(heads: 2, mask: causal) }
+          return x
+        }"""
+    report = fit(text=free, vary=["seq"], memory=20_000_000, multiple={"seq": 64})
+    assert report.varied["seq"] % 64 == 0
+    assert report.next[0].verdict == "over memory"
+
+
+def test_two_sizes_in_memory() -> None:
+    report = fit(text=TINY, vary=["layers", "width"], memory=2_000_000, multiple={"width": 8}, aspect=(4, 12))
+    assert report.memory is not None
+    assert report.memory.bytes <= 2_000_000
+    assert 4 <= (report.aspect or 0) <= 12
+    assert {n.verdict for n in report.next} <= {"over memory", "aspect"}
+
+
+def test_memory_beside_parameters() -> None:
+    by_memory = fit(text=TINY, vary=["layers"], params=10**9, memory=400_000)
+    by_params = fit(text=TINY, vary=["layers"], params=10_000, memory=10**9)
+    assert (by_memory.binding, by_params.binding) == ("memory", "parameters")
+    assert by_params.next[0].verdict == "over parameters"
+    assert by_params.memory is not None
+
+
+def test_a_model_that_cannot_be_decoded_is_told() -> None:
+    looking = TINY.replace("mask:      causal", "mask:      full")
+    with pytest.raises(archdsl.ArchError) as raised:
+        fit(text=looking, vary=["layers"], memory=10**6, run=Run(decode=True), allow_noncausal=True)
+    assert [d.code for d in raised.value.diagnostics] == ["E0504"]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -214,3 +326,52 @@ def test_command_prints_a_set_line_that_can_be_used() -> None:
 )
 def test_command_refuses(options: tuple[str, ...]) -> None:
     assert run("fit", "gpt2", "--vary", "layers,width", *options)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "budget"),
+    [
+        ("80GiB", 80 * 2**30),
+        ("24GB", 24 * 10**9),
+        ("1.5 GiB", 3 * 2**29),
+        ("512mib", 2**29),
+        ("2TB", 2 * 10**12),
+        ("9_000_000_000", 9 * 10**9),
+        ("8e9", 8 * 10**9),
+    ],
+)
+def test_sizes_of_memory(size: str, budget: int) -> None:
+    told = ("fit", "gpt2", "--vary", "batch", "--decode", "--seq", "64", "--json")
+    report = json.loads(run(*told, "--memory", size)[1])
+    assert report["budget"] == {"memory": budget}
+    assert report["memory"]["bytes"] <= budget
+
+
+def test_command_prints_a_run_that_can_be_used() -> None:
+    status, out = run("fit", "gpt2", "--memory", "16GiB", "--vary", "batch,seq", "--dtype", "bfloat16")
+    assert status == 0
+    line = out.splitlines()[1]
+    report = json.loads(run("estimate", "gpt2", *line.split(), "--dtype", "bfloat16", "--json")[1])
+    assert report["memory"]["peak"] <= 16 * 2**30
+    assert "too much memory" in out
+    assert "the model takes no such run" in out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--memory", "lots"),
+        ("--memory", "8GX"),
+        ("--memory", "8G"),
+        ("--memory", "-1"),
+        ("--memory", "GiB"),
+        ("--params", "1B", "--decode"),
+        ("--params", "1B", "--dtype", "bfloat16"),
+        ("--params", "1B", "--backend", "compiled"),
+        ("--memory", "8GB", "--decode", "--optimizer", "sgd"),
+        ("--memory", "8GB", "--decode", "--recompute", "full"),
+    ],
+)
+def test_command_refuses_of_memory(options: tuple[str, ...]) -> None:
+    assert run("fit", "gpt2", "--vary", "layers", *options)[0] == 2
+    assert run("fit", "gpt2", "--vary", "batch", "--memory", "8GB", "--batch", "2")[0] == 2

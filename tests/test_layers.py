@@ -26,6 +26,7 @@ LAYERS = (
         "archdsl.fit",
         "archdsl.inference",
         "archdsl.reference",
+        "archdsl.schemas",
         "archdsl.sweep",
         "archdsl.trial",
         "archdsl.zoo",

@@ -58,6 +58,7 @@ def test_nothing_is_said_of_a_plain_spec() -> None:
         ({"width": 48}, "W0402", "mha(heads: heads)"),
         ({"width": 96}, "W0403", "96"),
         ({"slots": "placement: post", "layers": 25}, "W0404", "post"),
+        ({"slots": "placement: post residual: add", "layers": 25}, "W0404", "post"),
         ({"before": "block spare(x: [..., width]) -> [..., width] { return x -> linear(width) }"}, "W0201", "spare"),
         ({"slots": "placement: none norm: rmsnorm"}, "W0405", "norm: rmsnorm"),
     ],

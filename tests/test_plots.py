@@ -123,8 +123,8 @@ def test_a_model_of_one_block() -> None:
     Path("one.arch").write_text("model one(x: [batch, 8]) -> [batch, 8] { return x -> linear(8) }")
     assert run("estimate", "one.arch", "--plot", "a.svg")[0] == 0
     assert said("a.svg").count("one") == 2
-    Path("none.arch").write_text("model none(x: [batch, 8]) -> [batch, 8] { return x -> relu }")
-    assert run("estimate", "none.arch", "--plot", "a.svg")[0] == 0
+    Path("bare.arch").write_text("model bare(x: [batch, 8]) -> [batch, 8] { return x -> relu }")
+    assert run("estimate", "bare.arch", "--plot", "a.svg")[0] == 0
 
 
 @pytest.mark.parametrize("name", ["a.bmp", "svg", "a.svg.gz"])

@@ -259,6 +259,8 @@ class _Planner:
             why = node.node.op.undivided(node.node)
             if why and self.speaks_of_time(node):
                 raise self.blame(node, why)
+            if node.node.op.elementwise and any(isinstance(v, Num) and has(v, self.time) for v in node.inputs):
+                raise self.blame(node, "computes with the length of the sequence, which no step knows but the last")
             tensors = [i for i, v in enumerate(node.inputs) if isinstance(v, Value)]
             self.read[key] = tuple(i for i in tensors if _reads(node, i)), self.speaks_of_time(node)
         reads, speaks = self.read[key]
@@ -342,8 +344,9 @@ class _Planner:
                     found.add(ALL if any(form[o] == ALL for o in owns if o is not None) else NEW)
                     continue
             own = _own(read)
-            found.add(form[own] if own is not None and form[own] else ALL)
-            if isinstance(read, At) and own is None and not self.states(node):
+            place = form[own] if own is not None else FIXED
+            found.add(place or ALL)
+            if isinstance(read, At) and not place and not self.states(node):
                 raise self.blame(node, "reads places beside its own")
         return NEW if found == {NEW} or not found else ALL
 

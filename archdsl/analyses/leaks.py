@@ -21,6 +21,7 @@ from archdsl.ir.graph import (
     node_outputs,
     subgraphs,
 )
+from archdsl.ir.masks import Mask
 from archdsl.source import Span
 
 
@@ -259,7 +260,7 @@ def _short(names: Sequence[str], first: str, last: str, count: int) -> list[str]
     return kept if len(kept) <= count else ["…"]
 
 
-def _cure(mask: Any) -> str:
+def _cure(mask: Mask | None) -> str:
     """What to write instead."""
     if mask is None:
         return "read only earlier places"
@@ -284,7 +285,11 @@ def _mask_slot(span: Span) -> Span | None:
     for stop in range(start, end + 1):
         depth += (text[stop : stop + 1] == "(") - (text[stop : stop + 1] == ")")
         next_slot = stop > start and re.match(r"\s\w+:", text[stop:end]) is not None
-        if text[stop : stop + 1] in ("\n", "#", "}", "") or depth < 0 or (depth == 0 and (text[stop] == "," or next_slot)):
+        if (
+            text[stop : stop + 1] in ("\n", "#", "}", "")
+            or depth < 0
+            or (depth == 0 and (text[stop] == "," or next_slot))
+        ):
             break
     return Span(span.source, start, start + len(text[start:stop].rstrip()))
 

@@ -120,7 +120,11 @@ def _dead(module: Module) -> Iterator[Diagnostic]:
         if not any(isinstance(s, ast.Return) for s in _statements(body)):
             read.add(first)  # its last value is the result
         for tensor in tensors:
-            if tensor.name not in read and tensor.type.kind not in MASK_KINDS and not _sizes_read(tensor, tensors, body):
+            if (
+                tensor.name not in read
+                and tensor.type.kind not in MASK_KINDS
+                and not _sizes_read(tensor, tensors, body)
+            ):
                 yield _nothing_reads(f"the tensor `{tensor.name}` is taken, and", tensor.span)
         for statement in _statements(body):
             if isinstance(statement, ast.Assign) and not read.intersection(statement.names):
@@ -244,7 +248,7 @@ def _matrices(model: Model) -> Iterator[Diagnostic]:
                         continue
                     yield Diagnostic(
                         "W0406",
-                        f"a matrix has a side of {number}, no multiple of {ALIGNED}: its product runs slower than it could",
+                        f"a matrix has a side of {number}, no multiple of {ALIGNED}: it runs slower than it could",
                         _in_file(size.origin) or _in_file(node.span) or span,
                         help=f"{number // ALIGNED * ALIGNED} and {-(-number // ALIGNED) * ALIGNED} are the next ones",
                     )
@@ -305,7 +309,9 @@ def _post_norm(model: Model, module: Module) -> Iterator[Diagnostic]:
                 if isinstance(declaration, ast.Block) and isinstance(declaration.body, ast.Body):
                     slots = {s.key: s.value for s in declaration.body.slots}
                     placement = slots.get("placement")
-                    if isinstance(placement, ast.Name) and placement.id == "post" and "residual" not in slots:
+                    residual = slots.get("residual")
+                    plain = residual is None or (isinstance(residual, ast.Name) and residual.id == "add")
+                    if isinstance(placement, ast.Name) and placement.id == "post" and plain:
                         yield Diagnostic(
                             "W0404",
                             f"{len(node.turns)} layers with post-norm and a plain residual are hard to train",

@@ -37,7 +37,7 @@ def with_machines(
         times = roofline.estimate(
             model, machine, plan, batch=batch, seq=seq, fused=fused, tokens=tokens, price=price, sharding=found
         )
-    return MachinesReport(**report.model_dump(), sharding=found, roofline=times)
+    return MachinesReport(**dict(report), sharding=found, roofline=times)
 
 
 def mesh_of(mesh: Mesh | None, devices: int | None) -> Mesh:

@@ -1,5 +1,5 @@
-"""What a model keeps in memory besides activations: weights, gradients, the optimizer's states, and what a decoder
-keeps of the tokens before. Exact, in bytes, from the IR alone.
+"""What a model keeps in memory: weights, gradients, the optimizer's states, and what a decoder keeps of the tokens
+before; exact, in bytes, from the IR alone. Of a step of training also what `archdsl.analyses.activations` finds.
 
 Weights are counted once where they are shared or tied. A gradient has the type of its weight, and so have the states of
 the optimizers of PyTorch; with `master_weights` there is a float32 copy of every weight of a narrower type, and the
@@ -17,6 +17,8 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel
 
+from archdsl.analyses.activations import Backend, Event, Recompute, StepMemory
+from archdsl.analyses.activations import estimate as step_of
 from archdsl.analyses.decode import ALL, Cache, Plan, planned
 from archdsl.analyses.flops import EstimateReport, demand_sizes, sizes_at
 from archdsl.analyses.params import output_projections
@@ -97,8 +99,18 @@ class Memory(BaseModel):
     decode_state_per_token: int | None
     """Bytes by which one more token of one sequence lets it grow."""
     no_decode_state: str | None
+    activations: int | None = None
+    """What a forward pass saves for the backward pass; None where it was not asked for, or is not known, for which
+    `no_activations` gives the reason."""
+    peak: int | None = None
+    """The most that is alive in a step of training, everything included."""
+    no_activations: str | None = None
     by_state: list[StateMemory]
     kept: list[KeptMemory]
+    step: StepMemory | None = None
+    """Of a step of training: what it saves, by block, and when the most is alive."""
+    timeline: list[Event] = []
+    """What is alive in the course of that step."""
 
 
 class MemoryReport(EstimateReport):
@@ -114,10 +126,20 @@ def with_memory(
     dtype: Dtype = "float32",
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
+    backend: Backend | None = None,
+    recompute: Recompute = "none",
 ) -> MemoryReport:
     """The report on a model with its memory, at the report's sizes. Errors as of `estimate`."""
-    sizes = {"batch": report.flops.batch, "seq": report.flops.seq}
-    memory = estimate(model, **sizes, dtype=dtype, optimizer=optimizer, master_weights=master_weights)
+    memory = estimate(
+        model,
+        batch=report.flops.batch,
+        seq=report.flops.seq,
+        dtype=dtype,
+        optimizer=optimizer,
+        master_weights=master_weights,
+        backend=backend,
+        recompute=recompute,
+    )
     return MemoryReport(**report.model_dump(), memory=memory)
 
 
@@ -129,8 +151,11 @@ def estimate(
     dtype: Dtype = "float32",
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
+    backend: Backend | None = None,
+    recompute: Recompute = "none",
 ) -> Memory:
-    """Count bytes. `seq` is 2,048 or the model's context, if less, where it is not given.
+    """Count bytes. `seq` is 2,048 or the model's context, if less, where it is not given. With a `backend` a step of
+    training is followed too, which computes again in its backward pass what `recompute` says.
 
     Raises ArchError E0503 where the model has no sizes at these lengths."""
     sizes = sizes_at(model, batch, seq)
@@ -147,6 +172,25 @@ def estimate(
         if problem.diagnostics[0].code != "E0504":
             raise
         kept, reason = None, problem.diagnostics[0].message
+    step, unknown = None, None
+    if backend is not None:
+        fixed = weights + buffers + optimizer_bytes
+        working = step_temporaries(tensors, dtype, optimizer, master_weights, backend)
+        try:
+            step = step_of(
+                model,
+                batch=batch,
+                seq=seq,
+                dtype=dtype,
+                backend=backend,
+                recompute=recompute,
+                fixed=fixed,
+                optimizer=working,
+            )
+        except ArchError as problem:
+            if problem.diagnostics[0].code not in ("E0512", "E0527"):
+                raise
+            unknown = problem.diagnostics[0].message
     return Memory(
         dtype=dtype,
         algorithm=optimizer,
@@ -162,8 +206,13 @@ def estimate(
         decode_state=None if kept is None else sum(k.bytes for k in kept),
         decode_state_per_token=None if kept is None else sum(k.per_token for k in kept),
         no_decode_state=reason,
+        activations=None if step is None else step.saved,
+        peak=None if step is None else step.peak,
+        no_activations=unknown,
         by_state=states,
         kept=kept or [],
+        step=step,
+        timeline=[] if step is None else step.timeline,
     )
 
 
@@ -238,6 +287,29 @@ def optimizer_states(
     return [
         StateMemory(name=name, dtype=kind, numbers=n, bytes=n * BYTES[kind]) for (name, kind), n in found.items() if n
     ]
+
+
+COPIES: Mapping[Optimizer, int] = {
+    "sgd": 0, "sgd-momentum": 0, "adam": 2, "adamw": 2, "adamw8bit": 0, "adafactor": 2, "muon": 3,
+}  # fmt: skip
+"""How many tensors as large as a weight the optimizers of PyTorch make at once while they change it: of Adam the root
+of the second moment, and that divided; none where a kernel does it all. Of Muon, an update and two steps towards an
+orthogonal one."""
+
+
+def step_temporaries(
+    tensors: list[Tensor], dtype: Dtype, optimizer: Optimizer, master_weights: bool, backend: Backend
+) -> int:
+    """What a step of the optimizer takes beside weights, gradients and states: it goes from weight to weight, or, on
+    CUDA, makes one copy of all at a time. With master weights a gradient is cast for its weight."""
+    own: Dtype = "float32" if master_weights else dtype
+    numbers = [t.numbers for t in tensors if t.weight.trained]
+    if not numbers:
+        return 0
+    cast = BYTES["float32"] * max(numbers) if own != dtype else 0
+    if backend != "cpu-eager" and COPIES[optimizer]:
+        return cast + BYTES[own] * sum(t.times * t.numbers for t in tensors if t.weight.trained)
+    return cast + COPIES[optimizer] * BYTES[own] * max(numbers)
 
 
 def _of_weight(optimizer: Optimizer, t: Tensor, dtype: Dtype, hidden: bool) -> Iterator[State]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Literal
 
+from archdsl.analyses.weights import weights
 from archdsl.ir.dims import Num
-from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, flatten, walk
+from archdsl.ir.flat import FlatNode, FlatOp, FlatParam, flatten, walk, weights_read
 from archdsl.ir.graph import Block, CallNode, CondNode, Graph, LossNode, Model, OpNode, Value, subgraphs
 from archdsl.ir.op import Parts
 
@@ -55,7 +57,7 @@ class Sharding:
 
 
 def placements(model: Model) -> dict[str, Placement]:
-    """The placement of every weight that the model's results depend on, by its path. Linear in the number of layers."""
+    """The placement of every weight, buffers too, by its path. Linear in the number of layers."""
     return dict(sharding(model).placements)
 
 
@@ -82,6 +84,7 @@ class _Use:
 
 class _Sharder:
     def __init__(self, model: Model) -> None:
+        self.model = model
         self.graph = flatten(model)
         self.nodes = self.graph.nodes
         self.outputs = {id(v) for v in self.graph.outputs}
@@ -160,7 +163,9 @@ class _Sharder:
                         differ.add(path)
                 continue
             use = uses.get(number)
-            text = None if use is None or use.parts is None else (use.cuts, use.parts.axis, tuple(use.parts.own.items()))
+            text = (
+                None if use is None or use.parts is None else (use.cuts, use.parts.axis, tuple(use.parts.own.items()))
+            )
             for key, want in [(node.node, text), *((w.path, text) for w in node.weights.values())]:
                 everywhere.setdefault(key, []).append(number)
                 if wanted.setdefault(key, want) != want:
@@ -184,7 +189,8 @@ class _Sharder:
             for value in node.inputs:
                 if isinstance(value, Value) and id(value) in made:
                     above[top(number)] = top(made[id(value)])
-            if uses[number].parts is not None and uses[number].parts.axis is not None:
+            parts = uses[number].parts
+            if parts is not None and parts.axis is not None:
                 made |= {id(v): number for v in node.outputs}
         members: dict[int, set[int]] = {}
         for number in uses:
@@ -228,14 +234,10 @@ class _Sharder:
                     shared.add((node.node, i))
         scores = self._words(found)
         for node in walk(self.graph):
-            for flat in node.weights.values() if isinstance(node, FlatOp) else ():
-                found.setdefault(flat.path, REPLICATED)
-            if isinstance(node, FlatParam):
-                found.setdefault(node.weight.path, REPLICATED)
             if isinstance(node, FlatOp):
                 for inner in node.blocks.values():
-                    for path in _weights(inner):
-                        found[path] = Placement("expert", 0, node.path)
+                    found |= {path: Placement("expert", 0, node.path) for path in weights_read(inner)}
+        found = {w.path: found.get(w.path, REPLICATED) for w in weights(self.model)}
         return Sharding(
             found, own, frozenset(shared), numbers, scores, partial, {k: tuple(v) for k, v in sizes.items()}
         )
@@ -263,10 +265,8 @@ class _Sharder:
                 paths.setdefault(groups[number], []).append(node.path.split("."))
         found = {}
         for group, several in paths.items():
-            common = several[0]
-            for path in several[1:]:
-                common = common[: next((i for i, (a, b) in enumerate(zip(common, path)) if a != b), len(common))]
-            found[group] = ".".join(common)
+            alike = takewhile(lambda steps: len(set(steps)) == 1, zip(*several, strict=False))
+            found[group] = ".".join(steps[0] for steps in alike)
         return found
 
     def _words(self, found: dict[str, Placement]) -> frozenset[OpNode]:
@@ -303,14 +303,6 @@ class _Sharder:
                         for name, axis in parts.weights.items():
                             found[paths[name]] = Placement("vocab", axis, node.path)
         return frozenset(op for path in tables for op in scores[path])
-
-
-def _weights(graph: FlatGraph) -> Iterator[str]:
-    for node in walk(graph):
-        if isinstance(node, FlatOp):
-            yield from (w.path for w in node.weights.values())
-        elif isinstance(node, FlatParam):
-            yield node.weight.path
 
 
 def _in_blocks_of_two_graphs(root: Block) -> Iterator[OpNode]:

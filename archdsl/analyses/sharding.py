@@ -223,7 +223,9 @@ class Cuts:
         self.worked.add(id(node))
         for size in parts.sizes:
             self.divides(size, node.path)
-        self.inside.update({w.path: w for w in node.weights.values() if self.is_whole(w)})
+        if parts.axis is not None or self.sequence_parallel:
+            # A bias behind sums is added to all of them, and its gradient is the same on each device.
+            self.inside.update({w.path: w for w in node.weights.values() if self.is_whole(w)})
         for value, axis in zip(node.inputs, cut, strict=True):
             if isinstance(value, Value) and axis is None and value.is_float and self.depends(value):
                 self.meet(node, value, "enter")
@@ -427,7 +429,7 @@ class Talk:
                 rows = self.elements(value) / int(value.shape[-1]) / (cp if along else 1)
                 yield "all-reduce", "tp", "the loss over a vocabulary that is cut", "forward", tp, 3 * 4 * rows
             case "keys":
-                part = payload / (tp if value in self.cuts.axes else 1)
+                part = self.bytes(value) / (tp if value in self.cuts.axes else 1)
                 yield "all-gather", "cp", "keys and values", "forward", cp, part
                 yield "all-gather", "cp", "keys and values", "backward", cp, part
                 yield "reduce-scatter", "cp", "gradients of keys and values", "backward", cp, part

@@ -23,6 +23,7 @@ from archdsl.cli.options import (
     TargetOption,
     TimeOption,
     WeightsOption,
+    demand_other,
     keep_needs_bits,
     load_model,
     only_with,
@@ -92,6 +93,7 @@ def compile_(
 
         only_with(context, "--to onnx", "dtype", "target", "quantize", "keep", "weights", "seed", "store", "decode")
         only_with(context, "--to onnx --decode", *tokens)
+        demand_other(output, spec)
         text = source_for(
             spec,
             to,
@@ -117,6 +119,7 @@ def compile_(
         raise typer.BadParameter("choose one", param_hint="'--weights' / '--seed'")
     if not decode:
         only_with(context, "--decode", *tokens)
+    demand_other(output, spec, weights)
     model = load_model(spec, set, allow_noncausal)
     with drawing(model, "writing") as progress:
         files = onnx_from(
@@ -155,6 +158,7 @@ def init(
     from archdsl.api import draw_weights
     from archdsl.views import drawing
 
+    demand_other(output, spec)
     model = load_model(spec, set, allow_noncausal)
     with drawing(model) as progress:
         draw_weights(model, seed, dtype, output, progress)

@@ -12,7 +12,16 @@ import typer
 
 from archdsl.cli import spreading
 from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json
-from archdsl.cli.options import JsonOption, NoncausalOption, SetOption, SpecArgument, load_model, settings_of
+from archdsl.cli.options import (
+    JsonOption,
+    NoncausalOption,
+    SetOption,
+    SpecArgument,
+    demand_other,
+    load_model,
+    only_with,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,6 +62,10 @@ def estimate(
     master_weights: Annotated[
         bool, typer.Option("--master-weights", help="Memory with a float32 copy of weights that are of another type.")
     ] = False,
+    backend: Annotated[
+        Literal["cpu-eager", "cuda-eager", "compiled"] | None,
+        typer.Option("--backend", help="Memory of a step of training as that runs it (cpu-eager, which is measured)."),
+    ] = None,
     mesh: spreading.MeshOption = None,
     zero: spreading.ZeroOption = 0,
     micro_batches: spreading.MicroBatchesOption = 1,
@@ -85,9 +98,10 @@ def estimate(
         from archdsl.plots import demand_plots, plot_estimate
 
         demand_plots(plot, "--json")
+        demand_other(plot, spec)
     spread = spreading.asked(context, _amount)
     model = load_model(spec, set, allow_noncausal)
-    memory = spread is None and (dtype is not None or optimizer is not None or master_weights)
+    memory = spread is None and (dtype is not None or optimizer is not None or master_weights or backend is not None)
     told = any((flops, peak)) or (spread is None and any((batch, seq, recompute != "none")))
     if not json and not memory and not told and plot is None and spread is None:
         from archdsl.analyses.params import estimate as count
@@ -107,7 +121,13 @@ def estimate(
         recompute=recompute,
     )
     report = with_memory(
-        counted, model, dtype=dtype or "float32", optimizer=optimizer or "adamw", master_weights=master_weights
+        counted,
+        model,
+        dtype=dtype or "float32",
+        optimizer=optimizer or "adamw",
+        master_weights=master_weights,
+        backend=(backend or "cpu-eager") if memory or json else None,
+        recompute=recompute,
     )
 
     if spread is not None:
@@ -162,6 +182,7 @@ def sweep(
         raise typer.BadParameter("choose one", param_hint="'--csv' / '--json'")
     if plot is not None:
         demand_plots(plot)
+        demand_other(plot, spec)
     elif y != "parameters":
         raise typer.BadParameter("it goes with --plot", param_hint="'--y'")
     with counting("counting") as progress:
@@ -177,9 +198,15 @@ def sweep(
 
 @command("fit")
 def fit(
+    context: typer.Context,
     spec: SpecArgument,
     vary: Annotated[
-        str, typer.Option("--vary", metavar="NAME,NAME", help="One or two hyper-parameters that are whole numbers.")
+        str,
+        typer.Option(
+            "--vary",
+            metavar="NAME,NAME",
+            help="One or two hyper-parameters that are whole numbers; with --memory, or batch, seq or both.",
+        ),
     ],
     params: Annotated[
         str | None, typer.Option("--params", metavar="N", help="At most so many parameters: 1.3B, 350M.")
@@ -187,6 +214,36 @@ def fit(
     active: Annotated[
         str | None, typer.Option("--active", metavar="N", help="At most so many active for each token.")
     ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", metavar="BYTES", help="At most so much memory in a step of training: 80GiB, 24GB."),
+    ] = None,
+    decode: Annotated[
+        bool, typer.Option("--decode", help="With --memory: weights, and what a decoder keeps; no training.")
+    ] = False,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="With --memory: so many sequences.")] = 1,
+    seq: Annotated[
+        int | None, typer.Option("--seq", min=1, help="With --memory: so many places (2,048 or the context).")
+    ] = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        typer.Option("--dtype", help="With --memory: the type of weights and activations."),
+    ] = "float32",
+    optimizer: Annotated[
+        Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"],
+        typer.Option("--optimizer", help="With --memory: whose states are kept."),
+    ] = "adamw",
+    master_weights: Annotated[
+        bool, typer.Option("--master-weights", help="With --memory: a float32 copy of weights of another type.")
+    ] = False,
+    recompute: Annotated[
+        Literal["none", "selective", "full"],
+        typer.Option("--recompute", help="With --memory: what the backward computes again, and so does not keep."),
+    ] = "none",
+    backend: Annotated[
+        Literal["cpu-eager", "cuda-eager", "compiled"],
+        typer.Option("--backend", help="With --memory: whose kernels run."),
+    ] = "cpu-eager",
     multiple: Annotated[
         list[str] | None,
         typer.Option(
@@ -209,12 +266,23 @@ def fit(
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """The largest model within a budget: sizes are varied in multiples that run fast, and head_dim is kept."""
+    """The largest model, or batch, within a budget of parameters or memory: sizes are varied in multiples that run
+    fast, and head_dim is kept."""
+    from archdsl.fit import Run
     from archdsl.fit import fit as largest
     from archdsl.views import counting, fit_view
 
-    if params is None and active is None:
-        raise typer.BadParameter("give one of them, or both", param_hint="'--params' / '--active'")
+    if params is None and active is None and memory is None:
+        raise typer.BadParameter("give one of them, or several", param_hint="'--params' / '--active' / '--memory'")
+    training = ("optimizer", "master_weights", "recompute", "backend")
+    if memory is None:
+        only_with(context, "--memory", "decode", "batch", "seq", "dtype", *training)
+    elif decode:
+        only_with(context, "training, and not with --decode", *training)
+    names = [name.strip() for name in vary.split(",") if name.strip()]
+    for name in ("batch", "seq"):
+        if name in names:
+            only_with(context, "another --vary", name)
     multiples = {}
     for item in multiple or ():
         name, _, number = item.partition("=")
@@ -224,9 +292,11 @@ def fit(
     with counting("fitting") as progress:
         report = largest(
             spec,
-            vary=[name.strip() for name in vary.split(",") if name.strip()],
+            vary=names,
             params=None if params is None else int(_amount(params, "--params")),
             active=None if active is None else int(_amount(active, "--active")),
+            memory=None if memory is None else _bytes(memory),
+            run=Run(batch, seq, dtype, optimizer, master_weights, recompute, backend, decode),
             multiple=multiples,
             aspect=_between(aspect),
             slack=slack,
@@ -249,6 +319,26 @@ def _amount(text: str, option: str) -> Decimal:
     except (KeyError, ValueError, ArithmeticError):
         raise typer.BadParameter(f"write it as 1.3B or 1300000000, not {text!r}", param_hint=f"'{option}'") from None
     return found
+
+
+def _bytes(text: str) -> int:
+    """A size of memory: 80GiB, 24GB, 512 MiB, 85899345920."""
+    number = text.strip().replace("_", "")
+    digits = number.rstrip("KMGTPEiIbBkmgtpe ")
+    unit = number[len(digits) :].strip().upper()
+    powers = {letter: i for i, letter in enumerate("KMGTPE", 1)}
+    size = 1024 if unit.endswith("IB") else 1000
+    letter = unit.removesuffix("B").removesuffix("I")
+    try:
+        if unit not in ("", "B", f"{letter}B", f"{letter}IB") or (letter and letter not in powers):
+            raise ValueError
+        found = Decimal(digits) * size ** powers.get(letter, 0)
+        if not found.is_finite() or not 1 <= found <= Decimal("1e40"):
+            raise ValueError
+    except (ValueError, ArithmeticError):
+        said = f"write it as 80GiB, 24GB or 85899345920, not {text!r}"
+        raise typer.BadParameter(said, param_hint="'--memory'") from None
+    return int(found)
 
 
 def _between(text: str | None) -> tuple[float, float] | None:

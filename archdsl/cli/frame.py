@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar, get_args
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R", bound="BaseModel")
 
-FINE, WRONG_SPEC, WRONG_CALL, INTERNAL, INTERRUPTED, NO_READER = 0, 1, 2, 70, 130, 141
+FINE, WRONG_SPEC, WRONG_CALL, INTERNAL, INTERRUPTED, NO_READER, TERMINATED = 0, 1, 2, 70, 130, 141, 143
 FORMAT_VARIABLE = "ARCHDSL_FORMAT"
 RARELY = 100_000
 """New objects between two searches for cycles: a graph is many objects that all live to the end of the command."""
@@ -39,8 +41,12 @@ app = typer.Typer(
 def main() -> NoReturn:
     """Run the command line of this process."""
     gc.set_threshold(RARELY)
+    with contextlib.suppress(ValueError):  # not the main thread, where signals arrive
+        signal.signal(signal.SIGTERM, _terminated)
     try:
         app(prog_name="archdsl")
+    except _TerminatedError:
+        raise SystemExit(TERMINATED) from None
     except KeyboardInterrupt:
         say("interrupted")
         raise SystemExit(INTERRUPTED) from None
@@ -48,6 +54,14 @@ def main() -> NoReturn:
         _silence()
         raise SystemExit(NO_READER) from None
     raise SystemExit(FINE)
+
+
+class _TerminatedError(BaseException):
+    """The process is asked to end: what it was writing is taken away on the way out."""
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    raise _TerminatedError
 
 
 def command(name: str) -> Callable[[Callable[P, int | None]], Callable[P, None]]:
@@ -140,7 +154,7 @@ def show_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
     from archdsl.render import Format, render
 
     wanted = os.environ.get(FORMAT_VARIABLE)
-    format = next((f for f in get_args(Format) if f == wanted), "text")
+    format: Format = next((f for f in get_args(Format) if f == wanted), "text")
     sys.stdout.flush()
     sys.stderr.write(render(diagnostics, format, color(sys.stderr)))
 
@@ -166,6 +180,7 @@ def blame(diagnostics: Iterable[Diagnostic]) -> int:
             "E0516",
             "E0517",
             "E0520",
+            "E0521",
         ):
             return WRONG_CALL
         if d.span is not None and d.span.source.name == "--set":

@@ -48,6 +48,18 @@ def load_model(spec: str, set: list[str] | None, allow_noncausal: bool) -> Model
     return load(spec, set=settings_of(set), allow_noncausal=allow_noncausal)
 
 
+def demand_other(output: str | Path | None, spec: str, weights: Path | None = None) -> None:
+    """Refuse to write over what is read. Raises ArchError E0521."""
+    from archdsl.api import find_spec
+    from archdsl.diagnostics import error
+
+    if output is None or output == "-" or not (path := Path(output)).is_file():
+        return
+    for read in (find_spec(spec).path, weights):
+        if read is not None and read.exists() and path.samefile(read):
+            raise error("E0521", f"`{output}` would be written over what is read", help="give the output another name")
+
+
 def only_with(context: typer.Context, option: str, *names: str) -> None:
     """Refuse options that were given and say nothing without another one."""
     for name in names:

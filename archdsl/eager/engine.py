@@ -14,7 +14,7 @@ from archdsl.eager.functions import cast, recorded_all, sum_to
 from archdsl.eager.tensors import Gradients, Node, Tensor, is_dense, now
 
 UNSHARED = 2
-"""References that `sys.getrefcount` finds of a storage that one tensor has: that of the tensor, and its own argument."""
+"""References that `sys.getrefcount` finds of a storage that one tensor has: the tensor's, and its own argument."""
 
 
 def backward(root: Tensor) -> None:
@@ -27,6 +27,8 @@ def backward_of(roots: list[tuple[Tensor, Tensor]]) -> None:
     session = now()
     starts = [(t.node, t.index, g) for t, g in roots if t.node is not None]
     roots.clear()
+    if not starts:
+        return
     waiting: dict[Node, list[Tensor | None]] = {}
     queue: list[tuple[int, Node]] = []
     depends = dependencies([node for node, _, _ in starts])
@@ -68,7 +70,7 @@ def backward_of(roots: list[tuple[Tensor, Tensor]]) -> None:
             if not depends[node]:
                 heapq.heappush(queue, (-node.sequence, node))
         starts.clear()
-        given_gradient = None
+        del given_gradient
         while queue:
             _, node = heapq.heappop(queue)
             arrived = waiting.pop(node)
@@ -120,45 +122,53 @@ def dependencies(roots: list[Node]) -> dict[Node, int]:
     return found
 
 
-def again(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a module and keep only its inputs; the backward pass runs it again first."""
+def again(
+    forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], keep: frozenset[str] = frozenset()
+) -> Any:
+    """Run a function of which only the inputs are kept, and the results of the functions in `keep`; the backward pass
+    runs it again first."""
     session = now()
-    inputs = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
     if not session.grad:
         return forward(*args, **kwargs)
+    inputs = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+    before, session.keeping = session.keeping, (keep, [])
     with session.no_grad():
         found = forward(*args, **kwargs)
-    results = list(found) if isinstance(found, tuple) else [found]
+    results, session.keeping = session.keeping[1], before
     wants = [t.requires_grad for t in inputs]
     tensors = [isinstance(a, Tensor) for a in args]
-    rest = {k: v for k, v in kwargs.items() if not isinstance(v, Tensor)}
-    names = [k for k, v in kwargs.items() if isinstance(v, Tensor)]
     plain = [None if isinstance(a, Tensor) else a for a in args]
+    names = [k for k, v in kwargs.items() if isinstance(v, Tensor)]
+    rest = {k: v for k, v in kwargs.items() if not isinstance(v, Tensor)}
+    count = len(inputs)
 
     def rerun(kept: list[Tensor], gradients: list[Tensor]) -> Gradients:
-        own = [t.alias() for t in kept]
+        own = kept[:count]
         for t, wanted in zip(own, wants, strict=True):
             t.requires_grad = wanted
         queue = iter(own)
         given = [next(queue) if is_tensor else a for a, is_tensor in zip(plain, tensors, strict=True)]
         more = {**rest, **dict(zip(names, queue, strict=True))}
-        session.grad = True
-        outputs = forward(*given, **more)
-        session.grad = False
-        del given, more
-        made = list(outputs) if isinstance(outputs, tuple) else [outputs]
+        session.grad, session.keeps = True, (keep, kept[count:][::-1])
+        del kept[count:]
+        outputs = tensors_of(forward(*given, **more))
+        session.grad, session.keeps = False, None
+        del given, more, queue
+        roots = [(t, g) for t, g in zip(outputs, gradients, strict=True) if t.node is not None]
         del outputs
-        roots = [(t, g) for t, g in zip(made, gradients, strict=True) if isinstance(t, Tensor) and t.node is not None]
-        del made
         backward_of(roots)
-        return [t.grad if wanted else None for t, wanted in zip(own, wants, strict=True)]
+        return [*(t.grad if wanted else None for t, wanted in zip(own, wants, strict=True)), None]
 
-    with_past = [t for t in results if isinstance(t, Tensor)]
-    # Weights within want gradients whether or not an input does.
-    if not any(wants):
-        marker = Tensor((0,), with_past[0].dtype)
-        marker.requires_grad = True
-        recorded_all("Checkpoint", with_past, [*inputs, marker], inputs, lambda s, g: [*rerun(s, g), None])
-    else:
-        recorded_all("Checkpoint", with_past, inputs, inputs, rerun)
+    # The weights within want gradients whether or not an input does.
+    anchor = Tensor((0,), tensors_of(found)[0].dtype)
+    anchor.requires_grad = True
+    recorded_all("Checkpoint", tensors_of(found), [*inputs, anchor], [*inputs, *results], rerun)
     return found
+
+
+def tensors_of(found: Any) -> list[Tensor]:
+    """All tensors of a result, those of a tuple or a dictionary in their order."""
+    if isinstance(found, Tensor):
+        return [found]
+    inner = found.values() if isinstance(found, dict) else found if isinstance(found, tuple | list) else ()
+    return [t for part in inner for t in tensors_of(part)]

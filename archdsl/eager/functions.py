@@ -6,8 +6,8 @@ those save). A gradient's rule is written with the same functions, so that its t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -27,8 +27,6 @@ from archdsl.eager.tensors import (
     float32,
     int32,
     int64,
-    is_contiguous,
-    is_dense,
     layout,
     now,
     result_type,
@@ -69,6 +67,17 @@ def fresh(shape: Sequence[int], dtype: DType, like: Tensor | None = None) -> Ten
     if like is not None and like.shape == tuple(shape):
         strides = layout(like.shape, (like,))
     return Tensor(shape, dtype, strides)
+
+
+def kept(name: str, shape: Sequence[int], dtype: DType, strides: Shape | None = None) -> Tensor:
+    """The result of one of ATen's functions, which a checkpoint may keep: then it is not computed again."""
+    session = now()
+    if session.keeps is not None and name in session.keeps[0]:
+        return session.keeps[1].pop()
+    y = Tensor(shape, dtype, strides)
+    if session.keeping is not None and name in session.keeping[0]:
+        session.keeping[1].append(y.alias())
+    return y
 
 
 def axis_of(axis: int, rank: int) -> int:
@@ -122,6 +131,7 @@ gelu, silu, mish = unary("Gelu", "self"), unary("Silu", "self"), unary("Mish", "
 elu = selu = unary("Elu", "self")
 leaky_relu, softplus = unary("LeakyRelu", "self"), unary("Softplus", "self")
 hardswish, hardsigmoid = unary("Hardswish", "self"), unary("Hardsigmoid", "self")
+nan_to_num = unary("NanToNum", "self", 1)
 
 
 def absolute(x: Tensor) -> Tensor:
@@ -141,7 +151,9 @@ def flat_gradient(x: Tensor) -> Tensor:
 def log_sigmoid(x: Tensor) -> Tensor:
     """It keeps a buffer of its own beside the input; none on CUDA."""
     buffer = [] if now().profile.flash else [fresh(x.shape, x.dtype, x)]
-    return recorded("LogSigmoid", fresh(x.shape, x.dtype, x), [x], [x, *buffer], lambda s, g: (fresh(g.shape, g.dtype),))
+    return recorded(
+        "LogSigmoid", fresh(x.shape, x.dtype, x), [x], [x, *buffer], lambda s, g: (fresh(g.shape, g.dtype),)
+    )
 
 
 def softsign(x: Tensor) -> Tensor:
@@ -215,7 +227,10 @@ def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Tensor:
     first, second = a.requires_grad, b.requires_grad
 
     def backward(kept: list[Tensor], g: Tensor) -> Gradients:
-        return (div(g, kept[0]) if first else None, mul(neg(g), div(div(kept[1], kept[0]), kept[0])) if second else None)
+        return (
+            div(g, kept[0]) if first else None,
+            mul(neg(g), div(div(kept[1], kept[0]), kept[0])) if second else None,
+        )
 
     return recorded("Div", y, [a, b], [b, *([a] if second else [])], backward)
 
@@ -356,12 +371,12 @@ def in_place(x: Tensor, *_: Any, **__: Any) -> Tensor:
 # --- sums and orders --------------------------------------------------------------------------------------------------
 
 
-def reduction(
-    name: str, saves: str, grows: bool = False
-) -> Callable[..., Tensor]:
+def reduction(name: str, saves: str, grows: bool = False) -> Callable[..., Tensor]:
     """A function along axes. `grows`: whole numbers stay whole; the gradient is a copy unless it can be a view."""
 
-    def apply(x: Tensor, dim: Any = None, keepdim: bool = False, *, correction: int = 1, dtype: DType | None = None) -> Tensor:
+    def apply(
+        x: Tensor, dim: Any = None, keepdim: bool = False, *, correction: int = 1, dtype: DType | None = None
+    ) -> Tensor:
         axes = axes_of(dim, x.ndim)
         own = x.dtype if x.dtype.is_floating_point or name == "Amax" else int64 if grows else float32
         y = reduced(x, axes, keepdim, dtype or own)
@@ -507,7 +522,9 @@ def contiguous(x: Tensor, **_: Any) -> Tensor:
     return recorded("Clone", Tensor(x.shape, x.dtype), [x], [], lambda s, g: (g,))
 
 
-def flatten(x: Tensor, start: int = 0, end: int = -1, start_dim: int | None = None, end_dim: int | None = None) -> Tensor:
+def flatten(
+    x: Tensor, start: int = 0, end: int = -1, start_dim: int | None = None, end_dim: int | None = None
+) -> Tensor:
     first = axis_of(start if start_dim is None else start_dim, x.ndim)
     last = axis_of(end if end_dim is None else end_dim, x.ndim)
     if not x.ndim:
@@ -520,6 +537,15 @@ def flatten(x: Tensor, start: int = 0, end: int = -1, start_dim: int | None = No
 def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     axis = axis_of(dim, x.ndim)
     return reshape(x, (*x.shape[:axis], *sized(sizes, x.shape[axis]), *x.shape[axis + 1 :]))
+
+
+def diagonal(x: Tensor, first: int, second: int) -> Tensor:
+    """Where two axes are at the same place, seen along the first of them."""
+    own = x.shape
+    shape = without(x.shape, (second,), False)
+    strides = list(x.strides)
+    strides[first] += strides.pop(second)
+    return aliased("Diagonal", x, shape, strides, lambda s, g: (Tensor(own, g.dtype),))
 
 
 def permute(x: Tensor, *axes: Any) -> Tensor:
@@ -607,9 +633,7 @@ def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, 
     n = x.shape[axis]
     if isinstance(sizes, int):
         sizes = [min(sizes, n - i) for i in range(0, n, sizes)]
-    views = [
-        Tensor((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype, x.strides, x.storage) for size in sizes
-    ]
+    views = [Tensor((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype, x.strides, x.storage) for size in sizes]
     return recorded_all("Split", views, [x], [], lambda s, g: (cat(g, axis),))
 
 
@@ -628,7 +652,7 @@ def tensor_split(x: Tensor, ends: Any, dim: int = 0) -> tuple[Tensor, ...]:
         sizes = [n // ends + (i < n % ends) for i in range(ends)]
     else:
         places = [0, *ends, n]
-        sizes = [b - a for a, b in zip(places, places[1:], strict=False)]
+        sizes = [b - a for a, b in pairwise(places)]
     return tuple(part(x, axis, size) for size in sizes)
 
 
@@ -812,7 +836,7 @@ def searchsorted(places: Tensor, values: Tensor, *, right: bool = False, out_int
 
 def mm(a: Tensor, b: Tensor, name: str = "Mm") -> Tensor:
     """Two matrices, or as many pairs of them as the first axis has."""
-    y = Tensor((*a.shape[:-1], b.shape[-1]), result_type(a, b))
+    y = kept(name.lower(), (*a.shape[:-1], b.shape[-1]), result_type(a, b))
     return recorded(name, y, [a, b], *product_rule(a, b))
 
 
@@ -921,7 +945,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return matmul(x, turned)
     if x.ndim == 2 or x.is_contiguous():
         rows = reshape(x, (-1, x.shape[-1])) if x.ndim != 2 else x
-        y = Tensor((rows.shape[0], weight.shape[0]), result_type(x, weight))
+        y = kept("addmm", (rows.shape[0], weight.shape[0]), result_type(x, weight))
         saved, product = product_rule(rows, turned)
 
         def backward(kept: list[Tensor], g: Tensor) -> Gradients:
@@ -952,8 +976,12 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     last = {c: max(i for i, term in enumerate(terms) if c in term) for c in labels}
     aligned = []
     for t, term in zip(tensors, terms, strict=True):
-        if len(set(term)) < len(term):
-            raise Unknown("a diagonal")
+        for c in dict.fromkeys(term):
+            while term.count(c) > 1:
+                t, term = (
+                    diagonal(t, term.index(c), term.rindex(c)),
+                    c.join(term.rsplit(c, 1)[:1]) + term.rsplit(c, 1)[1],
+                )
         x = permute(t, [term.index(c) for c in labels if c in term])
         for i, c in enumerate(labels):
             if c not in term:
@@ -971,7 +999,10 @@ def einsum(equation: str, *operands: Any) -> Tensor:
 
 def product_of_pair(a: Tensor, b: Tensor, sums: set[int]) -> Tensor:
     """The products of two tensors with the same axes, summed over some of them; the axes stay."""
-    both, left, right, inner = [], [], [], []
+    both: list[int] = []
+    left: list[int] = []
+    right: list[int] = []
+    inner: list[int] = []
     for i in range(a.ndim):
         mine, theirs = a.shape[i] != 1, b.shape[i] != 1
         if i in sums:
@@ -995,7 +1026,7 @@ def product_of_pair(a: Tensor, b: Tensor, sums: set[int]) -> Tensor:
 
 
 def grouped_mm(x: Tensor, weight: Tensor, *, offs: Tensor) -> Tensor:
-    y = Tensor((x.shape[0], weight.shape[-1]), x.dtype)
+    y = kept("_grouped_mm", (x.shape[0], weight.shape[-1]), x.dtype)
     wants = x.requires_grad, weight.requires_grad
     saved = [*([weight] if wants[0] else []), offs, *([x] if wants[1] else [])]
     mine, theirs = x.shape, weight.shape
@@ -1048,8 +1079,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Ten
     def backward(kept: list[Tensor], g: Tensor) -> Gradients:
         return [fresh(t.shape, t.dtype, t) if wanted else None for t, wanted in zip(kept, wants, strict=False)]
 
-    kept = [*([] if now().selective else [sums, y]), *extra]
-    return recorded("Attention", y, inputs, [q, k, v, *kept], backward)
+    return recorded("Attention", y, inputs, [q, k, v, sums, y, *extra], backward)
 
 
 def attention_by_steps(
@@ -1155,7 +1185,7 @@ def batch_norm(
     shapes = [t.shape for t in inputs[1:]]
     return recorded(
         "BatchNorm",
-        Tensor(x.shape, x.dtype),
+        Tensor(x.shape, x.dtype, last_strides(x.shape) if x.ndim == 4 and channels_last(x) else None),
         inputs,
         saved,
         lambda s, g: (Tensor(g.shape, g.dtype), *(Tensor(n, g.dtype) for n in shapes)),
@@ -1183,11 +1213,20 @@ def convolution(
     groups: int = 1,
 ) -> Tensor:
     rank = weight.ndim - 2
+    if x.ndim == rank + 1:
+        return squeeze(convolution(unsqueeze(x, 0), weight, bias, stride, padding, dilation, groups), 0)
     steps, wide = each(stride, rank), each(dilation, rank)
     if padding == "same":
         sizes = x.shape[2:]
         if any(d * (k - 1) % 2 for d, k in zip(wide, weight.shape[2:], strict=True)):
-            x = pad(x, [n for d, k in zip(reversed(wide), reversed(weight.shape[2:]), strict=True) for n in (0, d * (k - 1) % 2)])
+            x = pad(
+                x,
+                [
+                    n
+                    for d, k in zip(reversed(wide), reversed(weight.shape[2:]), strict=True)
+                    for n in (0, d * (k - 1) % 2)
+                ],
+            )
     else:
         around = (0,) * rank if padding == "valid" else each(padding, rank)
         sizes = tuple(map(windowed, x.shape[2:], weight.shape[2:], steps, around, wide))
@@ -1205,6 +1244,9 @@ def transposed_convolution(
     dilation: Any = 1,
 ) -> Tensor:
     rank = weight.ndim - 2
+    if x.ndim == rank + 1:
+        rows = unsqueeze(x, 0)
+        return squeeze(transposed_convolution(rows, weight, bias, stride, padding, output_padding, groups, dilation), 0)
     sizes = [
         (n - 1) * s - 2 * p + d * (k - 1) + o + 1
         for n, k, s, p, d, o in zip(
@@ -1221,8 +1263,8 @@ def transposed_convolution(
 
 
 def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> Tensor:
-    last = x.ndim == 4 and channels_last(x) or (weight.ndim == 4 and channels_last(weight))
-    y = Tensor(shape, result_type(x, weight), last_strides(shape) if last else None)
+    last = (x.ndim == 4 and channels_last(x)) or (weight.ndim == 4 and channels_last(weight))
+    y = kept("convolution", shape, result_type(x, weight), last_strides(shape) if last else None)
     inputs = [t for t in (x, weight, bias) if t is not None]
     wants = [t.requires_grad for t in inputs]
     shapes = [t.shape for t in inputs]
@@ -1235,7 +1277,7 @@ def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> T
 
 def last_strides(shape: Shape) -> Shape:
     """Rows of channels, side by side."""
-    n, c, h, w = shape
+    _, c, h, w = shape
     return (c * h * w, 1, w * c, c)
 
 
@@ -1253,37 +1295,22 @@ def channels_last(x: Tensor) -> bool:
     return True
 
 
-def max_pool(rank: int) -> Callable[..., Tensor]:
-    def apply(x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Tensor:
-        kernel = each(kernel_size, rank)
-        steps = kernel if stride in (None, ()) else each(stride, rank)
-        sizes = tuple(map(windowed, x.shape[2:], kernel, steps, each(padding, rank)))
-        shape = (*x.shape[:2], *sizes)
-        if rank == 1:
-            x = unsqueeze(x, 2)
-        full = shape if rank == 2 else (*shape[:2], 1, shape[2])
-        strides = last_strides(full) if channels_last(x) else None
-        y = Tensor(full, x.dtype, strides)
-        places = Tensor(full, int64, strides)
-        own = x.shape
-        y = recorded("MaxPool", y, [x], [x, places], lambda s, g: (Tensor(own, g.dtype),))
-        return squeeze(y, 2) if rank == 1 else y
+def pool(name: str, rank: int, places: bool) -> Callable[..., Tensor]:
+    """A number for each window. Along one axis it is done along two, the first of size 1."""
 
-    return apply
-
-
-def avg_pool(rank: int) -> Callable[..., Tensor]:
     def apply(x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, *_: Any, **__: Any) -> Tensor:
+        if x.ndim == rank + 1:
+            return squeeze(apply(unsqueeze(x, 0), kernel_size, stride, padding), 0)
         kernel = each(kernel_size, rank)
         steps = kernel if stride in (None, ()) else each(stride, rank)
         sizes = tuple(map(windowed, x.shape[2:], kernel, steps, each(padding, rank)))
-        shape = (*x.shape[:2], *sizes)
-        if rank == 1:
-            x = unsqueeze(x, 2)
-        full = shape if rank == 2 else (*shape[:2], 1, shape[2])
-        y = Tensor(full, x.dtype, last_strides(full) if channels_last(x) else None)
+        shape = (*x.shape[:2], *([1] if rank == 1 else []), *sizes)
+        x = unsqueeze(x, 2) if rank == 1 else x
+        strides = last_strides(shape) if channels_last(x) else None
+        y = Tensor(shape, x.dtype, strides)
+        saved = [x, *([Tensor(shape, int64, strides)] if places else [])]
         own = x.shape
-        y = recorded("AvgPool", y, [x], [x], lambda s, g: (Tensor(own, g.dtype),))
+        y = recorded(name, y, [x], saved, lambda s, g: (Tensor(own, g.dtype),))
         return squeeze(y, 2) if rank == 1 else y
 
     return apply
@@ -1302,4 +1329,3 @@ def cross_entropy(logits: Tensor, rows: int) -> Tensor:
     return recorded(
         "NllLoss", Tensor((), logits.dtype), [logs], [logs, chosen, weight], lambda s, g: (Tensor(shape, g.dtype),)
     )
-

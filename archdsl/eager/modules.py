@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from archdsl.eager import functions as f
-from archdsl.eager.engine import again
 from archdsl.eager.tensors import DType, Shape, Storage, Tensor, Unknown, float32, now
 
 
 class Parameter:
     """`nn.Parameter(tensor)`: the tensor itself, a weight from then on."""
 
-    def __new__(cls, data: Tensor, requires_grad: bool = True) -> Any:  # noqa: D102
+    def __new__(cls, data: Tensor, requires_grad: bool = True) -> Any:
         weight = data.alias()
         weight.requires_grad = requires_grad
         return weight
@@ -81,8 +80,6 @@ class Module:
         session.where.append(path)
         session.enter(path)
         try:
-            if session.checkpointing(self, path):
-                return again(self.forward, args, kwargs)
             return self.forward(*args, **kwargs)
         finally:
             session.where.pop()
@@ -189,7 +186,9 @@ class BatchNorm(Module):
         self.register_buffer("running_var", Tensor((channels,), float32))
 
     def forward(self, x: Tensor) -> Tensor:
-        return f.batch_norm(x, self._buffers["running_mean"], self._buffers["running_var"], self.weight, self.bias, True)
+        return f.batch_norm(
+            x, self._buffers["running_mean"], self._buffers["running_var"], self.weight, self.bias, True
+        )
 
 
 class Dropout(Module):

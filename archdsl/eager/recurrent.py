@@ -6,12 +6,11 @@ Gates are changed in place, so that what a product in place needs of its own fir
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 from archdsl.eager import functions as f
 from archdsl.eager.modules import Recurrence
-from archdsl.eager.tensors import Tensor, bool_, now, uint8
+from archdsl.eager.tensors import Gradients, Tensor, uint8
 
 
 def in_place(name: str, x: Tensor, inputs: Sequence[Tensor], saved: Sequence[Tensor], rule: f.Backward) -> Tensor:
@@ -27,7 +26,7 @@ def multiplied(x: Tensor, other: Tensor) -> Tensor:
     first, second = x.requires_grad, other.requires_grad
     saved = [*([other] if first else []), *([f.clone(x.alias())] if second else [])]
 
-    def backward(kept: list[Tensor], g: Tensor) -> f.Gradients:
+    def backward(kept: list[Tensor], g: Tensor) -> Gradients:
         return (f.mul(g, kept[0]) if first else None, f.mul(g, kept[-1]) if second else None)
 
     return in_place("Mul", x, [x, other], saved, backward)
@@ -101,11 +100,9 @@ def lstm(x: Tensor, starts: Sequence[Tensor], flat: Sequence[Tensor], bias: bool
     turned = f.contiguous(f.transpose(x, 0, 1))
     y = Tensor((time, batch, hidden), x.dtype)
     last = [Tensor((batch, hidden), x.dtype) for _ in range(2)]
-    biases = list(flat[2:4]) if bias else [Tensor((4 * hidden,), x.dtype) for _ in range(2)]
-    if not bias:
-        biases = [Tensor(flat[0].shape[:1], x.dtype) for _ in range(2)]
+    # Without biases the kernel is handed zeros, as large as the weights.
+    biases = list(flat[2:4]) if bias else [Tensor(w.shape, x.dtype) for w in flat[:2]]
     space = Tensor((workspace(batch, time, x.shape[2], hidden, x.dtype.itemsize),), uint8)
-    now().inexact["the workspace of the LSTM kernel depends on the processor"] = None
     inputs = [turned, *flat, *starts]
     saved = [*starts, turned, *flat[:2], *biases, y, *last, space]
     shapes = [t.shape for t in inputs]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 Shape = tuple[int, ...]
 
@@ -60,9 +60,7 @@ class Profile:
 
 
 CPU = Profile("cpu-eager")
-CUDA = Profile(
-    "cuda-eager", dropout_mask=True, fused_rmsnorm=True, float_statistics=True, flash=True, step_copies=True
-)
+CUDA = Profile("cuda-eager", dropout_mask=True, fused_rmsnorm=True, float_statistics=True, flash=True, step_copies=True)
 
 
 class Storage:
@@ -98,11 +96,10 @@ class Session:
         """The path of each module that runs now."""
         self.enter: Callable[[str], None] = lambda path: None
         """Told of every module that begins, forwards and backwards."""
-        self.checkpointing: Callable[[Any, str], bool] = lambda module, path: False
-        self.selective = False
-        """Whether the core of attention is computed again in the backward pass."""
-        self.inexact: dict[str, None] = {}
-        """What was done whose bytes are not known exactly."""
+        self.keeping: tuple[frozenset[str], list[Tensor]] | None = None
+        """Within a checkpoint: the functions whose results are kept, and those so far."""
+        self.keeps: tuple[frozenset[str], list[Tensor]] | None = None
+        """Where a checkpoint is computed again: the same, the next one last."""
 
     def take(self, nbytes: int) -> None:
         self.live += nbytes
@@ -145,7 +142,7 @@ Gradients = Sequence["Tensor | None"]
 class Node:
     """One step of the backward pass: what it saved, and where its gradients go."""
 
-    __slots__ = ("backward", "edges", "inputs", "name", "outputs", "saved", "sequence", "where")
+    __slots__ = ("backward", "edges", "inputs", "made", "name", "outputs", "read", "saved", "sequence", "where")
 
     def __init__(
         self,
@@ -164,13 +161,15 @@ class Node:
         self.inputs = [(t.shape, t.dtype) for t in inputs]
         self.edges = [t.edge() if t.requires_grad else None for t in inputs]
         self.outputs = [(t.shape, t.dtype) for t in outputs]
+        self.read = [t.storage.serial for t in inputs if not t.storage.fixed]
+        self.made = [t.storage.serial for t in outputs]
 
 
 class Tensor:
     """A tensor without numbers. Its methods are those of torch that emitted code calls."""
 
     __slots__ = ("dtype", "grad", "index", "node", "requires_grad", "shape", "storage", "strides")
-    methods: dict[str, Callable[..., Any]] = {}
+    methods: ClassVar[dict[str, Callable[..., Any]]] = {}
 
     def __init__(
         self, shape: Sequence[int], dtype: DType, strides: Shape | None = None, storage: Storage | None = None
@@ -258,7 +257,7 @@ class Tensor:
     def __bool__(self) -> bool:
         raise Unknown("a branch that depends on numbers")
 
-    __index__ = __int__ = __float__ = __bool__  # type: ignore[assignment]
+    __index__ = __int__ = __float__ = __bool__
 
 
 class Unknown(Exception):  # noqa: N818
@@ -286,7 +285,8 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether the places are side by side in some order of the axes."""
-    return is_contiguous(*zip(*sorted(zip(shape, strides, strict=True), key=lambda a: -a[1]), strict=True)) if shape else True
+    ordered = sorted(zip(shape, strides, strict=True), key=lambda axis: -axis[1])
+    return is_contiguous([n for n, _ in ordered], [step for _, step in ordered])
 
 
 def broadcast(*shapes: Sequence[int]) -> Shape:

@@ -12,6 +12,7 @@ from typing import Any
 from archdsl.eager import functions as f
 from archdsl.eager import modules as m
 from archdsl.eager import recurrent as r
+from archdsl.eager.engine import again
 from archdsl.eager.tensors import DTYPES, Device, DType, Tensor, Unknown, bool_, float32, int64, now, result_type
 
 
@@ -88,7 +89,8 @@ UNARY: dict[str, Callable[..., Any]] = {
     "exp": f.exp, "log": f.log, "log2": f.log2, "sqrt": f.sqrt, "rsqrt": f.rsqrt, "reciprocal": f.reciprocal,
     "sin": f.sin, "cos": f.cos, "tanh": f.tanh, "sigmoid": f.sigmoid, "erf": f.erf, "relu": f.relu, "abs": f.absolute,
     "neg": f.neg, "floor": f.flat_gradient, "ceil": f.flat_gradient, "sign": f.flat_gradient,
-    "round": f.flat_gradient, "square": f.square, "logical_not": f.logical_not,
+    "round": f.flat_gradient, "nan_to_num": f.nan_to_num,
+    **dict.fromkeys(("isneginf", "isposinf", "isinf", "isnan", "isfinite"), f.logical_not), "square": f.square, "logical_not": f.logical_not,
 }  # fmt: skip
 BOTH: dict[str, Callable[..., Any]] = {
     **UNARY,
@@ -114,9 +116,11 @@ METHODS: dict[str, Callable[..., Any]] = {
     "contiguous": f.contiguous, "unfold": f.unfold, "repeat": f.repeat, "to": f.to,
     "type_as": lambda x, y: f.cast(x, y.dtype), "float": _cast_to(float32), "long": _cast_to(int64),
     "int": _cast_to(DTYPES["int32"]), "bool": _cast_to(bool_), "double": _cast_to(DTYPES["float64"]),
+    "bfloat16": _cast_to(DTYPES["bfloat16"]), "half": _cast_to(DTYPES["float16"]),
     "cpu": lambda x: x, "new_zeros": new, "new_ones": new, "new_empty": new, "new_full": lambda x, s, *_: new(x, s),
     "item": lambda x: bool(x), "t": lambda x: f.transpose(x, 0, 1),
-    **dict.fromkeys(("copy_", "fill_", "zero_", "lerp_", "mul_", "add_", "sub_", "div_", "normal_", "uniform_"), f.in_place),
+    **dict.fromkeys(("copy_", "fill_", "zero_", "lerp_", "mul_", "add_", "sub_", "div_"), f.in_place),
+    **dict.fromkeys(("normal_", "uniform_"), f.in_place),
 }  # fmt: skip
 Tensor.methods.update(METHODS)
 
@@ -145,8 +149,9 @@ functional = Names(
     linear=f.linear, embedding=f.embedding, pad=f.pad, one_hot=f.one_hot, normalize=f.normalize,
     layer_norm=f.layer_norm, rms_norm=f.rms_norm, group_norm=f.group_norm, batch_norm=f.batch_norm,
     conv1d=f.convolution, conv2d=f.convolution, conv_transpose1d=f.transposed_convolution,
-    conv_transpose2d=f.transposed_convolution, max_pool1d=f.max_pool(1), max_pool2d=f.max_pool(2),
-    avg_pool1d=f.avg_pool(1), avg_pool2d=f.avg_pool(2), prelu=f.prelu,
+    conv_transpose2d=f.transposed_convolution, max_pool1d=f.pool("MaxPool", 1, True),
+    max_pool2d=f.pool("MaxPool", 2, True), avg_pool1d=f.pool("AvgPool", 1, False),
+    avg_pool2d=f.pool("AvgPool", 2, False), prelu=f.prelu,
     scaled_dot_product_attention=f.scaled_dot_product_attention, grouped_mm=f.grouped_mm,
 )  # fmt: skip
 
@@ -191,11 +196,47 @@ torch = Names(
     as_tensor=tensor, empty_like=like, zeros_like=like, ones_like=like, randn_like=like, rand_like=like,
     full_like=like, cat=f.cat, stack=f.stack, where=f.where, outer=f.outer, einsum=f.einsum, bmm=f.matmul,
     searchsorted=f.searchsorted, bitwise_and=f.bitwise, bitwise_or=f.bitwise, gru=r.gru, lstm=r.lstm,
-    rnn_tanh=r.rnn, rnn_relu=r.rnn, compiler=SimpleNamespace(is_compiling=lambda: False),
+    rnn_tanh=r.rnn, rnn_relu=r.rnn,
+    compiler=Names(called="torch.compiler", is_compiling=lambda: False, is_exporting=lambda: False),
     autocast=lambda *_, **__: nullcontext(), is_tensor=lambda x: isinstance(x, Tensor),
 )  # fmt: skip
 
-_MODULES = {"torch": torch, "torch.nn": nn, "torch.nn.functional": functional}
+
+class _Aten:
+    """`torch.ops.aten.mm.default`: the function's name."""
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(default=name)
+
+
+class Kept(frozenset[str]):
+    """The functions whose results a checkpoint keeps, as what it is computed in."""
+
+
+def checkpoint(
+    function: Callable[..., Any], *args: Any, use_reentrant: bool = False, context_fn: Any = None, **kwargs: Any
+) -> Any:
+    """`torch.utils.checkpoint.checkpoint`."""
+    first = context_fn()[0] if context_fn is not None else None
+    return again(function, args, kwargs, first if isinstance(first, Kept) else frozenset())
+
+
+torch.ops = SimpleNamespace(aten=_Aten())
+checkpointing = Names(
+    called="torch.utils.checkpoint",
+    checkpoint=checkpoint,
+    create_selective_checkpoint_contexts=lambda names: (Kept(names), nullcontext()),
+)
+torch.is_grad_enabled = lambda: now().grad
+torch.is_autocast_enabled = lambda *_: False
+torch.SymInt = type("SymInt", (), {})
+
+_MODULES = {
+    "torch": torch,
+    "torch.nn": nn,
+    "torch.nn.functional": functional,
+    "torch.utils.checkpoint": checkpointing,
+}
 
 
 def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:

@@ -404,6 +404,9 @@ class Primitive:
     """Whether places other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
     own_type: ClassVar[bool] = False
     """Whether its kernel wants real inputs in the type of its weights: others are cast to it first."""
+    balances: ClassVar[bool] = False
+    """Whether its buffer, `bias`, is moved between steps of training towards experts that get too few tokens: by what
+    its block chooses, a result of whole numbers."""
     writes_over: ClassVar[bool] = False
     """Whether its PyTorch kernel takes the steps of a recurrence in place: of what it computes inside nothing can be
     kept to be used again."""

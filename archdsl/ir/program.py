@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from archdsl.diagnostics import ArchError, Diagnostic, Label, error, shortened
 from archdsl.ir import masks
 from archdsl.ir.wording import one_of
-from archdsl.limits import MAX_FILE_BYTES, MAX_IMPORTS, MAX_MODELS, raising
+from archdsl.limits import MAX_FILE_BYTES, MAX_IMPORTS, MAX_MODELS, MAX_PROBLEMS, MAX_SIGNATURE, raising
 from archdsl.resources import library_index, library_source
 from archdsl.source import Source, Span
 from archdsl.syntax import ast
@@ -98,7 +98,7 @@ def declare(source: Source, tree: ast.File) -> tuple[Module, list[Diagnostic]]:
             module.names[declaration.name] = declaration
         if isinstance(declaration, ast.Block | ast.Model):
             problems += _signature_problems(declaration)
-    return module, problems
+    return module, problems[:MAX_PROBLEMS]
 
 
 def _signature_problems(declaration: ast.Block | ast.Model) -> list[Diagnostic]:
@@ -107,6 +107,9 @@ def _signature_problems(declaration: ast.Block | ast.Model) -> list[Diagnostic]:
     entries: list[ast.Hyper | ast.TensorParam] = [*(header.hypers or ()), *(header.tensors or ())]
     seen: dict[str, Span] = {}
     problems = []
+    if len(entries) > MAX_SIGNATURE:
+        text = f"`{declaration.name}` takes {len(entries):,} hyper-parameters and tensors"
+        return [Diagnostic("E0404", text, declaration.name_span, help=raising("signature"))]
     for entry in entries:
         if entry.name in seen:
             problems.append(

@@ -154,8 +154,8 @@ def default_parts(op: Primitive, node: OpNode, cut: Sequence[int | None]) -> Par
     """How an op works on parts, as far as its contract says without a word of its own."""
     if op.elementwise:
         return elementwise_parts(node, cut)
-    first, others = node.inputs[0] if node.inputs else None, cut[1:]
-    if not isinstance(first, Value) or cut[0] is None or any(axis is not None for axis in others):
+    first, *others = node.inputs or (None,)
+    if not isinstance(first, Value) or cut[0] is None or any(isinstance(v, Value) for v in others):
         return None
     if op.regroups(node) is not None:
         sized = any("size" in (h.kind or "") for h in op.header.hypers or ())
@@ -193,7 +193,9 @@ def elementwise_parts(node: OpNode, cut: Sequence[int | None]) -> Parts | None:
     return Parts(axis)
 
 
-def regrouped_parts(op: Primitive, node: OpNode, cut: Sequence[int | None], numbers: Sequence[Num] = ()) -> Parts | None:
+def regrouped_parts(
+    op: Primitive, node: OpNode, cut: Sequence[int | None], numbers: Sequence[Num] = ()
+) -> Parts | None:
     """Of an op that cuts and merges axes: the part that runs slowest in the axis has to run slowest in the result's."""
     grouping = op.regroups(node)
     if grouping is None or cut[0] is None:

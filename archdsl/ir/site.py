@@ -326,16 +326,20 @@ def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Sp
         return Scheme(value.name)
     if test(value):
         return value
-    help_ = _instead(value, kind)
+    help_ = _instead(value, kind, what)
     raise error("E0203", f"{what} is {words}, and {kind_of(value)} was given", span, help=help_)
 
 
-def _instead(value: Any, kind: str) -> str:
+def _instead(value: Any, kind: str, what: str) -> str:
     """What was probably meant by a value of the wrong kind."""
     if isinstance(value, str) and (value.isidentifier() or value.replace(".", "", 1).replace("_", "").isdecimal()):
         return f"write it without quotes: `{value}`"
     if kind == "bool" and isinstance(value, Num) and value.value in (0, 1):
         return "write `true`" if value.value else "write `false`"
+    if kind == "added" and isinstance(value, Template | Instance):
+        return f"`{value.name}` acts inside attention: give it to the layers, in their `position`"
+    if what == "the slot `ffn`" and isinstance(value, Num):
+        return f"a size belongs to a block: `mlp(hidden: {value})`"
     if kind == "list" and isinstance(value, Num):
         return f"layers are repeated by `*`: `{value} * layer`"
     if kind == "mask" and isinstance(value, ListValue):
@@ -382,7 +386,7 @@ KINDS: dict[str, tuple[str, Any]] = {
     "mask": ("a mask", lambda v: isinstance(v, Mask)),
     "position": ("a position", lambda v: isinstance(v, Template | Instance)),
     "added": (
-        "a position that is added to the embedding, learned or sinusoidal (rope and the like belong to the layers)",
+        "a position that is added to the embedding: learned or sinusoidal",
         _is_added_position,
     ),
     "scheme": ("a scheme such as normal(0.02)", lambda v: isinstance(v, Scheme)),

@@ -31,6 +31,7 @@ from archdsl.analyses.init import (
 from archdsl.ir.dims import Expr, Num, binary, free_names, num, same_shape, whole_number
 from archdsl.ir.graph import (
     Block,
+    CallNode,
     CondNode,
     Graph,
     Init,
@@ -92,26 +93,34 @@ def _modules(block: Block, laws: Laws, number: Number) -> Iterator[Module]:
             lines = _lines(replace(instance.node, weights=weights), instance.node, block, laws, number)
             if lines:
                 yield Module(f"self.{instance.path}", instance.node.op.name, lines)
-    listed: dict[str, list[Module]] = {}
+    listed: dict[str, list[Module | None]] = {}
     for node, in_list in _nodes(block.graph, False):
+        if isinstance(node, CallNode):  # which draws its weights itself, but has its place in the list
+            if in_list:
+                listed.setdefault(node.name, []).append(None)
+            continue
         module = Module(f"self.{node.name}", node.op.name, _lines(node, node, block, laws, number))
         if in_list:
             listed.setdefault(node.name, []).append(module)
         elif module.lines:
             yield module
     for modules in listed.values():
-        if len(set(modules)) == 1:
-            if modules[0].lines:
-                yield replace(modules[0], text=f"*{modules[0].text}")
+        first = modules[0]
+        if first is not None and len(set(modules)) == 1:
+            if first.lines:
+                yield replace(first, text=f"*{first.text}")
         else:
-            yield from (replace(m, text=f"{m.text}[{i}]") for i, m in enumerate(modules) if m.lines)
+            yield from (replace(m, text=f"{m.text}[{i}]") for i, m in enumerate(modules) if m is not None and m.lines)
 
 
-def _nodes(graph: Graph, in_list: bool) -> Iterator[tuple[OpNode, bool]]:
-    """The primitives with weights of their own, once for each turn of a loop; whether they stand in a list of
-    modules."""
+def _nodes(graph: Graph, in_list: bool) -> Iterator[tuple[OpNode | CallNode, bool]]:
+    """The primitives and blocks with weights of their own, once for each turn of a loop; whether they stand in a list
+    of modules."""
     for node in graph.nodes:
-        if isinstance(node, OpNode):
+        if isinstance(node, CallNode):
+            if node.instance is None:
+                yield node, in_list
+        elif isinstance(node, OpNode):
             if node.instance is None and node.weights:
                 yield node, in_list
         elif isinstance(node, LoopNode):

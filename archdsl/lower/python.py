@@ -69,6 +69,11 @@ def class_name(name: str) -> str:
     return f"{out}_" if out in TAKEN or keyword.iskeyword(out) else out
 
 
+def field_name(name: str) -> str:
+    """A name of the spec as a field of the Config: as it is, but for what Python cannot say."""
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
 def local_name(name: str) -> str:
     """A name of the spec as a Python local."""
     name = re.sub(r"\W", "_", name) or "value"

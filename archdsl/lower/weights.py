@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from archdsl.analyses.init import Laws, laws_of
 from archdsl.analyses.weights import WeightInfo, weights
 from archdsl.diagnostics import error
+from archdsl.files import written_beside
 from archdsl.ir.dims import product
 
 if TYPE_CHECKING:
@@ -40,13 +41,12 @@ def draw(model: Model, seed: int, dtype: str, path: Path, progress: Progress | N
     OSError where it cannot be written."""
     infos = saved(model)
     laws = laws_of(model)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
-            write_tensors(file, infos, dtype, lambda info: numbers(info, laws, seed, pool), progress)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with (
+        written_beside(path) as beside,
+        beside.open("wb") as file,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        write_tensors(file, infos, dtype, lambda info: numbers(info, laws, seed, pool), progress)
 
 
 def write_tensors(

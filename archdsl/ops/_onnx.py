@@ -22,7 +22,11 @@ def padded(g: OnnxScope, x: Any, before: Any, after: Any, axis: int, value: Any 
     """Places more on both sides of an axis, filled with `value`; a number below 0 cuts places off."""
     x = with_kernel(g, x)
     if g.dtype(x) not in ("int", "int32"):
-        return g.Pad(x, [before, after], value, [axis])
+        if x.shape is None:
+            return g.Pad(x, [before, after], value, [axis])
+        # Of all axes: where onnxruntime moves a transposition past a `Pad` of some, it takes them for all.
+        left, right = [0] * axis, [0] * (len(x.shape) - axis - 1)
+        return g.Pad(x, [*left, before, *right, *left, after, *right], value)
     # Whole numbers have no kernel on CUDA: pieces are put together there.
     cuts = [n if isinstance(n, int) and n < 0 else 0 for n in (before, after)]
     if any(cuts):
@@ -63,7 +67,8 @@ class Chunks:
     def cut(self, g: OnnxScope, x: Any, rank: int, fill: float = 0.0) -> Any:
         """[batch, time, …] to [place, chunk, batch, …]. The last chunk is filled up with a number."""
         if not isinstance(self.missing, int) or self.missing:
-            x = g.Pad(x, [0, self.missing], fill, [1])
+            others = [0] * (rank - 2)
+            x = g.Pad(x, [0, 0, *others, 0, self.missing, *others], fill)  # of all axes: see `padded`
         rest = [g.Shape(x, start=2)] if rank > 2 else []
         return g.Transpose(g.Reshape(x, [0, self.count, self.each, *rest]), perm=[2, 1, 0, *range(3, rank + 1)])
 

@@ -7,7 +7,18 @@ from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    At,
+    Example,
+    OnnxScope,
+    Parts,
+    Primitive,
+    Reads,
+    TorchScope,
+    same,
+)
 
 
 class CastLike(Primitive):
@@ -30,6 +41,9 @@ class CastLike(Primitive):
         rank = getattr(like, "rank", 0)
         # Only the type of the other tensor is read.
         return (tuple(same(i) for i in range(node.outputs[0].rank)), (At(),) * rank if rank else (EVERYWHERE,) * 0)
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        return None if cut[0] is None else Parts(cut[0])
 
     def differentiates(self, node: OpNode, i: int) -> bool:
         return i == 0

@@ -123,6 +123,13 @@ def turn(call: Application, x: Value, options: Any) -> Value:
             help="make head_dim even, or set `dims`",
         )
     scaling = options.get("scaling")
+    if getattr(scaling, "name", "") == "ntk" and dims.value == 2:
+        raise call.error(
+            "E0204",
+            "`ntk` stretches all pairs of channels but the first, and rope turns one pair",
+            option="position",
+            help="turn at least 4 channels, or use `linear(factor)`",
+        )
     table = call.once(
         "rope_table",
         "rope",

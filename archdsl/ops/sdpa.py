@@ -86,6 +86,28 @@ def attend_latent(
 '''
 
 
+WINDOW_ATTENTION = '''
+def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
+    """Attention of each place to the last `window` places, itself included. A long sequence is cut into blocks of so
+    many places: a block sees itself and the one before it, and nothing else is computed."""
+    batch, time = q.size(0), q.size(2)
+    if isinstance(time, torch.SymInt) or window < time < 3 * window:  # an exported graph is for all lengths
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+    if time <= window:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+    blocks = -(-time // window)
+    rest = blocks * window - time
+    q, k, v = (F.pad(x, (0, 0, 0, rest)).unflatten(2, (blocks, window)).transpose(1, 2) for x in (q, k, v))
+    k, v = (torch.cat((F.pad(x, (0, 0, 0, 0, 0, 0, 1, -1)), x), dim=3).flatten(0, 1) for x in (k, v))
+    query, key = torch.arange(window, device=q.device)[:, None], torch.arange(2 * window, device=q.device)
+    seen = (key > query) & (key <= query + window)
+    first = torch.arange(blocks, device=q.device)[:, None, None] == 0  # before it there is nothing
+    seen = (seen & ~(first & (key < window))).repeat(batch, 1, 1)[:, None]
+    y = F.scaled_dot_product_attention(q.flatten(0, 1), k, v, attn_mask=seen, **options)
+    return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
+'''
+
+
 def scores_pairs(target: Any) -> bool:
     """Whether a block of the user's takes queries and keys and so may add to the scores."""
     node = getattr(target, "node", None)
@@ -272,7 +294,10 @@ class SDPA(Primitive):
             args += [f"dropout={rate}"] if rate else []
             return Code(f"{e.helper(ATTENTION)}({', '.join(args)})")
         args = [e.arg(0), e.arg(1), e.arg(2)]
-        if kind == "causal":
+        window = self.causal_window(node) if not e.has(4) and not e.in_steps else None
+        if window is not None:
+            args += [mask, e.number(window)]
+        elif kind == "causal":
             args.append("is_causal=True")
         elif kind == "either":
             args += [f"attn_mask={mask}", f"is_causal={mask} is None"]
@@ -284,7 +309,19 @@ class SDPA(Primitive):
             args.append(f"scale={scale}")
         if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value:
             args.append("enable_gqa=True")
+        if window is not None:
+            return Code(f"{e.helper(WINDOW_ATTENTION)}({', '.join(args)})")
         return Code(f"F.scaled_dot_product_attention({', '.join(args)})")
+
+    def causal_window(self, node: OpNode) -> Num | None:
+        """How many places each query sees, itself the last; None where the mask is something else."""
+        q, k, mask = node.inputs[0], node.inputs[1], node.options["mask"]
+        assert isinstance(q, Value)
+        assert isinstance(k, Value)
+        rules = {part.rule: part for part in mask.parts}
+        if q.rank != 4 or mask.rule != "&" or len(mask.parts) != 2 or rules.keys() != {"causal", "window"}:
+            return None
+        return rules["window"].numbers[0] if q.shape[-2].value == k.shape[-2].value else None
 
     def torch_absorbed(self, node: OpNode, e: TorchScope, rows: str, keys: str, values: str) -> Code:
         q = node.inputs[0]
@@ -317,10 +354,10 @@ class SDPA(Primitive):
             if cut[i] != heads and (cut[i] is not None or value.shape[heads].value != 1):
                 return None
         own = {}
-        for i, value in enumerate(node.inputs[3:], start=3):
-            if isinstance(value, Value):
-                axis = 0 if value.rank == 1 else value.rank - 3
-                if axis >= 0 and value.shape[axis].value != 1:
+        for i, given in enumerate(node.inputs[3:], start=3):
+            if isinstance(given, Value):
+                axis = 0 if given.rank == 1 else given.rank - 3
+                if axis >= 0 and given.shape[axis].value != 1:
                     own[i] = axis
         return Parts(heads, own=own, sizes=(q.shape[heads],))
 
@@ -466,6 +503,9 @@ class SDPA(Primitive):
             scores = g.Add(scores, g.arg(4, "float32"))
         elif g.has(3):
             scores = g.Where(g.arg(3), scores, -math.inf)
+        elif node.options["mask"].rule == "causal":  # of as many queries as keys: no tensor was made
+            query, key = g.pairs(queries.shape[-2], keys.shape[-2])
+            scores = g.Where(g.LessOrEqual(key, query), scores, -math.inf)
         if g.has(5):
             sink = g.Reshape(g.arg(5, "float32"), [-1, 1, 1])
             shape = g.Concat(g.Shape(scores, start=0, end=rank - 1), [1], axis=0)

@@ -27,6 +27,7 @@ class SelectionBias(Primitive):
     """Scores plus a bias that only chooses experts: part of the state, not of the parameters (DeepSeek-V3, section
     2.1.2)."""
 
+    balances = True
     signature = "selection_bias()(scores: [..., experts]) -> [..., experts]"
     mixes = False
     examples = (Example("x -> selection_bias"),)

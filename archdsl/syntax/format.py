@@ -19,6 +19,9 @@ from archdsl.syntax.layout import LOOSE, WIDTH, Layout, end_column, flat, signat
 
 _WORDS = re.compile(r'"[^"\n]*"|(?P<comment>#[^\n]*)|(?P<open>\{)|(?P<close>\})')
 
+DEEP = 6
+"""Bodies within a body that is written on one line."""
+
 Item = ast.Declaration | ast.Slot | ast.Statement
 
 
@@ -124,7 +127,9 @@ class _Printer:
         comments = self.within(opening, closing)
         if not items and not comments:
             return "{}"
-        if not comments and "\n" not in self.text[opening:closing]:
+        # Of deeply nested bodies each would be tried twice by each around it: they are no line for a reader.
+        nested = bisect_left(self.opens, closing) - bisect_left(self.opens, opening) - 1
+        if not comments and nested < DEEP and "\n" not in self.text[opening:closing]:
             texts = [self.item(item, indent + 2, 0) for item in items]
             line = f"{{ {'  '.join(t.strip() for t in texts)} }}"
             if "\n" not in line and column + len(line) <= WIDTH:
@@ -272,6 +277,7 @@ class _Printer:
         beside = f"{text} else "
         below = f"{text}\n{' ' * indent}else "
         on_one_line = "\n" not in self.text[item.span.start : item.span.end]
+        on_one_line = on_one_line and item.span.end - item.span.start <= WIDTH
         for before in (beside,) if "\n" in then else (beside, below) if on_one_line else (below,):
             inner = item.otherwise[0] if item.otherwise else None
             if isinstance(inner, ast.If) and self._is_else_if(pairs[0][1], inner):

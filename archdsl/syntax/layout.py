@@ -99,8 +99,13 @@ def flat(expr: ast.Expr | ast.Arg, level: int = LOOSE) -> str:
         case ast.As(value, name):
             return f"{flat(value, POSTFIX)} as {name}"
         case ast.Pipeline(head, stages):
-            return " -> ".join([flat(head, ATOM), *map(flat, stages)])
+            return " -> ".join([flat(head, ATOM), *map(stage, stages)])
     raise TypeError(expr)
+
+
+def stage(expr: ast.Expr) -> str:
+    """A stage of a pipeline, on one line."""
+    return flat(expr, LOOSE if isinstance(expr, ast.As) else POSTFIX)
 
 
 def commas(items: Sequence[ast.Expr | ast.Arg]) -> str:
@@ -259,13 +264,14 @@ class Layout:
         """As many stages on a line as fit; a stage that fits on no line is broken where it stands."""
         text = self.lay(head, ATOM, column, 0)
         below = column + 2
-        for i, stage in enumerate(stages):
+        for i, expr in enumerate(stages):
             after = tail if i == len(stages) - 1 else 0
-            place, needed = end_column(column, text), len(f" -> {flat(stage)}") + after
+            place, needed = end_column(column, text), len(f" -> {stage(expr)}") + after
             if place + needed > WIDTH and below + needed - 1 <= WIDTH:
-                text += f"\n{' ' * below}-> {flat(stage)}"
+                text += f"\n{' ' * below}-> {stage(expr)}"
             else:
-                text += f" -> {self.lay(stage, LOOSE, place + 4, after)}"
+                level = LOOSE if isinstance(expr, ast.As) else POSTFIX
+                text += f" -> {self.lay(expr, level, place + 4, after)}"
         return text
 
 

@@ -585,7 +585,8 @@ class Mistake:
         if self.token.text == ":":
             return Diagnostic("E0101", "a body begins with `{`, not with `:`", self._here(), help=help_)
         if self._begins_statement():
-            return Diagnostic("E0101", f"this body has no `{{`: {self._found()} comes before it", self._here(), help=help_)
+            message = f"this body has no `{{`: {self._found()} comes before it"
+            return Diagnostic("E0101", message, self._here(), help=help_)
         return None
 
     def _begins_statement(self) -> bool:
@@ -663,7 +664,7 @@ class Mistake:
         if previous is None or previous.type != "NAME" or not self.accepts("RETURN", back=1):
             return None
         span = self._span(previous.start, token.end)
-        if previous.text in WORDS and self._starts_line(previous) or previous.text in ("elif", "elsif"):
+        if (previous.text in WORDS and self._starts_line(previous)) or previous.text in ("elif", "elsif"):
             message = f"`{previous.text}` is no word of the language"
             return Diagnostic("E0101", message, self._span(previous.start, previous.end), help=WORDS[previous.text])
         if token.text in ("+", "-", "*", "/", "//", "%", "**", "&", "|") and self.next.text == "=":
@@ -699,8 +700,10 @@ class Mistake:
             help_ = f'an import names a file: `import "{token.text.removesuffix(".arch")}.arch"`'
         elif self.source.text[: token.start].rstrip().endswith("lambda"):
             help_ = "a function of one's own is a block: `block name(x: [..., width]) { … }`"
-        elif above is not None and self._after_percent():
-            help_ = "`%` is the remainder of a division; ten per cent is `0.1`"
+        elif above is not None and (percent := self._per_cent()) is not None:
+            help_ = f"`%` is the remainder of a division: write `{float(percent[1]) / 100:g}`"
+            span = self._span(percent.start(1), percent.end())
+            return Diagnostic("E0101", "shares are not written in per cent", span, help=help_)
         elif self.opener is not None and self.opener.text in ("(", "[") and "`,`" in expected and self._begins_value():
             help_ = "separate the entries by `,`"
         elif token.text == "=" and isinstance(above, EXPRESSIONS):
@@ -714,8 +717,10 @@ class Mistake:
         """The sign that this one makes with the character before."""
         return self.source.text[max(self.token.start - 1, 0) : self.token.end]
 
-    def _after_percent(self) -> bool:
-        return self.source.text[: self.token.start].rstrip().endswith("%")
+    def _per_cent(self) -> re.Match[str] | None:
+        """`10%`, with nothing behind it that could be divided by."""
+        name = r"(?:\w+\s*)?" if self.token.text in (":", "=", "+=") else ""  # of the next slot
+        return re.search(rf"(\d+(?:\.\d+)?)\s*%(?=\s*{name}\Z)", self.source.text[: self.token.start])
 
     def _begins_value(self) -> bool:
         return self.token.type in ("NAME", "DOTTED", "NUMBER", "STRING")

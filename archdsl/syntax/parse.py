@@ -141,7 +141,7 @@ class _Parser:
             try:
                 self._advance(token)
             except ArchError as problem:
-                found.extend(problem.diagnostics)
+                found.extend(d for d in problem.diagnostics if d not in found)
                 if self.stop or self.start != "file" or len(found) >= MAX_SYNTAX_ERRORS:
                     break
                 self._reset()
@@ -163,8 +163,8 @@ class _Parser:
             state = states[-1]
             target = shifts[state].get(terminal)
             if target is not None:
-                if token.end - token.start > MAX_NAME and terminal in NAMES:
-                    raise self._too_long(token)
+                if terminal in NAMES and (token.end - token.start > MAX_NAME or "__" in token.text):
+                    self._demand_name(token)
                 break
             number = reduces[state].get(terminal)
             if number is None:
@@ -231,9 +231,14 @@ class _Parser:
             help="give the parts names with `let`, or write a repetition as a list: `24 * layer`",
         )
 
-    def _too_long(self, token: Token) -> ArchError:
+    def _demand_name(self, token: Token) -> None:
+        """Raises ArchError for a name that is too long, or that Python would take for one of its own."""
         span = Span(self.source, token.start, token.end)
-        return error("E0105", f"this name is longer than {MAX_NAME} characters", span, help=raising("name"))
+        if token.end - token.start > MAX_NAME:
+            raise error("E0105", f"this name is longer than {MAX_NAME} characters", span, help=raising("name"))
+        if any(part.startswith("__") for part in token.text.split(".")):
+            text = f"`{token.text}` begins with two underscores, as Python's own names do"
+            raise error("E0104", text, span, help="one underscore, or another name")
 
     def _mistake(self, token: Token) -> ArchError:
         from archdsl.syntax.mistakes import Mistake

@@ -240,7 +240,7 @@ def decoding(model: Model, seen: Seen) -> None:
     found = differences(model)
     wrong = {how: f"{d:.1e}" for how, d in found.items() if not d <= TOLERANCE}
     if wrong:
-        raise Mismatch("decoding", f"differs from the whole sequence: {wrong}")
+        raise Mismatch(f"decoding ({', '.join(wrong)})", f"differs from the whole sequence: {wrong}")
     seen.note("decoding")
     if "left" in found:
         seen.note("decoding of rows of two lengths")
@@ -271,7 +271,9 @@ def leaks(model: Model, sizes: Mapping[str, int], ahead: int, seed: int) -> bool
     before."""
     inputs = {k: t.double() if t.is_floating_point() else t for k, t in inputs_for(model, dict(sizes), seed).items()}
     module = weighted(model, seed).double()
-    with without_grouped_mm(), patch.object(F, "dropout", lambda x, *_, **__: x):
+    # Experts sort their rows: what is drawn for them would stand elsewhere.
+    drawn = (patch.object(F, "dropout", lambda x, *_, **__: x), patch.object(torch, "randn_like", torch.ones_like))
+    with without_grouped_mm(), drawn[0], drawn[1]:
         return any(_leaks(module.train(mode), inputs, ahead, seed) for mode in (False, True))
 
 
@@ -340,7 +342,15 @@ def forget() -> None:
         del sys.modules[name]
 
 
-def many(count: int, first_seed: int, *, shrink: bool, report: Callable[[str], None], keep: Path | None = None) -> int:
+def many(
+    count: int,
+    first_seed: int,
+    *,
+    shrink: bool,
+    report: Callable[[str], None],
+    keep: Path | None = None,
+    quick: bool = False,
+) -> int:
     """Draw and compare specs, batch by batch; how many kinds of failure there were."""
     from hypothesis import HealthCheck, Phase, find, given, seed, settings
     from random_specs.strategies import specs
@@ -356,7 +366,7 @@ def many(count: int, first_seed: int, *, shrink: bool, report: Callable[[str], N
         def compare(text: str) -> None:
             nonlocal done
             done += 1
-            wrong = failing(text, seen)
+            wrong = failing(text, seen, everything=not quick or done % 3 == 0)
             if wrong is not None and (wrong[0] not in found or len(text) < len(found[wrong[0]][0])):
                 if wrong[0] not in found:
                     report(f"seed {number}: {wrong[1][:300]}\n{text}")
@@ -389,13 +399,19 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0, help="of the first batch of 50; each next has one more")
     parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="count FLOPs and run ort-cpu for every third only")
     parser.add_argument("--keep", type=Path, help="a folder for what failed")
     given = parser.parse_args()
     torch.set_num_threads(1)
     np.seterr(all="ignore")
     warnings.filterwarnings("ignore")
     wrong = many(
-        given.count, given.seed, shrink=not given.no_shrink, report=lambda s: print(s, flush=True), keep=given.keep
+        given.count,
+        given.seed,
+        shrink=not given.no_shrink,
+        report=lambda s: print(s, flush=True),
+        keep=given.keep,
+        quick=given.quick,
     )
     sys.exit(1 if wrong else 0)
 

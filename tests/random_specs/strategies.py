@@ -115,7 +115,7 @@ def scaling(c: Chooser, pairs: int) -> str:
     return c.one(
         [
             "linear(factor: 2)",
-            "ntk(factor: 2)",
+            *(["ntk(factor: 2)"] if pairs > 1 else []),
             "yarn(factor: 4, original: 8)",
             "yarn(factor: 4, original: 8, mscale: 0)",
             "llama3(factor: 8, original: 8)",
@@ -457,7 +457,7 @@ LOOKING = (
     "{v} * mean({v} -> conv1d({d}, kernel: 3, stride: 2, padding: causal) -> max_pool1d(2), axis: 1, keep: true)",
     '{v} -> rearrange("b (n p) d -> b n p d", p: 2) -> mean(2) -> repeat(2)',
     "{v} -> transpose(1, 2) -> flip(1) -> transpose(1, 2) -> flip(1)",
-    'einsum("b q d, b k d -> b q k", {v}, {v} -> linear({d})) / 4 -> softmax -> matmul({v})',
+    '(einsum("b q d, b k d -> b q k", {v}, {v} -> linear({d})) / 4) -> softmax -> matmul({v})',
     '{v} -> rearrange("b (n p) d -> b n (p d)", p: 4) -> linear(4 * {d}) -> rearrange("b n (p d) -> b (n p) d", p: 4)',
     '{v} -> rearrange("b (n p) d -> (b n) p d", p: 2) -> flip(1) -> rearrange("(b n) p d -> b (n p) d", p: 2, b: batch)',
     "linear_attention({v} -> split_heads(2), tanh({v}) -> split_heads(2), {v} -> split_heads(2), causal: false) "

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from zoo import tiny as zoo
 
 import archdsl
 from archdsl.ir.graph import Model
 from archdsl.lower.load import load_source
 from archdsl.lower.torch import Extras, emit
 from archdsl.lower.torch.extras import Checkpoint, Name
-from zoo import tiny as zoo
 
 TOLERANCE = 1e-5
 
 
 def module(
-    model: Model | str, *sections: Name, checkpoint: Checkpoint = "none", seed: int = 0, **more: int
+    model: Model | str, *sections: Name, checkpoint: Checkpoint = "none", seed: int = 0, **more: Any
 ) -> nn.Module:
     """A model, or a tiny one of the zoo, with these sections, its weights drawn from one seed."""
     loaded = zoo.graph(model, **more) if isinstance(model, str) else model
@@ -33,6 +33,11 @@ def spec(text: str, **settings: Any) -> Model:
     return archdsl.load(text=text, set=settings)
 
 
+def names_of(made: nn.Module) -> dict[str, Any]:
+    """The functions and classes of the file that a module is from."""
+    return vars(sys.modules[type(made).__module__])
+
+
 def gradients(made: nn.Module) -> dict[str, Tensor]:
     """Every parameter's gradient; zeros where there is none."""
     return {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in made.named_parameters()}
@@ -41,18 +46,14 @@ def gradients(made: nn.Module) -> dict[str, Tensor]:
 def close(found: Tensor, wanted: Tensor, tolerance: float = TOLERANCE) -> None:
     """Equal within `tolerance` of the largest number wanted."""
     assert found.shape == wanted.shape
-    scale = max(float(wanted.detach().abs().max()), 1e-6) if wanted.numel() else 1.0
-    assert float((found - wanted).detach().abs().max() if found.numel() else 0) <= tolerance * scale
+    scale = max(float(wanted.detach().abs().max()), 1e-6)
+    assert float((found - wanted).detach().abs().max()) <= tolerance * scale
 
 
 def same_gradients(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:
     """The same weights with the same gradients, each within `tolerance` of the largest number of them all."""
     assert found.keys() == wanted.keys()
     scale = max(float(g.abs().max()) for g in wanted.values())
+    assert scale > 0
     for name, gradient in found.items():
         assert float((gradient - wanted[name]).abs().max()) <= tolerance * scale, name
-
-
-def code_of(source: str) -> ModuleType:
-    """The names of an emitted file."""
-    return load_source(source).__module__  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""What the processes of a test of the section `parallel` run: here, where little is imported, because each starts anew."""
+"""What the processes of a test of the section `parallel` run. Each starts anew, so that little is imported here."""
 
 from __future__ import annotations
 

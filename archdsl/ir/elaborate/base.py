@@ -19,7 +19,7 @@ from archdsl.ir.op import Primitive
 from archdsl.ir.program import Module
 from archdsl.ir.static import Declared, Instance, Scheme, Template
 from archdsl.ir.wording import WRITTEN_OUT, origins, spelled
-from archdsl.limits import MAX_NODES, raising
+from archdsl.limits import MAX_NODES, MAX_PROBLEMS, raising
 from archdsl.source import Span
 from archdsl.syntax import ast
 
@@ -34,6 +34,8 @@ TESTS: dict[str, Callable[[Any, Any], bool]] = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
+HOPELESS = frozenset({"E0107", "E0207", "E0404"})
+"""What never ends, or is too large: what follows would be so too."""
 BROKEN = {
     "%": "is not a multiple of",
     "==": "is not",
@@ -75,6 +77,8 @@ class Elaboration(ABC):
         """Where the user's spec applied the blocks that are being elaborated, the innermost last."""
         self.applied: list[str] = []
         """The names of those blocks, the library's too."""
+        self.hopeless = False
+        """Whether something was found behind which nothing can be checked."""
         self.slot_spans: list[tuple[Declared, Mapping[str, Span]]] = []
         """The library's blocks that bodies of slots stand for, and where each slot was written."""
         self.inputs: dict[str, Value] = {}
@@ -87,7 +91,8 @@ class Elaboration(ABC):
 
     def report(self, problem: ArchError) -> None:
         """Note what is wrong; what goes wrong within the library is shown where the user called it."""
-        for d in problem.diagnostics:
+        for d in problem.diagnostics if len(self.problems) < MAX_PROBLEMS else ():
+            self.hopeless = self.hopeless or d.code in HOPELESS
             if self.user_spans:
                 d = shown_at(d, self.user_spans[-1])
             if not any(d.code == p.code and d.span == p.span and d.message == p.message for p in self.problems):

@@ -8,7 +8,7 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.ir.dims import Expr, Num, Poly, Var, literal, same_shape, shape_text, symbol
-from archdsl.ir.elaborate.base import Elaboration, shown_at
+from archdsl.ir.elaborate.base import HOPELESS, Elaboration, shown_at
 from archdsl.ir.elaborate.closure import contexts_read, outward_names
 from archdsl.ir.elaborate.headers import hypers_of, is_inline, library_block, result_names, tensor_params
 from archdsl.ir.elaborate.lists import value_key
@@ -51,11 +51,13 @@ class Blocks(Elaboration):
         except (ArchError, ReportedError) as problem:
             if isinstance(problem, ArchError) and not span.source.library:
                 problem = ArchError([shown_at(d, span) for d in problem.diagnostics])
-            promised = self._promised(template, tensors, named, scope, span)
+            hopeless = self.hopeless or (isinstance(problem, ArchError) and problem.diagnostics[0].code in HOPELESS)
+            promised = None if hopeless else self._promised(template, tensors, named, scope, span)
             if promised is None:
                 raise problem from None
             if isinstance(problem, ArchError):
                 self.report(problem)
+            assert self.problems, "a wrong block has been reported"
             return promised
         finally:
             self.depth -= 1

@@ -84,6 +84,7 @@ class Bodies(Elaboration):
 
     def _slots(self, node: ast.Block | ast.Model, scope: Scope, given: Mapping[str, Any]) -> Any:
         """A body of slots is a call of the library's block."""
+        assert isinstance(node.body, ast.Body)
         declared, span = slot_block(node), node.name_span
         args = self.slot_arguments(node, declared, scope, f"`{node.name}`")
         template = self.with_options(Template(declared, {}), args, (), span)
@@ -126,10 +127,14 @@ class Bodies(Elaboration):
                 key = nearest(key, hypers)  # taken as that one, to go on
                 if not key or key in written:
                     continue
-            elif isinstance(item, ast.Assign) and item.names[0] in hypers:
+            elif (
+                isinstance(item, ast.Assign)
+                and not isinstance(item.value, ast.For | ast.Scan)
+                and item.names[0] in hypers
+            ):
                 self.report(_with_equals([item]))
                 key = item.names[0]
-                item = ast.Slot(key, item.value, span=item.span, key_span=item.span)  # type: ignore[arg-type]  # noqa: PLW2901
+                item = ast.Slot(key, item.value, span=item.span, key_span=item.span)
             try:
                 self._slot_argument(item, key, hypers, scope, adjust, args)
             except (ArchError, ReportedError) as problem:
@@ -194,7 +199,7 @@ class Bodies(Elaboration):
         if last is POISON or (last is before and len(self.problems) > known):
             raise ReportedError
         if not first or last is before:
-            bound = [name for item in body.items for name in bound_names(item) if isinstance(item, ast.Assign)]
+            bound = [name for item in body.items if isinstance(item, ast.Assign) for name in bound_names(item)]
             help_ = f"end it with `return {bound[-1] if bound else '…'}`"
             help_ += f", or bind `{first}` again: `{first} += …`" if first else ""
             raise error("E0213", f"`{node.name}` gives nothing back", node.name_span, help=help_)

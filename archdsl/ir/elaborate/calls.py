@@ -123,7 +123,8 @@ class Calls(Elaboration):
         target = template.target
         if isinstance(target, Declared) and isinstance(target.node, ast.Model) and target.node.header.tensors is None:
             text = f"`{target.name}` is a model of slots, and cannot be applied"
-            raise error("E0203", text, span, help="put what two models share into a block")
+            place = template.span if span.source.library and template.span is not None else span
+            raise error("E0203", text, place, help="put what two models share into a block")
         if isinstance(target, Primitive) and target.elementwise and not target.header.hypers:
             return self._elementwise(target, args, scope, span)
         sorted_ = _by_kind(target, args)

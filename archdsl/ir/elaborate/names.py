@@ -163,6 +163,8 @@ class Names(Elaboration):
     def _field(self, name: str, scope: Scope, span: Span) -> Any:
         """`patches.image`: a hyper-parameter of a block value."""
         head, _, key = name.rpartition(".")
+        if any(prefix == head for prefix, _ in scope.module.imports):
+            raise self._unknown(name, scope, span)
         value = self.lookup(head, scope, span)
         if isinstance(value, Instance):
             here = value.owner is scope.frame

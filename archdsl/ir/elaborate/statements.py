@@ -57,7 +57,7 @@ class Statements(Elaboration):
                     if not isinstance(item, ast.Update):  # which keeps the shape, whatever is added
                         scope.vars[name] = POISON
                 # What follows in the library only repeats it in other words.
-                if isinstance(item, ast.Return | ast.Emit) or item.span.source.library:
+                if isinstance(item, ast.Return | ast.Emit) or item.span.source.library or self.hopeless:
                     raise ReportedError from None
 
     def statement(self, item: ast.Statement, scope: Scope) -> None:

@@ -20,10 +20,10 @@ from archdsl.lower.torch.file import FileWriter
 __all__ = ["PLAIN", "Extras", "emit"]
 
 
-def emit(model: Model, extras: Extras = PLAIN) -> str:
+def emit(model: Model, extras: Extras = PLAIN, *, layout: bool = True) -> str:
     """The model as one Python file that imports the standard library and torch only.
 
     Class of the model: `class_name(model.name)`; its `Config` holds the spec's own numbers.  `extras` adds sections
-    beside the plain model.
+    beside the plain model.  Without `layout` its lines are as they come, for who runs them and reads none.
     """
-    return FileWriter(model, extras).write()
+    return FileWriter(model, extras).write(layout)

@@ -11,7 +11,7 @@ from archdsl.ir.dims import Num, Poly, Var
 from archdsl.ir.graph import Block, CallNode, Model, OpNode
 from archdsl.ir.op import ATOM
 from archdsl.lower.init_torch import law_key
-from archdsl.lower.python import class_name, singular
+from archdsl.lower.python import class_name, field_name, singular
 from archdsl.lower.torch.block import BlockWriter, write_block
 from archdsl.lower.torch.reading import block_tensors
 from archdsl.lower.torch.text import NUMBER, argument
@@ -57,6 +57,8 @@ class Classes:
         self.kinds_known = False
         """Whether all blocks have been grouped: then it is known which masks need no tensor in any block of a class."""
         self.config = {f.name: f.value for f in model.config}
+        self.taken: set[str] = set()
+        """Names of what else stands in the file."""
         self.checkpointed: frozenset[CallNode] = frozenset()
         """Calls of layers that the backward pass computes again."""
 
@@ -169,7 +171,7 @@ class Classes:
         """What a name of the model's own block is: a field of the Config, what it is computed from, or a number."""
         block = self.model.block
         if name in self.config:
-            return f"config.{name}"
+            return f"config.{field_name(name)}"
         if name in block.local:
             return self.root.numbers.text(block.local[name], ATOM, self.root_name, True)
         value = block.hypers.get(name)
@@ -194,7 +196,7 @@ class Classes:
         by_name: dict[str, list[Group]] = {}
         for group in self.groups:
             by_name.setdefault(class_name(group.block.name), []).append(group)
-        used = {"Config", *(name for w in self.written() for name in w.helpers)}
+        used = {"Config", *self.taken, *(name for w in self.written() for name in w.helpers)}
         self.root_class = class_name(self.model.name)
         while self.root_class in used:
             self.root_class += "Model"

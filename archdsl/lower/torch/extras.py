@@ -53,6 +53,10 @@ class Section:
         """Sources of methods of the model's class, without indentation."""
         return ()
 
+    def init(self) -> Iterable[str]:
+        """Lines for the end of the `__init__` of the model's class, without indentation."""
+        return ()
+
     def forward(self) -> Sequence[str] | None:
         """The lines of the model's `forward` where the section writes it in another way."""
         return None

@@ -16,7 +16,7 @@ from archdsl.ir.dims import Lit, Num, Poly, Var
 from archdsl.ir.frame import MODULE_ATTRIBUTES
 from archdsl.ir.graph import Block, Model, Value
 from archdsl.ir.op import ATOM
-from archdsl.lower.python import WIDTH, formatted, local_name
+from archdsl.lower.python import WIDTH, field_name, formatted, local_name
 from archdsl.lower.torch.block import BlockWriter
 from archdsl.lower.torch.classes import Classes, FinalResolver, default, is_dynamic
 from archdsl.lower.torch.extras import PLAIN, Extras, Section, sections
@@ -36,7 +36,7 @@ class FileWriter:
         self.classes = Classes(model)
         self.sections: list[Section] = []
 
-    def write(self) -> str:
+    def write(self, layout: bool = True) -> str:
         self.sections = sections(self, self.extras)
         self.classes.settle(self._further)
         helpers: dict[str, str] = {}
@@ -50,7 +50,8 @@ class FileWriter:
         texts = [self._class(g) for g in self.classes.groups]
         below = [text.strip() for section in self.sections for text in section.functions()]
         body = "\n\n\n".join([self._config(), *in_order(helpers, early), *texts, self._root_class(), *below])
-        return formatted(f"{self._header(body)}\n\n\n{body}\n")
+        text = f"{self._header(body)}\n\n\n{body}\n"
+        return formatted(text) if layout else text
 
     def _further(self) -> None:
         """Methods of classes beside `forward`."""
@@ -74,15 +75,16 @@ class FileWriter:
         model = self.model
         title = first_sentence(model.doc) or f"{model.name}."
         digest = hashlib.sha256(model.source_text.encode()).hexdigest()[:12]
-        made = f"{total(model):,} parameters. Made by archdsl {__version__} from {model.source_name} ({digest}):"
-        command = f"archdsl compile {model.source_name}:{model.name} --to torch{self.extras.options}"
+        source = quoted(model.source_name)
+        made = f"{total(model):,} parameters. Made by archdsl {__version__} from {source} ({digest}):"
+        command = f"archdsl compile {source}:{model.name} --to torch{self.extras.options}"
         return "\n".join([f'"""{quoted(title)}', "", made, f"    {command}", '"""', "", *imports(body)])
 
     def _config(self) -> str:
         lines = ["@dataclass(frozen=True)", "class Config:"]
         for name, value in self.classes.config.items():
             kind = "int" if isinstance(value.value, int) else "float"
-            lines.append(f"    {name}: {kind} = {_as_written(value)}")
+            lines.append(f"    {field_name(name)}: {kind} = {_as_written(value)}")
         if not self.classes.config:
             lines.append('    """The spec has no numbers to set."""')
         return "\n".join(lines)
@@ -124,11 +126,12 @@ class FileWriter:
         forward = Forward(self.model, writer, r, init.modules)
         own = next((lines for s in self.sections if (lines := s.forward()) is not None), forward.method("forward"))
         method = [*own, *self._methods(None, r, init.modules)[0]]
-        lines = [f"class {self.classes.root_class}(nn.Module):", f'    """{block.name} ({block.span})"""', ""]
+        lines = [f"class {self.classes.root_class}(nn.Module):", f'    """{block.name} ({quoted(str(block.span))})"""', ""]
         lines += ["    def __init__(self, config: Config = Config()) -> None:", "        super().__init__()"]
         if any("self.config" in text for text in method):
             lines.append("        self.config = config")
         lines += [f"        {text}" for text in (*init.asserts, *init.modules)]
+        lines += [f"        {text}" for section in self.sections for text in section.init()]
         added = [text for section in self.sections for text in section.methods()]
         return "\n".join([*lines, "", *method, *(f"\n{textwrap.indent(text.strip(), '    ')}" for text in added)])
 
@@ -137,7 +140,7 @@ class FileWriter:
         r = FinalResolver(self.classes, None)
         init = Init.of(self.classes.root.written, r)
         own = next((lines for s in self.sections if (lines := s.forward()) is not None), None)
-        return own or Forward(self.model, self.classes.root, r, init.modules).method("forward")
+        return list(own or ()) or Forward(self.model, self.classes.root, r, init.modules).method("forward")
 
     def root_attributes(self) -> list[str]:
         """What the model's own `__init__` sets, in order."""
@@ -342,5 +345,5 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def _docstring(block: Block) -> str:
-    text, where = "\n    ".join(textwrap.wrap(first_sentence(block.doc), WIDTH - 10)), f"{block.name} ({block.span})"
+    text, where = "\n    ".join(textwrap.wrap(first_sentence(block.doc), WIDTH - 10)), f"{block.name} ({quoted(str(block.span))})"
     return f'    """{text}\n\n    {where}\n    """' if text else f'    """{where}"""'

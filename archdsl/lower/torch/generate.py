@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from archdsl.analyses.decode import plan
+from archdsl.ir.graph import Value
+from archdsl.lower.python import local_name
 from archdsl.lower.torch.extras import Section
 from archdsl.lower.torch.roles import Assigner, Roles
 from archdsl.lower.torch.steps import StepWriter
@@ -18,32 +20,41 @@ if TYPE_CHECKING:
 STATE = '''
 class State:
     """What a step of decoding needs of the places before it: keys and values, what recurrences hand on, and what is
-    computed once. Steps come to it always in the same order."""
+    computed once. Every step comes to it in the same order."""
 
-    def __init__(self, length: int, start: Tensor | None = None) -> None:
+    def __init__(self, length: int, static: bool = False) -> None:
         self.length = length  # places that there is room for
+        self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
         self.kept: list[tuple[Tensor, ...]] = []
-        self.start = start  # where each row's next place is, if they differ
-        self.end = 0
+        self.fresh = True
+        self.end = 0  # places so far
+        self.start: Tensor | None = None  # the next place of each row, if they differ
+        self.active: Tensor | None = None  # rows that go on; the others stay as they are
 
     def begin(self, x: Tensor) -> None:
         """A step for x [batch, new, …]."""
-        self.first, self.cursor, new = not self.kept and self.end == 0, 0, x.size(1)
-        self.begun, self.end = self.end, self.end + new
-        self.batch, self.device = x.size(0), x.device
-        place = torch.arange(self.begun, self.end, device=x.device)[None]
-        self.positions = place if self.start is None else self.start[:, None] + place - self.begun
+        self.first, self.fresh, self.cursor, self.batch = self.fresh, False, 0, x.size(0)
+        new = x.size(1)
+        place = torch.arange(new, device=x.device)
+        if self.first or self.start is None:
+            self.begun, self.end = self.end, self.end + new
+            self.positions = self.begun + place[None]
+            if self.static:
+                self.start = torch.full((1,), new, device=x.device)
+        else:
+            self.end = self.length if self.static else self.end + new
+            self.positions = self.start[:, None] + place
+            self.start = self.start + (new if self.active is None else new * self.active)
         self.keys = torch.arange(self.end, device=x.device)
-        self.mask = None  # that of the keys before each new place, where it says anything
-        if self.start is not None or (new > 1 and not self.first):
+        # The mask of the keys up to each new place: none where all are seen, or where the kernel knows it.
+        self.mask = None
+        if not self.first and (self.start is not None or new > 1):
             self.mask = self.keys <= self.positions[:, None, :, None]
-        if self.start is not None:
-            self.start = self.start + new
 
     @property
     def real(self) -> Tensor:
-        """All places so far are tokens [batch, all]: those that are none are never looked at."""
-        return torch.ones(self.batch, self.end, dtype=torch.bool, device=self.device)
+        """Which places are tokens [batch, all]: as far as any place looks, all of them."""
+        return torch.ones(self.batch, self.end, dtype=torch.bool, device=self.keys.device)
 
     def newest(self, x: Tensor) -> Tensor:
         """Of x [batch, all] the new places."""
@@ -53,21 +64,22 @@ class State:
         """Keep what the first step has computed."""
         self.kept.append(tensors)
 
-    def held(self) -> Tensor | tuple[Tensor, ...]:
+    def held(self) -> Any:
         """What the first step has computed."""
         tensors = self.kept[self.cursor]
         self.cursor += 1
         return tensors if len(tensors) > 1 else tensors[0]
 
-    def keep(self, *tensors: Tensor, axis: int = -2) -> Tensor | tuple[Tensor, ...]:
+    def keep(self, *tensors: Tensor, axis: int = -2) -> Any:
         """Put the new places behind those before them; all of them so far."""
         if self.first:
-            shapes = ([*t.shape[:axis], self.length, *t.shape[axis:][1:]] for t in tensors)
+            axes = [axis % t.dim() for t in tensors]
+            shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
             self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
         buffers = self.kept[self.cursor]
         self.cursor += 1
         for buffer, new in zip(buffers, tensors):
-            if self.start is None:
+            if self.first or self.start is None:
                 buffer.narrow(axis, self.begun, new.size(axis)).copy_(new)
             else:
                 rows = torch.arange(new.size(0), device=new.device)[:, None]
@@ -75,17 +87,109 @@ class State:
         found = tuple(buffer.narrow(axis, 0, self.end) for buffer in buffers)
         return found if len(found) > 1 else found[0]
 
-    def recall(self, *zeros: Callable[[], Tensor]) -> Tensor | tuple[Tensor, ...]:
+    def recall(self, *starts: Callable[[], Tensor]) -> Any:
         """What a recurrence handed on; before the first place, what it starts from."""
         if self.first:
-            self.kept.append(tuple(make() for make in zeros))
+            self.kept.append(tuple(make() for make in starts))
         found = self.kept[self.cursor]
         return found if len(found) > 1 else found[0]
 
     def hand_on(self, *tensors: Tensor) -> None:
         """What the recurrence is to find in the next step."""
+        if self.active is not None:
+            shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
+            before = self.kept[self.cursor]
+            tensors = tuple(torch.where(self.active.view(s), t, b) for s, t, b in zip(shapes, tensors, before))
         self.kept[self.cursor] = tensors
         self.cursor += 1
+'''
+
+SAMPLE = '''
+def sample(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
+) -> Tensor:
+    """A token for each row of logits [batch, vocab]: the likeliest at temperature 0, else drawn, from the `top_k`
+    likeliest and from those that make up `top_p` of the probability (Holtzman et al., 2019)."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits.float() / temperature
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if top_p is not None:
+        likely, order = logits.softmax(-1).sort(descending=True)
+        beyond = likely.cumsum(-1) - likely >= top_p  # without them there is enough
+        logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+    return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
+'''
+
+STREAM = '''
+@torch.no_grad()
+def stream(
+    self,
+    {tokens}: Tensor,
+    max_new_tokens: int,
+    *,{inputs}
+    real: Tensor | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    stop: Iterable[int] = (),
+    compiled: bool = False,
+) -> Iterator[Tensor]:
+    """Tokens [batch] that follow the prompts {tokens} [batch, time], one after another, until every row has come to one
+    of `stop`, which it then repeats.
+
+    `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
+    the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+    batch, time = {tokens}.shape
+    generator = None if seed is None else torch.Generator({tokens}.device).manual_seed(seed)
+    state, step = State(time + max_new_tokens, static=compiled), self.{step}
+{prefill}
+    stops = torch.tensor([*stop], dtype=torch.long, device={tokens}.device)
+    ended = torch.zeros(batch, dtype=torch.bool, device={tokens}.device)
+    token = {tokens}.new_zeros(batch)
+    if compiled:
+        step = torch.compile(step, fullgraph=True)
+    for i in range(max_new_tokens):
+        if i > 0:
+            logits = step(token[:, None], state)[:, -1]
+        token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
+        yield token
+        ended |= torch.isin(token, stops)
+        if len(stops) and bool(ended.all()):
+            return
+
+
+def generate(self, {tokens}: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
+    """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+    return torch.stack([*self.stream({tokens}, max_new_tokens, **options)], dim=1)
+'''
+
+PACKED = '''
+    lengths = torch.full((batch,), time, device={tokens}.device) if real is None else real.sum(1)
+    if real is not None:  # padding goes behind
+        {tokens} = {tokens}.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
+    last = int(lengths.max())
+'''
+
+AT_ONCE = PACKED + '''
+    # What stands behind a row's end is never looked at, and overwritten.
+    logits = step({tokens}[:, :last], state{given})[torch.arange(batch, device={tokens}.device), lengths - 1]
+    if int(lengths.min()) < last:
+        state.start = lengths
+'''
+
+ROW_BY_ROW = PACKED + '''
+    shortest = int(lengths.min())
+    logits = step({tokens}[:, :shortest], state{given})[:, -1]
+    for i in range(shortest, last):  # a recurrence must not see what stands behind a row's end
+        if i == shortest:
+            state.start = lengths.new_full((batch,), shortest)
+        state.active = i < lengths
+        logits = torch.where(state.active[:, None], step({tokens}[:, i : i + 1], state)[:, -1], logits)
+    state.active = None
 '''
 
 
@@ -103,6 +207,7 @@ class Generate(Section):
     def write(self) -> None:
         roles = Assigner(self.plan).root()
         self._write(None, roles)
+        self.classes.taken |= self.helpers().keys()
 
     def _write(self, group: Group | None, roles: Roles) -> str:
         """Write the step of a class, once for every way in which it is taken; its name."""
@@ -129,7 +234,31 @@ class Generate(Section):
 
     def helpers(self) -> Mapping[str, str]:
         found = {"State": STATE.strip()}
+        if self.tokens is not None:
+            found["sample"] = SAMPLE.strip()
         for known in self.written.values():
             for _, writer in known.values():
                 found |= {name: source.strip() for name, source in writer.written.helpers.items()}
         return found
+
+    @property
+    def tokens(self) -> Value | None:
+        """The model's input of tokens, if it has one, gives logits for each of them, and takes nothing else step by
+        step."""
+        moving = [v for v in self.plan.step.inputs if v not in self.plan.before.outputs and v.dtype != "padding"]
+        logits = self.plan.step.outputs[0]
+        fits = len(moving) == 1 and moving[0].dtype == "token" and moving[0].rank == 2 and logits.rank == 3
+        return moving[0] if fits else None
+
+    def methods(self) -> Iterable[str]:
+        tokens = self.tokens
+        if tokens is None:
+            return ()
+        name = next(local_name(n) for n, v in self.plan.model.inputs if v is tokens)
+        step, writer = next(iter(self.written[None].values()))
+        others = [p.name for p in writer.written.parameters if p.default]
+        inputs = "".join(f"\n    {n}: Tensor | None = None," for n in others)
+        given = "".join(f", {n}={n}" for n in others)
+        prefill = (ROW_BY_ROW if self.plan.carries else AT_ONCE).replace("\n\n", "\n").strip("\n")
+        text = STREAM.replace("{prefill}", prefill).replace("{inputs}", inputs).replace("{given}", given)
+        return [text.replace("{tokens}", name).replace("{step}", step)]

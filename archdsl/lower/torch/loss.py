@@ -88,6 +88,34 @@ def cross_entropy(
 '''
 
 
+COUNT_LOAD = '''
+def count_load(router: nn.Module, inputs: Any, outputs: tuple[Tensor, ...]) -> None:
+    """A hook: in training, add up how many tokens each expert gets."""
+    if router.training:
+        chosen, load = outputs[{chosen}].flatten(), router.{path}.load
+        load.scatter_add_(0, chosen, torch.ones_like(chosen))
+'''
+
+WATCHED = """
+for router in self.modules():
+    if isinstance(router, {router}):
+        router.{path}.register_buffer("load", torch.zeros_like(router.{path}.bias, dtype=torch.long), persistent=False)
+        router.register_forward_hook(count_load)
+"""
+
+UPDATE_BIAS = '''
+@torch.no_grad()
+def update_bias(self, speed: float = 0.001) -> None:
+    """After a step of the optimizer: raise the bias of experts with fewer tokens than the mean since the last call, and
+    lower that of the others (DeepSeek-V3, section 2.1.2)."""
+    for router in self.modules():
+        if isinstance(router, {router}):
+            bias, load = router.{path}.bias, router.{path}.load
+            bias += speed * torch.sign(load.double().mean() - load)
+            load.zero_()
+'''
+
+
 @dataclass(frozen=True)
 class Head:
     """The end of a model's graph: from one tensor, of each place by itself, to the logits."""
@@ -139,14 +167,36 @@ class Loss(Section):
         return f"self.{self.hidden}({', '.join(p.name for p in self.parts[0].written.parameters)})"
 
     def helpers(self) -> Mapping[str, str]:
-        return {"ChunkedLoss": CHUNKED_LOSS.strip(), "cross_entropy": CROSS_ENTROPY.strip()}
+        found = {"ChunkedLoss": CHUNKED_LOSS.strip(), "cross_entropy": CROSS_ENTROPY.strip()}
+        return found | {"count_load": self._balanced(COUNT_LOAD) for _ in self.routers[:1]}
+
+    @property
+    def routers(self) -> list[tuple[Group, OpNode, int]]:
+        """Classes that choose experts with a bias: the op that adds it, and which of their results says what is
+        chosen."""
+        found = []
+        for group in self.file.classes.groups:
+            whole = [i for i, v in enumerate(group.block.graph.outputs) if v is not None and v.is_int]
+            for node in group.block.graph.nodes:
+                if isinstance(node, OpNode) and node.op.balances and node.instance is None and len(whole) == 1:
+                    found.append((group, node, whole[0]))
+        return [router for router in found if (router[1].name, router[2]) == (found[0][1].name, found[0][2])]
+
+    def _balanced(self, text: str) -> str:
+        """A text for the classes of routers: they are instances of one block, and alike in what it names."""
+        (_, node, chosen), names = self.routers[0], [group.name for group, _, _ in self.routers]
+        router = names[0] if len(names) == 1 else f"({', '.join(names)})"
+        return text.strip().replace("{router}", router).replace("{path}", node.name).replace("{chosen}", str(chosen))
+
+    def init(self) -> Iterable[str]:
+        return self._balanced(WATCHED).splitlines() if self.routers else ()
 
     def methods(self) -> Iterable[str]:
         written = self.parts[0].written
         inputs = [p for p in written.parameters if p.name != "losses" or not written.losses]
         targets = "labels" if any(p.name == "targets" for p in inputs) else "targets"
         args = ", ".join([f"self.{self.logits}", "hidden", targets, *self.head.weights])
-        lines = [f"def {self._name('loss')}({', '.join(['self', *map(str, inputs)])}, {targets}: Tensor) -> Tensor:"]
+        lines = [f"def loss({', '.join(['self', *map(str, inputs)])}, {targets}: Tensor) -> Tensor:"]
         lines.append(
             f'    """Mean cross-entropy with {targets} [batch, time], -100 where there is none'
             + (';\n    in training with the losses of the blocks."""' if written.losses else '."""')
@@ -159,7 +209,7 @@ class Loss(Section):
             lines.append("    return found + sum(losses.values()) if losses else found")
         else:
             lines.append(f"    return cross_entropy({args})")
-        return ["\n".join(lines)]
+        return ["\n".join(lines), *([self._balanced(UPDATE_BIAS)] if self.routers else [])]
 
 
 # --- where the head begins --------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SHARE_WEIGHTS = '''
 def share_weights(module: nn.Module, mesh: DeviceMesh, placement: Shard | Replicate) -> None:
-    """Place the weights of a module on a mesh. It goes on computing with plain tensors: what this device has of them."""
+    """Place the weights of a module on a mesh. It goes on computing with plain tensors, those of this device."""
 
     def named() -> list[tuple[nn.Module, str, Tensor]]:
         return [(part, *item) for part in module.modules() for item in part.named_parameters(recurse=False)]
@@ -29,8 +29,11 @@ def share_weights(module: nn.Module, mesh: DeviceMesh, placement: Shard | Replic
         for part, name, weight in named():
             if isinstance(weight, DTensor):
                 local = weight.to_local()
-                # Each device uses a whole weight for its own part of the work only.
-                vars(part)[name] = local if placement.is_shard() else SumGradients.apply(local, mesh.get_group())
+                if not placement.is_shard():  # each device uses the whole weight for its own part of the work
+                    local = SumGradients.apply(local, mesh.get_group())
+                elif local.requires_grad:  # all devices' batches came here, and a loss is the mean of theirs
+                    local.register_hook(lambda gradient: gradient / mesh.size())
+                vars(part)[name] = local
 
     def leave(*_: Any) -> None:
         for part, name, _weight in named():
@@ -98,10 +101,14 @@ PIPELINE = '''
 class Pipeline:
     """A schedule of micro-batches (1F1B) through the stages of one model."""
 
-    def __init__(self, stage: Stage, mesh: DeviceMesh, micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(
+        self, stage: Stage, mesh: DeviceMesh, micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
         self.stage, self.mesh = stage, mesh["pp"]
         count, index = self.mesh.size(), self.mesh.get_local_rank()
-        device = torch.device(mesh.device_type, torch.cuda.current_device()) if mesh.device_type == "cuda" else torch.device(mesh.device_type)
+        device = torch.device(mesh.device_type)
+        if device.type == "cuda":
+            device = torch.device("cuda", torch.cuda.current_device())
         steps = PipelineStage(stage, index, count, device, group=self.mesh.get_group())
         self.schedule = Schedule1F1B(steps, micro_batches, loss)
 
@@ -128,8 +135,9 @@ TIED = '''
             gradient = gradient.to_local() if isinstance(gradient, DTensor) else gradient
             received = torch.empty_like(gradient)
             group = self.mesh.get_group()
-            sends = [dist.P2POp(dist.isend, gradient.clone(), other, group), dist.P2POp(dist.irecv, received, other, group)]
-            for work in dist.batch_isend_irecv(sends):
+            send = dist.P2POp(dist.isend, gradient.clone(), other, group)
+            receive = dist.P2POp(dist.irecv, received, other, group)
+            for work in dist.batch_isend_irecv([send, receive]):
                 work.wait()
             gradient += received
 '''
@@ -144,10 +152,10 @@ class Parallel(Section):
         writer.classes.sharding = self.sharding = sharding(writer.model)
         self.paths = {w.path: w.weight.kind for w in weights(writer.model) if w.weight.trained}
         self.stacks = list(dict.fromkeys(m[1] for p in self.paths if (m := re.match(r"([^\d]*?)\.\d+\.", p))))
-        if not self.stacks:
+        if not self.stacks and not self.sharded:
             raise error(
                 "E0530",
-                f"`{writer.model.name}` has no list of layers, over which `parallel` could spread it",
+                f"`{writer.model.name}` has neither a list of layers nor pairs of maps that devices could share",
                 help="`fully_shard(model)` of `torch.distributed.fsdp` takes the emitted model as it is",
             )
         together = [name for name in ("generate", "loss") if name in writer.extras.sections]
@@ -192,9 +200,7 @@ class Parallel(Section):
     @property
     def experts(self) -> list[str]:
         """Paths of experts."""
-        return list(
-            dict.fromkeys(starred(p.group) for p in self.sharding.placements.values() if p.kind == "expert")
-        )
+        return list(dict.fromkeys(starred(p.group) for p in self.sharding.placements.values() if p.kind == "expert"))
 
     # --- tensor parallelism ---
 
@@ -235,7 +241,7 @@ class Parallel(Section):
         free = [style for style in ("words", "scores") if style in used]
         lines = [
             "def cut_maps(model: nn.Module, mesh: DeviceMesh) -> None:",
-            '    """Tensor parallelism (Shoeybi et al., 2019): a map cut by columns, work on the parts, a map cut by rows."""',
+            '    """Tensor parallelism (Shoeybi et al., 2019): columns of maps, work on the parts, rows of maps."""',
             *(f"    {style} = {made[style]}" for style in made if style in used),
             "    plan = {",
             textwrap.indent(entries, "    "),
@@ -307,19 +313,21 @@ def cut_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
         }
         meaning = " ".join(says[k] for k in kinds).rstrip(";.") + "."
         doc = textwrap.fill(
-            f"Spread a model over the devices of a mesh, in place. Axes of the mesh, of which `dp` is always there: {meaning}",
+            f"Spread a model over the devices of a mesh, in place. Its axes, of which `dp` is always there: {meaning}",
             112,
         )
         quoted = ", ".join(f'"{k}"' for k in kinds)
+        others = ", ".join(k for k in kinds if k != "dp")
+        of_mesh = f"dp and any of {others}" if others else "dp alone"
         lines = [
             f"def parallelize(model: {cls}, mesh: DeviceMesh) -> {cls}:",
             textwrap.indent(f'"""{doc}', "    "),
             "",
-            "    Every process builds the model with the same seed, or loads a checkpoint afterwards. Raises ValueError where",
-            '    devices cannot share something equally."""',
+            "    Every process builds the model with the same seed, or loads a checkpoint afterwards. Raises",
+            '    ValueError where devices cannot share something equally."""',
             "    axes = mesh.mesh_dim_names or ()",
             f'    if "dp" not in axes or not set(axes) <= {{{quoted}}}:',
-            f'        raise ValueError(f"the axes of a mesh are `dp` and any of {" ".join(k for k in kinds if k != "dp")}, not {{axes}}")',
+            f'        raise ValueError(f"the axes of a mesh are {of_mesh}, not {{axes}}")',
         ]
         if stages:
             lines += [
@@ -335,17 +343,18 @@ def cut_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
                 '        data = mesh["dp", "ep"]._flatten("data")',
                 '        for experts in cut_experts(model, mesh["ep"]):',
                 '            fully_shard(experts, mesh=mesh["dp"])',
-                "            experts.set_gradient_divide_factor(data.size())  # rows came from all of them",
             ]
         else:
             lines.append('    data = mesh["dp"]')
         stack = "|".join(re.escape(s) for s in self.stacks)
-        lines += [
-            "    for path, module in list(model.named_modules()):",
-            f'        if re.fullmatch(r"({stack})\\.\\d+", path):' if len(self.stacks) > 1 else f'        if re.fullmatch(r"{stack}\\.\\d+", path):',
-            "            fully_shard(module, mesh=data)",
-            "    return fully_shard(model, mesh=data)",
-        ]
+        stack = f"({stack})" if len(self.stacks) > 1 else stack
+        if self.stacks:
+            lines += [
+                "    for path, module in list(model.named_modules()):",
+                f'        if re.fullmatch(r"{stack}\\.\\d+", path):',
+                "            fully_shard(module, mesh=data)",
+            ]
+        lines.append("    return fully_shard(model, mesh=data)")
         return "\n".join(lines)
 
 
@@ -367,11 +376,16 @@ class _Stage:
         at = loops[0]
         loop = tree.body[at]
         assert isinstance(loop, ast.For)
-        stack = re.fullmatch(r"self\.(\w+)", ast.unparse(loop.iter))
-        if stack is None or not isinstance(loop.target, ast.Name) or section.stacks != [stack[1]]:
+        over = ast.unparse(loop.iter)
+        stack = re.fullmatch(r"(?:zip\()?self\.(\w+)(, .*\))?", over, re.DOTALL)
+        period = re.fullmatch(r"zip\(self\.(\w+)\[::(\d+)\](, self\.\1\[\d+::\2\])*\)", over)
+        stack = stack or period
+        if stack is None or section.stacks != [stack[1]]:
             return
         self.stack, self.loop = stack[1], loop
-        carried = written([loop]) - {loop.target.id}
+        self.period = 1 if period is None else int(period[2])
+        self.zipped = period is None and stack[2] is not None
+        carried = written([loop]) - written([loop.target])
         if len(carried) != 1:
             return
         (self.carried,) = carried
@@ -428,7 +442,12 @@ class _Stage:
             "        nn.Module.__init__(self)",
             "        self.is_first, self.is_last = index == 0, index == count - 1",
         ]
-        groups: dict[str, list[str]] = {"": [], "self.is_first": [], "self.is_last": [], "self.is_first or self.is_last": []}
+        groups: dict[str, list[str]] = {
+            "": [],
+            "self.is_first": [],
+            "self.is_last": [],
+            "self.is_first or self.is_last": [],
+        }
         for name in made:
             if name == self.stack:
                 continue
@@ -447,24 +466,42 @@ class _Stage:
                 lines.append(f"        if {condition}:")
                 lines += [f"            self.{n} = model.{n}" for n in names]
         lines += [
-            f"        start, end = (len(model.{self.stack}) * i // count for i in (index, index + 1))",
+            f"        start, end = ({self._end()} for i in (index, index + 1))",
+            *(["        self.start = start"] if self.zipped else []),
             f"        self.{self.stack} = nn.ModuleDict({{str(i): model.{self.stack}[i] for i in range(start, end)}})",
             "",
         ]
         parameters = [f"{n}: Tensor" for n in (self._given, *self.inputs)] + [f"{n}: Any = None" for n in self.optional]
         lines.append(f"    def forward(self, {', '.join(parameters)}) -> Tensor:")
-        lines.append(f'        """`{self._given}` is what the stage before gives; the first reads the model\'s inputs instead."""')
+        lines.append(
+            f'        """`{self._given}` is from the stage before; the first reads the model\'s inputs instead."""'
+        )
         body = [*self.everywhere]
         lines += self._statements(body, 2)
         lines.append("        if self.is_first:")
         lines += self._statements(self.beginning, 3)
         if self._given != self.carried:
             lines += ["        else:", f"            {self.carried} = {self._given}"]
-        head, *rest = self._statements([self.loop], 2)
-        lines += [head.replace(f"in self.{self.stack}:", f"in self.{self.stack}.values():", 1), *rest]
+        text = "\n".join(self._statements([self.loop], 2))
+        if self.period > 1:
+            lines.append(f"        {self.stack} = list(self.{self.stack}.values())")
+            head, _, inner = text.partition(":\n")
+            text = f"{head.replace(f'self.{self.stack}[', f'{self.stack}[')}:\n{inner}"
+        if self.zipped:  # what differs from layer to layer is a list over all of them
+            assert isinstance(self.loop.iter, ast.Call)
+            lists = "".join(f", ({ast.unparse(a)})[self.start :]" for a in self.loop.iter.args[1:])
+            inner = "\n".join(self._statements(self.loop.body, 3))
+            text = f"        for {ast.unparse(self.loop.target)} in zip(self.{self.stack}.values(){lists}):\n{inner}"
+        lines += text.replace(f"in self.{self.stack}:", f"in self.{self.stack}.values():", 1).splitlines()
         lines += ["        if not self.is_last:", f"            return {self.carried}"]
         lines += self._statements(self.after, 2)
         return "\n".join(lines)
+
+    def _end(self) -> str:
+        """Where stage i begins: groups of layers that take turns stay together."""
+        if self.period == 1:
+            return f"len(model.{self.stack}) * i // count"
+        return f"{self.period} * (len(model.{self.stack}) // {self.period} * i // count)"
 
     def _statements(self, nodes: Sequence[ast.stmt], indent: int) -> list[str]:
         """Their lines as they stand in the model's own `forward`."""
@@ -483,7 +520,7 @@ def pipeline(model: {cls}, mesh: DeviceMesh, micro_batches: int, loss: Callable[
 
     `loss(output, target)` is a mean over a micro-batch; a batch is cut into `micro_batches`. Raises ValueError where
     there are fewer layers than stages, or fewer micro-batches."""
-    stages, layers = mesh["pp"].size(), len(model.{self.stack})
+    stages, layers = mesh["pp"].size(), len(model.{self.stack}){f" // {self.period}" if self.period > 1 else ""}
     if layers < stages or micro_batches < stages:
         raise ValueError(f"{{stages}} stages need as many layers and micro-batches: {{layers}} and {{micro_batches}}")
     stage = parallelize(Stage(model, mesh["pp"].get_local_rank(), stages), mesh)
@@ -520,4 +557,3 @@ def attributes(nodes: Sequence[ast.AST]) -> set[str]:
         for n in ast.walk(node)
         if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "self"
     }
-

@@ -15,7 +15,6 @@ from archdsl.analyses.decode import Plan, has, is_time
 from archdsl.ir.dims import Num, Var
 from archdsl.ir.graph import (
     CallNode,
-    CheckNode,
     CondNode,
     Graph,
     LoopNode,
@@ -82,6 +81,8 @@ class StepWriter(BlockWriter):
 
     def __init__(self, section: Generate, forward: BlockWriter, kinds: Sequence[Kind], roles: Roles) -> None:
         graph = pruned(roles.block.graph, roles)
+        if roles.block is section.plan.model.block:  # what follows the sequence is its first output
+            graph = Graph(graph.inputs, graph.nodes, tuple(v for v in graph.outputs if v is not None)[:1])
         super().__init__(section.classes, replace(roles.block, graph=graph), kinds, forward.locals.avoid)
         self.section = section
         self.plan: Plan = section.plan
@@ -100,8 +101,9 @@ class StepWriter(BlockWriter):
         self.written.forward = self.locals.lines
 
     def _parameters(self) -> None:
-        super()._parameters()
         known = self.locals
+        known.keep("state")
+        super()._parameters()
         for context, kind in zip(self.block.contexts, self.kinds, strict=True):
             if kind == "causal":
                 assert isinstance(context.value, Value)
@@ -122,7 +124,6 @@ class StepWriter(BlockWriter):
                 for p in late
                 if by_name[p.name] not in known.bound or known.bound[by_name[p.name]] != "state.real"
             ]
-        known.keep("state")
         first_only = {
             v
             for v in block_tensors(self.block)

@@ -54,7 +54,8 @@ def argument(name: str) -> str:
 
 def quoted(text: str) -> str:
     """Text of a spec within a Python string or docstring."""
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)  # no control characters, none that turn a line
 
 
 def defined(source: str) -> str:

@@ -1,0 +1,265 @@
+"""Activations saved for the backward pass, to the byte, and the peak of a step, against PyTorch's own storages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from activation_tools import saved_bytes, step
+from typer.testing import CliRunner
+from zoo.tiny import BATCH, OTHER, TIME, graph, inputs, module, tables
+
+import archdsl
+from archdsl.analyses import activations
+from archdsl.analyses.activations import BACKENDS, estimate, inputs_of, outputs_of, saved
+from archdsl.analyses.memory import estimate as memory
+from archdsl.api import module_from
+from archdsl.cli import app
+from archdsl.diagnostics import ArchError
+from archdsl.eager import world
+from archdsl.eager.modules import cast
+from archdsl.eager.tensors import DTYPES, Session, Tensor
+from archdsl.eager.world import model_of
+from archdsl.ir.graph import Model
+from archdsl.ir.op import Example
+from archdsl.lower.load import load_source
+from archdsl.lower.torch import Extras, emit
+from archdsl.ops import registry
+
+DTYPE_NAMES = ("float32", "bfloat16")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def typed(given: dict[str, torch.Tensor], dtype: str) -> dict[str, torch.Tensor]:
+    return {k: v.to(getattr(torch, dtype)) if v.is_floating_point() else v for k, v in given.items()}
+
+
+def predicted(model: Model, sizes: dict[str, int], dtype: str, wanted: bool = False) -> tuple[list[Tensor], int]:
+    """Results without numbers, and the bytes saved for them; `wanted`: inputs want gradients too."""
+    session = Session()
+    with session.running():
+        made = model_of(emit(model))
+        cast(made, DTYPES[dtype])
+        given = inputs_of(model, sizes, DTYPES[dtype])
+        for t in given.values():
+            t.requires_grad = wanted and t.dtype.is_floating_point
+        session.fixed = False
+        results = outputs_of(made, given)
+        return results, sum(n for n, _, _ in saved(results).values())
+
+
+# --- what is saved ----------------------------------------------------------------------------------------------------
+
+DENSE = ("gpt2:gpt2", "llama3:llama3", "t5:t5_small", "bert:bert_base")
+
+
+def alike() -> list[str]:
+    """One model of those whose tiny copies are the same."""
+    found: dict[str, str] = {}
+    for name, settings in tables().items():
+        found.setdefault(f"{name.partition(':')[0]} {sorted(settings.items())}", name)
+    return [*found.values()]
+
+
+def saves_what_autograd_saves(name: str, dtype: str) -> None:
+    model = graph(name)
+    sizes = {s.name: {"batch": BATCH, "time": TIME}.get(s.name, OTHER) for s in model.symbols}
+    made = module(name).to(getattr(torch, dtype)).train()
+    results, measured = saved_bytes(made, typed(inputs(model), dtype))
+    found, said = predicted(model, sizes, dtype)
+    assert [t.shape for t in found] == [t.shape for t in results]
+    assert [repr(t.dtype) for t in found] == [str(t.dtype) for t in results]
+    assert said == measured
+
+
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+def test_transformers_save_what_autograd_saves(name: str, dtype: str) -> None:
+    saves_what_autograd_saves(name, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in alike() if n not in DENSE])
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+def test_the_zoo_saves_what_autograd_saves(name: str, dtype: str) -> None:
+    saves_what_autograd_saves(name, dtype)
+
+
+EXAMPLES = [
+    pytest.param(name, e, id=f"{name}-{i}")
+    for name in sorted(registry.names())
+    for i, e in enumerate(registry.get(name).examples)
+]
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_a_primitive_saves_what_autograd_saves(name: str, example: Example) -> None:
+    """In both types, and where its inputs want gradients."""
+    model = archdsl.load(text=f"model m({example.inputs}) {{ {example.statements} return {example.expression} }}")
+    generator = torch.Generator().manual_seed(0)
+    given = {}
+    for key, value in model.inputs:
+        shape = [int(d) for d in value.shape]
+        if value.is_float:
+            given[key] = torch.randn(shape, generator=generator)
+        elif value.is_bool:
+            given[key] = torch.rand(shape, generator=generator) < 0.5
+        else:
+            given[key] = torch.randint(example.below, shape, generator=generator)
+    for dtype in DTYPE_NAMES:
+        own = {k: t.clone().requires_grad_(t.is_floating_point()) for k, t in typed(given, dtype).items()}
+        results, measured = saved_bytes(module_from(model).to(getattr(torch, dtype)).train(), own)
+        found, said = predicted(model, {}, dtype, wanted=True)
+        assert [t.shape for t in found] == [t.shape for t in results]
+        assert [repr(t.dtype) for t in found] == [str(t.dtype) for t in results]
+        assert said == measured
+
+
+# --- the peak ---------------------------------------------------------------------------------------------------------
+
+WIDE = {"gpt2:gpt2": {"width": 64, "layers": 4}, "llama3:llama3_8b": {"width": 64, "layers": 3}}
+
+
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+@pytest.mark.parametrize("name", ["gpt2:gpt2", "llama3:llama3_8b", "mixtral:mixtral_8x7b", "mamba:mamba_130m"])
+def test_the_peak_is_that_of_the_storages_alive(name: str, dtype: str) -> None:
+    model = graph(name, **WIDE.get(name, {}))
+    made = module(name, **WIDE.get(name, {})).to(getattr(torch, dtype)).train()
+    after, most = step(made, inputs(model))
+    said = estimate(model, batch=BATCH, seq=TIME, dtype=dtype)
+    # The targets are made by the step that is measured, and given in that of the estimate.
+    targets = 8 * BATCH * TIME
+    forward = next(e for e in said.timeline if e.event == "objective")
+    assert forward.bytes - said.inputs + targets == pytest.approx(after, rel=0.002)
+    assert said.peak - said.inputs == pytest.approx(most, rel=0.02)
+    assert said.peak == max(e.peak for e in said.timeline)
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+@pytest.mark.parametrize("name", ["gpt2:gpt2", "llama3:llama3_8b"])
+def test_recomputation_is_that_of_the_emitted_checkpoints(name: str, recompute: Any) -> None:
+    model = graph(name)
+    made = load_source(emit(model, Extras(checkpoint=recompute)))().train()
+    after, most = step(made, inputs(model))
+    said = estimate(model, batch=BATCH, seq=TIME, recompute=recompute)
+    forward = next(e for e in said.timeline if e.event == "objective")
+    assert forward.bytes - said.inputs + 8 * BATCH * TIME == after
+    assert said.peak - said.inputs == pytest.approx(most, rel=0.04)
+    assert said.saved < estimate(model, batch=BATCH, seq=TIME).saved
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_add_up_and_the_timeline_has_every_layer() -> None:
+    said = estimate(graph("gpt2:gpt2", layers=3), batch=2, seq=16)
+    rows = {row.path: row for row in said.by_block}
+    assert rows["model"].bytes == said.saved
+    assert rows["blocks.*"].count == 3
+    assert rows["blocks.*.attention"].bytes + rows["blocks.*.ffn"].bytes < rows["blocks.*"].bytes < said.saved
+    events = [e.event for e in said.timeline]
+    layers = [f"blocks.{i}" for i in range(3)]
+    assert [e for e in events if e.startswith("forward blocks")] == [f"forward {x}" for x in layers]
+    assert [e for e in events if e.startswith("backward blocks")] == [f"backward {x}" for x in reversed(layers)]
+    assert events[-1] == "optimizer step"
+    assert events.index("forward blocks.2") < events.index("objective") < events.index("backward blocks.2")
+    assert said.peak_at in events
+
+
+def test_gradients_are_all_there_in_the_end() -> None:
+    """After the backward pass nothing is alive but what was there before, and a gradient for each weight."""
+    model = graph("llama3:llama3_8b")
+    said = estimate(model, batch=2, seq=16, fixed=1000, optimizer=77)
+    assert said.timeline[-1].bytes == 1000 + said.inputs + memory(model).gradients
+    assert said.timeline[-1].peak == said.timeline[-1].bytes + 77
+
+
+def test_backends_say_whether_they_were_measured() -> None:
+    model = graph("gpt2:gpt2")
+    found = {b: estimate(model, batch=2, seq=16, dtype="bfloat16", backend=b) for b in BACKENDS}
+    assert {b: (s.measured, s.exact) for b, s in found.items()} == {
+        "cpu-eager": (True, True),
+        "cuda-eager": (False, False),
+        "compiled": (False, False),
+    }
+    assert found["cpu-eager"].saved > found["cuda-eager"].saved > found["compiled"].saved > 0
+    assert all(e.bytes >= 0 for s in found.values() for e in s.timeline)
+
+
+def test_memory_holds_weights_and_states_in_its_peak() -> None:
+    model = graph("gpt2:gpt2")
+    adam, sgd = (memory(model, batch=2, seq=16, optimizer=o, backend="cpu-eager") for o in ("adamw", "sgd"))
+    assert adam.peak is not None
+    assert sgd.peak is not None
+    assert adam.activations == sgd.activations
+    assert adam.peak - sgd.peak >= adam.optimizer
+    assert memory(model).activations is None
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["estimate", *arguments])
+
+
+def test_the_command_line_says_it() -> None:
+    small = ("gpt2", "--set", "layers=2", "--batch", "2", "--seq", "64")
+    found = json.loads(run(*small, "--json").stdout)["memory"]
+    assert {"weights", "gradients", "optimizer", "activations", "peak", "decode_state", "timeline"} <= found.keys()
+    assert found["step"]["saved"] == found["activations"]
+    assert found["peak"] == max(e["peak"] for e in found["timeline"])
+    assert found["step"]["measured"] is True
+    again = json.loads(run(*small, "--json", "--recompute", "full", "--backend", "cuda-eager").stdout)["memory"]
+    assert again["activations"] < found["activations"]
+    assert again["step"]["measured"] is False
+    text = run(*small, "--dtype", "bfloat16").stdout
+    assert "activations" in text
+    assert "cpu-eager, exact" in text
+    assert "peak" in text
+    assert "blocks.*.attention" in text
+
+
+# --- what cannot be followed ------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_function_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(world.functional, "gelu")
+    model = graph("gpt2:gpt2")
+    with pytest.raises(ArchError) as caught:
+        estimate(model, batch=2, seq=16)
+    assert caught.value.diagnostics[0].code == "E0512"
+    assert "`F.gelu`" in caught.value.diagnostics[0].message
+    said = memory(model, batch=2, seq=16, backend="cpu-eager")
+    assert said.activations is said.peak is said.step is None
+    assert said.no_activations is not None
+    assert "`F.gelu`" in said.no_activations
+    assert said.weights == memory(model).weights
+
+
+def test_a_branch_on_numbers_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """
+from torch import Tensor, nn
+
+class Chooser(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+"""
+    monkeypatch.setattr(activations, "emit", lambda *_, **__: source)
+    with pytest.raises(ArchError, match="numbers"):
+        estimate(archdsl.load(text="model m(x: [batch, time, 8]) { return x -> relu }"))
+
+
+def test_a_model_without_layers_has_nothing_to_compute_again() -> None:
+    model = archdsl.load(text="model m(x: [batch, time, 8]) { return x -> linear(8) }")
+    said = memory(model, backend="cpu-eager", recompute="full")
+    assert said.activations is None
+    assert said.no_activations is not None
+    assert "layers" in said.no_activations

@@ -1,0 +1,251 @@
+"""What was there is never lost: a command that fails, or is stopped, leaves the old file whole and nothing beside it."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from archdsl.files import BESIDE, write_text, written_beside
+
+TINY = """\
+block layer { attention: mha(heads: 2)
+  mask: causal
+  ffn: mlp(hidden: 32)
+}
+model tiny(layers = 2) {
+  vocab: 64
+  context: 16
+  width: 16
+  blocks: layers * layer
+  head: lm
+}
+"""
+COMMANDS = {
+    "torch": ["compile", "tiny.arch", "--to", "torch", "-o", "{out}"],
+    "onnx": ["compile", "tiny.arch", "--to", "onnx", "--seed", "1", "-o", "{out}.onnx"],
+    "decode": ["compile", "tiny.arch", "--to", "onnx", "--seed", "1", "--decode", "-o", "{out}.onnx"],
+    "init": ["init", "tiny.arch", "-o", "{out}"],
+    "svg": ["sweep", "tiny.arch", "--set", "layers=1,2", "--plot", "{out}.svg"],
+    "html": ["sweep", "tiny.arch", "--set", "layers=1,2", "--plot", "{out}.html"],
+}
+
+
+def start(*arguments: str, cwd: Path, prepare: Callable[[], None] | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "archdsl", *arguments]
+    environment = {**os.environ, "NO_COLOR": "1"}
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment, preexec_fn=prepare, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@dataclass(frozen=True)
+class Done:
+    exit_code: int
+    stderr: str
+
+
+Run = Callable[[list[str]], Done]
+
+
+@pytest.fixture
+def ran(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command line in this process, in the folder."""
+    from archdsl.cli import main
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("NO_COLOR", "1")
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def command(arguments: list[str]) -> Done:
+        monkeypatch.setattr(sys, "argv", ["archdsl", *arguments])
+        with pytest.raises(SystemExit) as done:
+            main()
+        signal.signal(signal.SIGTERM, handler)
+        return Done(done.value.code if isinstance(done.value.code, int) else 1, capsys.readouterr().err)
+
+    return command
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Every file below a folder and what is in it; of what is no file, None."""
+    return {
+        str(p.relative_to(folder)): p.read_bytes() if p.is_file() and not p.is_symlink() else None
+        for p in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tiny.arch").write_text(TINY)
+    return tmp_path
+
+
+# --- the file itself --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt(), SystemExit(1)])
+def test_a_block_that_ends_badly_changes_nothing(problem: BaseException, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(type(problem)), written_beside(path) as beside:
+        beside.write_text("half")
+        raise problem
+    assert contents(tmp_path) == {"a.txt": b"old"}
+
+
+def test_what_a_killed_process_left_goes_with_the_next_run(tmp_path: Path) -> None:
+    """And nothing else does: neither that of a process that runs, nor that of another file."""
+    path = tmp_path / "a.txt"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    ours, init = os.getpid(), 1
+    kept = [f".a.txt.{ours}.x{BESIDE}", f".a.txt.{init}.x{BESIDE}", f".b.txt.{gone.pid}.x{BESIDE}", ".a.txt.1", "a.txt.part"]
+    for name in (*kept, f".a.txt.{gone.pid}.x{BESIDE}"):
+        (tmp_path / name).write_text("left")
+    write_text(path, "new")
+    assert sorted(os.listdir(tmp_path)) == sorted([*kept, "a.txt"])
+    assert path.read_text() == "new"
+
+
+def test_the_mode_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    path.chmod(0o640)
+    write_text(path, "new")
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_long_name(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 250)
+    write_text(path, "new")
+    assert contents(tmp_path) == {path.name: b"new"}
+
+
+# --- outputs that cannot be written -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_disk_that_is_full(command: str, folder: Path) -> None:
+    """The system refuses every byte beyond the first hundred, of every file."""
+    out = folder / "out"
+    for name in ("out", "out.onnx", "out.safetensors", "out.svg", "out.html"):
+        (folder / name).write_bytes(b"old " * 10)
+    before = contents(folder)
+
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+    child = start(*(word.format(out=out) for word in COMMANDS[command]), cwd=folder, prepare=small)
+    _, err = child.communicate(timeout=120)
+    assert child.returncode == 2, err
+    assert "File too large" in err
+    assert contents(folder) == before
+
+
+def test_fmt_on_a_full_disk(folder: Path) -> None:
+    before = contents(folder)
+
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+    child = start("fmt", "tiny.arch", cwd=folder, prepare=small)
+    _, err = child.communicate(timeout=120)
+    assert child.returncode == 2
+    assert "File too large" in err
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c != "html"])
+@pytest.mark.parametrize("where", ["directory", "missing", "file", "dangling"])
+def test_outputs_that_cannot_be(command: str, where: str, folder: Path, ran: Run) -> None:
+    """Not even by root: a directory, a file in a folder that is not there, a file below a file, a link to nowhere."""
+    suffix = {"onnx": ".onnx", "decode": ".onnx", "svg": ".svg"}.get(command, "")
+    targets = {"directory": "is", "missing": "missing/deep/out", "file": "tiny.arch/out", "dangling": "link"}
+    (folder / f"is{suffix}" / "held").mkdir(parents=True)
+    (folder / f"link{suffix}").symlink_to("missing/deep/target")
+    if where == "directory" and suffix == ".onnx":
+        (folder / "is.onnx" / "model.onnx").mkdir()  # a directory is where its graph goes
+    before = contents(folder)
+    done = ran([word.format(out=targets[where]) for word in COMMANDS[command]])
+    assert done.exit_code == 2, done.stderr
+    assert "error" in done.stderr
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("command", ["torch", "init", "svg"])
+def test_a_link_is_followed_and_stays(command: str, folder: Path, ran: Run) -> None:
+    suffix = ".svg" if command == "svg" else ""
+    (folder / "there").mkdir()
+    (folder / "there" / "real").write_bytes(b"old")
+    (folder / f"link{suffix}").symlink_to("there/real")
+    done = ran([word.format(out="link") for word in COMMANDS[command]])
+    assert done.exit_code == 0, done.stderr
+    assert (folder / f"link{suffix}").is_symlink()
+    assert (folder / "there" / "real").read_bytes() != b"old"
+    assert sorted(os.listdir(folder / "there")) == ["real"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compile", "tiny.arch", "--to", "torch", "-o", "tiny.arch"],
+        ["compile", "tiny.arch", "--to", "torch", "-o", "./sub/../tiny.arch"],
+        ["compile", "tiny.arch", "--to", "torch", "-o", "link.py"],
+        ["init", "tiny.arch", "-o", "tiny.arch"],
+        ["sweep", "./tiny.svg", "--set", "layers=1,2", "--plot", "tiny.svg"],
+        ["compile", "tiny.arch", "--to", "onnx", "--weights", "w.onnx", "-o", "w.onnx"],
+    ],
+)
+def test_an_output_that_is_an_input(arguments: list[str], folder: Path, ran: Run) -> None:
+    (folder / "sub").mkdir()
+    (folder / "tiny.svg").write_text(TINY)
+    (folder / "link.py").symlink_to("tiny.arch")
+    assert ran(["init", "tiny.arch", "-o", "w.onnx"]).exit_code == 0
+    before = contents(folder)
+    done = ran(arguments)
+    assert done.exit_code == 2
+    assert "error[E0521]" in done.stderr
+    assert contents(folder) == before
+
+
+# --- stopped ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("signal_", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
+)
+@pytest.mark.parametrize("command", ["init", "onnx"])
+def test_stopped_while_it_writes(command: str, signal_: int, status: int, tmp_path: Path) -> None:
+    """The old files are whole. After a kill, which nobody can see coming, the next run takes away what was left."""
+    if shutil.disk_usage(tmp_path).free < 2e10:
+        assert shutil.disk_usage(tmp_path).free > 2e9, "this test needs room for a part of 6 GB"
+    out = "w.safetensors" if command == "init" else "w.onnx"
+    large = ["init", "gpt2_xl", "-o", out] if command == "init" else ["compile", "gpt2_xl", "--to", "onnx", "--seed", "1", "-o", out]
+    for name in ("w.safetensors", "w.onnx"):
+        (tmp_path / name).write_bytes(b"old")
+    before = contents(tmp_path)
+    child = start(*large, cwd=tmp_path)
+    deadline = time.monotonic() + 120
+    while len(os.listdir(tmp_path)) == 2 and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.send_signal(signal_)
+    child.communicate(timeout=120)
+    assert child.returncode == status
+    left = set(contents(tmp_path)) - set(before)
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    assert len(left) == (1 if signal_ == signal.SIGKILL else 0)
+    (tmp_path / "tiny.arch").write_text(TINY)
+    small = start(*(word.format(out="w") if word != "{out}" else out for word in COMMANDS[command]), cwd=tmp_path)
+    _, err = small.communicate(timeout=120)
+    assert small.returncode == 0, err
+    assert sorted(os.listdir(tmp_path)) == ["tiny.arch", "w.onnx", "w.safetensors"]

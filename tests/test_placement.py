@@ -1,0 +1,157 @@
+"""Where weights lie when devices share a model: read off the graph, not off names."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import archdsl
+from archdsl.analyses.placement import Placement, placements, sharding
+from archdsl.analyses.weights import weights
+from archdsl.api import list_zoo
+
+KINDS = ("column", "row", "vocab", "expert")
+
+
+def kinds(spec: str, **given: object) -> dict[str, str]:
+    """The placement of each weight that is cut, layers of a list taken together."""
+    found: dict[str, str] = {}
+    for path, placement in placements(archdsl.load(spec, **given)).items():  # type: ignore[arg-type]
+        if placement.kind != "replicated":
+            found[re.sub(r"\.\d+\.", ".*.", path)] = f"{placement.kind} {placement.axis}"
+    return found
+
+
+LLAMA = {
+    "token_embedding.weight": "vocab 0",
+    "blocks.*.attention.q.weight": "column 0",
+    "blocks.*.attention.k.weight": "column 0",
+    "blocks.*.attention.v.weight": "column 0",
+    "blocks.*.attention.out.weight": "row 1",
+    "blocks.*.ffn.gate.weight": "column 0",
+    "blocks.*.ffn.up.weight": "column 0",
+    "blocks.*.ffn.down.weight": "row 1",
+    "head.weight": "vocab 0",
+}
+ATTENTION = {k: v for k, v in LLAMA.items() if ".ffn." not in k}
+EXPERTS = {f"blocks.*.ffn.experts.{name}.weight": "expert 0" for name in ("gate", "up", "down")}
+SHARED = {k.replace(".ffn.", ".ffn.shared."): v for k, v in LLAMA.items() if ".ffn." in k}
+LATENT = {
+    "blocks.*.attention.q_up.weight": "column 0",
+    "blocks.*.attention.kv_up.weight": "column 0",
+    "blocks.*.attention.out.weight": "row 1",
+}
+TABLES = {k: v for k, v in LLAMA.items() if v.startswith("vocab")}
+FEED_FORWARD = {k: v for k, v in LLAMA.items() if ".ffn." in k}
+
+
+def test_llama() -> None:
+    assert kinds("llama3_8b") == LLAMA
+    found = placements(archdsl.load("llama3_8b"))
+    assert found["blocks.3.attention.q.weight"] == Placement("column", 0, "blocks.3.attention")
+    assert found["blocks.3.ffn.down.weight"] == Placement("row", 1, "blocks.3.ffn")
+    assert found["blocks.3.attention_norm.weight"] == Placement("replicated", None, "")
+
+
+def test_experts() -> None:
+    assert kinds("mixtral_8x7b") == ATTENTION | EXPERTS
+
+
+def test_latent_attention() -> None:
+    """What the latents go through is whole: their norms read every channel."""
+    assert kinds("deepseek_v3") == TABLES | LATENT | FEED_FORWARD | SHARED | EXPERTS
+
+
+def test_biases_and_tied_tables() -> None:
+    found = kinds("gpt2")
+    assert found["token_embedding.weight"] == "vocab 0"
+    assert found["blocks.*.attention.q.bias"] == "column 0"
+    assert "blocks.*.attention.out.bias" not in found  # it is added once, to the sum
+    assert "position.weight" not in found
+
+
+def test_one_head_of_keys_is_whole() -> None:
+    found = kinds("palm_8b")
+    assert found["blocks.*.attention.q.weight"] == "column 0"
+    assert "blocks.*.attention.k.weight" not in found
+    assert found["blocks.*.attention.out.weight"] == "row 1"
+
+
+def test_biases_of_heads() -> None:
+    """A bias for each head is whole, and each device takes its part."""
+    for spec in ("t5_small", "bloom_560m"):
+        found = sharding(archdsl.load(spec))
+        assert set(found.own.values()) <= {0, 1}
+        assert found.own
+    found = kinds("t5_small")
+    assert found["decoder.*.cross_attention.k.weight"] == "column 0"
+    assert not any("around" in path or "before" in path for path in found)
+
+
+def test_mamba_is_whole_but_for_its_table() -> None:
+    assert kinds("mamba_130m") == {"token_embedding.weight": "vocab 0"}
+
+
+def test_one_set_of_weights_for_all_layers() -> None:
+    found = placements(archdsl.load("albert_base"))
+    assert found["blocks.attention.q.weight"] == Placement("column", 0, "blocks.attention")
+
+
+def test_gains_within_heads() -> None:
+    text = """
+    block layer {
+      attention: mha(heads: 4, qk_norm: rmsnorm, mask: causal)
+    }
+    model m { vocab: 64  context: 16  width: 32  blocks: 2 * layer  head: lm }
+    """
+    found = sharding(archdsl.load(text=text))
+    assert set(found.partial) == {f"blocks.{i}.attention.{n}_norm.weight" for i in (0, 1) for n in "qk"}
+    assert found.sizes["blocks.0.attention"] == (32, 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("x += x -> linear(64) -> softmax -> linear(width)", "softmax reads every channel"),
+        ("x += x -> linear(64) -> layernorm -> linear(width)", "so does a norm"),
+        ("x += x -> linear(64) -> flip(-1) -> linear(width)", "the parts change places"),
+        ("x += x -> linear(width)", "the sum is with a tensor that is whole"),
+        ("x += x -> mha(heads: 4, fused: true)", "the parts of one map are not those of q, k and v"),
+        ("param g: [64] = ones  x += ((x -> linear(64)) * g) -> linear(width)", "the weight would have to be cut"),
+        ("let f = shared(linear(width))  x += x -> f -> gelu -> f", "one weight cannot be both"),
+    ],
+)
+def test_what_cannot_be_cut(body: str, why: str) -> None:
+    text = f"""
+    block layer(x: [batch, time, width]) -> [batch, time, width] {{ {body} }}
+    model m {{ vocab: 64  context: 16  width: 32  blocks: 2 * layer  norm: layernorm  head: lm }}
+    """
+    found = placements(archdsl.load(text=text, allow_noncausal=True))
+    assert all(p.kind in ("replicated", "vocab") for p in found.values()), why
+
+
+def samples() -> Iterator[str]:
+    """One model of each family of the zoo."""
+    seen: set[str] = set()
+    for entry in list_zoo():
+        if entry.file not in seen:
+            seen.add(entry.file)
+            yield entry.name
+
+
+@pytest.mark.parametrize("name", list(samples()))
+def test_zoo(name: str) -> None:
+    """Every weight has a place; what is cut has that axis, a group, and partners."""
+    model = archdsl.load(name)
+    found = placements(model)
+    shapes = {w.path: w.shape for w in weights(model)}
+    assert found.keys() == shapes.keys()
+    groups: dict[str, set[str]] = {}
+    for path, placement in found.items():
+        assert (placement.axis is None) == (placement.kind == "replicated")
+        if placement.axis is not None:
+            assert shapes[path][placement.axis] > 1
+            assert path.startswith(placement.group)
+            groups.setdefault(placement.group, set()).add(placement.kind)
+    for group, members in groups.items():
+        assert members in ({"column", "row"}, {"vocab"}, {"expert"}), group

@@ -1,0 +1,321 @@
+"""Times at best: FLOPs and bytes of kernels by count, the bound against published runs, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import archdsl
+from archdsl.analyses.decode import planned
+from archdsl.analyses.flops import estimate as count
+from archdsl.analyses.kernels import Kernel, kernels
+from archdsl.analyses.mesh import Mesh, parse_mesh
+from archdsl.analyses.roofline import Machine, Roofline, estimate
+from archdsl.analyses.sharding import Plan
+from archdsl.cli import app
+from archdsl.diagnostics import ArchError
+from archdsl.hardware import Device, device
+from archdsl.ir.flat import flatten
+from archdsl.ir.graph import Model
+
+MODELS = (
+    "gpt2",
+    "llama3_8b",
+    "mistral_7b",
+    "deepseek_v2_lite",
+    "mixtral_8x7b",
+    "t5_small",
+    "bert_base",
+    "mamba_130m",
+    "lstm_lm_small",
+    "conformer_l",
+    "vit_b16",
+    "performer",
+)
+
+
+def times(spec: str | Model, name: str = "h100_sxm", mesh: str = "dp=1", **how: Any) -> Roofline:
+    model = archdsl.load(spec) if isinstance(spec, str) else spec
+    ask = {k: how.pop(k) for k in ("batch", "seq", "fused", "tokens", "price") if k in how}
+    machine = Machine(device(name), **{k: how.pop(k) for k in ("node", "network") if k in how})
+    return estimate(model, machine, Plan(parse_mesh(mesh), **{"dtype": "bfloat16", **how}), **ask)
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def found(spec: str, **how: Any) -> tuple[list[Kernel], Any]:
+    model = archdsl.load(spec)
+    flops = count(model, batch=2, seq=how.pop("seq", None)).flops
+    return kernels(flatten(model), flops.sizes, "bfloat16", **how), flops
+
+
+@pytest.mark.parametrize("spec", [m for m in MODELS if m in {e.name for e in archdsl.list_zoo()}])
+def test_kernels_do_the_model_s_flops(spec: str) -> None:
+    ours, flops = found(spec)
+    assert sum(k.flops for k in ours) == flops.forward
+    assert sum(k.backward_flops for k in ours) == pytest.approx(flops.backward, rel=1e-3)
+    plain, _ = found(spec, fused=False)
+    assert sum(k.flops for k in plain) == flops.forward
+    assert sum(k.bytes for k in plain) >= sum(k.bytes for k in ours) > 0
+    if flops.decode_step is not None:
+        model = archdsl.load(spec)
+        step = kernels(planned(model).step, flops.sizes, "bfloat16", plan=planned(model))
+        assert sum(k.flops for k in step) == flops.decode_step
+
+
+def test_all_of_the_models_are_there() -> None:
+    assert set(MODELS) <= {e.name for e in archdsl.list_zoo()}
+
+
+def test_bytes_of_a_layer() -> None:
+    """Two thousand places of Llama's feed-forward block: by hand."""
+    ours, _ = found("llama3_8b", seq=2048)
+    rows, width, hidden = 2 * 2048, 4096, 14_336
+    by_op = {(k.path, k.op): k.bytes for k in ours}
+    assert by_op["blocks.3.ffn.gate", "linear"] == 2 * (rows * (width + hidden) + width * hidden)
+    assert by_op["blocks.3.ffn.down", "linear"] == 2 * (rows * (width + hidden) + width * hidden)
+    # Of `silu(gate) * up` the two factors are read and the product is written.
+    assert by_op["blocks.3.ffn", "silu"] + by_op["blocks.3.ffn", "times"] == 2 * rows * 3 * hidden
+    plain, _ = found("llama3_8b", seq=2048, fused=False)
+    by_op = {(k.path, k.op): k.bytes for k in plain}
+    assert by_op["blocks.3.ffn", "silu"] + by_op["blocks.3.ffn", "times"] == 2 * rows * 5 * hidden
+    # No scores: queries, keys, values and results.
+    assert by_op["blocks.3.attention", "sdpa"] == 2 * rows * (2 * 4096 + 2 * 1024)
+    assert by_op["token_embedding", "embedding"] == pytest.approx(rows * (8 + 2 * 2 * width))
+
+
+def test_a_step_reads_weights_and_caches() -> None:
+    model = archdsl.load("llama3_8b")
+    sizes = {"batch": 4, "time": 4096}
+    step = kernels(planned(model).step, sizes, "bfloat16", plan=planned(model))
+    params = archdsl.estimate("llama3_8b").params
+    cache = 4 * 4096 * 32 * 2 * 1024 * 2
+    weights = 2 * (params.total - params.embedding)
+    assert sum(k.bytes for k in step) == pytest.approx(weights + cache, rel=0.01)
+    # A window is all that is read of a longer cache.
+    near, far = (
+        sum(
+            k.bytes
+            for k in kernels(planned(m).step, {"batch": 1, "time": t}, "bfloat16", plan=planned(m))
+            if k.op == "sdpa"
+        )
+        for m in [archdsl.load("mistral_7b")]
+        for t in (4096, 16_384)
+    )
+    assert far == pytest.approx(near, rel=0.01)
+
+
+def test_a_step_reads_the_experts_that_are_chosen() -> None:
+    model = archdsl.load("mixtral_8x7b")
+
+    def read(batch: int) -> float:
+        step = kernels(planned(model).step, {"batch": batch, "time": 64}, "bfloat16", plan=planned(model))
+        return sum(k.bytes for k in step if ".experts" in k.path and k.op == "linear")
+
+    experts = 2 * 32 * 8 * 3 * 4096 * 14_336
+    assert read(1) == pytest.approx(experts * 2 / 8, rel=0.01)
+    assert read(4) == pytest.approx(experts * (1 - (6 / 8) ** 4), rel=0.01)
+    assert read(256) == pytest.approx(experts, rel=0.03)
+
+
+# --- published --------------------------------------------------------------------------------------------------------
+
+# Korthikanti et al., 2022, tables 3 and 5: layers, width, heads, tp, pp, pieces, micro-batch, micro-batches; seconds of
+# a step with full recomputation and with theirs, on A100s of 80 GB, and the model's FLOPs of the peak with theirs.
+MEGATRON = {
+    "22B": (48, 6144, 64, 8, 1, 1, 4, 1, 1.42, 1.10, 41.5),
+    "175B": (96, 12_288, 96, 8, 8, 3, 1, 64, 18.13, 13.75, 51.4),
+    "530B": (105, 20_480, 128, 8, 35, 3, 1, 280, 49.05, 37.83, 56.0),
+    "1T": (128, 25_600, 160, 8, 64, 1, 1, 512, 94.42, 71.49, 56.3),
+}
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_megatron_is_slower_and_no_other_than_bound(name: str) -> None:
+    layers, width, heads, tp, pp, pieces, rows, parts, full, theirs, mfu = MEGATRON[name]
+    model = archdsl.load("megatron_8_3b", set={"layers": layers, "width": width, "heads": heads, "context": 2048})
+    machine = Machine(device("a100_sxm_80gb"), network=25e9)
+
+    def bound(sequence_parallel: bool, recompute: Any) -> Roofline:
+        plan = Plan(
+            Mesh(tp=tp, pp=pp),
+            micro_batches=parts,
+            interleave=pieces,
+            sequence_parallel=sequence_parallel,
+            recompute=recompute,
+            attention="eager",
+            dtype="bfloat16",
+            master_weights=True,
+            gradient_dtype="float32",
+        )
+        return estimate(model, machine, plan, batch=rows * parts, seq=2048)
+
+    more, less = bound(False, "full").training, bound(True, "selective").training
+    assert 0.5 < more.seconds / full < 0.8
+    assert 0.5 < less.seconds / theirs < 0.8
+    # What they gain by recomputing less the bound knows too.
+    assert more.seconds / less.seconds == pytest.approx(full / theirs, rel=0.12)
+    flops = count(model, batch=rows * parts, seq=2048).flops.conventions["dense"].training
+    assert 100 * flops / theirs / (tp * pp * 312e12) == pytest.approx(mfu, rel=0.01)
+
+
+# --- what follows -----------------------------------------------------------------------------------------------------
+
+
+def test_times_are_the_longer_of_two() -> None:
+    found = times("llama3_8b", batch=1, seq=2048)
+    for phase in (found.training, found.prefill, found.decode):
+        assert phase is not None
+        assert phase.seconds == pytest.approx(phase.compute_bound + phase.memory_bound + phase.links)
+        assert phase.seconds >= phase.flops / found.peak * (1 - 1e-9)
+        assert phase.seconds >= phase.bytes / found.bandwidth * (1 - 1e-9)
+        assert 0 < phase.utilization < 1
+    assert found.decode is not None
+    assert found.decode.compute_bound == 0
+    assert found.training.compute_bound > 5 * found.training.memory_bound
+    assert found.decode.tokens_per_second == pytest.approx(1 / found.decode.seconds)
+    assert found.prefill.tokens_per_second == pytest.approx(2048 / found.prefill.seconds)
+    assert not found.fits
+    assert any("GiB" in note for note in found.notes)
+    assert times("gpt2").fits
+    assert sum(row.forward for row in found.by_op) == pytest.approx(found.prefill.seconds)
+    assert found.no_decode is None
+    assert times("bert_base", seq=128).decode is None
+
+
+def test_more_of_everything_is_faster() -> None:
+    names = ("t4", "a100_sxm_80gb", "h100_sxm", "h200_sxm", "b200_sxm")
+    found = [times("gpt2", name, dtype="float16", seq=512) for name in names]
+    for slow, fast in pairwise(found):
+        assert fast.training.seconds <= slow.training.seconds
+        assert fast.decode is not None
+        assert slow.decode is not None
+        assert fast.decode.seconds <= slow.decode.seconds
+
+
+def test_replicas_hide_what_they_send() -> None:
+    one = times("llama3_8b", batch=4, seq=2048)
+    eight = times("llama3_8b", mesh="dp=8", batch=32, seq=2048)
+    assert eight.training.seconds == pytest.approx(one.training.seconds, rel=1e-3)
+    assert eight.training.tokens_per_second == pytest.approx(8 * one.training.tokens_per_second, rel=1e-3)
+    # Over a slow network nothing hides it: all but what is computed meanwhile is waited for.
+    slow = times("llama3_8b", mesh="dp=16", batch=64, seq=2048, network=1e9)
+    sent = 2 * 2 * archdsl.estimate("llama3_8b").params.total * 15 / 16 / 1e9
+    hidden = one.training.seconds - one.training.optimizer
+    assert slow.training.links == pytest.approx(sent - hidden, rel=1e-3)
+
+
+def test_links_within_a_machine_and_between() -> None:
+    near = times("llama3_8b", mesh="tp=8", seq=2048)
+    far = times("llama3_8b", mesh="tp=8", seq=2048, node=4, network=45e9)
+    assert far.training.links == pytest.approx(near.training.links * 450 / 45)
+    assert near.links.within == 450e9
+    assert near.decode is not None
+    assert near.decode.links > 0
+    alone = times("llama3_8b", seq=2048)
+    assert alone.decode is not None
+    assert alone.decode.seconds / 8 < near.decode.seconds < alone.decode.seconds / 6
+
+
+def test_stages_wait_for_each_other() -> None:
+    found = times("llama3_8b", mesh="pp=4", micro_batches=4, seq=1024, optimizer="sgd")
+    each = found.training.bubble / 3
+    assert found.training.seconds == pytest.approx(7 * each + found.training.optimizer, rel=1e-3)
+    more = times("llama3_8b", mesh="pp=4", micro_batches=32, seq=1024)
+    assert more.training.utilization > 1.5 * found.training.utilization
+
+
+def test_recomputation_takes_a_forward() -> None:
+    plain, again = (times("llama3_8b", seq=2048, recompute=how).training for how in ("none", "full"))
+    assert again.seconds - plain.seconds == pytest.approx(again.again)
+    head = 2 * 2048 * 4096 * 128_256
+    assert again.flops - plain.flops == pytest.approx(count(archdsl.load("llama3_8b")).flops.forward - head)
+
+
+def test_a_budget() -> None:
+    found = times("llama3_8b", mesh="dp=16", batch=64, seq=2048, tokens=10**12, price=2.5)
+    budget = found.budget
+    assert budget is not None
+    assert budget.seconds == pytest.approx(1e12 / found.training.tokens_per_second)
+    assert budget.device_hours == pytest.approx(16 * budget.seconds / 3600)
+    assert budget.energy_kwh == pytest.approx(0.7 * budget.device_hours)
+    assert budget.price == pytest.approx(2.5 * budget.device_hours)
+    own = Device(name="own", vendor="me", memory_gib=9, bandwidth=1e12, peak={"float32": 1e13}, source="measured")
+    found = estimate(archdsl.load("gpt2"), Machine(own), Plan(), tokens=10**9)
+    assert found.budget is not None
+    assert (found.budget.energy_kwh, found.budget.price) == (None, None)
+
+
+def test_refused() -> None:
+    own = Device(name="own", vendor="me", memory_gib=9, bandwidth=1e12, peak={"float32": 1e13}, source="measured")
+    model = archdsl.load("gpt2")
+    for plan, said, help_ in (
+        (Plan(dtype="bfloat16"), "no peak in bfloat16", "--dtype float32"),
+        (Plan(Mesh(dp=2)), "no link", "--machine 1"),
+    ):
+        with pytest.raises(ArchError) as raised:
+            estimate(model, Machine(own), plan)
+        found = raised.value.diagnostics[0]
+        assert found.code == "E0517"
+        assert said in found.message
+        assert help_ in found.help
+    assert estimate(model, Machine(own, node=1), Plan(Mesh(dp=2))).devices == 2
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str | Path) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["estimate", *map(str, arguments)], prog_name="archdsl")
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def test_command() -> None:
+    asked = (
+        "gpt2",
+        "--device",
+        "h100_sxm",
+        "--devices",
+        "8",
+        "--dtype",
+        "bfloat16",
+        "--tokens",
+        "300B",
+        "--price",
+        "2",
+    )
+    status, out = run(*asked)
+    assert status == 0
+    assert "NVIDIA H100 SXM5 × 8; bfloat16, element-wise ops fused; batch = 8, time = 1,024" in out
+    assert "roofline: a lower bound" in out
+    assert "at best 300,000,000,000 tokens" in out
+    status, out = run(*asked, "--json", "--not-fused")
+    found = json.loads(out)["roofline"]
+    assert (status, found["devices"], found["fused"], found["mesh"]["dp"]) == (0, 8, False, 8)
+    assert found["says"].startswith("roofline: a lower bound")
+    assert found["budget"]["price"] > 0
+    assert run("gpt2", "--device", "h1000")[0] == 2
+    assert "E0517" in run("gpt2", "--device", "t4", "--dtype", "bfloat16")[1]
+
+
+def test_command_takes_a_device_of_ones_own(tmp_path: Path) -> None:
+    own = {
+        "name": "Own",
+        "vendor": "me",
+        "memory_gib": 12,
+        "bandwidth": 5e11,
+        "peak": {"float32": 2e13},
+        "source": "me",
+    }
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(own))
+    status, out = run("gpt2", "--device", path)
+    assert status == 0
+    assert "Own; float32" in out

@@ -1,0 +1,398 @@
+"""A training step on many devices: against published measurements, closed forms, and what autograd saves."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import archdsl
+from archdsl.analyses.memory import estimate as memory
+from archdsl.analyses.mesh import Mesh, parse_mesh
+from archdsl.analyses.sharding import Plan, Sharding, Stage, Step, shard, under_way
+from archdsl.api import module_from
+from archdsl.cli import app
+from archdsl.diagnostics import ArchError
+from archdsl.ir.graph import Model
+
+GIB = 1 << 30
+
+
+def step(
+    spec: str | Model, mesh: str = "dp=1", batch: int | None = None, seq: int | None = None, **how: Any
+) -> Sharding:
+    model = archdsl.load(spec) if isinstance(spec, str) else spec
+    return shard(model, Plan(parse_mesh(mesh), **how), batch=batch, seq=seq)
+
+
+def sent(found: Sharding, axis: str, **what: Any) -> int:
+    rows = [c for c in found.communication if c.axis == axis]
+    return sum(c.sent for c in rows if all(getattr(c, k) == v for k, v in what.items()))
+
+
+# --- published --------------------------------------------------------------------------------------------------------
+
+# Korthikanti et al., 2022, table 3: layers, width, heads, tp, pp, pieces of each stage, micro-batch, micro-batches.
+MEGATRON = {
+    "22B": (48, 6144, 64, 8, 1, 1, 4, 1),
+    "175B": (96, 12_288, 96, 8, 8, 3, 1, 64),
+    "530B": (105, 20_480, 128, 8, 35, 3, 1, 280),
+    "1T": (128, 25_600, 160, 8, 64, 1, 1, 512),
+}
+# Figure 1, GiB a device: weights, gradients and states (of the layers alone, gradients in float32); activations with
+# everything kept, and with sequence parallelism and selective recomputation.
+FIGURE_1 = {
+    "22B": (45.5625, 59.25, 9.5625),
+    "175B": (45.5625, 66.84375, 12.3515625),
+    "530B": (31.640625, 114.0234375, 23.076171875),
+    "1T": (32.958984375, 131.25, 26.5625),
+}
+# Figure 7, activations as percentages of those with everything kept: sequence parallelism, selective recomputation,
+# both, and full recomputation.
+FIGURE_7 = {
+    "22B": (66.84, 49.42, 16.18, 7.64),
+    "175B": (62.04, 56.53, 18.49, 8.71),
+    "530B": (58.31, 62.04, 20.27, 9.42),
+    "1T": (58.31, 62.04, 20.27, 9.42),
+}
+
+
+@cache
+def of_megatron(name: str) -> Model:
+    layers, width, heads, *_ = MEGATRON[name]
+    return archdsl.load("megatron_8_3b", set={"layers": layers, "width": width, "heads": heads, "context": 2048})
+
+
+@cache
+def megatron(name: str, sequence_parallel: bool, recompute: Any) -> tuple[Stage, Stage]:
+    """The first stage, and one in the middle."""
+    *_, tp, pp, pieces, rows, parts = MEGATRON[name]
+    plan = Plan(
+        Mesh(tp=tp, pp=pp),
+        micro_batches=parts,
+        interleave=pieces,
+        sequence_parallel=sequence_parallel,
+        recompute=recompute,
+        attention="eager",
+        dtype="bfloat16",
+        master_weights=True,
+        gradient_dtype="float32",
+    )
+    found = shard(of_megatron(name), plan, batch=rows * parts, seq=2048)
+    return found.stages[0], found.stages[pp // 2]
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_memory_is_that_of_megatron(name: str) -> None:
+    first, middle = megatron(name, False, "none")
+    states, all_of_it, little = FIGURE_1[name]
+    # The paper's weights are those of layers; a stage in the middle has nothing else.
+    assert (middle.weights + middle.gradients + middle.optimizer) / GIB == pytest.approx(states, rel=0.025)
+    assert first.activations / GIB == pytest.approx(all_of_it, rel=0.03)
+    assert megatron(name, True, "selective")[0].activations / GIB == pytest.approx(little, rel=0.03)
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_savings_are_those_of_megatron(name: str) -> None:
+    # Of layers alone: the paper leaves out what stands around them, which full recomputation does not spare. A model
+    # of one stage has it, and little else is left there.
+    kept = megatron(name, False, "none")[1].activations
+    ways = ((True, "none"), (False, "selective"), (True, "selective"), (False, "full"))
+    for (sequence_parallel, recompute), percent in zip(ways, FIGURE_7[name], strict=True):
+        found = megatron(name, sequence_parallel, recompute)[1].activations
+        alone = MEGATRON[name][4] == 1 and recompute == "full"
+        assert 100 * found / kept == pytest.approx(percent, rel=0.09 if alone else 0.03)
+
+
+# --- what autograd saves ----------------------------------------------------------------------------------------------
+
+PLAIN = """
+block layer {
+  attention: ATTENTION
+  mask:      causal
+  POSITION
+  ffn:       FFN
+  norm:      layernorm
+  placement: pre
+}
+
+model plain {
+  vocab:   512
+  context: 64
+  width:   128
+  blocks:  4 * layer
+  norm:    layernorm
+  head:    lm
+}
+"""
+SAVED = {
+    "mha, mlp": {"ATTENTION": "mha(heads: 4)", "FFN": "mlp(hidden: 512)", "POSITION": ""},
+    "gqa, swiglu": {
+        "ATTENTION": "gqa(heads: 4, kv_heads: 2)",
+        "FFN": "swiglu(hidden: 352)",
+        "POSITION": "position:  rope",
+    },
+    "mqa, geglu": {"ATTENTION": "mqa(heads: 4)", "FFN": "geglu(hidden: 352)", "POSITION": "position:  rope"},
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_activations_are_near_what_autograd_saves(name: str) -> None:
+    text = PLAIN
+    for slot, value in SAVED[name].items():
+        text = text.replace(slot, value)
+    model = archdsl.load(text=text)
+    module = module_from(model)
+    storages: dict[int, Any] = {}
+    own = {p.untyped_storage().data_ptr() for p in (*module.parameters(), *module.buffers())}
+    tokens = torch.randint(512, (2, 64))
+    own.add(tokens.untyped_storage().data_ptr())
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = storage
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        logits = module(tokens)
+    real = sum(s.nbytes() for s in storages.values())
+    found = step(model, batch=2, seq=64)
+    loss = 4 * logits.numel()
+    # Where queries are turned first, PyTorch's kernel gives results in their order, and what merges heads is a copy.
+    assert found.memory.activations - loss == pytest.approx(real, rel=0.02 if "mha" in name else 0.06)
+
+
+# --- closed forms -----------------------------------------------------------------------------------------------------
+
+
+def test_one_device_holds_what_memory_says() -> None:
+    for name in ("gpt2", "t5_small", "mixtral_8x7b", "mamba_130m"):
+        model = archdsl.load(name)
+        found = step(model, dtype="bfloat16", master_weights=True, optimizer="adamw")
+        said = memory(model, dtype="bfloat16", master_weights=True, optimizer="adamw")
+        assert found.memory.weights == said.weights + said.buffers
+        assert (found.memory.gradients, found.memory.optimizer) == (said.gradients, said.optimizer)
+        assert found.communication == []
+        assert found.bubble == 0
+
+
+def test_zero_is_that_of_its_paper() -> None:
+    """Rajbhandari et al., 2020: 16 bytes a parameter are 4 + 12 / N, 2 + 14 / N and 16 / N (figure 1), and what is sent
+    is twice the parameters, three times with stage 3 (section 7)."""
+    n, devices = archdsl.estimate("gpt2_xl").params.total, 64
+    shares = {0: 16.0, 1: 4 + 12 / devices, 2: 2 + 14 / devices, 3: 16 / devices}
+    traffic = {0: 2, 1: 2, 2: 2, 3: 3}
+    for zero, each in shares.items():
+        found = step("gpt2_xl", f"dp={devices}", zero=zero, dtype="bfloat16", master_weights=True)
+        states = found.memory.weights + found.memory.gradients + found.memory.optimizer
+        assert states / n == pytest.approx(each, rel=1e-4)
+        ring = (devices - 1) / devices
+        assert sum(found.sent.values()) == pytest.approx(2 * traffic[zero] * n * ring, rel=1e-6)
+        assert (found.memory.gathered > 0) == (zero == 3)
+
+
+def test_gradients_are_cut_in_each_micro_batch() -> None:
+    once = step("gpt2", "dp=4", zero=2, micro_batches=1)
+    often = step("gpt2", "dp=4", zero=2, micro_batches=3)
+    assert sent(often, "dp", collective="reduce-scatter") == 3 * sent(once, "dp", collective="reduce-scatter")
+    assert sent(often, "dp", collective="all-gather") == sent(once, "dp", collective="all-gather")
+    sharing = (step("gpt2", "dp=4", zero=1, micro_batches=m) for m in (1, 3))
+    assert len({sum(s.sent.values()) for s in sharing}) == 1
+
+
+def test_tensor_parallelism_meets_four_times_a_layer() -> None:
+    """Shoeybi et al., 2019: two all-reduces forwards and two backwards a layer, of batch · time · width numbers; one
+    more each for the vocabulary."""
+    layers, width, tp, rows = 72, 3072, 8, 4
+    found = step("megatron_8_3b", f"tp={tp}", batch=rows, dtype="bfloat16", micro_batches=2)
+    one = rows * 1024 * width * 2
+    for phase in ("forward", "backward"):
+        calls = [c for c in found.communication if c.axis == "tp" and c.phase == phase and "loss" not in c.purpose]
+        assert [(c.collective, c.calls, c.payload) for c in calls] == [
+            ("all-reduce", 2 * (2 * layers + 1), one * (2 * layers + 1))
+        ]
+        assert calls[0].sent == pytest.approx(2 * (tp - 1) / tp * calls[0].payload, abs=1)
+    # Three numbers of float32 for every token.
+    assert [c.payload for c in found.communication if "loss" in c.purpose] == [12 * rows * 1024]
+
+
+def test_sequence_parallelism_sends_as_much_and_one_gather_more() -> None:
+    """An all-reduce is a reduce-scatter and an all-gather (Korthikanti et al., 2022, section 4.2.2); what was cut
+    before it was kept is gathered again."""
+    plain = step("llama3_8b", "tp=8", seq=4096)
+    spread = step("llama3_8b", "tp=8", seq=4096, sequence_parallel=True)
+    once = 4096 * 4096 * 4 * (8 - 1) / 8
+    assert sent(spread, "tp", collective="all-reduce") < 0.001 * once * 65
+    moved = sent(spread, "tp") - sent(spread, "tp", phase="step")
+    before = sent(plain, "tp") - sent(plain, "tp", phase="step")
+    assert moved - before == pytest.approx(65 * once, rel=1e-6)
+    assert spread.memory.activations < 0.5 * plain.memory.activations
+
+
+def test_parts_of_weights_add_up() -> None:
+    total = archdsl.estimate("llama3_8b").params.total
+    found = step("llama3_8b", "tp=4,pp=4", micro_batches=4)
+    norms = 65 * 4096
+    assert sum(4 * s.parameters for s in found.stages) == total + 3 * norms
+    assert [s.layers for s in found.stages] == [8] * 4
+    # A tied table is on the first stage and on the last, which add up its gradients.
+    tied = step("gpt3_6_7b", "pp=4", micro_batches=4)
+    table = 50_257 * 4096
+    assert sum(s.parameters for s in tied.stages) == archdsl.estimate("gpt3_6_7b").params.total + table
+    assert [c.payload for c in tied.communication if "share" in c.purpose] == [4 * table]
+
+
+def test_pipelines_pass_the_residual_stream() -> None:
+    found = step("llama3_8b", "pp=4", micro_batches=8, batch=16, seq=1024, dtype="bfloat16")
+    one = 2 * 1024 * 4096 * 2
+    inner = sorted((c.phase, c.sent) for c in found.communication if c.axis == "pp")
+    assert set(inner) <= {("backward", 8 * one), ("forward", 8 * one)}
+    assert found.bubble == 3 / (8 + 3)
+    assert [s.in_flight for s in found.stages] == [4, 3, 2, 1]
+    # An encoder's result goes on to every stage of the decoder.
+    both = Step(archdsl.load("t5_small"), Plan(Mesh(pp=4), micro_batches=4), None, 128)
+    stream, bias = 128 * 512 * 4, 8 * 128 * 128 * 4
+    assert [both.crossing(i) for i in range(3)] == [stream + bias, 2 * stream + bias, 2 * stream + bias]
+
+
+def test_pieces_under_way() -> None:
+    """1F1B keeps p - s micro-batches; interleaved, the first stage keeps 1 + (p - 1) / (p v) times what it would with
+    all its layers once (Korthikanti et al., 2022, section 4.2.3)."""
+    mesh = Mesh(pp=8)
+    assert [under_way(s, mesh, 1, 64) for s in (0, 3, 7)] == [[8], [5], [1]]
+    assert under_way(0, mesh, 1, 2) == [2]
+    assert under_way(0, mesh, 3, 64) == [8 + 7, 8, 8]
+    assert under_way(7, mesh, 3, 64) == [8, 8, 1]
+    plain = step("gpt3_6_7b", "pp=4", micro_batches=8, seq=256)
+    woven = step("gpt3_6_7b", "pp=4", micro_batches=8, seq=256, interleave=2)
+    assert woven.stages[1].activations / plain.stages[1].activations > 1
+    assert woven.bubble == 3 / (2 * 8 + 3)
+
+
+def test_experts() -> None:
+    """Each token goes to its experts and back: 2 · k · tokens · width numbers forwards and backwards."""
+    found = step("mixtral_8x7b", "dp=8,ep=8", seq=1024, dtype="bfloat16")
+    one = 2 * 2 * 1024 * 4096 * 2
+    for phase in ("forward", "backward"):
+        rows = [c for c in found.communication if c.collective == "all-to-all" and c.phase == phase]
+        assert [(c.calls, c.payload) for c in rows] == [(32, 32 * one)]
+        assert rows[0].sent == pytest.approx(32 * one * 7 / 8, abs=1)
+    params = archdsl.estimate("mixtral_8x7b").params
+    experts = 32 * 8 * 3 * 4096 * 14_336
+    assert found.memory.parameters == params.total - experts + experts // 8
+    assert found.placed["expert"] == 96
+    # With as many experts as replicas nobody else has them: only the rest is summed.
+    assert sent(found, "dp", purpose="gradients") == pytest.approx(2 * 2 * (params.total - experts) * 7 / 8, abs=1)
+    assert sent(found, "edp") == 0
+    assert sent(step("mixtral_8x7b", "dp=16,ep=8", seq=64), "edp") > 0
+
+
+def test_context_parallelism_moves_keys_and_values() -> None:
+    found = step("llama3_8b", "cp=4", seq=4096, dtype="bfloat16")
+    one = 2 * 4096 * 1024 * 2
+    assert sum(c.payload for c in found.communication if c.axis == "cp" and c.phase == "forward") == 32 * one
+    assert sum(c.payload for c in found.communication if c.axis == "cp" and c.phase == "backward") == 2 * 32 * one
+    alone = step("llama3_8b", seq=1024, dtype="bfloat16")
+    assert found.memory.activations == alone.memory.activations
+    assert [c.devices for c in found.communication if c.axis == "dp·cp"] == [4]
+
+
+def test_latent_attention_enters_by_its_latents() -> None:
+    """What is narrow is whole on every device, and its gradients are summed there."""
+    found = step("deepseek_v2_lite", "tp=4", seq=256)
+    assert found.placed["column"] > 0
+    entered = [c for c in found.communication if c.axis == "tp" and "gradients from matrices" in c.purpose]
+    # Into 27 attentions the stream, the latents and the part of the keys that is turned; into the feed-forward blocks
+    # and the head the stream.
+    assert [c.calls for c in entered] == [3 * 27 + 27 + 1]
+    assert entered[0].payload == 256 * 4 * (55 * 2048 + 27 * (512 + 16 * 64))
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+REFUSED = (
+    ("gpt2", "tp=2", {}, "E0515", "vocab = 50,257", "50,258"),
+    ("llama3_8b", "tp=16", {}, "E0515", "kv_heads = 8", "1, 2, 4 or 8"),
+    ("llama3_8b", "pp=5", {}, "E0515", "32 layers", "4 or 8"),
+    ("llama3_8b", "pp=8", {"interleave": 3, "micro_batches": 8}, "E0515", "24 pieces", "16 or 32"),
+    ("llama3_8b", "pp=4", {"interleave": 2, "micro_batches": 6}, "E0515", "interleaved", "--micro-batches 8"),
+    ("llama3_8b", "dp=4", {"batch": 6}, "E0515", "6 sequences", "--batch 8"),
+    ("llama3_8b", "cp=3", {"seq": 1024}, "E0515", "1,024 places", "--seq 1026"),
+    ("llama3_8b", "tp=8", {"seq": 1020, "sequence_parallel": True}, "E0515", "1,020 places", "--seq 1024"),
+    ("mixtral_8x7b", "dp=3,ep=3", {}, "E0515", "8 experts", "1, 2, 4 or 8"),
+    ("llama3_8b", "dp=2,ep=2", {}, "E0516", "no experts", "leave `ep` out"),
+    ("mamba_130m", "cp=2", {}, "E0516", "conv1d", "cp"),
+    ("albert_base", "pp=2", {}, "E0516", "no stack of layers", "pp"),
+    ("rnn_lm", "cp=2", {}, "E0516", "rnn", "cp"),
+)
+
+
+@pytest.mark.parametrize(("spec", "mesh", "how", "code", "said", "help_"), REFUSED)
+def test_refused(spec: str, mesh: str, how: dict[str, Any], code: str, said: str, help_: str) -> None:
+    with pytest.raises(ArchError) as raised:
+        step(spec, mesh, **how)
+    assert any(d.code == code and said in d.message and help_ in d.help for d in raised.value.diagnostics)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tp", "`tp`"),
+        ("tp=0", "at least 1"),
+        ("tp=two", "`tp=two`"),
+        ("tq=2", "no axis `tq`"),
+        ("tp=2,tp=4", "twice"),
+        ("dp=4,ep=3", "ep = 3"),
+        (f"dp={10**9}", "at most"),
+    ],
+)
+def test_no_mesh(text: str, said: str) -> None:
+    with pytest.raises(ArchError) as raised:
+        parse_mesh(text)
+    assert raised.value.diagnostics[0].code == "E0514"
+    assert said in raised.value.diagnostics[0].message
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["estimate", *arguments], prog_name="archdsl")
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def test_command() -> None:
+    status, out = run("llama3_8b", "--mesh", "dp=2,tp=4,pp=2", "--micro-batches", "4", "--dtype", "bfloat16", "--json")
+    assert status == 0
+    found = json.loads(out)
+    assert found["sharding"]["devices"] == 16
+    assert found["sharding"]["batch"] == found["flops"]["batch"] == 8
+    assert found["roofline"] is None
+    status, out = run("llama3_8b", "--mesh", "dp=2,tp=4,pp=2", "--micro-batches", "4", "--dtype", "bfloat16")
+    assert status == 0
+    assert "dp = 2, tp = 4, pp = 2: 16 devices; bfloat16, adamw; 4 micro-batches of 1; time = 2,048" in out
+    assert "all of these" in out
+    assert "20.0 %  of a step" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--zero", "1"), "--mesh"),
+        (("--mesh", "dp=2", "--devices", "2"), "--device"),
+        (("--device", "h100_sxm", "--price", "2"), "--tokens"),
+        (("--mesh", "dp=2", "--zero", "4"), "--zero"),
+        (("--mesh", "dp=2", "--devices", "4", "--device", "h100_sxm"), "E0514"),
+        (("--mesh", "dp:2"), "E0514"),
+    ],
+)
+def test_command_refuses(options: tuple[str, ...], said: str) -> None:
+    status, out = run("gpt2", *options)
+    assert status == 2
+    assert said in out

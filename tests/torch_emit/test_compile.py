@@ -1,0 +1,115 @@
+"""`torch.compile` without a break and without compiling again for other lengths; mixed precision; the same numbers from
+the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from torch_emit.emitted import close, gradients, module, same_gradients
+from zoo import tiny as zoo
+
+MODELS = ["gpt2:gpt2", "llama3:llama3", "mixtral:mixtral_8x7b"]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def tokens(batch: int, length: int) -> torch.Tensor:
+    return torch.randint(97, (batch, length), generator=torch.Generator().manual_seed(length))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_one_graph_for_all_lengths(name: str) -> None:
+    """The second length makes the graph one of any length; no other compiles again, forwards and backwards."""
+    plain, made = module(name).eval(), module(name).eval()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(made, backend=counter, fullgraph=True)
+    for length in (9, 16, 31, 12, 48):
+        for each in (plain, compiled):
+            each.zero_grad()
+        wanted, found = plain(tokens(2, length)), compiled(tokens(2, length))
+        close(found, wanted)
+        (wanted**2).mean().backward()
+        (found**2).mean().backward()
+        same_gradients(gradients(made), gradients(plain))
+    assert counter.frame_count == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_lengths_that_are_marked_take_one_graph(name: str) -> None:
+    made = module(name).eval()
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(made, backend=counter, fullgraph=True)
+    for length in (9, 16, 31):
+        x = tokens(2, length)
+        torch._dynamo.mark_dynamic(x, 1, min=2, max=64)
+        close(compiled(x), made(x))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpoint", ["none", "full", "selective"])
+@pytest.mark.parametrize("name", ["llama3:llama3", "mixtral:mixtral_8x7b"])
+def test_the_loss_is_one_graph(name: str, checkpoint: str) -> None:
+    """With what the backward computes again, too."""
+    plain, made = module(name, "loss").train(), module(name, "loss", checkpoint=checkpoint).train()  # type: ignore[arg-type]
+    x = tokens(2, 24)
+    wanted = plain.loss(x, x)
+    found = torch.compile(made.loss, backend="aot_eager", fullgraph=True)(x, x)
+    wanted.backward()
+    found.backward()
+    close(found, wanted)
+    same_gradients(gradients(made), gradients(plain))
+
+
+@pytest.mark.slow
+def test_inductor() -> None:
+    made = module("llama3:llama3", layers=1).eval()
+    compiled = torch.compile(made, fullgraph=True)
+    with torch.no_grad():
+        close(compiled(tokens(2, 16)), made(tokens(2, 16)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MODELS, "mistral:mistral_7b", "deepseek_v3:deepseek_v3"])
+def test_mixed_precision(name: str) -> None:
+    """Under autocast loss and gradients are finite and near those of float32."""
+    exact, made = module(name, "loss").eval(), module(name, "loss").eval()
+    x = tokens(4, 24)
+    wanted = exact.loss(x, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = made.loss(x, x)
+    wanted.backward()
+    found.backward()
+    assert found.dtype == torch.float32
+    assert abs(float(found - wanted)) < 0.02 * float(wanted)
+    total = torch.cat([g.flatten() for g in gradients(exact).values()])
+    mine = torch.cat([g.flatten() for g in gradients(made).values()])
+    assert mine.isfinite().all()
+    assert float(F.cosine_similarity(mine, total, dim=0)) > 0.98
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_from_the_same_seed(name: str) -> None:
+    """Weights, dropout, losses and gradients, to the bit."""
+    found = []
+    for _ in range(2):
+        made = module(name, "loss", seed=5).train()
+        x = zoo.inputs(zoo.graph(name))["tokens"]
+        loss = made.loss(x, x)
+        loss.backward()
+        found.append((loss, gradients(made)))
+    (first, before), (second, after) = found
+    assert torch.equal(first, second)
+    assert all(torch.equal(before[n], after[n]) for n in before)

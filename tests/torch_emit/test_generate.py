@@ -1,0 +1,247 @@
+"""Emitted steps of decoding: they give what the whole sequence gives, and `generate` what a loop over it gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from decode_tools import inputs_for
+from torch import Tensor, nn
+from zoo.test_onnx import NAMES, NOT_STEPPED
+from zoo.tiny import graph
+
+import archdsl
+from archdsl.analyses.decode import Plan, has, planned
+from archdsl.diagnostics import ArchError
+from archdsl.ir.graph import Model
+from archdsl.lower.load import load_source
+from archdsl.lower.torch import Extras, emit
+
+TOLERANCE = 1e-5
+GENERATE = Extras(frozenset({"generate"}))
+DECODERS = [n for n in NAMES if not any(re.match(p, n) for p in NOT_STEPPED)]
+
+SMALL = """
+block layer() {
+  attention: gqa(heads: 4, kv_heads: 2)
+  mask:      causal
+  position:  rope
+  ffn:       swiglu(hidden: 64)
+  norm:      rmsnorm
+  placement: pre
+}
+model small(layers = 2) {
+  vocab:   50
+  context: 64
+  width:   32
+  blocks:  layers * layer()
+  norm:    rmsnorm
+  head:    lm
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def compiled(model: Model, seed: int = 0) -> nn.Module:
+    """The emitted module, with weights wide enough that every one of them is seen."""
+    module: nn.Module = load_source(emit(model, GENERATE))().eval()
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.2)
+            else:
+                p.add_(0.1 * torch.randn_like(p))
+    return module
+
+
+def state_of(module: nn.Module, *args: Any, **options: Any) -> Any:
+    return type(module).step.__globals__["State"](*args, **options)
+
+
+def moving(plan: Plan) -> dict[str, int]:
+    """The inputs that a step takes, and their axis of time."""
+    found = {}
+    for name, value in plan.model.inputs:
+        if value in plan.step.inputs and value not in plan.before.outputs and value.dtype != "padding":
+            found[name] = next(a for a, d in enumerate(value.shape) if has(d, plan.time))
+    return found
+
+
+def by_steps(module: nn.Module, plan: Plan, inputs: dict[str, Tensor], chunks: Sequence[int], state: Any) -> Tensor:
+    """The outputs of all steps, one after another along time."""
+    axes, at, found = moving(plan), 0, []
+    for size in chunks:
+        given = {n: inputs[n].narrow(axis, at, size) for n, axis in axes.items()}
+        if at == 0:
+            given |= {n: x for n, x in inputs.items() if n not in axes and _taken(module, n)}
+        with torch.no_grad():
+            found.append(module.step(**given, state=state))
+        at += size
+    axis = next(a for a, d in enumerate(plan.step.outputs[0].shape) if has(d, plan.time))
+    return torch.cat(found, axis)
+
+
+def _taken(module: nn.Module, name: str) -> bool:
+    code = type(module).step.__code__
+    return name in code.co_varnames[: code.co_argcount]
+
+
+def whole(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    with torch.no_grad():
+        found = module(**inputs)
+    return found if isinstance(found, Tensor) else found[0]
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    scale = max(1.0, float(expected.abs().max()))
+    assert float((found - expected).abs().max()) / scale < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunks", [(4, 1, 1, 2), (1, 1, 1, 1, 1, 1, 1, 1)], ids=["chunks", "one by one"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_steps_give_what_the_whole_gives(name: str, chunks: Sequence[int]) -> None:
+    model = graph(name)
+    module, plan = compiled(model), planned(model)
+    inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
+    expected = whole(module, inputs)
+    close(by_steps(module, plan, inputs, chunks, state_of(module, 8)), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DECODERS)
+def test_tensors_of_fixed_sizes_give_the_same(name: str) -> None:
+    """As a compiled step has them: a cache is read whole, and masked."""
+    model = graph(name)
+    module, plan = compiled(model), planned(model)
+    inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
+    found = by_steps(module, plan, inputs, (4, 1, 1, 2), state_of(module, 8, static=True))
+    close(found, whole(module, inputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DECODERS)
+def test_rows_of_different_lengths(name: str) -> None:
+    """Padding before or behind a prompt changes nothing."""
+    model = graph(name)
+    module = compiled(model)
+    if not hasattr(module, "generate"):
+        return
+    plan = planned(model)
+    inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
+    (name_of_tokens,) = moving(plan)
+    tokens = inputs.pop(name_of_tokens)
+    others = {n: x for n, x in inputs.items() if _taken(module, n)}
+    long, short = tokens[:1], tokens[1:, :5]
+    alone = [
+        module.generate(t, 4, **{n: x[i : i + 1] for n, x in others.items()}) for i, t in enumerate((long, short))
+    ]
+    padding = torch.zeros(1, 3, dtype=torch.long)
+    for row in (torch.cat((padding, short), 1), torch.cat((short, padding), 1)):
+        real = torch.ones(2, 8, dtype=torch.bool)
+        real[1, slice(0, 3) if row is not None and torch.equal(row[:, 3:], short) else slice(5, 8)] = False
+        found = module.generate(torch.cat((long, row)), 4, real=real, **others)
+        assert torch.equal(found, torch.cat(alone))
+
+
+@cache
+def small() -> SimpleNamespace:
+    model = archdsl.load(text=SMALL)
+    return SimpleNamespace(model=model, module=compiled(model))
+
+
+def prompts(rows: int = 2, time: int = 6) -> Tensor:
+    return torch.randint(50, (rows, time), generator=torch.Generator().manual_seed(1))
+
+
+def test_greedy_generation_is_that_of_a_loop_over_the_whole() -> None:
+    module, tokens = small().module, prompts()
+    expected = tokens
+    for _ in range(12):
+        expected = torch.cat((expected, whole(module, {"tokens": expected})[:, -1:].argmax(-1)), 1)
+    assert torch.equal(module.generate(tokens, 12), expected[:, 6:])
+
+
+def test_sampling_follows_a_seed_and_its_options() -> None:
+    module, tokens = small().module, prompts()
+    options = {"temperature": 0.8, "top_k": 20, "top_p": 0.95}
+    first = module.generate(tokens, 8, seed=3, **options)
+    assert torch.equal(first, module.generate(tokens, 8, seed=3, **options))
+    assert not torch.equal(first, module.generate(tokens, 8, seed=4, **options))
+    greedy = module.generate(tokens, 8)
+    assert torch.equal(module.generate(tokens, 8, temperature=1.0, top_k=1), greedy)
+    assert torch.equal(module.generate(tokens, 8, temperature=1.0, top_p=1e-6), greedy)
+
+
+def test_sampling_draws_by_probability() -> None:
+    sample = type(small().module).step.__globals__["sample"]
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]]).expand(20_000, 4)
+    generator = torch.Generator().manual_seed(0)
+    drawn = sample(logits, 1.0, None, None, generator).bincount(minlength=4) / 20_000
+    assert torch.allclose(drawn, logits[0].softmax(-1), atol=0.02)
+    few = sample(logits, 1.0, 3, 0.7, generator).bincount(minlength=4)
+    assert few[0] > 0
+    assert few[1] > 0
+    assert few[2:].sum() == 0  # the two likeliest make up more than 0.7
+
+
+def test_a_stream_ends_where_every_row_has_come_to_a_stop() -> None:
+    module, tokens = small().module, prompts()
+    free = module.generate(tokens, 12)
+    stop = int(free[0, 3])
+    at = [(row == stop).nonzero()[0].item() if (row == stop).any() else 11 for row in free]
+    found = module.generate(tokens, 12, stop=[stop])
+    assert found.size(1) == max(at) + 1
+    for row, expected, end in zip(found, free, at, strict=True):
+        assert torch.equal(row[: end + 1], expected[: end + 1])
+        assert set(row[end + 1 :].tolist()) <= {stop}
+
+
+def test_a_stream_yields_as_it_goes() -> None:
+    module, tokens = small().module, prompts()
+    stream = module.stream(tokens, 5)
+    first = next(stream)
+    assert first.shape == (2,)
+    assert torch.equal(torch.stack([first, *stream], 1), module.generate(tokens, 5))
+
+
+def test_a_compiled_step_is_compiled_once() -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    module, tokens = small().module, prompts()
+    counter = CompileCounter()
+    state = state_of(module, 32, static=True)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        logits = module.step(tokens, state)[:, -1]
+        step = torch.compile(module.step, backend=counter, fullgraph=True)
+        found = []
+        for _ in range(8):
+            found.append(logits.argmax(-1))
+            logits = step(found[-1][:, None], state)[:, -1]
+    assert counter.frame_count == 1
+    assert torch.equal(torch.stack(found, 1), module.generate(tokens, 8))
+
+
+def test_a_model_that_sees_later_places_is_refused() -> None:
+    with pytest.raises(ArchError, match="E0504"):
+        emit(graph("bert:bert_base"), GENERATE)
+
+
+def test_a_plain_file_is_the_same_without_the_section() -> None:
+    model = small().model
+    assert "State" not in emit(model)
+    assert "class State" in emit(model, GENERATE)

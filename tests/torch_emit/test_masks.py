@@ -1,0 +1,148 @@
+"""Attention over a window in blocks: the same as with the whole mask, and less of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+from zoo import tiny as zoo
+
+from torch_emit.emitted import close, gradients, module, names_of, same_gradients, spec
+
+WINDOW = 5
+
+
+def window_attention() -> Any:
+    return names_of(module("mistral:mistral_7b"))["window_attention"]
+
+
+def seen(time: int, window: int) -> Tensor:
+    place = torch.arange(time)
+    return (place <= place[:, None]) & (place[:, None] - place < window)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("time", [1, 4, 5, 6, 14, 15, 16, 19, 20, 33])
+def test_blocks_equal_the_mask(time: int, kv_heads: int) -> None:
+    """Values and gradients, for lengths around the window and its multiples."""
+    generator = torch.Generator().manual_seed(time)
+    q = torch.randn(3, 4, time, 8, generator=generator, requires_grad=True)
+    k = torch.randn(3, kv_heads, time, 8, generator=generator, requires_grad=True)
+    v = torch.randn(3, kv_heads, time, 6, generator=generator, requires_grad=True)
+    mask = seen(time, WINDOW)
+    options = {"scale": 0.4, "enable_gqa": kv_heads < 4}
+    wanted = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+    found = window_attention()(q, k, v, mask, WINDOW, **options)
+    close(found, wanted)
+    weights = torch.randn(wanted.shape, generator=generator)
+    for a, b in zip(
+        torch.autograd.grad((found * weights).sum(), (q, k, v)),
+        torch.autograd.grad((wanted * weights).sum(), (q, k, v)),
+        strict=True,
+    ):
+        close(a, b)
+
+
+def test_less_is_computed() -> None:
+    """Two blocks of keys for each query, of sixteen."""
+    q, k, v = (torch.randn(1, 2, 16 * 8, 8) for _ in range(3))
+    with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        window_attention()(q, k, v, seen(128, 8), 8)
+    assert counter.get_total_flops() == 2 * (2 * 2 * 128 * 16 * 8)
+
+
+@pytest.mark.parametrize(
+    "name", ["mistral:mistral_7b", "gpt3:gpt3_small", "sparse_transformer:sparse_transformer_enwik8"]
+)
+def test_models_by_length(name: str) -> None:
+    """A prefix gives the same logits whichever way its length is computed: up to the window, over it, in blocks."""
+    made = module(name, context=64).eval()
+    tokens = torch.randint(97, (2, 60), generator=torch.Generator().manual_seed(1))
+    long = made(tokens)
+    for length in (1, 4, 7, 13, 16, 21, 37):
+        close(made(tokens[:, :length]), long[:, :length], 1e-4)
+
+
+LAYERS = """
+block layer(window, dropout = 0)(x: [batch, time, width]) -> [batch, time, width] {
+  x += x -> layernorm -> mha(heads: 2, mask: causal & window(window), dropout: dropout)
+}
+
+model windows(width = 16, dropout = 0) {
+  vocab:   40
+  context: 64
+  width:   width
+  blocks:  [layer(window: 2 * (i + 1), dropout: dropout) for i in 3]
+  norm:    layernorm
+  head:    lm
+}
+"""
+
+
+def test_each_layer_has_its_own_window() -> None:
+    """Layers of one class, every one with the mask and the window that belong together."""
+    made = module(spec(LAYERS)).eval()
+    assert len({type(layer) for layer in made.blocks}) == 1
+    tokens = torch.randint(40, (1, 40), generator=torch.Generator().manual_seed(1))
+    x = made.token_embedding(tokens)
+    for i, layer in enumerate(made.blocks):
+        attention = layer.mha
+        q, k, v = (
+            m(layer.layernorm(x)).unflatten(-1, (2, -1)).transpose(1, 2)
+            for m in (attention.q, attention.k, attention.v)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen(40, 2 * (i + 1)))
+        x = x + attention.out(y.transpose(1, 2).flatten(2))
+    close(made(tokens), made.head(made.norm(x)))
+
+
+def test_dropout_in_training() -> None:
+    made = module(spec(LAYERS, dropout=0.5)).train()
+    tokens = torch.randint(40, (1, 40), generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(0)
+    first = made(tokens)
+    assert not torch.equal(made(tokens), first)
+    torch.manual_seed(0)
+    assert torch.equal(made(tokens), first)
+    assert torch.equal(made.eval()(tokens), made(tokens))
+
+
+def test_symmetric_windows_keep_their_mask() -> None:
+    """A window that looks ahead, too, is no causal one."""
+    text = LAYERS.replace("causal & window(window)", "window(window)").replace(
+        "head:    lm", "head:    token_classifier(4)"
+    )
+    assert "window_attention" not in names_of(module(spec(text)))
+
+
+def test_exported_for_all_lengths() -> None:
+    """One graph, whatever the length."""
+    made = module("mistral:mistral_7b").eval()
+    tokens = torch.randint(97, (2, 40), generator=torch.Generator().manual_seed(1))
+    program = torch.export.export(
+        made, (tokens,), dynamic_shapes=({1: torch.export.Dim("time", min=2, max=64)},), strict=False
+    )
+    for length in (3, 11, 40):
+        close(program.module()(tokens[:, :length]), made(tokens[:, :length]))
+
+
+@pytest.mark.slow
+def test_compiled_by_length() -> None:
+    """Gradients in compiled code, for each of the three ways."""
+    plain, made = module("mistral:mistral_7b"), module("mistral:mistral_7b")
+    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+    for length in (4, 10, 40):
+        tokens = torch.randint(97, (2, length), generator=torch.Generator().manual_seed(length))
+        for each in (plain, compiled):
+            each.zero_grad()
+            (each(tokens) ** 2).mean().backward()
+        same_gradients(gradients(made), gradients(plain))
+
+
+def test_zoo_has_windows() -> None:
+    assert "window_attention" in names_of(module("gpt3:gpt3_small"))
+    assert zoo.tables()["mistral:mistral_7b"]["window"] < 60 // 3
