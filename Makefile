@@ -7,7 +7,7 @@ RUNTIMES := .runtimes/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install runtimes demo test check format bench clean
+.PHONY: help install runtimes demo test matrix check format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,9 @@ demo: install ## the tour: check, estimate, compile and run a spec, then train w
 test: install runtimes ## run the tests in JOBS processes (2)
 	@$(BIN)/python -m pytest -n $(JOBS)
 
+matrix: ## run the tests with each Python that is here, and with the lowest versions of all packages
+	@tests/matrix.sh
+
 check: install ## lint, formatting, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -49,5 +52,5 @@ bench: install ## run every script of benchmarks/
 	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
 
 clean: ## remove caches and built distributions (rm -rf .venv .runtimes for the rest)
-	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist .matrix .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . \( -path ./.venv -o -path ./.runtimes \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -14,6 +14,7 @@ from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
 if TYPE_CHECKING:
     from torch import nn
 
+    from archdsl.analyses.activations import Backend, Recompute
     from archdsl.analyses.flops import Convention, Flops
     from archdsl.analyses.memory import Dtype, Memory, Optimizer
     from archdsl.analyses.params import ParamsReport
@@ -303,6 +304,8 @@ def memory(
     dtype: Dtype = "float32",
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
+    backend: Backend | None = None,
+    recompute: Recompute = "none",
     text: str | None = None,
     model: str | None = None,
     set: Settings | None = None,
@@ -312,11 +315,22 @@ def memory(
     sequences of `seq` places (2,048 or the context, if less), from the IR alone.
 
     `optimizer` is sgd, sgd-momentum, adam, adamw, adamw8bit, adafactor or muon; with `master_weights` it works on a
-    float32 copy of weights of another type. Other arguments and errors as for `flops`."""
+    float32 copy of weights of another type. With a `backend` (cpu-eager, cuda-eager or compiled) a step of training is
+    followed too: what it saves for its backward pass, and its peak; `recompute` is none, selective or full. Other
+    arguments and errors as for `flops`."""
     from archdsl.analyses.memory import estimate as count
 
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
-    return count(loaded, batch=batch, seq=seq, dtype=dtype, optimizer=optimizer, master_weights=master_weights)
+    return count(
+        loaded,
+        batch=batch,
+        seq=seq,
+        dtype=dtype,
+        optimizer=optimizer,
+        master_weights=master_weights,
+        backend=backend,
+        recompute=recompute,
+    )
 
 
 # --- PyTorch ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The limits that keep a hostile or broken input from costing more than an error message.
 
-Each has a name, by which the message of an input beyond it calls it. `ARCHDSL_LIMITS=list=50_000,nodes=1_000_000` in the
+Each has a name, by which the message of an input beyond it calls it. `ARCHDSL_LIMITS=list=50_000,nodes=100_000` in the
 environment sets some of them: what a spec costs then is its user's own choice.
 """
 

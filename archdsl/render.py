@@ -34,7 +34,7 @@ def render_text(diagnostics: Iterable[Diagnostic], color: bool = False) -> str:
 
 def render_concise(diagnostics: Iterable[Diagnostic]) -> str:
     """One line a finding: `tiny.arch:12:12: error[E0301]: message`."""
-    return "".join(f"{_place(d)}{_severity(d)}[{d.code}]: {d.message}\n" for d in diagnostics)
+    return "".join(f"{_place(d)}{_severity(d)}[{d.code}]: {shown(d.message)}\n" for d in diagnostics)
 
 
 def render_json(diagnostics: Iterable[Diagnostic]) -> str:
@@ -53,7 +53,8 @@ def render_github(diagnostics: Iterable[Diagnostic]) -> str:
             if end_line == d.span.line:  # GitHub takes columns only within one line
                 properties["endColumn"] = end_column
         properties["title"] = d.code
-        message = "\n".join([d.message, *d.notes, *([f"help: {d.help}"] if d.help else [])])
+        said = [d.message, *d.notes, *([f"help: {d.help}"] if d.help else [])]
+        message = "\n".join(shown(line) for text in said for line in text.split("\n"))
         written = ",".join(f"{key}={_escape(str(value), property=True)}" for key, value in properties.items())
         lines.append(f"::{_severity(d)} {written}::{_escape(message)}\n")
     return "".join(lines)
@@ -185,8 +186,8 @@ class _Text:
         for kind, text in (*(("note", note) for note in d.notes), *((("help", d.help),) if d.help else ())):
             first, *more = text.split("\n")
             lead = f"{indent} = " if self.margin else "= "
-            lines.append(f"{self._paint(BLUE, lead)}{self._paint(BOLD, kind)}: {first}")
-            lines += [f"{' ' * (len(lead) + len(kind) + 2)}{line}" for line in more]
+            lines.append(f"{self._paint(BLUE, lead)}{self._paint(BOLD, kind)}: {shown(first)}")
+            lines += [f"{' ' * (len(lead) + len(kind) + 2)}{shown(line)}" for line in more]
         return "\n".join(lines) + "\n"
 
     def _gutter(self, number: str = "") -> str:
@@ -225,7 +226,7 @@ class _Text:
         return rows
 
     def _said(self, mark: _Mark, text: str) -> str:
-        return self._paint(self.strong if mark.primary else BLUE, text)
+        return self._paint(self.strong if mark.primary else BLUE, shown(text))
 
     def _bars(self, marks: Sequence[_Mark], width: int | None = None) -> str:
         cells = [(" ", "")] * (max((m.start for m in marks), default=-1) + 1 if width is None else width)

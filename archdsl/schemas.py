@@ -16,8 +16,9 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 REPORTS: dict[str, tuple[str, ...]] = {
     "check": ("archdsl.schemas:Findings",),
-    "estimate": ("archdsl.analyses.memory:MemoryReport",),
+    "estimate": ("archdsl.analyses.memory:MemoryReport", "archdsl.analyses.machines:MachinesReport"),
     "fit": ("archdsl.fit:FitReport",),
+    "generate": ("archdsl.generation:GenerateReport",),
     "hardware": ("archdsl.hardware:HardwareReport",),
     "list": ("archdsl.zoo:ZooReport",),
     "run": ("archdsl.trial:RunReport", "archdsl.inference:OnnxRunReport"),
@@ -26,7 +27,8 @@ REPORTS: dict[str, tuple[str, ...]] = {
     "sweep": ("archdsl.sweep:SweepReport",),
     "verify": ("archdsl.inference:VerifyReport",),
 }
-"""Where the class of each command's report is; of several, it prints one (`run` that of its backend)."""
+"""Where the class of each command's report is; of several, it prints one: `estimate` the second where it is asked about
+devices, `run` that of its backend."""
 
 
 class Place(BaseModel):
@@ -61,8 +63,7 @@ Findings = list[Finding]
 """What `archdsl check --format json` prints."""
 
 
-def adapter(command: str) -> TypeAdapter[Any]:
-    """What reads, and describes, the report of a command: a key of `REPORTS`."""
+def _adapter(command: str) -> TypeAdapter[Any]:
     found = [_class(where) for where in REPORTS[command]]
     kind: Any = found[0] if len(found) == 1 else Union[tuple(found)]  # noqa: UP007 (of classes known only now)
     return TypeAdapter(kind)
@@ -70,7 +71,7 @@ def adapter(command: str) -> TypeAdapter[Any]:
 
 def schema(command: str) -> dict[str, Any]:
     """The JSON Schema (2020-12) of a command's report."""
-    found = {"$schema": DIALECT, **adapter(command).json_schema(mode="serialization")}
+    found = {"$schema": DIALECT, **_adapter(command).json_schema(mode="serialization")}
     known = {c.__name__: c for where in REPORTS[command] for c in _models(_class(where))}
     for name, described in [(str(found.get("title", "")), found), *found.get("$defs", {}).items()]:
         if name in known:

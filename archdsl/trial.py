@@ -54,17 +54,12 @@ def run(
 
     Raises ArchError: E0502 where torch or the device is missing, E0503 where the model does not fit, the weights are
     not its own, or the inputs break one of its conditions."""
-    try:
-        import torch
-    except ImportError:
-        raise error(
-            "E0502", "running a model needs PyTorch, which is not installed", help="pip install 'archdsl[torch]'"
-        ) from None
+    torch = demand_torch()
     from archdsl.lower.load import load_source
     from archdsl.lower.torch import emit
 
-    where = _device(torch, device)
-    _fits(torch, model, where, dtype)
+    where = device_called(torch, device)
+    fits(torch, model, where, dtype)
     milliseconds: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -129,7 +124,19 @@ def _info(tensor: Any) -> TensorInfo:
     return TensorInfo(dtype=str(tensor.dtype).removeprefix("torch."), shape=list(tensor.shape))
 
 
-def _device(torch: Any, name: str) -> Any:
+def demand_torch() -> Any:
+    """The module torch. Raises ArchError E0502 where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        raise error(
+            "E0502", "running a model needs PyTorch, which is not installed", help="pip install 'archdsl[torch]'"
+        ) from None
+    return torch
+
+
+def device_called(torch: Any, name: str) -> Any:
+    """The device of that name. Raises ArchError E0502 where there is none."""
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -142,12 +149,14 @@ def _device(torch: Any, name: str) -> Any:
     return device
 
 
-def _fits(torch: Any, model: Model, device: torch.device, dtype: str) -> None:
-    """Refuse what would bring the machine down: the weights and their gradients alone need more than there is."""
+def fits(torch: Any, model: Model, device: torch.device, dtype: str, gradients: bool = True) -> None:
+    """Refuse (E0503) what would bring the machine down: the weights, and their gradients if there are to be some, alone
+    need more than there is."""
     from archdsl.analyses.params import total
 
     numbers = total(model)
-    need = numbers * max(4, 2 * getattr(torch, dtype).itemsize)  # drawn in float32, then weights and gradients
+    # drawn in float32, then weights and gradients
+    need = numbers * max(4, (2 if gradients else 1) * getattr(torch, dtype).itemsize)
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     elif device.type == "cpu" and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
@@ -155,10 +164,11 @@ def _fits(torch: Any, model: Model, device: torch.device, dtype: str) -> None:
     else:
         return
     if need > free:
+        with_them = "with gradients " if gradients else ""
         there = f"and {device} has {free / 2**30:,.1f} GiB"
         raise error(
             "E0503",
-            f"`{model.name}` has {numbers:,} parameters: with gradients {need / 2**30:,.1f} GiB in {dtype}, {there}",
+            f"`{model.name}` has {numbers:,} parameters: {with_them}{need / 2**30:,.1f} GiB in {dtype}, {there}",
             help="make it smaller for a trial: `--set layers=2 --set width=256`",
         )
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from archdsl.analyses.sharding import Sharding
     from archdsl.analyses.tree import Branch
     from archdsl.fit import FitReport
+    from archdsl.generation import GenerateReport
     from archdsl.hardware import HardwareReport
     from archdsl.inference import OnnxRunReport, VerifyReport
     from archdsl.ir.graph import Model
@@ -391,6 +392,23 @@ def run_view(report: RunReport) -> Iterator[RenderableType]:
     table.add_row("loss", "", f"{report.loss:.6g}")
     table.add_row("gradients", "", f"{report.gradients} of {report.weights} weights, norm {report.gradient_norm:.6g}")
     yield table
+
+
+def generate_view(report: GenerateReport) -> Iterator[RenderableType]:
+    """The rows, unless one was shown as it grew, and how fast they came."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    if len(report.tokens) == 1:
+        yield ""
+    else:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        texts = report.texts or [" ".join(map(str, t)) for t in report.tokens]
+        for i, text in enumerate(texts, 1):
+            table.add_row(str(i), escape(text))
+        yield table
+    speed = f"{report.first_token_ms:,.1f} ms to the first token, then {report.tokens_per_second:,.1f} tokens/s"
+    yield f"[dim]{escape(report.model)}: {speed} in {report.dtype} on {report.device}[/]"
 
 
 def onnx_run_view(report: OnnxRunReport) -> Iterator[RenderableType]:

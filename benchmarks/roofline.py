@@ -1,13 +1,15 @@
-"""The roofline beside the clock: predicted and measured times of a GPT-2 and a Llama in four sizes on this CPU, float32.
+"""The roofline beside the clock: predicted and measured times of a GPT-2 and a Llama in three sizes each, on this CPU in
+float32.
 
     python benchmarks/roofline.py [--repeats N] [--json FILE]
 
-First the CPU is measured as a device: the best product of two square matrices gives its peak, the best of copying and of
-multiplying a matrix with a vector the bandwidth of its memory. Then, for each model: whole sequences forwards, a step of
-training with AdamW, and one more token behind a prompt, by the emitted file. Times are those of one thread on its
-processor, the best of several, so that other work of the machine counts as little as can be. Predictions are those of `archdsl estimate --device`, op by op as PyTorch runs them, and
-with element-wise ops fused. A prediction is a lower bound: `measured / predicted` says how far the machine stays behind
-it, and less than 1 that caches held what was taken to come from memory.
+First the CPU is measured as a device: the best product of two square matrices gives its peak, the best of copying and
+of multiplying a matrix with a vector the bandwidth of its memory. Then, for each model: whole sequences forwards, a
+step of training with AdamW, and one more token behind a prompt, by the emitted file. Times are those of one thread on
+its processor, the best of several, so that other work of the machine counts as little as can be. Predictions are those
+of `archdsl estimate --device`, op by op as PyTorch runs them, and with element-wise ops fused. A prediction is a lower
+bound: `measured / predicted` says how far the machine stays behind it, and less than 1 that caches held what was taken
+to come from memory.
 """
 
 # ruff: noqa: E402
@@ -44,7 +46,8 @@ MODELS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("GPT-2, 6 × 512", "gpt2", {"layers": 6, "width": 512, "heads": 8, "vocab": 16_384}),
     ("GPT-2, 12 × 768", "gpt2", {}),
     ("Llama, 4 × 256", LLAMA, {"layers": 4, "width": 256, "heads": 4, "hidden": 704, "vocab": 8192, "context": 1024}),
-    ("Llama, 6 × 512", LLAMA, {"layers": 6, "width": 512, "heads": 8, "hidden": 1408, "vocab": 16_384, "context": 1024}),
+    ("Llama, 6 × 512", LLAMA, {"layers": 6, "width": 512, "heads": 8, "hidden": 1408, "vocab": 16_384,
+                               "context": 1024}),
     ("Llama, 12 × 768", LLAMA, {"layers": 12, "width": 768, "heads": 12, "kv_heads": 4, "hidden": 2048,
                                 "vocab": 32_000, "context": 1024}),
 )  # fmt: skip
@@ -97,7 +100,7 @@ def times(spec: str, settings: dict[str, Any], repeats: int) -> Iterator[tuple[s
 
     def step() -> None:
         loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
 

@@ -246,6 +246,8 @@ class Run:
         """One step; the loss over the batch of all processes."""
         rate = self.plan.rate_at(self.loader.state["step"])
         tokens, targets = (t.tensor_split(self.parts)[self.part].to(self.device) for t in self.loader.next())
+        if self.parts > 1:  # each part of the batch has dropout of its own
+            torch.manual_seed(torch.initial_seed() * self.parts + self.part)
         set_rate(self.optimizer, rate)
         self.optimizer.zero_grad()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.bf16):

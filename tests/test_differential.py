@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from random_specs.differ import Mismatch, differ, forget
+from random_specs.differ import MismatchError, differ, forget
 from random_specs.strategies import specs
+
+from archdsl.api import load
+from archdsl.diagnostics import ArchError
 
 KEPT = sorted((Path(__file__).parent / "random_specs" / "kept").glob("*.arch"))
 
@@ -34,5 +37,13 @@ def test_a_difference_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = tools.emit
     monkeypatch.setattr(tools, "emit", lambda model: honest(model).replace("F.linear(", "0.9 * F.linear(", 1))
     monkeypatch.setattr(tools, "source_of", tools.emit)
-    with pytest.raises(Mismatch, match="onnx portable"):
+    with pytest.raises(MismatchError, match="onnx portable"):
         differ(text)
+
+
+def test_rope_of_one_pair_is_not_stretched() -> None:
+    """`ntk` divides by the number of channels less 2."""
+    text = "model m(x: [batch, time, 8]) { return x -> rope(dims: 2, scaling: ntk(factor: 2)) }"
+    with pytest.raises(ArchError, match="E0204"):
+        load(text=text)
+    assert load(text=text.replace("dims: 2", "dims: 4"))

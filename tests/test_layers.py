@@ -24,6 +24,7 @@ LAYERS = (
         "archdsl",
         "archdsl.api",
         "archdsl.fit",
+        "archdsl.generation",
         "archdsl.inference",
         "archdsl.reference",
         "archdsl.schemas",

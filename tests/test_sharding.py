@@ -315,7 +315,7 @@ def test_latent_attention_enters_by_its_latents() -> None:
 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
-REFUSED = (
+REFUSED: tuple[tuple[str, str, dict[str, Any], str, str, str], ...] = (
     ("gpt2", "tp=2", {}, "E0515", "vocab = 50,257", "50,258"),
     ("llama3_8b", "tp=16", {}, "E0515", "kv_heads = 8", "1, 2, 4 or 8"),
     ("llama3_8b", "pp=5", {}, "E0515", "32 layers", "4 or 8"),

@@ -146,8 +146,8 @@ def _time(model: Model, flat: FlatGraph) -> Symbol:
 
 
 def _demand_causal(model: Model) -> None:
-    """The first output must be proved not to depend on later places, whatever the model claims itself: that may be less,
-    or be let pass unproved."""
+    """The first output must be proved not to depend on later places, whatever the model claims itself: that may be
+    less, or be let pass unproved."""
     graph = model.block.graph
     output = next(v for v in graph.outputs if v is not None)
     nodes = tuple(n for n in graph.nodes if not isinstance(n, CausalNode))

@@ -259,3 +259,70 @@ def verify(
     )
     print_or_json(report, verify_view, json)
     return FINE if report.agrees else WRONG_SPEC
+
+
+@command("generate")
+def generate(
+    spec: SpecArgument,
+    prompt: Annotated[
+        list[str],
+        typer.Option("--prompt", metavar="TEXT|IDS", help="What to go on from: text, or numbers (repeatable: rows)."),
+    ],
+    weights: WeightsOption = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", metavar="FILE.json", help="Reads and writes text; else tokens are numbers."),
+    ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=TEXT|IDS", help="A further input of tokens: an encoder's (repeatable)."),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="At most so many.")] = 64,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token, 1 draws by probability.")
+    ] = 0.0,
+    top_k: Annotated[int | None, typer.Option("--top-k", min=1, help="Draw from the likeliest so many.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", min=0.0, max=1.0, help="Draw from those of so much probability together.")
+    ] = None,
+    stop: Annotated[
+        list[int] | None, typer.Option("--stop", metavar="ID", min=0, help="A token that ends a row (repeatable).")
+    ] = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    compiled: Annotated[bool, typer.Option("--compile", help="Compile the step with torch.compile.")] = False,
+    json: JsonOption = False,
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> None:
+    """Go on from prompts with the emitted module, token by token; without weights, with drawn ones."""
+    from archdsl.generation import Sampling
+    from archdsl.generation import generate as go_on
+    from archdsl.views import generate_view
+
+    inputs = {}
+    for item in given or ():
+        name, equals, text = item.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"write it as name=text, not {item!r}", param_hint="'--input'")
+        inputs[name.strip()] = text
+
+    def show(row: int, text: str) -> None:
+        print(text, end="", flush=True)
+
+    report = go_on(
+        load_model(spec, set, allow_noncausal),
+        prompt,
+        given=inputs,
+        weights=weights,
+        tokenizer=tokenizer,
+        max_new_tokens=max_new_tokens,
+        sampling=Sampling(temperature, top_k, top_p, seed),
+        stop=stop or (),
+        device=device,
+        dtype=dtype,
+        compiled=compiled,
+        told=show if len(prompt) == 1 and not json else None,
+    )
+    print_or_json(report, generate_view, json)

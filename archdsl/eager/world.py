@@ -89,11 +89,11 @@ UNARY: dict[str, Callable[..., Any]] = {
     "exp": f.exp, "log": f.log, "log2": f.log2, "sqrt": f.sqrt, "rsqrt": f.rsqrt, "reciprocal": f.reciprocal,
     "sin": f.sin, "cos": f.cos, "tanh": f.tanh, "sigmoid": f.sigmoid, "erf": f.erf, "relu": f.relu, "abs": f.absolute,
     "neg": f.neg, "floor": f.flat_gradient, "ceil": f.flat_gradient, "sign": f.flat_gradient,
-    "round": f.flat_gradient, "nan_to_num": f.nan_to_num,
-    **dict.fromkeys(("isneginf", "isposinf", "isinf", "isnan", "isfinite"), f.logical_not), "square": f.square, "logical_not": f.logical_not,
+    "round": f.flat_gradient, "nan_to_num": f.nan_to_num, "square": f.square, "logical_not": f.logical_not,
 }  # fmt: skip
 BOTH: dict[str, Callable[..., Any]] = {
     **UNARY,
+    **dict.fromkeys(("isneginf", "isposinf", "isinf", "isnan", "isfinite"), f.logical_not),
     "add": f.add, "sub": f.sub, "mul": f.mul, "div": f.div, "pow": f.power, "remainder": f.remainder,
     "floor_divide": f.floor_divide, "clamp": f.clamp, "maximum": f.extreme, "minimum": f.extreme,
     "logical_and": f.compare, "logical_or": f.compare, "logical_xor": f.compare,

@@ -155,6 +155,15 @@ def behind(mask: Mask) -> int | None:
     return None
 
 
+def breadth(mask: Mask) -> Num | None:
+    """How many places a query may see, its own included: a number of the mask's; None where there is no bound, or none
+    that is one of its numbers."""
+    bound = behind(mask)
+    leaves = mask.parts if mask.rule == "&" else (mask,)
+    found = (p.numbers[0] for p in leaves if p.rule in ("window", "chunked"))
+    return next((n for n in found if bound is not None and n.value == bound + 1), None)
+
+
 def reach(mask: Mask) -> int | None:
     """Like `ahead`, but a prefix, which every query sees, counts by its length."""
     if mask.rule == "prefix":

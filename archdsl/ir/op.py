@@ -585,6 +585,11 @@ class Primitive:
         bound."""
         return None
 
+    def window(self, node: OpNode) -> tuple[int, Num] | None:
+        """Where the inputs that `keeps` names are read through a mask that shows the last places alone: the input that
+        is the mask, and how many places these are. Then no more of them must be kept."""
+        return None
+
     def states(self, node: OpNode) -> Sequence[State]:
         """What a recurrence along an axis hands from one step of decoding to the next."""
         return ()

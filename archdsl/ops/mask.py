@@ -8,7 +8,7 @@ from typing import Any
 
 from archdsl.ir.dims import Num, Shape, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.masks import KEY_RULES, Mask
+from archdsl.ir.masks import KEY_RULES, Mask, breadth
 from archdsl.ir.op import (
     BIT_AND,
     BIT_OR,
@@ -91,6 +91,10 @@ class MaskTensor(Primitive):
         queries, keys = inputs[0], inputs[1]
         square = isinstance(queries, Num) and isinstance(keys, Num) and queries.value == keys.value
         return not (self.is_mask(options) and options["mask"].rule == "causal" and square)
+
+    def window(self, node: OpNode) -> tuple[int, Num] | None:
+        found = breadth(node.options["mask"])
+        return None if found is None else (0, found)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         mask: Mask = node.options["mask"]

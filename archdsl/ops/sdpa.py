@@ -10,7 +10,7 @@ from typing import Any
 from archdsl.ir.cost import Amount, Cost, Pairs, contracted, times
 from archdsl.ir.dims import Num, Shape, num, shape_text, sub
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.masks import Mask, ahead, behind, normal
+from archdsl.ir.masks import Mask, ahead, behind, breadth, normal
 from archdsl.ir.op import (
     EVERYWHERE,
     Application,
@@ -375,6 +375,14 @@ class SDPA(Primitive):
     def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
         rank = node.outputs[0].rank
         return {1: (rank - 2, "key"), 2: (rank - 2, "value")}
+
+    def window(self, node: OpNode) -> tuple[int, Num] | None:
+        q, k, mask = node.inputs[0], node.inputs[1], node.options["mask"]
+        assert isinstance(q, Value)
+        assert isinstance(k, Value)
+        found = breadth(mask)
+        plain = node.inputs[3] is not None and node.inputs[4] is None and not tensor_leaves(mask)
+        return (3, found) if found is not None and plain and q.shape[-2].value == k.shape[-2].value else None
 
     def behind(self, node: OpNode, i: int) -> int | None:
         return behind(node.options["mask"])

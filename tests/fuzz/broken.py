@@ -128,42 +128,27 @@ def words() -> list[str]:
 
 
 NUMBERS = (
-    *("0 1 2 3 7 16 -1 00 0.5 1e-9 1e999 1e-999 9**9**9 2**63 2**64 10**18 10**40 1/0 1/3 0/0 0**-1 (-1)**0.5 -(2**70)"),
-)
-NUMBERS = tuple("".join(NUMBERS).split()) + (
-    "1_000_000",
-    "999999999999999999999999",
-    "9" * 150,
-    "9" * 200,
-    "1e150",
-    "1.5e-150",
-    "0.1",
-    "time",
-    "time / 3",
-    "batch * time",
-    "width ** 16 ** 2",
-    "2 ** 512",
-    "2 ** -512",
-    "(time + batch + 1) ** 16",
-    "sqrt(-1)",
-    "log(0)",
-    "exp(1e9)",
-    "10 ** 308 * 10.5",
-    "1e308 * 10",
-    "cos(2 ** 500)",
+    *("0", "1", "2", "3", "7", "16", "-1", "00", "0.5", "1e-9", "1e999", "1e-999", "9**9**9", "2**63", "2**64"),
+    *("10**18", "10**40", "1/0", "1/3", "0/0", "0**-1", "(-1)**0.5", "-(2**70)", "1_000_000", "9" * 24, "9" * 150),
+    *("9" * 200, "1e150", "1.5e-150", "0.1", "time", "time / 3", "batch * time", "width ** 16 ** 2", "2 ** 512"),
+    *("2 ** -512", "(time + batch + 1) ** 16", "sqrt(-1)", "log(0)", "exp(1e9)", "10 ** 308 * 10.5", "1e308 * 10"),
+    *("cos(2 ** 500)",),
 )
 ODD = (
-    "\x00 \x01 \x02 \x03 \x04 \x05 \x06 \x07 \x08 \x0b \x0c \x1b \x7f \x85 \xa0 \xad \u2028 \u2029 \u200b \u202e \u2066 \ufeff \ufffd"
-    " \ud800 \udfff \U0001f600 é ß ı İ Ω ﬁ ª ² ٣ 𝒙 一 \u0301 “ ” ‘ ’ – — × − · … → ⇒ ≤ ≠ \\ ` ' \" \" $ @ ? ! ; { } ( ) [ ] < > # % ^ ~ & |"
-).split(" ")
+    *map(chr, (*range(9), 0x0B, 0x0C, 0x1B, 0x7F, 0x85, 0xA0, 0xAD, 0x2028, 0x2029, 0x200B, 0x202E, 0x2066, 0xFEFF)),
+    *map(chr, (0xFFFD, 0xD800, 0xDFFF, 0x1F600, 0x301)),
+    *"éßıİΩﬁª²٣𝒙一“”‘’–—×−·…→⇒≤≠",
+    *"\\`'\"$@?!;{}()[]<>#%^~&|",
+)
 NAMES = (
-    "self torch nn F Tensor math config Config __class__ __init__ __dict__ class def import lambda None True print exec "
-    "eval open forward x width time batch training shared accepts given option offer none true false emit return param "
-    "a_very_long_name_that_has_many_parts_and_does_not_end_where_one_thinks_it_would Ellipsis _ __ _0 T5 lm mha sdpa"
-).split()
-
-
-KEYWORDS = "import|let|inline|block|model|variant|as|for|in|scan|if|then|else|return|emit|assert|param|buffer|loss|and|or|not"
+    *("self", "torch", "nn", "F", "Tensor", "math", "config", "Config", "__class__", "__init__", "__dict__", "class"),
+    *("def", "import", "lambda", "None", "True", "print", "exec", "eval", "open", "forward", "x", "width", "time"),
+    *("batch", "training", "shared", "accepts", "given", "option", "offer", "none", "true", "false", "emit", "return"),
+    *("param", "Ellipsis", "_", "__", "_0", "T5", "lm", "mha", "sdpa", "a_name_that_does_not_end_where_one_thinks" * 3),
+)
+KEYWORDS = (
+    "import|let|inline|block|model|variant|as|for|in|scan|if|then|else|return|emit|assert|param|buffer|loss|and|or|not"
+)
 
 
 def case(seed: int, number: int) -> Case:
@@ -200,7 +185,9 @@ def _case(rng: random.Random) -> Case:
 
 
 def _setting(rng: random.Random) -> str:
-    made = rng.choice((rng.choice(NUMBERS), rng.choice(ODD), rng.choice(words()), "[" * 300, "9" * 5_000, "a" * 100_000))
+    made = rng.choice(
+        (rng.choice(NUMBERS), rng.choice(ODD), rng.choice(words()), "[" * 300, "9" * 5_000, "a" * 100_000)
+    )
     return made.strip() or "0"
 
 
@@ -227,7 +214,7 @@ def _exchange(rng: random.Random, text: str) -> str:
     return "".join(pieces)
 
 
-NAMED = re.compile(r"(?<![\w.\"])(?!(?:%s)\b)[A-Za-z_][\w.]*(?=\s*(\(|:|=|,|\)|))" % KEYWORDS)
+NAMED = re.compile(rf"(?<![\w.\"])(?!(?:{KEYWORDS})\b)[A-Za-z_][\w.]*(?=\s*(\(|:|=|,|\)|))")
 
 
 @cache
@@ -301,7 +288,9 @@ def _swapped(rng: random.Random, text: str) -> str:
 def _spliced(rng: random.Random, text: str) -> str:
     a, b = _pieces(text), _pieces(rng.choice(corpus()))
     at, start = rng.randrange(len(a) + 1), rng.randrange(len(b) + 1)
-    return "".join([*a[:at], *b[start : start + rng.choice((3, 10, 50, 500))], *a[at if rng.random() < 0.5 else len(a) :]])
+    return "".join(
+        [*a[:at], *b[start : start + rng.choice((3, 10, 50, 500))], *a[at if rng.random() < 0.5 else len(a) :]]
+    )
 
 
 def _lines(rng: random.Random, text: str) -> str:
@@ -331,7 +320,9 @@ def _wrapped(rng: random.Random, text: str) -> str:
     if not places:
         return text
     found, n = rng.choice(places), rng.choice((2, 20, 90, 99, 101, 500))
-    before, after = rng.choice((("(", ")"), ("[", "]"), ("-", ""), ("not ", ""), ("~", ""), ("abs(", ")"), ("sqrt(", ")")))
+    before, after = rng.choice(
+        (("(", ")"), ("[", "]"), ("-", ""), ("not ", ""), ("~", ""), ("abs(", ")"), ("sqrt(", ")"))
+    )
     return text[: found.start()] + before * n + found[0] + after * n + text[found.end() :]
 
 
@@ -374,12 +365,36 @@ def _bombs(rng: random.Random) -> Case:
     if kind == 3:
         body = "".join(f"block b{i}(x: [batch, width]) = linear(width)\n" for i in range(rng.choice((10, 4_000))))
         files = {f"f{i}.arch": body for i in range(n)}
-        return Case("wide imports", costly=True, text="".join(f'import "f{i}.arch" as g{i}\n' for i in range(n)) + model, beside=files)
+        return Case(
+            "wide imports",
+            costly=True,
+            text="".join(f'import "f{i}.arch" as g{i}\n' for i in range(n)) + model,
+            beside=files,
+        )
     if kind == 4:
         path = rng.choice(
             (
-                *("/etc/passwd", "../x.arch", "..", ".", "", "/", "~/x", "/dev/zero", "/proc/self/mem", "\\\\x\\y", "a\x00b"),
-                *("file:///etc/passwd", "x" * 10_000, "a/" * 3_000, "./" * 3_000 + "f0.arch", "f0.arch/", "f0.arch/../f0.arch"),
+                *(
+                    "/etc/passwd",
+                    "../x.arch",
+                    "..",
+                    ".",
+                    "",
+                    "/",
+                    "~/x",
+                    "/dev/zero",
+                    "/proc/self/mem",
+                    "\\\\x\\y",
+                    "a\x00b",
+                ),
+                *(
+                    "file:///etc/passwd",
+                    "x" * 10_000,
+                    "a/" * 3_000,
+                    "./" * 3_000 + "f0.arch",
+                    "f0.arch/",
+                    "f0.arch/../f0.arch",
+                ),
                 *("F0.ARCH", "f0.arch\ud800", "spec.arch", "\n", "%s", "{0}", "*.arch", "http://localhost/"),
             )
         )
@@ -390,13 +405,21 @@ def _bombs(rng: random.Random) -> Case:
 
 BUILT: tuple[Callable[[random.Random, int], str], ...] = (
     lambda r, n: "(" * n * 100,
-    lambda r, n: r.choice("()[]{}<>\"#") * n * 100,
+    lambda r, n: r.choice('()[]{}<>"#') * n * 100,
     lambda r, n: "".join(r.choice("()[]{}") for _ in range(n * 10)),
     lambda r, n: f"let a = {'(' * n}1{')' * n}\n" + TINY,
     lambda r, n: f"let a = {'[' * n}1{']' * n}\n" + TINY,
     lambda r, n: f"let a = {'f(' * n}1{')' * n}\n" + TINY,
-    lambda r, n: f"let a = 1{r.choice(('[0]', '(1)', '[:]', ' + 1', ' ** 2', ' and 1', ' -> a', '.a', ' | 1', ' if'))}" * n + "\n",
-    lambda r, n: "let a = 1" + r.choice((" + 1", " * 2", " - 1", " / 3", " // 2", " % 7", " ** 1", " < 2", " & 2")) * n + "\n" + TINY,
+    lambda r, n: (
+        f"let a = 1{r.choice(('[0]', '(1)', '[:]', ' + 1', ' ** 2', ' and 1', ' -> a', '.a', ' | 1', ' if'))}" * n
+        + "\n"
+    ),
+    lambda r, n: (
+        "let a = 1"
+        + r.choice((" + 1", " * 2", " - 1", " / 3", " // 2", " % 7", " ** 1", " < 2", " & 2")) * n
+        + "\n"
+        + TINY
+    ),
     lambda r, n: "let a = " + r.choice(("-", "~", "not ", "- -", "if true then ", "[0 for i in ")) * n + "1\n" + TINY,
     lambda r, n: f"let {'n' * n * 10} = 1\n" + _equations(f"y = {'m' * n * 10}(x)\nreturn y"),
     lambda r, n: f'import "{"p" * n * 10}"\n' + TINY,
@@ -404,16 +427,50 @@ BUILT: tuple[Callable[[random.Random, int], str], ...] = (
     lambda r, n: TINY + "\n" * n * 100,
     lambda r, n: TINY + " \t\r" * n * 30,
     lambda r, n: "".join(f"let a{i} = {i}\n" for i in range(n)) + TINY,
-    lambda r, n: "".join(f"let a{i + 1} = a{i} {r.choice('+*')} a{i}\n" for i in range(n)) + "let a0 = 3\n" + _equations("return x * a%d" % n),
-    lambda r, n: "let a0 = [linear(8)]\n" + "".join(f"let a{i + 1} = a{i} + a{i}\n" for i in range(n)) + TINY.replace("2 * layer", f"a{min(n, 30)}"),
-    lambda r, n: "".join(f"let a{i} = a{i + 1}\n" for i in range(n)) + f"let a{n} = {r.choice(('a0', '1', 'layer'))}\n" + TINY.replace("2 *", "a0 *"),
-    lambda r, n: "".join(f"block b{i}(x: [batch, width]) {{ return x -> b{i + 1} }}\n" for i in range(n)) + f"block b{n}(x: [batch, width]) = {r.choice(('b0', 'linear(width)'))}\n" + _equations("return x -> b0"),
-    lambda r, n: "".join(f"block b{i}(x: [batch, width]) {{ return x -> b{i + 1} -> b{i + 1} }}\n" for i in range(min(n, 50))) + f"block b{min(n, 50)}(x: [batch, width]) = linear(width)\n" + _equations("return x -> b0"),
-    lambda r, n: "".join(f"inline block b{i}(x: [batch, width]) {{ return x -> b{i + 1} -> b{i + 1} }}\n" for i in range(min(n, 50))) + f"block b{min(n, 50)}(x: [batch, width]) = linear(width)\n" + _equations("return x -> b0"),
-    lambda r, n: f"block b(n, x: [batch, width]) {{ return x -> b(n: n {r.choice(('+ 1', '- 1', '* 2', '** 2', '// 2'))}) }}\n" + _equations(f"return x -> b(n: {n})"),
-    lambda r, n: f"block b(n)(x: [batch, width]) {{ return x -> b(n: n {r.choice(('+ 1', '- 1', '* 2', '** 2', '// 2'))}) }}\n" + _equations(f"return x -> b(n: {n})"),
+    lambda r, n: (
+        "".join(f"let a{i + 1} = a{i} {r.choice('+*')} a{i}\n" for i in range(n))
+        + "let a0 = 3\n"
+        + _equations(f"return x * a{n}")
+    ),
+    lambda r, n: (
+        "let a0 = [linear(8)]\n"
+        + "".join(f"let a{i + 1} = a{i} + a{i}\n" for i in range(n))
+        + TINY.replace("2 * layer", f"a{min(n, 30)}")
+    ),
+    lambda r, n: (
+        "".join(f"let a{i} = a{i + 1}\n" for i in range(n))
+        + f"let a{n} = {r.choice(('a0', '1', 'layer'))}\n"
+        + TINY.replace("2 *", "a0 *")
+    ),
+    lambda r, n: (
+        "".join(f"block b{i}(x: [batch, width]) {{ return x -> b{i + 1} }}\n" for i in range(n))
+        + f"block b{n}(x: [batch, width]) = {r.choice(('b0', 'linear(width)'))}\n"
+        + _equations("return x -> b0")
+    ),
+    lambda r, n: (
+        "".join(f"block b{i}(x: [batch, width]) {{ return x -> b{i + 1} -> b{i + 1} }}\n" for i in range(min(n, 50)))
+        + f"block b{min(n, 50)}(x: [batch, width]) = linear(width)\n"
+        + _equations("return x -> b0")
+    ),
+    lambda r, n: (
+        "".join(
+            f"inline block b{i}(x: [batch, width]) {{ return x -> b{i + 1} -> b{i + 1} }}\n" for i in range(min(n, 50))
+        )
+        + f"block b{min(n, 50)}(x: [batch, width]) = linear(width)\n"
+        + _equations("return x -> b0")
+    ),
+    lambda r, n: (
+        f"block b(n, x: [batch, width]) {{ return x -> b(n: n {r.choice(('+ 1', '- 1', '* 2', '** 2', '// 2'))}) }}\n"
+        + _equations(f"return x -> b(n: {n})")
+    ),
+    lambda r, n: (
+        f"block b(n)(x: [batch, width]) {{ return x -> b(n: n {r.choice(('+ 1', '- 1', '* 2', '** 2', '// 2'))}) }}\n"
+        + _equations(f"return x -> b(n: {n})")
+    ),
     lambda r, n: "block b(f: block)(x: [batch, width]) { return x -> f(f: f) }\n" + _equations("return x -> b(f: b)"),
-    lambda r, n: TINY.replace("2 *", f"{r.choice((n * n, 10**6, 10**9, 10**30, '9**9**9', '(0-1)', 0.5, '10**6 * 10**6'))} *"),
+    lambda r, n: TINY.replace(
+        "2 *", f"{r.choice((n * n, 10**6, 10**9, 10**30, '9**9**9', '(0-1)', 0.5, '10**6 * 10**6'))} *"
+    ),
     lambda r, n: TINY.replace("2 * layer", f"[layer for i in {r.choice((n, 10**6, 10**18, 20_000))}]"),
     lambda r, n: TINY.replace("2 * layer", f"[layer(hidden: 8 * (i + 1)) for i in {r.choice((n, 19_999))}]"),
     lambda r, n: TINY.replace("2 * layer", f"[{r.choice(('i + j', '[k for k in 1000]'))} for i in [j for j in 1000]]"),
@@ -429,7 +486,9 @@ BUILT: tuple[Callable[[random.Random, int], str], ...] = (
     lambda r, n: _equations("for i in 1000 { for j in 1000 { for k in 1000 { x = x + 1 } } }\nreturn x"),
     lambda r, n: _equations("for i in 1000 { for j in 1000 { for k in 1000 { x = x + i * j * k } } }\nreturn x"),
     lambda r, n: _equations("y = for i in 1000 { z = for j in 1000 { emit x * (i + j) }\nemit z[0] }\nreturn y[0]"),
-    lambda r, n: _equations("y = for i in 20000 { emit x }\nz = for a in y { for b in y { x = x + b }\nemit x }\nreturn z[0]"),
+    lambda r, n: _equations(
+        "y = for i in 20000 { emit x }\nz = for a in y { for b in y { x = x + b }\nemit x }\nreturn z[0]"
+    ),
     lambda r, n: _equations(f"for i in {n} {{ x = x -> linear(width) }}\nreturn x"),
     lambda r, n: _equations(f"for i in {n} {{ x = x -> linear(width + i) }}\nreturn x"),
     lambda r, n: _equations("if training { " * n + "x = x + 1" + " }" * n + "\nreturn x"),
@@ -440,8 +499,14 @@ BUILT: tuple[Callable[[random.Random, int], str], ...] = (
     lambda r, n: _equations("let n = time // 3 // 2 + 1\n" * min(n, 300) + "return x * n"),
     lambda r, n: _equations("let n = time\n" + "let n = n // 3 + n // 2\n" * min(n, 300) + "return x * n"),
     lambda r, n: _equations("let n = width\n" + f"let n = n {r.choice('+*-')} n\n" * min(n, 2_000) + "return x * n"),
-    lambda r, n: _equations("let n = 2.5\n" + f"let n = n {r.choice(('+', '*', '-', '**', '/', '//', '%'))} n\n" * min(n, 2_000) + "return x * n"),
-    lambda r, n: _equations("let n = 1 / 3\n" + f"let n = n {r.choice(('+', '*', '-'))} n * n\n" * min(n, 60) + "return x * n"),
+    lambda r, n: _equations(
+        "let n = 2.5\n"
+        + f"let n = n {r.choice(('+', '*', '-', '**', '/', '//', '%'))} n\n" * min(n, 2_000)
+        + "return x * n"
+    ),
+    lambda r, n: _equations(
+        "let n = 1 / 3\n" + f"let n = n {r.choice(('+', '*', '-'))} n * n\n" * min(n, 60) + "return x * n"
+    ),
     lambda r, n: _equations("let n = 2\n" + "let n = n * n\n" * min(n, 40) + "return x * n"),
     lambda r, n: _equations("let n = 1.5\n" + "let n = n * n\n" * min(n, 40) + "return x -> linear(n)"),
     lambda r, n: _equations(f"return x -> reshape([{'1, ' * n}width])"),
@@ -449,10 +514,19 @@ BUILT: tuple[Callable[[random.Random, int], str], ...] = (
     lambda r, n: _equations("y = x\n" + "y = concat([y, y], axis: 1)\n" * min(n, 900) + "return y"),
     lambda r, n: _equations("y = x\n" + "y = y * unsqueeze(y, axis: 0)\n" * min(n, 300) + "return y"),
     lambda r, n: _equations(f"return x -> mha(heads: 2, mask: {'~' * n}causal)"),
-    lambda r, n: _equations(f"return x -> mha(heads: 2, mask: causal{r.choice((' & window(3)', ' | window(3)', ' & ~window(2)'))}{' | strided(2)' * min(n, 90)})"),
-    lambda r, n: _equations(f"param w: [{r.choice((10**9, 10**40, n, 0, -3))}, width] = normal(0.02)\nreturn x + sum(w)"),
+    lambda r, n: _equations(
+        f"return x -> mha(heads: 2, mask: causal{r.choice((' & window(3)', ' & ~window(2)'))}"
+        f"{' | strided(2)' * min(n, 90)})"
+    ),
+    lambda r, n: _equations(
+        f"param w: [{r.choice((10**9, 10**40, n, 0, -3))}, width] = normal(0.02)\nreturn x + sum(w)"
+    ),
     lambda r, n: "".join(f"model m{i}(x: [batch, 8]) {{ return x }}\n" for i in range(n)),
-    lambda r, n: "".join(f"variant v{i} = v{i + 1}()\n" for i in range(n)) + f"variant v{n} = {r.choice(('v0()', 'tiny()'))}\n" + TINY,
+    lambda r, n: (
+        "".join(f"variant v{i} = v{i + 1}()\n" for i in range(n))
+        + f"variant v{n} = {r.choice(('v0()', 'tiny()'))}\n"
+        + TINY
+    ),
     lambda r, n: f"model m({', '.join(f'h{i} = {i}' for i in range(n))})(x: [batch, 8]) {{ return x }}\n",
     lambda r, n: f"model m({', '.join(f'x{i}: [batch, 8]' for i in range(n))}) {{ return x0 }}\n",
     lambda r, n: f"model m(x: [{', '.join(f'a{i}' for i in range(n))}]) {{ return x }}\n",
@@ -461,12 +535,17 @@ BUILT: tuple[Callable[[random.Random, int], str], ...] = (
     lambda r, n: _equations(f"a{''.join(f', a{i}' for i in range(n))} = x -> split({', '.join(['1'] * n)})\nreturn x"),
     lambda r, n: _equations(f"y = x[{', '.join([':'] * n)}]\nreturn y"),
     lambda r, n: _equations(f"ys = scan h: [batch, width] = 0 for t in x {{ {'h = h + t ' * n} emit h }}\nreturn ys"),
-    lambda r, n: _equations("ys = scan h: [batch, width] = 0 for t in x { " * min(n, 60) + "h = h + t emit h" + " }" * min(n, 60) + "\nreturn ys"),
+    lambda r, n: _equations(
+        "ys = scan h: [batch, width] = 0 for t in x { " * min(n, 60)
+        + "h = h + t emit h"
+        + " }" * min(n, 60)
+        + "\nreturn ys"
+    ),
     lambda r, n: _equations("assert " + " and ".join(["width > 0"] * n) + "\nreturn x"),
     lambda r, n: _equations("assert " + " and ".join(["time > 0"] * n) + "\nreturn x"),
-    lambda r, n: _equations("return x -> chunk(parts: %s)" % r.choice((n, 10**9, 0, -1, 0.5))),
-    lambda r, n: _equations("loss l = 0 * mean(x, axis: [%s])\nreturn x" % ", ".join(["0"] * n)),
-)  # fmt: skip
+    lambda r, n: _equations(f"return x -> chunk(parts: {r.choice((n, 10**9, 0, -1, 0.5))})"),
+    lambda r, n: _equations(f"loss l = 0 * mean(x, axis: [{', '.join(['0'] * n)}])\nreturn x"),
+)
 """Texts that were built to cost much: `n` says how much."""
 
 TINY = """\
@@ -677,7 +756,11 @@ def _child(write: int, seed: int, numbers: range) -> None:
             os.write(write, f"{number}\n".encode())
             made = case(seed, number)
             verdict = judge(made, folder)
-            told = {"kind": made.kind, **vars(verdict)} if verdict.is_finding else [verdict.outcome, made.kind, verdict.codes]
+            told = (
+                {"kind": made.kind, **vars(verdict)}
+                if verdict.is_finding
+                else [verdict.outcome, made.kind, verdict.codes]
+            )
             os.write(write, (json.dumps(told) + "\n").encode())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -745,9 +828,9 @@ class Summary:
 
 def run(seed: int, count: int, jobs: int, tell: Callable[[str], None]) -> Summary:
     """Judge `count` inputs in `jobs` children."""
-    import archdsl.lower.torch  # noqa: F401 (children have it from here)
-
     named(), words()
+    with tempfile.TemporaryDirectory() as folder:
+        judge(Case("first", TINY), Path(folder))  # what is imported on the way, children have from here
     summary = Summary()
     share = -(-count // jobs)
     workers = [Worker(seed, range(i * share, min((i + 1) * share, count))) for i in range(jobs)]
@@ -870,7 +953,7 @@ def main() -> int:
         return verdict.is_finding
     started = time.monotonic()
     summary = run(args.seed, args.count, args.jobs, lambda line: print(line, file=sys.stderr, flush=True))
-    for signature, (number, verdict) in summary.findings.items():
+    for signature, (number, _) in summary.findings.items():
         made = case(args.seed, number)
         print(f"\n== {signature}: seed {args.seed}, input {number} ({made.kind})")
         if args.keep is not None:

@@ -50,7 +50,7 @@ LEAK = 1e-9
 """What a place of the result changes by, relative to the largest number, where it depends on what was changed."""
 
 
-class Mismatch(AssertionError):
+class MismatchError(AssertionError):
     """Two sides that should be equal and are not; `kind` says which."""
 
     def __init__(self, kind: str, message: str) -> None:
@@ -63,13 +63,15 @@ class Seen:
     """What was compared, and what the verdicts were."""
 
     counts: Counter[str] = field(default_factory=Counter)
+    seed: int = 0
+    """Of the batch."""
 
     def note(self, what: str) -> None:
         self.counts[what] += 1
 
 
 def differ(text: str, seen: Seen | None = None, *, everything: bool = True) -> None:
-    """Compare all that can be compared of a spec. Raises Mismatch. With `everything` FLOPs are counted too and graphs
+    """Compare all that can be compared of a spec. Raises MismatchError. With `everything` FLOPs are counted too and graphs
     written for onnxruntime's own operators, which takes half of the time."""
     seen = seen or Seen()
     model = accepted(text)
@@ -94,7 +96,7 @@ def accepted(text: str) -> Model:
     try:
         return api.load(text=text, allow_noncausal=True)
     except ArchError as problem:
-        raise Mismatch("refused", str(problem)) from None
+        raise MismatchError("refused", str(problem)) from None
 
 
 @lru_cache(maxsize=1)
@@ -128,15 +130,15 @@ def rewritten(text: str, model: Model) -> None:
     """The formatter changes nothing that matters, and is done after one turn."""
     once = api.format_text(Source("<text>", text))
     if api.format_text(Source("<text>", once)) != once:
-        raise Mismatch("format", "formatting twice gives another text")
+        raise MismatchError("format", "formatting twice gives another text")
     if ir_of(accepted(once)) != ir_of(model):
-        raise Mismatch("format", "the formatted spec is another model")
+        raise MismatchError("format", "the formatted spec is another model")
 
 
 def same_bytes(text: str, model: Model) -> None:
     again = accepted(text)
     if emit(again) != source_of(model):
-        raise Mismatch("bytes", "two emitted files differ")
+        raise MismatchError("bytes", "two emitted files differ")
     weights_of = {k: t.detach().numpy() for k, t in state(weighted(model))}
     made = []
     for one in (model, again):
@@ -144,7 +146,7 @@ def same_bytes(text: str, model: Model) -> None:
         inline(written, weights_of)
         made.append(serialized(written))
     if made[0] != made[1]:
-        raise Mismatch("bytes", "two ONNX graphs differ")
+        raise MismatchError("bytes", "two ONNX graphs differ")
 
 
 # --- counts and shapes ------------------------------------------------------------------------------------------------
@@ -153,11 +155,11 @@ def same_bytes(text: str, model: Model) -> None:
 def parameters(model: Model, module: nn.Module) -> None:
     found = sum(p.numel() for p in module.parameters())
     if estimate(model).params.total != found:
-        raise Mismatch("parameters", f"{estimate(model).params.total} are predicted, the module has {found}")
+        raise MismatchError("parameters", f"{estimate(model).params.total} are predicted, the module has {found}")
     said = {w.path: shape_of(w.weight) for w in weights(model) if w.weight.saved}
     held = {k: tuple(t.shape) for k, t in state(module)}
     if said != held:
-        raise Mismatch("parameters", f"the state differs: {sorted(set(said.items()) ^ set(held.items()))}")
+        raise MismatchError("parameters", f"the state differs: {sorted(set(said.items()) ^ set(held.items()))}")
 
 
 def shapes(model: Model, module: nn.Module, inputs: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
@@ -166,9 +168,9 @@ def shapes(model: Model, module: nn.Module, inputs: Mapping[str, Tensor], sizes:
     for (name, value), found in zip(model.outputs, results, strict=True):
         expected = [int(evaluate(d.value, dict(sizes))) for d in value.shape]
         if list(found.shape) != expected:
-            raise Mismatch("shapes", f"{name or 'the result'} is {list(found.shape)}, predicted {expected}")
+            raise MismatchError("shapes", f"{name or 'the result'} is {list(found.shape)}, predicted {expected}")
         if not found.isfinite().all():
-            raise Mismatch("finite", f"{name or 'the result'} is not finite")
+            raise MismatchError("finite", f"{name or 'the result'} is not finite")
 
 
 def results_of(module: nn.Module, inputs: Mapping[str, Tensor], **more: Any) -> list[Tensor]:
@@ -193,10 +195,10 @@ def gradients(model: Model, inputs: Mapping[str, Tensor]) -> None:
     torch.stack([(y.float() * torch.randn_like(y.float())).sum() for y in results if y.requires_grad]).sum().backward()
     missing = [name for name, p in module.named_parameters() if p.grad is None]
     if missing:
-        raise Mismatch("gradients", f"none reaches {', '.join(missing)}")
+        raise MismatchError("gradients", f"none reaches {', '.join(missing)}")
     wild = [name for name, p in module.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
     if wild:
-        raise Mismatch("gradients", f"not finite: {', '.join(wild)}")
+        raise MismatchError("gradients", f"not finite: {', '.join(wild)}")
 
 
 def flops(model: Model, sizes: Mapping[str, int]) -> None:
@@ -204,7 +206,7 @@ def flops(model: Model, sizes: Mapping[str, int]) -> None:
     device = "cpu" if any(isinstance(n, FlatOp) and n.node.blocks for n in walk(flatten(model))) else "meta"
     said, found = predicted(model, sizes), counted(model, sizes, device)
     if said != found:
-        raise Mismatch("flops", f"{said} are predicted (forward, step), torch counts {found}")
+        raise MismatchError("flops", f"{said} are predicted (forward, step), torch counts {found}")
 
 
 # --- ONNX -------------------------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ def onnx(model: Model, sizes: Mapping[str, int], target: str, seen: Seen) -> Non
             seen.note(f"onnx {target}")
             return
         far.append(apart)
-    raise Mismatch(f"onnx {target}", f"differs by {', '.join(f'{d:.1e}' for d in far)}")
+    raise MismatchError(f"onnx {target}", f"differs by {', '.join(f'{d:.1e}' for d in far)}")
 
 
 def decoding(model: Model, seen: Seen) -> None:
@@ -240,7 +242,7 @@ def decoding(model: Model, seen: Seen) -> None:
     found = differences(model)
     wrong = {how: f"{d:.1e}" for how, d in found.items() if not d <= TOLERANCE}
     if wrong:
-        raise Mismatch(f"decoding ({', '.join(wrong)})", f"differs from the whole sequence: {wrong}")
+        raise MismatchError(f"decoding ({', '.join(wrong)})", f"differs from the whole sequence: {wrong}")
     seen.note("decoding")
     if "left" in found:
         seen.note("decoding of rows of two lengths")
@@ -258,7 +260,7 @@ def causality(model: Model, sizes: Mapping[str, int], seen: Seen) -> None:
     proved = not prove(model)
     shown = any(leaks(model, sizes, max(claims), seed) for seed in range(1 if proved else 4))
     if proved and shown:
-        raise Mismatch("causality", "proved, and yet a later place changes an earlier one")
+        raise MismatchError("causality", "proved, and yet a later place changes an earlier one")
     seen.note("causal, proved" if proved else "not causal, shown" if shown else "not proved, and not shown")
 
 
@@ -321,7 +323,7 @@ def failing(text: str, seen: Seen | None = None, *, everything: bool = True) -> 
     """What is wrong with a spec and how it is told apart from other failures; None if nothing is."""
     try:
         differ(text, seen, everything=everything)
-    except Mismatch as problem:
+    except MismatchError as problem:
         return problem.kind, str(problem)
     except Exception as problem:
         last = [f for f in inspect.getinnerframes(problem.__traceback__) if "archdsl" in f.filename][-1:]
@@ -353,14 +355,15 @@ def many(
 ) -> int:
     """Draw and compare specs, batch by batch; how many kinds of failure there were."""
     from hypothesis import HealthCheck, Phase, find, given, seed, settings
+
     from random_specs.strategies import specs
 
     quiet = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
     seen, found, begun, done = Seen(), {}, time.monotonic(), 0
-    number = first_seed
+    seen.seed = first_seed
     while done < count:
 
-        @seed(number)
+        @seed(seen.seed)
         @settings(max_examples=min(50, count - done), phases=[Phase.generate], **quiet)
         @given(specs())
         def compare(text: str) -> None:
@@ -369,28 +372,32 @@ def many(
             wrong = failing(text, seen, everything=not quick or done % 3 == 0)
             if wrong is not None and (wrong[0] not in found or len(text) < len(found[wrong[0]][0])):
                 if wrong[0] not in found:
-                    report(f"seed {number}: {wrong[1][:300]}\n{text}")
+                    report(f"seed {seen.seed}: {wrong[1][:300]}\n{text}")
                 found[wrong[0]] = (text, wrong[1])
             if wrong is not None:
                 seen.note(f"FAILED {wrong[0]}")
 
         compare()
-        report(f"{done} specs, seed {number}, {time.monotonic() - begun:.0f} s, {len(found)} kinds of failure")
-        number += 1
+        report(f"{done} specs, seed {seen.seed}, {time.monotonic() - begun:.0f} s, {len(found)} kinds of failure")
+        seen.seed += 1
     for what, times in sorted(seen.counts.items()):
         report(f"{times:6,}  {what}")
     for i, (kind, (text, message)) in enumerate(found.items()):
         if shrink:
             try:
                 text = find(
-                    specs(), lambda t, kind=kind: (failing(t) or ("",))[0] == kind, settings=settings(max_examples=300, **quiet)
+                    specs(),
+                    lambda t, kind=kind: (failing(t) or ("",))[0] == kind,
+                    settings=settings(max_examples=300, **quiet),
                 )
             except Exception:
                 report("(not found again)")
         report(f"\n{message}\n{text}")
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
-            (keep / f"found_{first_seed}_{i}.arch").write_text(f"# {message.splitlines()[0][:200]}\n{text}", encoding="utf-8")
+            (keep / f"found_{first_seed}_{i}.arch").write_text(
+                f"# {message.splitlines()[0][:200]}\n{text}", encoding="utf-8"
+            )
     return len(found)
 
 

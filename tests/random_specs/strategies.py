@@ -1,8 +1,8 @@
 """Hypothesis strategies whose every draw is a spec that the compiler must accept.
 
 A spec is text, as a user would write it: blocks of slots and of equations, then a model. Sizes are tiny. Three in five
-are meant to see no later place, so that there is something to prove and to decode; nothing depends on that: the compiler
-says what it can prove, and the module what is true."""
+are meant to see no later place, so that there is something to prove and to decode; nothing depends on that: the
+compiler says what it can prove, and the module what is true."""
 
 from __future__ import annotations
 
@@ -54,9 +54,27 @@ class Chooser:
 # --- what slots hold --------------------------------------------------------------------------------------------------
 
 ACTS = (
-    "gelu relu silu gelu_tanh quick_gelu relu_squared mish tanh sigmoid softplus selu elu hard_swish softsign "
-    "leaky_relu(slope:0.1) prelu identity log_sigmoid hard_sigmoid elu(alpha:0.5)"
-).split()
+    "gelu",
+    "relu",
+    "silu",
+    "gelu_tanh",
+    "quick_gelu",
+    "relu_squared",
+    "mish",
+    "tanh",
+    "sigmoid",
+    "softplus",
+    "selu",
+    "elu",
+    "hard_swish",
+    "softsign",
+    "leaky_relu(slope: 0.1)",
+    "prelu",
+    "identity",
+    "log_sigmoid",
+    "hard_sigmoid",
+    "elu(alpha: 0.5)",
+)
 INITS = (
     "normal(0.02)",
     "xavier",
@@ -73,7 +91,7 @@ INITS = (
 
 
 def activation(c: Chooser) -> str:
-    return c.one(ACTS).replace(":", ": ")
+    return c.one(ACTS)
 
 
 def mask(c: Chooser, depth: int = 2) -> str:
@@ -126,7 +144,7 @@ def scaling(c: Chooser, pairs: int) -> str:
 
 
 def rope(c: Chooser, head_dim: int) -> str:
-    even = [d for d in range(2, head_dim + 1, 2)]
+    even = list(range(2, head_dim + 1, 2))
     args, dims = [], head_dim
     if c.chance(30):
         args.append(f"theta: {c.one(['100', '500_000', '10_000'])}")
@@ -188,8 +206,8 @@ def attention(c: Chooser, width: int, names: Names) -> Attention:
     if kind == "mla":
         rope_dim, rank = c.one([2, 4]), c.one([2, 6])
         more = c.some(q_rank=[4, 6], bias=["true"], norm=["layernorm", "rmsnorm"], scale=["0.3"])
-        text = f"mla(heads: {heads}, kv_rank: {rank}, nope_dim: {c.one([3, 4])}, rope_dim: {rope_dim}, v_dim: {c.one([2, 5])}{more})"
-        return Attention(text, rope_dim, "rope")
+        dims = f"nope_dim: {c.one([3, 4])}, rope_dim: {rope_dim}, v_dim: {c.one([2, 5])}"
+        return Attention(f"mla(heads: {heads}, kv_rank: {rank}, {dims}{more})", rope_dim, "rope")
     if kind == "recurrent":
         cell = c.one(["gru", "lstm", "rnn", "rnn_relu"])
         more = c.some(bias=["false"])
@@ -220,7 +238,9 @@ def attention(c: Chooser, width: int, names: Names) -> Attention:
         more += ", fused: true" if fused else c.some(value_dim=[2, 5])
         return Attention(f"mha(heads: {heads}{more})", head_dim)
     if kind == "gqa":
-        return Attention(f"gqa(heads: {heads}, kv_heads: {c.one([h for h in (1, 2, 4) if heads % h == 0])}{more})", head_dim)
+        return Attention(
+            f"gqa(heads: {heads}, kv_heads: {c.one([h for h in (1, 2, 4) if heads % h == 0])}{more})", head_dim
+        )
     return Attention(f"mqa(heads: {heads}{more})", head_dim)
 
 
@@ -422,8 +442,8 @@ CAUSAL = (
     "{v} -> mha(heads: 2, mask: MASK)",
     "{v} -> mqa(heads: 2, mask: causal, position: alibi)",
     "{v} -> mha(heads: 2, mask: causal & keys(mean({v}) > -0.5))",
-    "linear_attention((elu({v} -> linear({d})) + 1) -> split_heads(2), (elu({v} -> linear({d})) + 1) -> split_heads(2), "
-    "{v} -> split_heads(2), normalize: true) -> merge_heads",
+    "linear_attention((elu({v} -> linear({d})) + 1) -> split_heads(2), "
+    "(elu({v} -> linear({d})) + 1) -> split_heads(2), {v} -> split_heads(2), normalize: true) -> merge_heads",
     "linear_attention({v} -> split_heads(2), tanh({v}) -> split_heads(2), {v} -> split_heads(2), "
     "{v} -> linear(2) -> log_sigmoid -> transpose(1, 2)) -> merge_heads -> rmsnorm",
     "linear_recurrence(sigmoid({v} -> linear({d})), {v})",
@@ -459,7 +479,8 @@ LOOKING = (
     "{v} -> transpose(1, 2) -> flip(1) -> transpose(1, 2) -> flip(1)",
     '(einsum("b q d, b k d -> b q k", {v}, {v} -> linear({d})) / 4) -> softmax -> matmul({v})',
     '{v} -> rearrange("b (n p) d -> b n (p d)", p: 4) -> linear(4 * {d}) -> rearrange("b n (p d) -> b (n p) d", p: 4)',
-    '{v} -> rearrange("b (n p) d -> (b n) p d", p: 2) -> flip(1) -> rearrange("(b n) p d -> b (n p) d", p: 2, b: batch)',
+    '{v} -> rearrange("b (n p) d -> (b n) p d", p: 2) -> flip(1) '
+    '-> rearrange("(b n) p d -> b (n p) d", p: 2, b: batch)',
     "linear_attention({v} -> split_heads(2), tanh({v}) -> split_heads(2), {v} -> split_heads(2), causal: false) "
     "-> merge_heads -> rmsnorm",
     "{v} + {v}[:, -1:]",
@@ -602,7 +623,7 @@ class Body:
         text = self.c.one(FEATURES)
         for letter, shape, schemes in (
             ("p", f"[{d}, {d}]", ["normal(0.2)", "xavier"]),
-            ("g", f"[{d}]", ["ones", "normal(0.1)", "-log(1 + indices(%d))" % d]),
+            ("g", f"[{d}]", ["ones", "normal(0.1)", f"-log(1 + indices({d}))"]),
             ("h", f"[{d}]", ["zeros", "uniform(0.1)"]),
             ("s", "[2]", ["zeros", "normal(0.1)"]),
         ):
@@ -652,14 +673,22 @@ class Body:
         kind = c.one(["for", "emit", "if", "shared", "loss", "buffer", "static", "split", "list", "plus"])
         if kind == "for":
             self.lines.append(f"{name} = {v}")
-            inner = c.one([f"{name} + ({name} -> linear({d}))", f"{name} -> layernorm -> mlp(hidden: 6)", f"tanh({name}) / (i + 1)"])
+            inner = c.one(
+                [
+                    f"{name} + ({name} -> linear({d}))",
+                    f"{name} -> layernorm -> mlp(hidden: 6)",
+                    f"tanh({name}) / (i + 1)",
+                ]
+            )
             self.lines.append(f"for i in {c.whole(1, 3)} {{ {name} = {inner} }}")
             self.tensors[name] = d
             self.unread.append(name)
         elif kind == "emit":
             n = c.whole(2, 3)
             self.lines.append(f"{name}_y = {v}")
-            self.lines.append(f"{name}_all = for i in {n} {{\n    {name}_y = {name}_y -> linear({d}) -> gelu\n    emit {name}_y\n  }}")
+            self.lines.append(
+                f"{name}_all = for i in {n} {{\n    {name}_y = {name}_y -> linear({d}) -> gelu\n    emit {name}_y\n  }}"
+            )
             self.bind(name, f"{name}_all[0] + {name}_all[{n - 1}] + {name}_y", d)
         elif kind == "if":
             self.lines.append(f"if training {{ {name} = {v} -> dropout(0.2) }} else {{ {name} = {v} }}")
@@ -711,7 +740,8 @@ def stack(c: Chooser, width: int, names: Names, lets: list[str], cross: bool = F
         heads = c.one([1, 2, 4])
         more = "causal & window(i + 1)" if c.causal else "window(i + 1)"
         name = names.add(
-            "turn", f"block NAME(mask: mask) {{\n  attention: mha(heads: {heads})\n  mask: mask\n  ffn: mlp(hidden: 8)\n}}"
+            "turn",
+            f"block NAME(mask: mask) {{\n  attention: mha(heads: {heads})\n  mask: mask\n  ffn: mlp(hidden: 8)\n}}",
         )
         return f"{a} + [{name}(mask: {more}) for i in {c.whole(1, 3)}]"
     b = layer(c, width, names, cross)
@@ -817,7 +847,15 @@ def equation_model(c: Chooser, width: int, vocab: int) -> str:
             lines += [_renamed(line, prefix) for line in body]
             lines.append(f"x = {_renamed(last, prefix)}")
     lines.append(f"assert causal(x{', ahead: 2' if c.chance(10) else ''})")
-    lines.append(c.one(["return x -> linear(vocab)", "return x, x -> mean(axis: 1) -> linear(3) as pooled", "return x -> layernorm"]))
+    lines.append(
+        c.one(
+            [
+                "return x -> linear(vocab)",
+                "return x, x -> mean(axis: 1) -> linear(3) as pooled",
+                "return x -> layernorm",
+            ]
+        )
+    )
     blocks = "\n\n".join(names.texts)
     body = "\n  ".join(lines)
     for kind in ("padding", "documents"):  # a model of equations names all of its inputs

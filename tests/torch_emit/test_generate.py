@@ -236,6 +236,36 @@ def test_a_compiled_step_is_compiled_once() -> None:
     assert torch.equal(torch.stack(found, 1), module.generate(tokens, 8))
 
 
+WINDOW = SMALL.replace("causal", "causal & window(4)").replace("model small", "model windowed")
+
+
+def test_a_window_keeps_no_more_places_than_it_shows() -> None:
+    module, tokens = compiled(archdsl.load(text=WINDOW)), prompts(time=11)
+    expected = tokens
+    for _ in range(9):
+        expected = torch.cat((expected, whole(module, {"tokens": expected})[:, -1:].argmax(-1)), 1)
+    state = state_of(module, 20)
+    with torch.no_grad():
+        logits = [module.step(tokens[:, :7], state), module.step(tokens[:, 7:11], state)]
+        logits += [module.step(expected[:, i : i + 1], state) for i in range(11, 20)]
+    close(torch.cat(logits, 1), whole(module, {"tokens": expected}))
+    kept = [t for group in state.kept for t in group if t.dim() == 4]
+    assert {t.size(-2) for t in kept} == {4}
+    assert torch.equal(module.generate(tokens, 9), expected[:, 11:])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_windows_of_rows_of_different_lengths(side: str) -> None:
+    module, tokens = compiled(archdsl.load(text=WINDOW)), prompts(time=12)
+    alone = torch.cat((module.generate(tokens[:1], 8), module.generate(tokens[1:, :5], 8)))
+    padding, real = torch.zeros(1, 7, dtype=torch.long), torch.ones(2, 12, dtype=torch.bool)
+    parts = (padding, tokens[1:, :5]) if side == "left" else (tokens[1:, :5], padding)
+    real[1] = torch.cat([(p != 0) if p is not padding else torch.zeros(1, 7, dtype=torch.bool) for p in parts], 1)[0]
+    real[1, 7:] |= side == "left"
+    real[1, :5] |= side == "right"
+    assert torch.equal(module.generate(torch.cat((tokens[:1], torch.cat(parts, 1))), 8, real=real), alone)
+
+
 def test_a_model_that_sees_later_places_is_refused() -> None:
     with pytest.raises(ArchError, match="E0504"):
         emit(graph("bert:bert_base"), GENERATE)

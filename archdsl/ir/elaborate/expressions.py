@@ -18,7 +18,7 @@ from archdsl.ir.masks import Mask
 from archdsl.ir.site import whole_size
 from archdsl.ir.static import Instance, ListValue, Ref, Template, Word, kind_of, static_key
 from archdsl.ir.wording import spelled
-from archdsl.limits import MAX_DIGITS, MAX_STEPS, raising
+from archdsl.limits import MAX_DIGITS, MAX_LIST, MAX_STEPS, raising
 from archdsl.source import Span
 from archdsl.syntax import ast
 
@@ -100,7 +100,8 @@ class Expressions(Elaboration):
         return concat([ListValue((i,), Ref(0)) for i in items], span)
 
     def _comprehension(self, e: ast.Comprehension, scope: Scope) -> Any:
-        results = []
+        results: list[Any] = []
+        length = 0
         source = self.ev(e.iterable, scope)
         items = self.elements(source, e.iterable.span)
         self.remember_count(scope.frame, source, len(items))
@@ -108,6 +109,9 @@ class Expressions(Elaboration):
             inner = scope.inner()
             inner.vars[e.name] = item
             results.append(self.ev(e.element, inner))
+            length += len(results[-1].items) if isinstance(results[-1], ListValue) else 1
+            if length > MAX_LIST:  # before the rest is evaluated, which may be long too
+                raise error("E0404", f"a list has at most {MAX_LIST:,} elements", e.span, help=raising("list"))
         return self._list_of(results, e.span)
 
     def _as(self, e: ast.As, scope: Scope) -> Any:

@@ -298,7 +298,8 @@ class Root(Elaboration):
                 for size in value.shape[1:]:
                     if size.value == axis:
                         return self._make_input(name, demand, value.shape[0], size, kind)
-        axes = ", ".join(f"`{n}` over {v.shape[1]}" for n, v in self.inputs.items() if v.dtype == kind and v.rank > 1) or "none"
+        own = [(n, v) for n, v in self.inputs.items() if v.dtype == kind and v.rank > 1]
+        axes = ", ".join(f"`{n}` over {v.shape[1]}" for n, v in own) or "none"
         raise error(
             "E0403",
             f"`{kind}` asks for an input of that kind over an axis of {axis}, and the model has {axes}",

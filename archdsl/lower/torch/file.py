@@ -126,7 +126,8 @@ class FileWriter:
         forward = Forward(self.model, writer, r, init.modules)
         own = next((lines for s in self.sections if (lines := s.forward()) is not None), forward.method("forward"))
         method = [*own, *self._methods(None, r, init.modules)[0]]
-        lines = [f"class {self.classes.root_class}(nn.Module):", f'    """{block.name} ({quoted(str(block.span))})"""', ""]
+        where = f"{block.name} ({quoted(str(block.span))})"
+        lines = [f"class {self.classes.root_class}(nn.Module):", f'    """{where}"""', ""]
         lines += ["    def __init__(self, config: Config = Config()) -> None:", "        super().__init__()"]
         if any("self.config" in text for text in method):
             lines.append("        self.config = config")
@@ -345,5 +346,6 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def _docstring(block: Block) -> str:
-    text, where = "\n    ".join(textwrap.wrap(first_sentence(block.doc), WIDTH - 10)), f"{block.name} ({quoted(str(block.span))})"
+    text = "\n    ".join(textwrap.wrap(first_sentence(block.doc), WIDTH - 10))
+    where = f"{block.name} ({quoted(str(block.span))})"
     return f'    """{text}\n\n    {where}\n    """' if text else f'    """{where}"""'

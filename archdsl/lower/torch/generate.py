@@ -27,6 +27,7 @@ class State:
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
         self.kept: list[tuple[Tensor, ...]] = []
         self.fresh = True
+        self.lengths: Tensor | None = None  # of the rows in the first step, if they differ
         self.end = 0  # places so far
         self.start: Tensor | None = None  # the next place of each row, if they differ
         self.active: Tensor | None = None  # rows that go on; the others stay as they are
@@ -104,6 +105,36 @@ class State:
         self.cursor += 1
 '''
 
+WINDOWS = '''
+    def last(self, window: int) -> Tensor:
+        """The places of the keys that `keep_last` gives [1 or batch, keys]; of one that holds nothing yet, the end."""
+        if self.first or self.length <= window:
+            return self.keys[None]
+        slots, new = torch.arange(window, device=self.keys.device), self.positions.size(1)
+        latest = self.positions[:, :1] - int(new > 1)  # of the places that are in the buffer
+        places = latest - (latest - slots) % window
+        places = torch.where(places < 0, self.length, places)
+        return places if new == 1 else torch.cat((places, self.positions), dim=1)
+
+    def keep_last(self, *tensors: Tensor, window: int) -> Any:
+        """Put the new places where those stand that no window shows any more; all that one of the new ones may see."""
+        if self.length <= window:
+            return self.keep(*tensors)
+        if self.first:
+            self.kept.append(tuple(t.new_zeros(*t.shape[:-2], window, t.size(-1)) for t in tensors))
+        buffers = self.kept[self.cursor]
+        self.cursor += 1
+        new, rows = tensors[0].size(-2), torch.arange(self.batch, device=self.keys.device)[:, None]
+        found = tensors if self.first else tuple(torch.cat(pair, dim=-2) for pair in zip(buffers, tensors) if new > 1)
+        # The last new places of each row, as many as there is room for.
+        lengths = self.lengths[:, None] if self.first and self.lengths is not None else new
+        index = (lengths - min(new, window) + torch.arange(min(new, window), device=rows.device)[None]).clamp(min=0)
+        slots = (self.positions[:, :1] + index) % window
+        for buffer, tensor in zip(buffers, tensors):
+            buffer.movedim(-2, 1)[rows, slots] = tensor.movedim(-2, 1)[rows, index]
+        return found or buffers
+'''
+
 SAMPLE = '''
 def sample(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
@@ -176,6 +207,7 @@ PACKED = '''
 
 AT_ONCE = PACKED + '''
     # What stands behind a row's end is never looked at, and overwritten.
+    state.lengths = lengths
     logits = step({tokens}[:, :last], state{given})[torch.arange(batch, device={tokens}.device), lengths - 1]
     if int(lengths.min()) < last:
         state.start = lengths
@@ -233,7 +265,8 @@ class Generate(Section):
         return self.written.get(group, {}).values()
 
     def helpers(self) -> Mapping[str, str]:
-        found = {"State": STATE.strip()}
+        windows = any(roles.window for known in self.written.values() for _, w in known.values() for roles in [w.roles])
+        found = {"State": STATE.strip() + "\n" + (WINDOWS.rstrip() if windows else "")}
         if self.tokens is not None:
             found["sample"] = SAMPLE.strip()
         for known in self.written.values():

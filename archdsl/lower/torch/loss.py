@@ -168,7 +168,7 @@ class Loss(Section):
 
     def helpers(self) -> Mapping[str, str]:
         found = {"ChunkedLoss": CHUNKED_LOSS.strip(), "cross_entropy": CROSS_ENTROPY.strip()}
-        return found | {"count_load": self._balanced(COUNT_LOAD) for _ in self.routers[:1]}
+        return found | ({"count_load": self._balanced(COUNT_LOAD)} if self.routers else {})
 
     @property
     def routers(self) -> list[tuple[Group, OpNode, int]]:

@@ -12,6 +12,7 @@ from enum import Enum, auto
 
 from archdsl.analyses.decode import ALL, Plan, has, is_time
 from archdsl.diagnostics import ArchError, error
+from archdsl.ir.dims import Num
 from archdsl.ir.flat import FlatNode, FlatOp, FlatScan, Unrolled
 from archdsl.ir.graph import (
     Block,
@@ -57,6 +58,8 @@ class Roles:
     """Values of which all places are kept where they are made, because several nodes read them: the axis."""
     full: dict[OpNode, tuple[int, ...]] = field(default_factory=dict)
     """Inputs of which a node reads all places, kept elsewhere."""
+    window: dict[OpNode, Num] = field(default_factory=dict)
+    """Attention that sees the last places alone, and its masks: how many these are. No more of them are kept."""
     latent: dict[OpNode, tuple[tuple[Value, ...], tuple[OpNode, ...]]] = field(default_factory=dict)
     """Attention that reads what its keys and values are linear maps of: that, and the nodes between."""
     carries: set[Node] = field(default_factory=set)
@@ -84,6 +87,7 @@ class Roles:
             tuple(self.kept_values.values()),
             tuple(self.full.values()),
             len(self.latent),
+            len(self.window),
             len(self.carries),
             len(self.held),
             len(self.whole),
@@ -128,6 +132,7 @@ class Assigner:
                     self.readers.setdefault(v, []).append((node, i))
         self.placed = self.of_places()
         self.latent_bases = {v for latent in plan.latents.values() for v in latent.base}
+        self.windows = self.of_windows()
         self.skipped = {n for latent in plan.latents.values() for n in latent.chain}
 
     def of_places(self) -> set[Value]:
@@ -138,6 +143,28 @@ class Assigner:
             alike = isinstance(node, FlatOp) and node.node.op.alike and self.times(node.outputs[0]) == 1
             if set(node.outputs) <= self.plan.placed and all(v in found for v in moving) and not alike:
                 found |= set(node.outputs)
+        return found
+
+    def of_windows(self) -> dict[FlatNode, Num]:
+        """Attention of which every reader of its mask sees the last places alone, and of its keys it is the only
+        reader; and the makers of these masks."""
+        found: dict[FlatNode, Num] = {}
+        masks: dict[Value, list[FlatOp]] = {}
+        for node in self.plan.step.nodes:
+            if isinstance(node, FlatOp) and (seen := node.node.op.window(node.node)) is not None:
+                kept = [v for i in node.node.op.keeps(node.node) if isinstance(v := node.inputs[i], Value)]
+                mask = node.inputs[seen[0]]
+                alone = all(v in self.plan.caches and len(self.all_readers(v)) == 1 for v in kept)
+                if alone and isinstance(mask, Value) and node not in self.plan.latents:
+                    masks.setdefault(mask, []).append(node)
+        for mask, nodes in masks.items():
+            maker = self.plan.makers.get(mask)
+            if len(nodes) == len(self.readers[mask]) and isinstance(maker, FlatOp) and maker.node.op.placed:
+                for flat in nodes:
+                    seen = flat.node.op.window(flat.node)
+                    assert seen is not None
+                    found[flat] = seen[1]
+                found[maker] = maker.node.op.window(maker.node)[1]  # type: ignore[index]
         return found
 
     def root(self) -> Roles:
@@ -155,6 +182,10 @@ class Assigner:
         for node in nodes_within(unrolled.block.graph):
             if isinstance(node, OpNode | ScanNode) and found.role[node] is Role.STEP:
                 self.details(node, unrolled, found)
+        for node in nodes_within(unrolled.block.graph):
+            if found.role[node] is Role.PAIRS and any(f in self.windows for f in unrolled.nodes.get(node, ())):
+                assert isinstance(node, OpNode)
+                found.window[node] = node.op.window(node)[1]  # type: ignore[index]
         self.note_held(unrolled, found)
         return found
 
@@ -263,6 +294,8 @@ class Assigner:
             (here if alone and given in mine else elsewhere).append(i)
         if here:
             found.kept[node] = tuple(here)
+            if all(f in self.windows for f in flats) and len(here) == len(node.op.keeps(node)):
+                found.window[node] = node.op.window(node)[1]  # type: ignore[index]
         if elsewhere:
             found.full[node] = tuple(elsewhere)
 

@@ -59,7 +59,10 @@ class StepScope(NodeScope):
         if not (is_time(queries, plan.time) or queries.value == 1) or not is_time(keys, plan.time):
             raise refuse(f"pairs of {queries} queries and {keys} keys have no meaning in a step")
         axes = "".join(", None" for _ in range(middle))
-        return self.local("query", f"state.positions[:{axes}, :, None]"), self.local("key", "state.keys")
+        key = "state.keys"
+        if self.node in self.writer.roles.window:
+            key = f"state.last({self.number(self.writer.roles.window[self.node])})[:{axes}, None]"
+        return self.local("query", f"state.positions[:{axes}, :, None]"), self.local("key", key)
 
     def newest(self, i: int) -> str:
         if self.node.inputs[i] in self.writer.roles.whole:
@@ -270,7 +273,11 @@ class StepWriter(BlockWriter):
             inputs[i] = found = replace(value)
             known.uses[found] = 1
             known.hold(found, names[-1])
-        known.line(f"{', '.join(names)} = {self.keeping(texts, axis, rank)}")
+        if node in self.roles.window:
+            window = self.numbers.forward(self.roles.window[node])
+            known.line(f"{', '.join(names)} = state.keep_last({', '.join(texts)}, window={window})")
+        else:
+            known.line(f"{', '.join(names)} = {self.keeping(texts, axis, rank)}")
         return replace(node, inputs=tuple(inputs))
 
     def keeping(self, texts: Sequence[str], axis: int, rank: int) -> str:

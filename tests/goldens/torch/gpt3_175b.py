@@ -6,6 +6,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,26 @@ class Config:
     band: int = 256
     vocab: int = 50_257
     context: int = 2048
+
+
+def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
+    """Attention of each place to the last `window` places, itself included. A long sequence is cut into blocks of so
+    many places: a block sees itself and the one before it, and nothing else is computed."""
+    batch, time = q.size(0), q.size(2)
+    if isinstance(time, torch.SymInt) or window < time < 3 * window:  # an exported graph is for all lengths
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+    if time <= window:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+    blocks = -(-time // window)
+    rest = blocks * window - time
+    q, k, v = (F.pad(x, (0, 0, 0, rest)).unflatten(2, (blocks, window)).transpose(1, 2) for x in (q, k, v))
+    k, v = (torch.cat((F.pad(x, (0, 0, 0, 0, 0, 0, 1, -1)), x), dim=3).flatten(0, 1) for x in (k, v))
+    query, key = torch.arange(window, device=q.device)[:, None], torch.arange(2 * window, device=q.device)
+    seen = (key > query) & (key <= query + window)
+    first = torch.arange(blocks, device=q.device)[:, None, None] == 0  # before it there is nothing
+    seen = (seen & ~(first & (key < window))).repeat(batch, 1, 1)[:, None]
+    y = F.scaled_dot_product_attention(q.flatten(0, 1), k, v, attn_mask=seen, **options)
+    return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
 
 
 class Attention(nn.Module):
@@ -42,11 +63,11 @@ class Attention(nn.Module):
         nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * config.layers))
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
         v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -69,7 +90,7 @@ class MLP(nn.Module):
         return self.down(F.gelu(self.up(x), approximate="tanh"))
 
 
-class Layer(nn.Module):
+class DenseLayer(nn.Module):
     """layer (gpt3.arch:3)"""
 
     def __init__(self, config: Config) -> None:
@@ -79,7 +100,51 @@ class Layer(nn.Module):
         self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
         self.ffn = MLP(config, hidden=4 * config.width)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Attention2(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        self.heads = config.heads
+        self.mask_window = config.band
+        self.q = nn.Linear(config.width, config.width)
+        self.k = nn.Linear(config.width, config.width)
+        self.v = nn.Linear(config.width, config.width)
+        self.out = nn.Linear(config.width, config.width)
+        for linear in (self.q, self.k, self.v):
+            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
+        nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * config.layers))
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = window_attention(q, k, v, mask, self.mask_window)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class BandedLayer(nn.Module):
+    """layer (gpt3.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.attention = Attention2(config)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.ffn = MLP(config, hidden=4 * config.width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), mask)
         return x + self.ffn(self.ffn_norm(x))
 
@@ -92,7 +157,9 @@ class GPT3_175B(nn.Module):
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.position = nn.Embedding(config.context, config.width)
-        self.blocks = nn.ModuleList(Layer(config) for _ in range(config.layers // 2 * 2))
+        self.blocks = nn.ModuleList(
+            layer for _ in range(config.layers // 2) for layer in (DenseLayer(config), BandedLayer(config))
+        )
         self.norm = nn.LayerNorm(config.width, eps=1e-5)
         nn.init.normal_(self.token_embedding.weight, std=0.02)
         nn.init.normal_(self.position.weight, std=0.02)
@@ -104,6 +171,7 @@ class GPT3_175B(nn.Module):
         query = key[:, None]
         mask = (key <= query) & (query - key < self.config.band)
         x = self.token_embedding(tokens) + self.position(torch.arange(time, device=tokens.device))
-        for block, layer_mask in zip(self.blocks, (self.config.layers // 2) * [None, mask]):
-            x = block(x, layer_mask)
+        for block_1, block_2 in zip(self.blocks[::2], self.blocks[1::2]):
+            x = block_1(x)
+            x = block_2(x, mask)
         return F.linear(self.norm(x), self.token_embedding.weight)

@@ -5,6 +5,7 @@
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +42,26 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
 
 
+def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
+    """Attention of each place to the last `window` places, itself included. A long sequence is cut into blocks of so
+    many places: a block sees itself and the one before it, and nothing else is computed."""
+    batch, time = q.size(0), q.size(2)
+    if isinstance(time, torch.SymInt) or window < time < 3 * window:  # an exported graph is for all lengths
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+    if time <= window:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+    blocks = -(-time // window)
+    rest = blocks * window - time
+    q, k, v = (F.pad(x, (0, 0, 0, rest)).unflatten(2, (blocks, window)).transpose(1, 2) for x in (q, k, v))
+    k, v = (torch.cat((F.pad(x, (0, 0, 0, 0, 0, 0, 1, -1)), x), dim=3).flatten(0, 1) for x in (k, v))
+    query, key = torch.arange(window, device=q.device)[:, None], torch.arange(2 * window, device=q.device)
+    seen = (key > query) & (key <= query + window)
+    first = torch.arange(blocks, device=q.device)[:, None, None] == 0  # before it there is nothing
+    seen = (seen & ~(first & (key < window))).repeat(batch, 1, 1)[:, None]
+    y = F.scaled_dot_product_attention(q.flatten(0, 1), k, v, attn_mask=seen, **options)
+    return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
+
+
 class Attention(nn.Module):
     """Grouped-query attention (Ainslie et al., 2023): every group of heads shares one head of keys and values.
 
@@ -54,6 +75,7 @@ class Attention(nn.Module):
         head_dim = config.width // config.heads
         self.heads = config.heads
         self.kv_heads = config.kv_heads
+        self.mask_window = config.window
         self.q = nn.Linear(config.width, config.width, bias=False)
         self.k = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
         self.v = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
@@ -63,8 +85,7 @@ class Attention(nn.Module):
         q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
         v = self.v(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        q = rotate(q, rope)
-        y = F.scaled_dot_product_attention(q, rotate(k, rope), v, attn_mask=mask, enable_gqa=True)
+        y = window_attention(rotate(q, rope), rotate(k, rope), v, mask, self.mask_window, enable_gqa=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
 

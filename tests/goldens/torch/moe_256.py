@@ -30,18 +30,31 @@ class Groups(NamedTuple):
     expert: Tensor
 
 
+def blockwise_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """The same product where sizes may not depend on the rows that each expert gets: they are moved apart into blocks
+    of one expert each, three blocks for every expert at most."""
+    rows, count = torch.arange(x.size(0), device=x.device), weight.size(0)
+    size = -(-x.size(0) // (2 * count))
+    starts = F.pad(ends[:-1], (1, 0))
+    blocks = (ends - starts + size - 1) // size  # that an expert needs
+    last = blocks.cumsum(0)
+    expert = torch.searchsorted(ends, rows, right=True)
+    place = rows - starts[expert] + (last - blocks)[expert] * size
+    apart = x.new_zeros(3 * count * size, x.size(1)).index_copy(0, place, x).unflatten(0, (3 * count, size))
+    expert = torch.searchsorted(last, torch.arange(3 * count, device=x.device), right=True).clamp(max=count - 1)
+    return (apart @ weight[expert]).flatten(0, 1)[place]
+
+
 def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Each expert's rows of x times its own matrix."""
+    if torch.is_autocast_enabled(x.device.type):
+        x, weight = (t.to(torch.get_autocast_dtype(x.device.type)) for t in (x, weight))
     compiling = torch.compiler.is_compiling()
     aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
     if hasattr(F, "grouped_mm") and aligned and (x.dtype == torch.bfloat16 or not compiling):
         return F.grouped_mm(x, weight, offs=ends)
-    if compiling:  # the grouped kernel is traced in bfloat16 only, and how many rows an expert gets is not known
-        expert = torch.searchsorted(ends, torch.arange(x.size(0), device=x.device), right=True)
-        y = x.new_zeros(x.size(0), weight.size(-1))
-        for i, matrix in enumerate(weight):
-            y = torch.where((expert == i)[:, None], x @ matrix, y)
-        return y
+    if compiling:  # the grouped kernel is traced in bfloat16 only
+        return blockwise_matmul(x, weight, ends)
     parts = x.tensor_split(ends[:-1].long().cpu())
     return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])
 
