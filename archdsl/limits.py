@@ -23,7 +23,7 @@ DEFAULTS = {
     "signature": 1_000,
     "nodes": 10_000,
     "operations": 100_000,
-    "steps": 200_000,
+    "steps": 100_000,
     "digits": 160,
     "bits": 512,
     "expression": 2_000,

@@ -16,6 +16,7 @@ from archdsl.ir.graph import Model, Value
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 DEFAULT_TIME = 128
 """How long the sequences are where nobody says and the context allows it."""
@@ -73,9 +74,9 @@ def run(
     source = timed("emit", lambda: emit(model))
     torch.manual_seed(seed)
 
-    def build() -> torch.nn.Module:
+    def build() -> nn.Module:
         with torch.device(where):
-            made: torch.nn.Module = load_source(source)()
+            made: nn.Module = load_source(source)()
         return made
 
     module = timed("build", build)
@@ -173,7 +174,7 @@ def fits(torch: Any, model: Model, device: torch.device, dtype: str, gradients: 
         )
 
 
-def load_weights(module: torch.nn.Module, path: Path, device: torch.device) -> None:
+def load_weights(module: nn.Module, path: Path, device: torch.device) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -1,5 +1,5 @@
-"""The roofline beside the clock: predicted and measured times of a GPT-2 and a Llama in three sizes each, on this CPU in
-float32.
+"""The roofline beside the clock: predicted and measured times of a GPT-2 and a Llama in three sizes each, on this CPU
+in float32.
 
     python benchmarks/roofline.py [--repeats N] [--json FILE]
 

@@ -41,6 +41,13 @@ def test_a_difference_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         differ(text)
 
 
+def test_transformer_xl_of_an_odd_width_is_refused() -> None:
+    text = "model m(q: [batch, 1, time, 3]) { return sdpa(q, q, q, position: transformer_xl) }"
+    with pytest.raises(ArchError, match="E0204"):
+        load(text=text)
+    assert load(text=text.replace("transformer_xl", "transformer_xl(width: 4)"))
+
+
 def test_rope_of_one_pair_is_not_stretched() -> None:
     """`ntk` divides by the number of channels less 2."""
     text = "model m(x: [batch, time, 8]) { return x -> rope(dims: 2, scaling: ntk(factor: 2)) }"

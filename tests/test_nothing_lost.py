@@ -1,4 +1,4 @@
-"""What was there is never lost: a command that fails, or is stopped, leaves the old file whole and nothing beside it."""
+"""What was there is never lost: a command that fails, or is stopped, leaves the old file whole, nothing beside it."""
 
 import os
 import resource

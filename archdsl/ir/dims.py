@@ -429,7 +429,7 @@ def within_limits(value: Value, expr: Expr | None = None) -> Value:
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise TooLargeError("the largest float is 1.8e308")
-    elif isinstance(value, Poly) and value.weight > MAX_EXPRESSION:
+    elif value.weight > MAX_EXPRESSION:
         raise TooLargeError(raising("expression"))
     if expr is not None and _weight(expr) > MAX_EXPRESSION:
         raise TooLargeError(raising("expression"))

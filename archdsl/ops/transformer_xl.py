@@ -72,6 +72,13 @@ class TransformerXL(Position):
             "head_dim": head_dim,
             "width": given.get("width") or binary("*", heads, head_dim),
         }
+        if isinstance(options["width"].value, int) and options["width"].value % 2:
+            raise call.error(
+                "E0204",
+                f"transformer_xl has a sine and a cosine for each frequency, and a width of {options['width']} is odd",
+                option="position",
+                help="make head_dim even, or set `width`",
+            )
         turned, scores = call.apply_position(position, (q, k.shape[-2]), options, outputs=2)
         if call.options.get("scale") is not None:
             # The scores come scaled by 1 / sqrt(head_dim); all of them are to be scaled alike.

@@ -269,7 +269,7 @@ class _Printer:
     def _if(self, start: str, item: ast.If, indent: int) -> str:
         pairs = self._bodies(item)
         head = f"{start}if "
-        head += Layout(indent).lay(item.condition, LOOSE, len(head), 2)
+        head += Layout(indent).lay(item.condition, LOOSE, end_column(0, head), 2)
         then = self.body(item.then, *pairs[0], indent, end_column(0, head) + 1)
         text = f"{head} {then}"
         if len(pairs) == 1:

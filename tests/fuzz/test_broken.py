@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from fuzz.broken import BUILT, KEPT, Case, Verdict, case, judge, judged_in_child, run, shrunk
 
 import archdsl
+from fuzz.broken import BUILT, KEPT, Case, Verdict, case, judge, judged_in_child, run, shrunk
 
 
 def test_broken_inputs_end_in_findings() -> None:

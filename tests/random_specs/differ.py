@@ -71,8 +71,8 @@ class Seen:
 
 
 def differ(text: str, seen: Seen | None = None, *, everything: bool = True) -> None:
-    """Compare all that can be compared of a spec. Raises MismatchError. With `everything` FLOPs are counted too and graphs
-    written for onnxruntime's own operators, which takes half of the time."""
+    """Compare all that can be compared of a spec. Raises MismatchError. With `everything` FLOPs are counted too and
+    graphs written for onnxruntime's own operators, which takes half of the time."""
     seen = seen or Seen()
     model = accepted(text)
     module = weighted(model)
@@ -388,7 +388,7 @@ def many(
                 text = find(
                     specs(),
                     lambda t, kind=kind: (failing(t) or ("",))[0] == kind,
-                    settings=settings(max_examples=300, **quiet),
+                    settings=settings(max_examples=100, **quiet),
                 )
             except Exception:
                 report("(not found again)")

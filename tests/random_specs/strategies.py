@@ -168,7 +168,7 @@ def position(c: Chooser, head_dim: int) -> str:
         return rope(c, head_dim) if head_dim % 2 == 0 else ""
     if kind == "relative_bias":
         return f"relative_bias(buckets: {c.one([4, 8, 32])}, max_distance: {c.one([17, 64])})" if c.chance(80) else kind
-    return kind
+    return "" if kind == "transformer_xl" and head_dim % 2 else kind
 
 
 NORMS = (

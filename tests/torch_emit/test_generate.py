@@ -266,6 +266,35 @@ def test_windows_of_rows_of_different_lengths(side: str) -> None:
     assert torch.equal(module.generate(torch.cat((tokens[:1], torch.cat(parts, 1))), 8, real=real), alone)
 
 
+SHARED = """
+block reader(heads)(x: [batch, time, width], k: [batch, heads, time, dim], v: [batch, heads, time, dim])
+                   -> [batch, time, width] {
+  q = x -> linear(width) as q -> split_heads(heads)
+  return x + (sdpa(q, k, v, mask: causal) -> merge_heads -> linear(width) as out)
+}
+model common_keys(width = 32, heads = 4, vocab = 50)(tokens: token[batch, time]) -> [batch, time, vocab] {
+  x = tokens -> embedding(vocab, width) as token_embedding
+  k = x -> linear(width) as k -> split_heads(heads)
+  v = x -> linear(width) as v -> split_heads(heads)
+  for i in 3 { x = reader(heads: heads)(x, k, v) as layers }
+  y = x -> linear(vocab) as head
+  assert causal(y)
+  return y
+}
+"""
+
+
+def test_keys_that_several_layers_read_are_kept_once() -> None:
+    module, tokens = compiled(archdsl.load(text=SHARED)), prompts()
+    expected = tokens
+    for _ in range(5):
+        expected = torch.cat((expected, whole(module, {"tokens": expected})[:, -1:].argmax(-1)), 1)
+    assert torch.equal(module.generate(tokens, 5), expected[:, 6:])
+    state = state_of(module, 6)
+    module.step(tokens, state)
+    assert len(state.kept) == 2
+
+
 def test_a_model_that_sees_later_places_is_refused() -> None:
     with pytest.raises(ArchError, match="E0504"):
         emit(graph("bert:bert_base"), GENERATE)

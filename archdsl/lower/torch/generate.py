@@ -198,22 +198,27 @@ def generate(self, {tokens}: Tensor, max_new_tokens: int, **options: Any) -> Ten
     return torch.stack([*self.stream({tokens}, max_new_tokens, **options)], dim=1)
 '''
 
-PACKED = '''
+PACKED = """
     lengths = torch.full((batch,), time, device={tokens}.device) if real is None else real.sum(1)
     if real is not None:  # padding goes behind
         {tokens} = {tokens}.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
     last = int(lengths.max())
-'''
+"""
 
-AT_ONCE = PACKED + '''
+AT_ONCE = (
+    PACKED
+    + """
     # What stands behind a row's end is never looked at, and overwritten.
     state.lengths = lengths
     logits = step({tokens}[:, :last], state{given})[torch.arange(batch, device={tokens}.device), lengths - 1]
     if int(lengths.min()) < last:
         state.start = lengths
-'''
+"""
+)
 
-ROW_BY_ROW = PACKED + '''
+ROW_BY_ROW = (
+    PACKED
+    + """
     shortest = int(lengths.min())
     logits = step({tokens}[:, :shortest], state{given})[:, -1]
     for i in range(shortest, last):  # a recurrence must not see what stands behind a row's end
@@ -222,7 +227,8 @@ ROW_BY_ROW = PACKED + '''
         state.active = i < lengths
         logits = torch.where(state.active[:, None], step({tokens}[:, i : i + 1], state)[:, -1], logits)
     state.active = None
-'''
+"""
+)
 
 
 class Generate(Section):

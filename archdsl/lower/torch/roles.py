@@ -13,7 +13,7 @@ from enum import Enum, auto
 from archdsl.analyses.decode import ALL, Plan, has, is_time
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir.dims import Num
-from archdsl.ir.flat import FlatNode, FlatOp, FlatScan, Unrolled
+from archdsl.ir.flat import FlatNode, FlatOp, Unrolled
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -56,10 +56,10 @@ class Roles:
     """Inputs of which a node reads all places, and which nothing else keeps: they are appended to a cache there."""
     kept_values: dict[Value, int] = field(default_factory=dict)
     """Values of which all places are kept where they are made, because several nodes read them: the axis."""
-    full: dict[OpNode, tuple[int, ...]] = field(default_factory=dict)
-    """Inputs of which a node reads all places, kept elsewhere."""
     window: dict[OpNode, Num] = field(default_factory=dict)
     """Attention that sees the last places alone, and its masks: how many these are. No more of them are kept."""
+    readers: set[OpNode] = field(default_factory=set)
+    """Those that read all places of something."""
     latent: dict[OpNode, tuple[tuple[Value, ...], tuple[OpNode, ...]]] = field(default_factory=dict)
     """Attention that reads what its keys and values are linear maps of: that, and the nodes between."""
     carries: set[Node] = field(default_factory=set)
@@ -74,7 +74,7 @@ class Roles:
 
     def special(self) -> bool:
         """Whether a step through the block is another than `forward`."""
-        parts = (self.kept, self.kept_values, self.full, self.latent, self.carries, self.held)
+        parts = (self.readers, self.kept, self.kept_values, self.latent, self.carries, self.held)
         if any(parts) or any(r in (Role.TABLE, Role.PAIRS) for r in self.role.values()):
             return True
         return any(c.special() for n, c in self.callees.items() if self.role[n] is Role.STEP)
@@ -85,7 +85,6 @@ class Roles:
             tuple(self.role.values()),
             tuple(self.kept.values()),
             tuple(self.kept_values.values()),
-            tuple(self.full.values()),
             len(self.latent),
             len(self.window),
             len(self.carries),
@@ -132,6 +131,9 @@ class Assigner:
                     self.readers.setdefault(v, []).append((node, i))
         self.placed = self.of_places()
         self.latent_bases = {v for latent in plan.latents.values() for v in latent.base}
+        assert plan.root is not None
+        self.home = dict(self.homes(plan.root))
+        self.kept_at_maker = self.of_shared()
         self.windows = self.of_windows()
         self.skipped = {n for latent in plan.latents.values() for n in latent.chain}
 
@@ -164,7 +166,9 @@ class Assigner:
                     seen = flat.node.op.window(flat.node)
                     assert seen is not None
                     found[flat] = seen[1]
-                found[maker] = maker.node.op.window(maker.node)[1]  # type: ignore[index]
+                seen = maker.node.op.window(maker.node)
+                assert seen is not None
+                found[maker] = seen[1]
         return found
 
     def root(self) -> Roles:
@@ -185,7 +189,9 @@ class Assigner:
         for node in nodes_within(unrolled.block.graph):
             if found.role[node] is Role.PAIRS and any(f in self.windows for f in unrolled.nodes.get(node, ())):
                 assert isinstance(node, OpNode)
-                found.window[node] = node.op.window(node)[1]  # type: ignore[index]
+                seen = node.op.window(node)
+                assert seen is not None
+                found.window[node] = seen[1]
         self.note_held(unrolled, found)
         return found
 
@@ -204,19 +210,14 @@ class Assigner:
             bounds = node.op == "<=" and is_time(node.left, self.plan.time)  # what is too short now may yet grow
             return Role.FIRST if bounds or not self.speaks_of_time(node) else Role.NOTHING
         if isinstance(node, CallNode):
-            inside = set(found.callees[node].role.values()) - {Role.NOTHING}
-            inside.discard(Role.FIRST if found.callees[node].role and self.only_checks(found.callees[node]) else None)  # type: ignore[arg-type]
+            callee = found.callees[node]
+            inside = {r for n, r in callee.role.items() if not isinstance(n, CheckNode)} - {Role.NOTHING}
             return self.together(inside)
         if isinstance(node, LoopNode | CondNode):
             inside = {self.role(n, unrolled, found) for g in inner_graphs(node) for n in nodes_within(g)}
             return self.together(inside - {Role.NOTHING})
         roles = {self.flat_role(f) for f in unrolled.nodes.get(node, ())} - {Role.NOTHING}
         return self.together(roles)
-
-    @staticmethod
-    def only_checks(roles: Roles) -> bool:
-        """Whether all that is FIRST are conditions on sizes."""
-        return all(isinstance(n, CheckNode) for n, r in roles.role.items() if r is Role.FIRST)
 
     @staticmethod
     def together(roles: set[Role]) -> Role:
@@ -271,33 +272,56 @@ class Assigner:
             self.note_kept(node, flats, found)
         for flat in flats:
             for i, v in enumerate(flat.inputs):
-                if isinstance(v, Value) and v in self.placed and isinstance(flat, FlatScan):
-                    raise refuse("a scan reads a table of places")
                 if isinstance(v, Value):
                     self.check_rows(flat, i, v)
 
     def note_kept(self, node: OpNode, flats: Sequence[FlatNode], found: Roles) -> None:
-        plan, mine = self.plan, {v for n in nodes_within(found.block.graph) for v in node_outputs(n)}
-        here: list[int] = []
-        elsewhere: list[int] = []
-        for i, given in enumerate(node.inputs):
-            whole = [
-                f
-                for f in flats
-                if ALL in plan.needs.get((f, i), ())
-                and (v := f.inputs[i]) in plan.caches
-                and ALL not in plan.forms.get(v, ())  # type: ignore[arg-type]
-            ]
-            if not whole:
-                continue
-            alone = all(len(self.all_readers(f.inputs[i])) == 1 for f in whole)  # type: ignore[arg-type]
-            (here if alone and given in mine else elsewhere).append(i)
+        here: dict[int, None] = {}
+        for flat in flats:
+            for i, v in enumerate(flat.inputs):
+                if isinstance(v, Value) and ALL in self.plan.needs.get((flat, i), ()):
+                    found.readers.add(node)
+                    if self.kept_at_reader(v):
+                        here[i] = None
+            for value, v in zip(node.outputs, flat.outputs, strict=True):
+                if v in self.kept_at_maker:
+                    found.kept_values[value] = self.plan.caches[v].axis
         if here:
             found.kept[node] = tuple(here)
-            if all(f in self.windows for f in flats) and len(here) == len(node.op.keeps(node)):
-                found.window[node] = node.op.window(node)[1]  # type: ignore[index]
-        if elsewhere:
-            found.full[node] = tuple(elsewhere)
+            seen = node.op.window(node)
+            if seen is not None and all(f in self.windows for f in flats) and len(here) == len(node.op.keeps(node)):
+                found.window[node] = seen[1]
+
+    def kept_at_reader(self, value: Value) -> bool:
+        """Whether what reads all places of a value also appends its new ones."""
+        known = value in self.plan.caches and value not in self.latent_bases and value not in self.plan.step.inputs
+        return known and value not in self.kept_at_maker
+
+    def of_shared(self) -> set[Value]:
+        """What several read, or another block than that which makes it: it is appended to its cache there. Then nobody
+        can read its new places alone."""
+        found = set()
+        for value in self.plan.caches:
+            maker, readers = self.plan.makers.get(value), self.all_readers(value)
+            if value in self.latent_bases:
+                continue
+            home = self.home[maker] if maker is not None else None
+            apart = len(readers) > 1 or any(self.home[n] is not home for n, _ in readers)
+            if (apart or maker is None) and len(readers) != len(self.readers[value]):
+                raise refuse(f"`{value.name or 'a tensor'}` is read both at its new places and at all of them")
+            if apart and maker is not None:
+                if not isinstance(maker, FlatOp):
+                    raise refuse(f"`{value.name or 'a tensor'}`, which a scan makes, is read at all places by several")
+                found.add(value)
+        return found
+
+    def homes(self, unrolled: Unrolled) -> Iterator[tuple[FlatNode, Unrolled]]:
+        """Where each node stands."""
+        for flats in unrolled.nodes.values():
+            yield from ((f, unrolled) for f in flats)
+        for calls in unrolled.calls.values():
+            for call in calls:
+                yield from self.homes(call)
 
     def all_readers(self, value: Value) -> list[tuple[FlatNode, int]]:
         """Who reads all places of a value."""
@@ -310,10 +334,11 @@ class Assigner:
         axes = [a for a, d in enumerate(value.shape) if has(d, self.plan.time)]
         if value not in self.placed or len(axes) != 1:
             return
-        op = flat.node.op if isinstance(flat, FlatOp) else None
-        wanted = self.plan.needs.get((flat, i), ())
-        if op is None or not (op.elementwise or op.leading(flat.node, i) is not None) or ALL in wanted:
-            raise refuse(f"`{op.name if op else 'scan'}` reads a table of places in a way that has no step")
+        if not isinstance(flat, FlatOp):
+            raise refuse("a scan reads a table of places")
+        op, wanted = flat.node.op, self.plan.needs.get((flat, i), ())
+        if not (op.elementwise or op.leading(flat.node, i) is not None) or ALL in wanted:
+            raise refuse(f"`{op.name}` reads a table of places in a way that has no step")
 
     def between(self, flat: FlatNode, i: int, value: Value) -> int:
         """How many axes a reader has between that of batch and those of a table."""

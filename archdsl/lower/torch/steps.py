@@ -256,6 +256,10 @@ class StepWriter(BlockWriter):
             self._absorbed(node, graph)
             return
         super()._op(self._with_kept(node), graph)
+        for value in node.outputs:
+            if value in self.roles.kept_values:
+                name, known = self.locals.named(value), self.locals
+                known.line(f"{name} = {self.keeping([name], self.roles.kept_values[value], value.rank)}")
 
     def _with_kept(self, node: OpNode) -> OpNode:
         """The node with inputs of which all places are read: what is new of them is appended to what was kept."""
