@@ -17,7 +17,7 @@ DEFAULTS = {
     "errors": 20,
     "name": 200,
     "nesting": 100,
-    "models": 500,
+    "models": 200,
     "blocks": 60,
     "list": 20_000,
     "signature": 1_000,

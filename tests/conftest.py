@@ -1,6 +1,7 @@
 """Goldens: texts that are kept in the repository and must come out again, byte by byte."""
 
 import difflib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,14 @@ SHOWN = 60
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(UPDATE, action="store_true", help="write what comes out as the new goldens, instead of comparing")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Tiny tensors gain nothing from threads, and tests that run side by side lose by them."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture

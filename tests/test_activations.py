@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,14 +29,6 @@ from archdsl.lower.torch import Extras, emit
 from archdsl.ops import registry
 
 DTYPE_NAMES = ("float32", "bfloat16")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def typed(given: dict[str, torch.Tensor], dtype: str) -> dict[str, torch.Tensor]:

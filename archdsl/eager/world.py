@@ -197,7 +197,10 @@ torch = Names(
     full_like=like, cat=f.cat, stack=f.stack, where=f.where, outer=f.outer, einsum=f.einsum, bmm=f.matmul,
     searchsorted=f.searchsorted, bitwise_and=f.bitwise, bitwise_or=f.bitwise, gru=r.gru, lstm=r.lstm,
     rnn_tanh=r.rnn, rnn_relu=r.rnn,
-    compiler=Names(called="torch.compiler", is_compiling=lambda: False, is_exporting=lambda: False),
+    compiler=Names(
+        called="torch.compiler", is_compiling=lambda: False, is_dynamo_compiling=lambda: False,
+        is_exporting=lambda: False,
+    ),
     autocast=lambda *_, **__: nullcontext(), is_tensor=lambda x: isinstance(x, Tensor),
 )  # fmt: skip
 
@@ -230,11 +233,18 @@ checkpointing = Names(
 torch.is_grad_enabled = lambda: now().grad
 torch.is_autocast_enabled = lambda *_: False
 torch.SymInt = type("SymInt", (), {})
+torch.inference_mode = lambda mode=True: no_grad() if mode else nullcontext()
+# Attention in blocks is for CUDA alone: what it is made of is there to be imported.
+blocks_of_attention = Names(
+    called="torch.nn.attention.flex_attention", BlockMask=type("BlockMask", (), {}), create_block_mask=None,
+    create_mask=None, flex_attention=None,
+)  # fmt: skip
 
 _MODULES = {
     "torch": torch,
     "torch.nn": nn,
     "torch.nn.functional": functional,
+    "torch.nn.attention.flex_attention": blocks_of_attention,
     "torch.utils.checkpoint": checkpointing,
 }
 

@@ -519,6 +519,10 @@ class Primitive:
         they are."""
         return True
 
+    def result_type(self, options: Mapping[str, Any]) -> str:
+        """What PyTorch has the output as, where it is handed from block to block."""
+        return "Tensor"
+
     def torch(self, node: OpNode, e: TorchScope) -> Code | str | Sequence[Code | str]:
         """The PyTorch expression (or one for each output). A plain string is taken for one that needs no
         parentheses."""

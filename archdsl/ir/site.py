@@ -297,7 +297,7 @@ def _called(value: Value) -> str:
 
 def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Span, choices: Sequence[str] = ()) -> Any:
     """A static value as an option of a kind; raises E0203 if it is of another."""
-    if kind is None or (value is None and (default_none or kind in ("block", "position", "mask", "scheme"))):
+    if kind is None or (value is None and (default_none or kind in ("block", "position", "scheme"))):
         return value
     wanted = KINDS.get(kind)
     if wanted is None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import re
+from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from archdsl.ir.dims import Num, Shape, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.masks import KEY_RULES, Mask, breadth
+from archdsl.ir.masks import KEY_RULES, RULES, Mask, breadth
 from archdsl.ir.op import (
     BIT_AND,
     BIT_OR,
@@ -36,14 +38,69 @@ def random_keys(query: Tensor, key: Tensor, count: int, seed: int) -> Tensor:
     return torch.zeros_like(mixed, dtype=torch.bool).scatter(-1, best, True)
 '''
 
+MASK_OF = '''
+def mask_of(rule: Callable[..., Tensor], time: int, like: Tensor, *given: Any) -> Tensor | BlockMask:
+    """The pairs of a query and a key that a rule lets through: on CUDA blocks of them for FlexAttention (Dong et al.,
+    2024), elsewhere a bool tensor [query, key], or [batch, 1, query, key]. Those of lengths alone are made once."""
+    traced = torch.compiler.is_compiling() or type(like) is not Tensor
+    if traced or any(isinstance(x, Tensor) for x in given):
+        return new_mask(rule, time, like.device, *given)
+    return kept_mask(rule, time, like.device, *given)
+'''
+
+KEPT_MASK = '''
+@lru_cache(maxsize=16)
+def kept_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: int) -> Tensor | BlockMask:
+    """The mask of a rule, if it is one of the latest from before."""
+    with torch.inference_mode(False):  # what inference makes serves training, too
+        return new_mask(rule, time, device, *given)
+'''
+
+NEW_MASK = '''
+def new_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: Any) -> Tensor | BlockMask:
+    batch = max((x.size(0) for x in given if isinstance(x, Tensor) and x.dim() == 2), default=1)
+    if not in_blocks(device):
+        key = torch.arange(time, device=device)
+        return rule(torch.arange(batch, device=device)[:, None, None, None], key[:, None], key, *given)
+    # Of numbers as tensors the kernel need not be compiled anew for each.
+    given = tuple(x if isinstance(x, Tensor) else torch.tensor(x, device=device) for x in given)
+
+    def seen(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return rule(b, query, key, *given)
+
+    return fused(create_block_mask)(seen, batch, None, time, time, device)
+'''
+
+IN_BLOCKS = '''
+def in_blocks(device: torch.device) -> bool:
+    """Whether attention is computed block by block: CUDA has the kernels, and an exported graph is for all devices."""
+    exported = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+    return device.type == "cuda" and not exported
+'''
+
+FUSED = '''
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled, as FlexAttention needs it; in a model that is compiled as a whole it is so already."""
+    return function if torch.compiler.is_compiling() else compiled(function)
+'''
+
+COMPILED = '''
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)
+'''
+
 
 class MaskTensor(Primitive):
-    """A mask as a bool tensor [query, key], or with axes of batch (and heads) before them where it reads tensors."""
+    """A mask as a bool tensor [query, key], or with axes of batch (and heads) before them where it reads tensors.
+
+    With `blocks` all that read it take a mask in blocks as well.
+    """
 
     placed = True
     by_rows = True
     passes = 0
-    signature = "mask(mask: mask, heads: int = 1, plain: bool = false)(queries: [], keys: [], tensors: [...])"
+    signature = "mask(mask: mask, heads: int = 1, plain: bool = false, blocks: bool = none)(queries: [], keys: [], tensors: [...])"
     variadic = True
 
     def shapes(self, call: Application) -> Sequence[Shape]:
@@ -118,6 +175,8 @@ class MaskTensor(Primitive):
         assert isinstance(queries, Num)
         assert isinstance(keys, Num)
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
+        if node.options.get("blocks") and not e.in_steps:
+            return self.by_rule(node, e, tensors)
         same_axis = queries.value == keys.value
         writer = Writer(node, e, same_axis, tensors)
         pairs = e.pairs(queries, keys, int(node.options["heads"])) if e.in_steps else None
@@ -137,6 +196,20 @@ class MaskTensor(Primitive):
                 )
         return writer.write(mask)
 
+    def result_type(self, options: Mapping[str, Any]) -> str:
+        return "Tensor | BlockMask" if options.get("blocks") else "Tensor"
+
+    def by_rule(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> Code:
+        """A function of places above the classes, and the mask that is made of it."""
+        keys = node.inputs[1]
+        assert isinstance(keys, Num)
+        for helper in (COMPILED, FUSED, IN_BLOCKS, NEW_MASK, KEPT_MASK, MASK_OF):
+            e.helper(helper)
+        writer = RuleWriter(node, e, tensors)
+        rule = e.helper(writer.function(node.options["mask"]))
+        like = e.device().removesuffix(".device")
+        return Code(f"mask_of({', '.join([rule, e.number(keys), like, *writer.given.values()])})")
+
 
 def random_keys(g: OnnxScope, query: Any, key: Any, count: int, seed: int) -> Any:
     """For each query the `count` keys whose hash with it is largest: what RANDOM_KEYS computes."""
@@ -154,6 +227,31 @@ def random_keys(g: OnnxScope, query: Any, key: Any, count: int, seed: int) -> An
 def tensor_leaves(mask: Mask) -> list[Mask]:
     """Leaves that read a tensor, once for each tensor they read: `same` across two axes reads two."""
     return [leaf for leaf in mask.leaves() if leaf.rule in ("keys", "queries", "same", "padding", "documents")]
+
+
+NUMBER_NAMES = {"window": "window", "chunked": "chunk", "prefix": "prefix", "global": "globals"}
+"""What the number of a rule is called where that of another may stand beside it."""
+TENSOR_NAMES = {"keys": "keys", "queries": "queries", "same": "group", "padding": "padding", "documents": "documents"}
+
+
+def rule_name(mask: Mask) -> str:
+    """What the function of a mask is called: `causal_and_window_mask`."""
+
+    def inner(mask: Mask, within: bool) -> str:
+        if mask.rule == "~":
+            return f"not_{inner(mask.parts[0], True)}"
+        if not mask.parts:
+            return mask.rule
+        every = mask.rule == "&"
+        first = ("both_" if every else "either_") if within else ""
+        return first + ("_and_" if every else "_or_").join(inner(p, True) for p in mask.parts)
+
+    return f"{inner(mask, False)}_mask"
+
+
+def depth(mask: Mask) -> int:
+    """How many operators stand within each other."""
+    return 1 + max(map(depth, mask.parts)) if mask.parts else 0
 
 
 class OnnxWriter:
@@ -248,7 +346,7 @@ class Writer:
         query, key = self.query, self.key
 
         def n(i: int = 0, strength: int = COMPARE + 1) -> str:
-            return self.e.number(mask.numbers[i], strength)
+            return self.number(mask, i, strength)
 
         match mask.rule:
             case "full":
@@ -273,6 +371,9 @@ class Writer:
                 return Code(f"{self.e.helper(RANDOM_KEYS)}({query}, {key}, {n(0, 0)}, {n(1, 0)})")
         return self.tensor(mask)
 
+    def number(self, mask: Mask, i: int, strength: int) -> str:
+        return self.e.number(mask.numbers[i], strength)
+
     def tensor(self, mask: Mask) -> Code:
         i = self.tensors[id(mask)]
         value, text = self.node.inputs[i], self.e.at(i)
@@ -282,6 +383,54 @@ class Writer:
         by_key, by_query = f"{text}[{batch}{middle}None, :]", f"{text}[{batch}{middle}:, None]"
         if self.e.in_steps:
             by_query = f"{self.e.newest(i)}[:, {self.middle}:, None]"
+        if mask.rule in ("keys", "padding"):
+            return Code(by_key)
+        if mask.rule == "queries":
+            return Code(by_query)
+        return Code(f"{by_query} == {by_key}", COMPARE)
+
+
+class RuleWriter(Writer):
+    """A mask as a function of the places of a query and a key, and of what it is `given`: numbers and tensors."""
+
+    def __init__(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> None:
+        super().__init__(node, e, True, tensors)
+        self.query, self.key = "query", "key"
+        self.given: dict[str, str] = {}
+        """Its further parameters, and what is handed to them."""
+        self.types: list[str] = []
+        self.names: dict[Hashable, str] = {}
+        """The parameter of each number and tensor."""
+
+    def function(self, mask: Mask) -> str:
+        """The source. It tells of the mask's structure alone, and so does its name."""
+        text = self.write(mask).text
+        parameters = [f"{name}: {kind}" for name, kind in zip(self.given, self.types, strict=True)]
+        head = ", ".join(["b: Tensor", "query: Tensor", "key: Tensor", *parameters])
+        name = rule_name(mask)
+        if depth(mask) > 2:  # names of masks within masks within masks may be the same
+            name += f"_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+        return f"\ndef {name}({head}) -> Tensor:\n    return {text}\n"
+
+    def parameter(self, name: str, kind: str, of: Hashable, text: str) -> str:
+        if of not in self.names:
+            taken = sum(re.fullmatch(rf"{name}(_\d+)?", other) is not None for other in self.given)
+            self.names[of] = found = f"{name}_{taken + 1}" if taken else name
+            self.given[found] = text
+            self.types.append(kind)
+        return self.names[of]
+
+    def number(self, mask: Mask, i: int, strength: int) -> str:
+        name = NUMBER_NAMES.get(mask.rule, RULES[mask.rule][i])
+        return self.parameter(name, "int", (id(mask), i), self.e.number(mask.numbers[i]))
+
+    def tensor(self, mask: Mask) -> Code:
+        i = self.tensors[id(mask)]
+        value = self.node.inputs[i]
+        assert isinstance(value, Value)
+        text = self.parameter(TENSOR_NAMES[mask.rule], "Tensor", id(mask), self.e.arg(i))
+        batch = "b, " if value.rank == 2 else ""
+        by_key, by_query = f"{text}[{batch}key]", f"{text}[{batch}query]"
         if mask.rule in ("keys", "padding"):
             return Code(by_key)
         if mask.rule == "queries":

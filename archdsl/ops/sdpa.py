@@ -29,7 +29,7 @@ from archdsl.ir.static import Instance
 from archdsl.ir.wording import plain
 from archdsl.ops._common import equals
 from archdsl.ops._position import Position, attention_scale
-from archdsl.ops.mask import tensor_leaves
+from archdsl.ops.mask import COMPILED, FUSED, tensor_leaves
 
 ATTENTION = '''
 def attention(
@@ -86,15 +86,29 @@ def attend_latent(
 '''
 
 
+MASKED_ATTENTION = '''
+def masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any
+) -> Tensor:
+    """Attention to the keys that a mask lets see; without one, to those before each query and its own."""
+    if isinstance(mask, BlockMask):
+        if q.size(-1) >= 16 <= v.size(-1) and q.dtype != torch.float64:
+            return fused(flex_attention)(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
+        mask = create_mask(mask.mask_mod, *mask.shape, device=q.device)  # for heads like these there is no kernel
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
+'''
+
 WINDOW_ATTENTION = '''
-def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
+def window_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask, window: int, **options: Any
+) -> Tensor:
     """Attention of each place to the last `window` places, itself included. A long sequence is cut into blocks of so
     many places: a block sees itself and the one before it, and nothing else is computed."""
     batch, time = q.size(0), q.size(2)
-    if isinstance(time, torch.SymInt) or window < time < 3 * window:  # an exported graph is for all lengths
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
-    if time <= window:
+    if not isinstance(time, torch.SymInt) and time <= window:  # an exported graph is for all lengths
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+    if isinstance(time, torch.SymInt) or isinstance(mask, BlockMask) or time < 3 * window:
+        return masked_attention(q, k, v, mask, **options)
     blocks = -(-time // window)
     rest = blocks * window - time
     q, k, v = (F.pad(x, (0, 0, 0, rest)).unflatten(2, (blocks, window)).transpose(1, 2) for x in (q, k, v))
@@ -106,6 +120,14 @@ def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int,
     y = F.scaled_dot_product_attention(q.flatten(0, 1), k, v, attn_mask=seen, **options)
     return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
 '''
+
+
+def in_blocks(mask: Mask, q: Value, k: Value, dropout: Num) -> bool:
+    """Whether a mask may come in the blocks of FlexAttention. It drops no weights. A mask of keys alone is small as it
+    is; one with random keys compares all of them."""
+    square = q.rank == k.rank == 4 and q.shape[-2].value == k.shape[-2].value
+    drawn = any(leaf.rule == "random" for leaf in mask.leaves())
+    return square and mask.reads_queries and not drawn and equals(dropout, 0)
 
 
 def scores_pairs(target: Any) -> bool:
@@ -200,16 +222,18 @@ class SDPA(Primitive):
         if bias is not None or sink is not None or options["softcap"] is not None or len(q.shape) < 3:
             tensor = self._mask(call, mask, q, k, plain=True)
         else:
-            tensor = self._mask(call, mask, q, k, plain=False)
+            tensor = self._mask(call, mask, q, k, plain=False, blocks=in_blocks(mask, q, k, options["dropout"]))
         if bias is not None and tensor is not None:
             assert isinstance(bias, Value)
             bias, tensor = call.once("masked_bias", "bias", [bias, tensor]), None
         call.options.update(mask=mask, position=None, factor=attention_scale(position))  # type: ignore[attr-defined]
         return call.node(inputs=(q, k, v, tensor, bias, sink))
 
-    def _mask(self, call: Application, mask: Mask, q: Value, k: Value, plain: bool) -> Value | None:
+    def _mask(
+        self, call: Application, mask: Mask, q: Value, k: Value, plain: bool, blocks: bool = False
+    ) -> Value | None:
         """The mask as a tensor; None if every query sees every key. `plain` asks for a tensor even where a kernel
-        needs none."""
+        needs none; a mask in `blocks` will do as well."""
         if mask.rule == "full":
             return None
         queries, keys = q.shape[-2], k.shape[-2]
@@ -235,9 +259,8 @@ class SDPA(Primitive):
         heads = num(max(q.rank - 3, 0))
         if not mask.reads_queries:
             queries = num(1)  # one mask of keys serves every query, whichever axis they stand on
-        return call.once(
-            "mask", "mask", [queries, keys, *tensors], mask=mask, heads=heads, **({"plain": True} if plain else {})
-        )
+        how = {name: True for name, asked in (("plain", plain), ("blocks", blocks)) if asked}
+        return call.once("mask", "mask", [queries, keys, *tensors], mask=mask, heads=heads, **how)
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return ((*call.shape(0)[:-1], call.shape(2)[-1]),)
@@ -295,8 +318,12 @@ class SDPA(Primitive):
             return Code(f"{e.helper(ATTENTION)}({', '.join(args)})")
         args = [e.arg(0), e.arg(1), e.arg(2)]
         window = self.causal_window(node) if not e.has(4) and not e.in_steps else None
+        bare = not (e.has(4) or e.has(5) or e.in_steps)  # only a mask, of which there may be blocks
+        blocks = bare and kind in ("tensor", "either") and in_blocks(node.options["mask"], q, k, dropout)
         if window is not None:
             args += [mask, e.number(window)]
+        elif blocks:
+            args.append(mask)
         elif kind == "causal":
             args.append("is_causal=True")
         elif kind == "either":
@@ -309,8 +336,11 @@ class SDPA(Primitive):
             args.append(f"scale={scale}")
         if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value:
             args.append("enable_gqa=True")
-        if window is not None:
-            return Code(f"{e.helper(WINDOW_ATTENTION)}({', '.join(args)})")
+        if window is not None or blocks:
+            e.helper(COMPILED)
+            e.helper(FUSED)
+            name = e.helper(MASKED_ATTENTION)
+            return Code(f"{name if window is None else e.helper(WINDOW_ATTENTION)}({', '.join(args)})")
         return Code(f"F.scaled_dot_product_attention({', '.join(args)})")
 
     def causal_window(self, node: OpNode) -> Num | None:

@@ -213,6 +213,7 @@ class Layout:
             case ast.Pipeline(head_expr, stages):
                 return self._pipeline(head_expr, stages, column, tail)
             case ast.IfElse(condition, then, otherwise):
+                column = self._margin(column)
                 text = f"if {self.lay(condition, OR, column + 3, 0)}"
                 if end_column(column, text) + len(f" then {flat(then, OR)}") <= WIDTH:
                     text += f" then {flat(then, OR)}"
@@ -221,15 +222,20 @@ class Layout:
                 return text + f"\n{' ' * column}else {self.lay(otherwise, branch(otherwise), column + 5, tail)}"
         return line
 
+    def _margin(self, column: int) -> int:
+        """Where lines below begin that go on with what begins in that column: beyond the width nothing is aligned."""
+        return column if column < WIDTH else self.indent + 4
+
     def items(self, items: Sequence[ast.Expr | ast.Arg], column: int, tail: int) -> str:
         """A list of entries: as many on a line as fit, the others below the first."""
         text = ""
+        margin = self._margin(column)
         for i, item in enumerate(items):
             after = tail if i == len(items) - 1 else 1
             place = end_column(column, text) + (2 if i else 0)
             if i and place + len(flat(item)) + after > WIDTH:
-                text += f",\n{' ' * column}"
-                place = column
+                text += f",\n{' ' * margin}"
+                place = margin
             elif i:
                 text += ", "
             text += self.lay(item, LOOSE, place, after)
@@ -253,7 +259,7 @@ class Layout:
             parts.append((rest.op, rest.right, right))
             rest = rest.left
         longest = max(len(op) for op, _, _ in parts)
-        margin = column - longest - 1 if column - longest - 1 > self.indent else column
+        margin = self._margin(column - longest - 1 if column - longest - 1 > self.indent else column)
         text = self.lay(rest, left, column, 0)
         for i, (op, operand, tight) in enumerate(reversed(parts)):
             after = tail if i == len(parts) - 1 else 0
@@ -263,7 +269,7 @@ class Layout:
     def _pipeline(self, head: ast.Expr, stages: Sequence[ast.Expr], column: int, tail: int) -> str:
         """As many stages on a line as fit; a stage that fits on no line is broken where it stands."""
         text = self.lay(head, ATOM, column, 0)
-        below = column + 2
+        below = self._margin(column) + 2
         for i, expr in enumerate(stages):
             after = tail if i == len(stages) - 1 else 0
             place, needed = end_column(column, text), len(f" -> {stage(expr)}") + after

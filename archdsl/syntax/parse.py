@@ -64,10 +64,16 @@ def demand_limits() -> None:
 
 
 def given_text(name: str, text: str) -> Source:
-    """A text that is no file as a source. Raises ArchError where it is larger than a file may be."""
+    """A text that is no file as a source. Raises ArchError where it is larger than a file may be, or no Unicode."""
     demand_limits()
     if len(text) > MAX_FILE_BYTES:
         raise _too_large(name)
+    try:
+        text.encode()
+    except UnicodeEncodeError as problem:
+        line = text.count("\n", 0, problem.start) + 1
+        half = f"half a character, U+{ord(text[problem.start]):04X}"
+        raise error("E0108", f"`{name}` is no Unicode text: line {line} holds {half}") from None
     return Source(name, text)
 
 

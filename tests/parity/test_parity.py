@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
 from typing import Any
@@ -27,15 +26,6 @@ SILENT = (r"key\.bias$", r"k_proj\.bias$", r"linear_k\.bias$", r"expert_\d+\.")
 """What may have no gradient: a softmax is blind to biases of keys, and an expert may not be chosen."""
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Tiny tensors gain nothing from threads, and tests that run side by side lose by them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -47,14 +46,6 @@ MODELS = [
     "pixel_rnn:pixel_rnn_cifar",
 ]
 KINDS: list[Checkpoint] = ["full", "selective"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def step(made: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -46,14 +46,6 @@ model small(layers = 2) {
 """
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def compiled(model: Model, seed: int = 0) -> nn.Module:
     """The emitted module, with weights wide enough that every one of them is seen."""
     module: nn.Module = load_source(emit(model, GENERATE))().eval()
@@ -146,9 +138,7 @@ def test_rows_of_different_lengths(name: str) -> None:
     tokens = inputs.pop(name_of_tokens)
     others = {n: x for n, x in inputs.items() if _taken(module, n)}
     long, short = tokens[:1], tokens[1:, :5]
-    alone = [
-        module.generate(t, 4, **{n: x[i : i + 1] for n, x in others.items()}) for i, t in enumerate((long, short))
-    ]
+    alone = [module.generate(t, 4, **{n: x[i : i + 1] for n, x in others.items()}) for i, t in enumerate((long, short))]
     padding = torch.zeros(1, 3, dtype=torch.long)
     for row in (torch.cat((padding, short), 1), torch.cat((short, padding), 1)):
         real = torch.ones(2, 8, dtype=torch.bool)
@@ -234,6 +224,24 @@ def test_a_compiled_step_is_compiled_once() -> None:
             logits = step(found[-1][:, None], state)[:, -1]
     assert counter.frame_count == 1
     assert torch.equal(torch.stack(found, 1), module.generate(tokens, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", ["gpt2", "mixtral_8x7b", "deepseek_v2_lite", "albert_like"])
+def test_prepacked_weights_give_the_same(name: str, rows: int, dtype: torch.dtype) -> None:
+    shared = SMALL.replace("layers * layer()", "layers * shared layer()").replace("model small", "model albert_like")
+    module = compiled(archdsl.load(text=shared) if name == "albert_like" else graph(name)).to(dtype)
+    packed = type(module).step.__globals__["prepacked"](module, rows)
+    tokens = prompts(rows, 5) % module.config.vocab
+    for size in (5, 1):
+        with torch.no_grad():
+            expected, found = (m.step(tokens[:, :size], state_of(module, 8)).float() for m in (module, packed))
+        assert float((found - expected).abs().max() / expected.abs().max()) < (1e-5 if dtype == torch.float32 else 2e-2)
+    assert not any(type(m) is nn.Linear for m in packed.modules())
+    assert any(type(m) is nn.Linear for m in module.modules())
+    assert {p.data_ptr() for p in packed.parameters()} == {p.data_ptr() for p in module.parameters()}
+    assert packed.state_dict().keys() == module.state_dict().keys()
 
 
 WINDOW = SMALL.replace("causal", "causal & window(4)").replace("model small", "model windowed")

@@ -3,8 +3,6 @@ the logits are never there as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -59,14 +57,6 @@ MODELS = [
     "bytenet:bytenet",
     "tagger:bilstm_tagger",
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def targets_for(logits: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ emitted one: `transformers` where it has the architecture, else the paper's equa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -33,25 +33,11 @@ from torch import Tensor, nn
 
 import archdsl
 from zoo import tiny as zoo
+from zoo.tiny import close
 from zoo.tiny_decoders import TINY
 
 pytestmark = pytest.mark.slow
 
-TOLERANCE = 1e-5
-"""Of results, relative to their largest."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def close(found: Tensor, wanted: Tensor) -> None:
-    assert found.shape == wanted.shape
-    assert float((found - wanted).detach().abs().max() / wanted.detach().abs().max()) < TOLERANCE
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Transformer, for all others the paper's equations written here."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,22 +17,13 @@ from torch import Tensor, nn
 import archdsl
 from archdsl.analyses.causality import prove
 from zoo import tiny
+from zoo.tiny import close
 from zoo.tiny_others import TINY
 
 pytestmark = pytest.mark.slow
 
-TOLERANCE = 1e-5
-"""Of results, relative to their largest."""
 GRADIENT_TOLERANCE = 1e-3
 """Of gradients, relative to the largest of their weight."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
@@ -245,11 +236,6 @@ VIT = Case(
     pixels(24),
     free=1,
 )
-
-
-def close(found: Tensor, wanted: Tensor) -> None:
-    assert found.shape == wanted.shape
-    assert float((found - wanted).detach().abs().max() / wanted.detach().abs().max()) < TOLERANCE
 
 
 def test_the_vision_transformer_is_that_of_transformers() -> None:

@@ -21,6 +21,14 @@ from archdsl.ir.graph import Model, Value
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 BATCH, TIME, OTHER = 2, 16, 12
 """Rows, places of the sequence, and places of any other sequence."""
+TOLERANCE = 1e-5
+"""Of what two implementations give, relative to the largest number."""
+
+
+def close(found: Tensor, wanted: Tensor) -> None:
+    """Equal but for rounding."""
+    assert found.shape == wanted.shape
+    assert float((found - wanted).detach().abs().max() / wanted.detach().abs().max()) < TOLERANCE
 
 
 @cache

@@ -39,7 +39,7 @@ from archdsl.lower.torch.scan import write_scan
 from archdsl.lower.torch.scope import NodeScope
 from archdsl.lower.torch.shards import SCORES, SHARDS, SUM_GRADIENTS
 from archdsl.lower.torch.text import quoted
-from archdsl.lower.torch.written import Group, Kind, Parameter, Resolver, Written, context_kind, is_mask
+from archdsl.lower.torch.written import Group, Kind, Parameter, Resolver, Written, context_kind, context_type, is_mask
 
 if TYPE_CHECKING:
     from archdsl.lower.torch.classes import Classes
@@ -139,11 +139,12 @@ class BlockWriter:
             else:
                 text = self.locals.reserve(local_name(context.name))
                 self.locals.hold(context.value, text)
+                kind_of_value = context_type(context)
                 if kind == "either":
                     self.written.optional[i] = text
-                    optional.append(Parameter(text, "Tensor | None", "None"))
+                    optional.append(Parameter(text, f"{kind_of_value} | None", "None"))
                 else:
-                    parameters.append(Parameter(text, "Tensor"))
+                    parameters.append(Parameter(text, kind_of_value))
         if self.grouped:
             parameters.append(Parameter(self.locals.reserve("groups"), "Groups"))
         parameters += optional

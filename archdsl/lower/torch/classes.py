@@ -197,6 +197,8 @@ class Classes:
         for group in self.groups:
             by_name.setdefault(class_name(group.block.name), []).append(group)
         used = {"Config", *self.taken, *(name for w in self.written() for name in w.helpers)}
+        for block in (self.model.block, *(group.block for group in self.groups)):
+            used |= {argument(name) for name in (*block.hypers, *block.local)}  # `__init__` has them as its own
         self.root_class = class_name(self.model.name)
         while self.root_class in used:
             self.root_class += "Model"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -154,6 +155,27 @@ def sample(
     return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
 '''
 
+PREPACKED = '''
+class PackedLinear(nn.Module):
+    """A linear map for few rows on a CPU: beside its weight, a copy in the order in which oneDNN reads it fastest."""
+
+    def __init__(self, linear: nn.Linear, rows: int) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+
+
+def prepacked(model: nn.Module, rows: int = 1) -> Any:
+    """The model for decoding `rows` sequences at a time on a CPU, without gradients: it shares all weights with this
+    one, and holds packed copies of those of linear maps, which later changes of the weights do not reach."""
+    memo: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    memo |= {id(m): PackedLinear(m, rows) for m in model.modules() if type(m) is nn.Linear}
+    return copy.deepcopy(model, memo)
+'''
+
 STREAM = '''
 @torch.no_grad()
 def stream(
@@ -231,6 +253,22 @@ ROW_BY_ROW = (
 )
 
 
+def state_class(used: set[str]) -> str:
+    """The class, with those of its methods that are used."""
+    wanted = used | {"__init__", "begin"}
+    if "keep_last" in wanted:
+        wanted.add("keep")
+    head, *methods = re.split(r"\n(?=    @property\n|    def )", (STATE + WINDOWS).strip("\n"))
+    joined: list[str] = []
+    for text in methods:  # a decorator stands with what follows it
+        if joined and joined[-1].strip() == "@property":
+            joined[-1] += f"\n{text}"
+        else:
+            joined.append(text)
+    names = {text: found[1] for text in joined if (found := re.search(r"def (\w+)", text))}
+    return "\n".join([head, *(text.rstrip() + "\n" for text in joined if names[text] in wanted)]).rstrip()
+
+
 class Generate(Section):
     """Steps for every class that keeps something, and the model's `generate`.
 
@@ -271,13 +309,14 @@ class Generate(Section):
         return self.written.get(group, {}).values()
 
     def helpers(self) -> Mapping[str, str]:
-        windows = any(roles.window for known in self.written.values() for _, w in known.values() for roles in [w.roles])
-        found = {"State": STATE.strip() + "\n" + (WINDOWS.rstrip() if windows else "")}
+        writers = [w for known in self.written.values() for _, w in known.values()]
+        text = "\n".join(line for w in writers for _, line in w.written.forward)
+        found = {"State": state_class(set(re.findall(r"\bstate\.(\w+)", text)))}
         if self.tokens is not None:
-            found["sample"] = SAMPLE.strip()
-        for known in self.written.values():
-            for _, writer in known.values():
-                found |= {name: source.strip() for name, source in writer.written.helpers.items()}
+            found |= {"sample": SAMPLE.strip(), "prepacked": PREPACKED.strip()}
+            self.classes.taken.add("PackedLinear")
+        for writer in writers:
+            found |= {name: source.strip() for name, source in writer.written.helpers.items()}
         return found
 
     @property

@@ -8,7 +8,7 @@ STANDARD = {
     "collections.abc": ("Callable", "Iterable", "Iterator", "Sequence"),
     "contextlib": ("contextmanager", "nullcontext"),
     "dataclasses": ("dataclass", "replace"),
-    "functools": ("partial",),
+    "functools": ("cache", "lru_cache", "partial"),
     "typing": ("Any", "NamedTuple"),
 }
 TORCH = {
@@ -18,14 +18,15 @@ TORCH = {
     "torch.distributed.pipelining": ("PipelineStage", "Schedule1F1B"),
     "torch.distributed.tensor": ("DTensor", "Replicate", "Shard", "distribute_tensor"),
     "torch.distributed.tensor.parallel": ("ColwiseParallel", "RowwiseParallel", "parallelize_module"),
+    "torch.nn.attention.flex_attention": ("BlockMask", "create_block_mask", "create_mask", "flex_attention"),
     "torch.utils.checkpoint": ("checkpoint", "create_selective_checkpoint_contexts"),
 }
-MODULES = ("math", "re")
+MODULES = ("copy", "math", "re")
 
 
 def imports(body: str) -> list[str]:
     """Lines of imports for all that a text mentions: the standard library, an empty line, torch."""
-    standard = [f"import {m}" for m in MODULES if re.search(rf"(?<![\w.]){m}\.", body)]
+    standard = [f"import {m}" for m in MODULES if re.search(rf"(?<![\w.]){m}\.\w", body)]
     torch = ["import torch"] if re.search(r"(?<![\w.])torch\.", body) else []
     if re.search(r"(?<![\w.])dist\.", body):
         torch.append("import torch.distributed as dist")

@@ -112,7 +112,7 @@ class StepWriter(BlockWriter):
                 assert isinstance(context.value, Value)
                 self.elided.discard(context.value)
                 known.bound[context.value] = "state.mask"
-        parameters = [Parameter(p.name, p.type) for p in self.written.parameters]
+        parameters = [Parameter(p.name, p.type.split(" | ")[0]) for p in self.written.parameters]  # no mask in blocks
         later = []
         if self.root:
             by_name = dict(zip(map(local_name, self.block.tensor_names), self.block.graph.inputs, strict=True))

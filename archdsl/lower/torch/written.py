@@ -139,3 +139,9 @@ def context_kind(context: Context) -> Kind:
 def is_mask(context: Context) -> bool:
     """Whether a context is a mask that may come without a tensor."""
     return isinstance(context.recipe, Once) and registry.get(context.recipe.op).is_mask(context.recipe.options)
+
+
+def context_type(context: Context) -> str:
+    """What a context is annotated with."""
+    once = context.recipe
+    return registry.get(once.op).result_type(once.options) if isinstance(once, Once) else "Tensor"

@@ -1,0 +1,542 @@
+"""DeepSeek-V2 (DeepSeek-AI, 2024): latent attention, and experts of which a token may reach three groups in eight.
+
+15,706,484,224 parameters. Made by archdsl 0.1.0 from deepseek_v2.arch (51f257cf0624):
+    archdsl compile deepseek_v2.arch:deepseek_v2_lite --to torch --with generate
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 27
+    width: int = 2048
+    heads: int = 16
+    q_rank: int = 0
+    kv_rank: int = 512
+    nope_dim: int = 128
+    rope_dim: int = 64
+    v_dim: int = 128
+    hidden: int = 10_944
+    experts: int = 64
+    top_k: int = 6
+    expert_hidden: int = 1408
+    groups: int = 1
+    top_groups: int = 1
+    scale: int = 1
+    vocab: int = 102_400
+    context: int = 163_840
+
+
+class Groups(NamedTuple):
+    """Rows sorted by expert: where each expert's rows end, and the expert of each row."""
+
+    ends: Tensor
+    expert: Tensor
+
+
+def blockwise_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """The same product where sizes may not depend on the rows that each expert gets: they are moved apart into blocks
+    of one expert each, three blocks for every expert at most."""
+    rows, count = torch.arange(x.size(0), device=x.device), weight.size(0)
+    size = -(-x.size(0) // (2 * count))
+    starts = F.pad(ends[:-1], (1, 0))
+    blocks = (ends - starts + size - 1) // size  # that an expert needs
+    last = blocks.cumsum(0)
+    expert = torch.searchsorted(ends, rows, right=True)
+    place = rows - starts[expert] + (last - blocks)[expert] * size
+    apart = x.new_zeros(3 * count * size, x.size(1)).index_copy(0, place, x).unflatten(0, (3 * count, size))
+    expert = torch.searchsorted(last, torch.arange(3 * count, device=x.device), right=True).clamp(max=count - 1)
+    return (apart @ weight[expert]).flatten(0, 1)[place]
+
+
+def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Each expert's rows of x times its own matrix."""
+    if torch.is_autocast_enabled(x.device.type):
+        x, weight = (t.to(torch.get_autocast_dtype(x.device.type)) for t in (x, weight))
+    compiling = torch.compiler.is_compiling()
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
+    if hasattr(F, "grouped_mm") and aligned and (x.dtype == torch.bfloat16 or not compiling):
+        return F.grouped_mm(x, weight, offs=ends)
+    if compiling:  # the grouped kernel is traced in bfloat16 only
+        return blockwise_matmul(x, weight, ends)
+    parts = x.tensor_split(ends[:-1].long().cpu())
+    return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])
+
+
+def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
+    """Radians a place, for each pair of channels."""
+    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+
+
+def yarn_scaling(
+    frequencies: Tensor,
+    theta: float,
+    factor: float,
+    original: int,
+    beta_fast: float,
+    beta_slow: float,
+    truncate: bool = True,
+) -> Tensor:
+    """YaRN: interpolate the slow waves, keep the fast ones, ramp between them (Peng et al., 2023, section 3.2)."""
+    dims = 2 * frequencies.numel()
+
+    def pair(turns: float) -> float:
+        """The pair of channels that turns so often within the original context."""
+        return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair(beta_fast), pair(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    ramp = ((torch.arange(dims // 2, device=frequencies.device) - low) / max(high - low, 1e-3)).clamp(0, 1)
+    return frequencies * (1 - ramp + ramp / factor)
+
+
+def rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Cosines and sines of every place and pair of channels."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the channel pairs (2i, 2i + 1) by an angle that grows with the position."""
+    cos, sin = rope
+    a, b = x[..., 0::2].float(), x[..., 1::2].float()
+    return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).type_as(x)
+
+
+class GroupedLinear(nn.Module):
+    """One weight matrix an expert. The rows of x are sorted by expert."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(experts, outputs)) if bias else None
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(inputs**-0.5), inputs**-0.5)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        y = grouped_matmul(x, self.weight.transpose(1, 2), groups.ends)
+        return y if self.bias is None else y + self.bias[groups.expert]
+
+
+def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Send each token to its chosen experts and add their answers, weighted."""
+    tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
+    expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
+    ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
+    token = order // chosen.size(-1)
+    y = experts(tokens[token], Groups(ends, expert)) * weights[order, None].to(x.dtype)
+    return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
+
+
+class State:
+    """What a step of decoding needs of the places before it: keys and values, what recurrences hand on, and what is
+    computed once. Every step comes to it in the same order."""
+
+    def __init__(self, length: int, static: bool = False) -> None:
+        self.length = length  # places that there is room for
+        self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
+        self.kept: list[tuple[Tensor, ...]] = []
+        self.fresh = True
+        self.lengths: Tensor | None = None  # of the rows in the first step, if they differ
+        self.end = 0  # places so far
+        self.start: Tensor | None = None  # the next place of each row, if they differ
+        self.active: Tensor | None = None  # rows that go on; the others stay as they are
+
+    def begin(self, x: Tensor) -> None:
+        """A step for x [batch, new, …]."""
+        self.first, self.fresh, self.cursor, self.batch = self.fresh, False, 0, x.size(0)
+        new = x.size(1)
+        place = torch.arange(new, device=x.device)
+        if self.first or self.start is None:
+            self.begun, self.end = self.end, self.end + new
+            self.positions = self.begun + place[None]
+            if self.static:
+                self.start = torch.full((1,), new, device=x.device)
+        else:
+            self.end = self.length if self.static else self.end + new
+            self.positions = self.start[:, None] + place
+            self.start = self.start + (new if self.active is None else new * self.active)
+        self.keys = torch.arange(self.end, device=x.device)
+        # The mask of the keys up to each new place: none where all are seen, or where the kernel knows it.
+        self.mask = None
+        if not self.first and (self.start is not None or new > 1):
+            self.mask = self.keys <= self.positions[:, None, :, None]
+
+    @property
+    def real(self) -> Tensor:
+        """Which places are tokens [batch, all]: as far as any place looks, all of them."""
+        return torch.ones(self.batch, self.end, dtype=torch.bool, device=self.keys.device)
+
+    def newest(self, x: Tensor) -> Tensor:
+        """Of x [batch, all] the new places."""
+        return x.gather(1, self.positions.expand(x.size(0), -1))
+
+    def hold(self, *tensors: Tensor) -> None:
+        """Keep what the first step has computed."""
+        self.kept.append(tensors)
+
+    def held(self) -> Any:
+        """What the first step has computed."""
+        tensors = self.kept[self.cursor]
+        self.cursor += 1
+        return tensors if len(tensors) > 1 else tensors[0]
+
+    def keep(self, *tensors: Tensor, axis: int = -2) -> Any:
+        """Put the new places behind those before them; all of them so far."""
+        if self.first:
+            axes = [axis % t.dim() for t in tensors]
+            shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
+            self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
+        buffers = self.kept[self.cursor]
+        self.cursor += 1
+        for buffer, new in zip(buffers, tensors):
+            if self.first or self.start is None:
+                buffer.narrow(axis, self.begun, new.size(axis)).copy_(new)
+            else:
+                rows = torch.arange(new.size(0), device=new.device)[:, None]
+                buffer.movedim(axis, 1)[rows, self.positions] = new.movedim(axis, 1)
+        found = tuple(buffer.narrow(axis, 0, self.end) for buffer in buffers)
+        return found if len(found) > 1 else found[0]
+
+    def recall(self, *starts: Callable[[], Tensor]) -> Any:
+        """What a recurrence handed on; before the first place, what it starts from."""
+        if self.first:
+            self.kept.append(tuple(make() for make in starts))
+        found = self.kept[self.cursor]
+        return found if len(found) > 1 else found[0]
+
+    def hand_on(self, *tensors: Tensor) -> None:
+        """What the recurrence is to find in the next step."""
+        if self.active is not None:
+            shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
+            before = self.kept[self.cursor]
+            tensors = tuple(torch.where(self.active.view(s), t, b) for s, t, b in zip(shapes, tensors, before))
+        self.kept[self.cursor] = tensors
+        self.cursor += 1
+
+
+def sample(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
+) -> Tensor:
+    """A token for each row of logits [batch, vocab]: the likeliest at temperature 0, else drawn, from the `top_k`
+    likeliest and from those that make up `top_p` of the probability (Holtzman et al., 2019)."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits.float() / temperature
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if top_p is not None:
+        likely, order = logits.softmax(-1).sort(descending=True)
+        beyond = likely.cumsum(-1) - likely >= top_p  # without them there is enough
+        logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+    return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = True
+) -> Tensor:
+    """Attention of new places to all so far. Without a mask, one new place sees every key, and of several each sees
+    those before it and its own."""
+    shared = q.size(1) // k.size(1)
+    if q.size(2) == 1 and shared > 1 and (mask is None or mask.size(1) == 1):
+        # Heads that share keys become rows of one matrix: no kernel is faster for a single place.
+        y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
+        return y.flatten(1, 2).unsqueeze(2)
+    causal = causal and mask is None and q.size(2) > 1
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared > 1)
+
+
+def attend_latent(q: Tensor, rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Attention to keys and values that are linear maps of `rows` [batch, all, dim]: the map of keys goes over to the
+    queries, that of values to the result (DeepSeek-V2, section 2.1.2)."""
+    rows = rows.unsqueeze(1)  # one head that all queries share
+    return attend(q @ keys.mT, rows, rows, mask, scale) @ values
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values are read from one narrow latent.
+
+    mla (std/attention.arch:54)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.kv_rank = config.kv_rank
+        self.rope_dim = config.rope_dim
+        self.nope_dim = config.nope_dim
+        self.v_dim = config.v_dim
+        self.q = nn.Linear(config.width, config.heads * (config.nope_dim + config.rope_dim), bias=False)
+        self.kv_down = nn.Linear(config.width, config.kv_rank + config.rope_dim, bias=False)
+        self.kv_norm = nn.RMSNorm(config.kv_rank, eps=1e-6)
+        self.kv_up = nn.Linear(config.kv_rank, config.heads * (config.nope_dim + config.v_dim), bias=False)
+        self.out = nn.Linear(config.heads * config.v_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        latent, k_rope = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
+        kv = self.kv_up(self.kv_norm(latent)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        q, q_rope = q.split((self.nope_dim, self.rope_dim), dim=-1)
+        k, v = kv.split((self.nope_dim, self.v_dim), dim=-1)
+        k_rope = rotate_pairs(k_rope.unsqueeze(1), rope).expand(-1, self.heads, -1, -1)
+        q = torch.cat((q, rotate_pairs(q_rope, rope)), dim=-1)
+        k = torch.cat((k, k_rope), dim=-1)
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            is_causal=True,
+            scale=(self.nope_dim + self.rope_dim) ** -0.5 * (0.1 * 0.707 * math.log(40) + 1) ** 2,
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def step(self, x: Tensor, rope: Tensor, state: State) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        latent, k_rope = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
+        q, q_rope = q.split((self.nope_dim, self.rope_dim), dim=-1)
+        q = torch.cat((q, rotate_pairs(q_rope, rope)), dim=-1)
+        h = self.kv_norm(latent)
+        h_2 = rotate_pairs(k_rope.unsqueeze(1), rope)
+        rows = state.keep(torch.cat((h, h_2.squeeze(1)), dim=-1))
+        if state.first:  # the maps of keys and values: what is made of the rows of an identity matrix
+            h_rows, h_2_rows = torch.eye(self.kv_rank + self.rope_dim, dtype=h.dtype, device=h.device)[None].split(
+                (self.kv_rank, self.rope_dim), dim=-1
+            )
+            kv = self.kv_up(h_rows).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            k, v = kv.split((self.nope_dim, self.v_dim), dim=-1)
+            k_rope = h_2_rows[:, None].expand(-1, self.heads, -1, -1)
+            k = torch.cat((k, k_rope), dim=-1)
+            state.hold(k, v)
+        k, v = state.held()
+        y = attend_latent(
+            q, rows, k, v, state.mask, (self.nope_dim + self.rope_dim) ** -0.5 * (0.1 * 0.707 * math.log(40) + 1) ** 2
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class SwiGLU(nn.Module):
+    """Gated by SiLU (Shazeer, 2020).
+
+    swiglu (std/ffn.arch:16)
+    """
+
+    def __init__(self, config: Config, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.width, hidden, bias=False)
+        self.up = nn.Linear(config.width, hidden, bias=False)
+        self.down = nn.Linear(hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class DenseLayer(nn.Module):
+    """layer (deepseek_v2.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = LatentAttention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = SwiGLU(config, hidden=config.hidden)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope)
+        return x + self.ffn(self.ffn_norm(x))
+
+    def step(self, x: Tensor, rope: Tensor, state: State) -> Tensor:
+        x = x + self.attention.step(self.attention_norm(x), rope, state)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class SoftmaxRouter(nn.Module):
+    """Softmax over all experts, then the best (Shazeer et al., 2017; Mixtral).
+
+    softmax_router (std/ffn.arch:45)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.top_k = config.top_k
+        self.gate = nn.Linear(config.width, config.experts, bias=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.gate(x).float()
+        scores = logits.softmax(-1)
+        _, chosen = scores.topk(self.top_k)
+        weights = scores.gather(-1, chosen)
+        return weights.type_as(x), chosen
+
+
+class ExpertSwiGLU(nn.Module):
+    """Gated by SiLU (Shazeer, 2020).
+
+    swiglu (std/ffn.arch:16)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.gate = GroupedLinear(config.experts, config.width, config.expert_hidden, bias=False)
+        self.up = GroupedLinear(config.experts, config.width, config.expert_hidden, bias=False)
+        self.down = GroupedLinear(config.experts, config.expert_hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        return self.down(F.silu(self.gate(x, groups)) * self.up(x, groups), groups)
+
+
+class MoE(nn.Module):
+    """Mixture of experts: each token goes to its `top_k` experts, weighted by the router.
+
+    moe (std/ffn.arch:26)
+    """
+
+    def __init__(self, config: Config, shared_hidden: int) -> None:
+        super().__init__()
+        assert config.top_k <= config.experts, "a token goes to at most as many experts as there are"
+        self.num_experts = config.experts
+        self.router = SoftmaxRouter(config)
+        self.experts = ExpertSwiGLU(config)
+        self.shared = SwiGLU(config, hidden=shared_hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.router(x)
+        y = dispatch(self.experts, self.num_experts, x, weights, chosen)
+        return y + self.shared(x)
+
+
+class SparseLayer(nn.Module):
+    """layer (deepseek_v2.arch:3)"""
+
+    def __init__(self, config: Config, ffn_shared_hidden: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = LatentAttention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = MoE(config, shared_hidden=ffn_shared_hidden)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope)
+        return x + self.ffn(self.ffn_norm(x))
+
+    def step(self, x: Tensor, rope: Tensor, state: State) -> Tensor:
+        x = x + self.attention.step(self.attention_norm(x), rope, state)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class DeepseekV2Lite(nn.Module):
+    """deepseek_v2_lite (deepseek_v2.arch:33)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(
+            [
+                DenseLayer(config),
+                *(SparseLayer(config, ffn_shared_hidden=2 * config.expert_hidden) for _ in range(config.layers - 1)),
+            ]
+        )
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.head = nn.Linear(config.width, config.vocab, bias=False)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        rope = rope_table(
+            time,
+            yarn_scaling(
+                frequencies(self.config.rope_dim, 10_000, tokens.device),
+                10_000,
+                factor=40,
+                original=4096,
+                beta_fast=32,
+                beta_slow=1,
+            ),
+        )
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block(x, rope)
+        return self.head(self.norm(x))
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        state.begin(tokens)
+        if state.first:
+            assert state.length <= self.config.context, "at most `context` tokens"
+            rope = rope_table(
+                state.length,
+                yarn_scaling(
+                    frequencies(self.config.rope_dim, 10_000, tokens.device),
+                    10_000,
+                    factor=40,
+                    original=4096,
+                    beta_fast=32,
+                    beta_slow=1,
+                ),
+            )
+            state.hold(rope)
+        rope = state.held()[:, state.positions[:, None]]
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block.step(x, rope, state)
+        return self.head(self.norm(x))
+
+    @torch.no_grad()
+    def stream(
+        self,
+        tokens: Tensor,
+        max_new_tokens: int,
+        *,
+        real: Tensor | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: Iterable[int] = (),
+        compiled: bool = False,
+    ) -> Iterator[Tensor]:
+        """Tokens [batch] that follow the prompts tokens [batch, time], one after another, until every row has come to one
+        of `stop`, which it then repeats.
+
+        `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
+        the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+        batch, time = tokens.shape
+        generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
+        state, step = State(time + max_new_tokens, static=compiled), self.step
+        lengths = torch.full((batch,), time, device=tokens.device) if real is None else real.sum(1)
+        if real is not None:  # padding goes behind
+            tokens = tokens.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
+        last = int(lengths.max())
+        # What stands behind a row's end is never looked at, and overwritten.
+        state.lengths = lengths
+        logits = step(tokens[:, :last], state)[torch.arange(batch, device=tokens.device), lengths - 1]
+        if int(lengths.min()) < last:
+            state.start = lengths
+        stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
+        ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
+        token = tokens.new_zeros(batch)
+        if compiled:
+            step = torch.compile(step, fullgraph=True)
+        for i in range(max_new_tokens):
+            if i > 0:
+                logits = step(token[:, None], state)[:, -1]
+            token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
+            yield token
+            ended |= torch.isin(token, stops)
+            if len(stops) and bool(ended.all()):
+                return
+
+    def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
+        """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+        return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)

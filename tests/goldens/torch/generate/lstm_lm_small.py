@@ -1,0 +1,237 @@
+"""Recurrent language models (Zaremba et al., 2014): stacked LSTMs, dropout between the layers, never within them.
+
+4,653,200 parameters. Made by archdsl 0.1.0 from rnn_lm.arch (63da7a43b5c6):
+    archdsl compile rnn_lm.arch:lstm_lm_small --to torch --with generate
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    vocab: int = 10_000
+    width: int = 200
+    layers: int = 2
+    rate: int = 0
+
+
+class LSTM(nn.Module):
+    """One layer of long short-term memory: nn.LSTM as a function, which torch.compile takes whole."""
+
+    def __init__(self, inputs: int, hidden: int, bias: bool = True) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.bias = bias
+        self.weight_ih_l0 = nn.Parameter(torch.empty(4 * hidden, inputs))
+        self.weight_hh_l0 = nn.Parameter(torch.empty(4 * hidden, hidden))
+        if bias:
+            self.bias_ih_l0 = nn.Parameter(torch.empty(4 * hidden))
+            self.bias_hh_l0 = nn.Parameter(torch.empty(4 * hidden))
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+
+    def forward(self, x: Tensor, h: Tensor | None = None, c: Tensor | None = None) -> Tensor:
+        zeros = x.new_zeros(x.size(0), self.hidden)
+        start = [(zeros if s is None else s)[None] for s in (h, c)]
+        weights = list(self.parameters())
+        return torch.lstm(x, start, weights, self.bias, 1, 0.0, self.training, False, True)[0]
+
+
+class State:
+    """What a step of decoding needs of the places before it: keys and values, what recurrences hand on, and what is
+    computed once. Every step comes to it in the same order."""
+
+    def __init__(self, length: int, static: bool = False) -> None:
+        self.length = length  # places that there is room for
+        self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
+        self.kept: list[tuple[Tensor, ...]] = []
+        self.fresh = True
+        self.lengths: Tensor | None = None  # of the rows in the first step, if they differ
+        self.end = 0  # places so far
+        self.start: Tensor | None = None  # the next place of each row, if they differ
+        self.active: Tensor | None = None  # rows that go on; the others stay as they are
+
+    def begin(self, x: Tensor) -> None:
+        """A step for x [batch, new, …]."""
+        self.first, self.fresh, self.cursor, self.batch = self.fresh, False, 0, x.size(0)
+        new = x.size(1)
+        place = torch.arange(new, device=x.device)
+        if self.first or self.start is None:
+            self.begun, self.end = self.end, self.end + new
+            self.positions = self.begun + place[None]
+            if self.static:
+                self.start = torch.full((1,), new, device=x.device)
+        else:
+            self.end = self.length if self.static else self.end + new
+            self.positions = self.start[:, None] + place
+            self.start = self.start + (new if self.active is None else new * self.active)
+        self.keys = torch.arange(self.end, device=x.device)
+        # The mask of the keys up to each new place: none where all are seen, or where the kernel knows it.
+        self.mask = None
+        if not self.first and (self.start is not None or new > 1):
+            self.mask = self.keys <= self.positions[:, None, :, None]
+
+    @property
+    def real(self) -> Tensor:
+        """Which places are tokens [batch, all]: as far as any place looks, all of them."""
+        return torch.ones(self.batch, self.end, dtype=torch.bool, device=self.keys.device)
+
+    def newest(self, x: Tensor) -> Tensor:
+        """Of x [batch, all] the new places."""
+        return x.gather(1, self.positions.expand(x.size(0), -1))
+
+    def hold(self, *tensors: Tensor) -> None:
+        """Keep what the first step has computed."""
+        self.kept.append(tensors)
+
+    def held(self) -> Any:
+        """What the first step has computed."""
+        tensors = self.kept[self.cursor]
+        self.cursor += 1
+        return tensors if len(tensors) > 1 else tensors[0]
+
+    def keep(self, *tensors: Tensor, axis: int = -2) -> Any:
+        """Put the new places behind those before them; all of them so far."""
+        if self.first:
+            axes = [axis % t.dim() for t in tensors]
+            shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
+            self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
+        buffers = self.kept[self.cursor]
+        self.cursor += 1
+        for buffer, new in zip(buffers, tensors):
+            if self.first or self.start is None:
+                buffer.narrow(axis, self.begun, new.size(axis)).copy_(new)
+            else:
+                rows = torch.arange(new.size(0), device=new.device)[:, None]
+                buffer.movedim(axis, 1)[rows, self.positions] = new.movedim(axis, 1)
+        found = tuple(buffer.narrow(axis, 0, self.end) for buffer in buffers)
+        return found if len(found) > 1 else found[0]
+
+    def recall(self, *starts: Callable[[], Tensor]) -> Any:
+        """What a recurrence handed on; before the first place, what it starts from."""
+        if self.first:
+            self.kept.append(tuple(make() for make in starts))
+        found = self.kept[self.cursor]
+        return found if len(found) > 1 else found[0]
+
+    def hand_on(self, *tensors: Tensor) -> None:
+        """What the recurrence is to find in the next step."""
+        if self.active is not None:
+            shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
+            before = self.kept[self.cursor]
+            tensors = tuple(torch.where(self.active.view(s), t, b) for s, t, b in zip(shapes, tensors, before))
+        self.kept[self.cursor] = tensors
+        self.cursor += 1
+
+
+def sample(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
+) -> Tensor:
+    """A token for each row of logits [batch, vocab]: the likeliest at temperature 0, else drawn, from the `top_k`
+    likeliest and from those that make up `top_p` of the probability (Holtzman et al., 2019)."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits.float() / temperature
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if top_p is not None:
+        likely, order = logits.softmax(-1).sort(descending=True)
+        beyond = likely.cumsum(-1) - likely >= top_p  # without them there is enough
+        logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+    return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
+
+
+def lstm_on(layer: LSTM, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """An LSTM that goes on from (h, c): its states after every step, and both states after the last."""
+    weights = list(layer.parameters())
+    y, h, c = torch.lstm(x, [h[None], c[None]], weights, layer.bias, 1, 0.0, layer.training, False, True)
+    return y, h[0], c[0]
+
+
+class LSTMLMSmall(nn.Module):
+    """lstm_lm_small (rnn_lm.arch:5)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab, config.width)
+        self.layers = nn.ModuleList(LSTM(config.width, config.width) for _ in range(config.layers))
+        self.head = nn.Linear(config.width, config.vocab)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)  # [batch, time, width]
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        batch = tokens.size(0)
+        state.begin(tokens)
+        x = self.embedding(tokens)  # [batch, time, width]
+        for layer in self.layers:
+            h, c = state.recall(
+                lambda: x.new_zeros(batch, self.config.width), lambda: x.new_zeros(batch, self.config.width)
+            )
+            y, h, c = lstm_on(layer, x, h, c)
+            state.hand_on(h, c)
+            x = y
+        return self.head(x)
+
+    @torch.no_grad()
+    def stream(
+        self,
+        tokens: Tensor,
+        max_new_tokens: int,
+        *,
+        real: Tensor | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: Iterable[int] = (),
+        compiled: bool = False,
+    ) -> Iterator[Tensor]:
+        """Tokens [batch] that follow the prompts tokens [batch, time], one after another, until every row has come to one
+        of `stop`, which it then repeats.
+
+        `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
+        the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+        batch, time = tokens.shape
+        generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
+        state, step = State(time + max_new_tokens, static=compiled), self.step
+        lengths = torch.full((batch,), time, device=tokens.device) if real is None else real.sum(1)
+        if real is not None:  # padding goes behind
+            tokens = tokens.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
+        last = int(lengths.max())
+        shortest = int(lengths.min())
+        logits = step(tokens[:, :shortest], state)[:, -1]
+        for i in range(shortest, last):  # a recurrence must not see what stands behind a row's end
+            if i == shortest:
+                state.start = lengths.new_full((batch,), shortest)
+            state.active = i < lengths
+            logits = torch.where(state.active[:, None], step(tokens[:, i : i + 1], state)[:, -1], logits)
+        state.active = None
+        stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
+        ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
+        token = tokens.new_zeros(batch)
+        if compiled:
+            step = torch.compile(step, fullgraph=True)
+        for i in range(max_new_tokens):
+            if i > 0:
+                logits = step(token[:, None], state)[:, -1]
+            token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
+            yield token
+            ended |= torch.isin(token, stops)
+            if len(stops) and bool(ended.all()):
+                return
+
+    def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
+        """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+        return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)

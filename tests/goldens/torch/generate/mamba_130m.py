@@ -1,0 +1,314 @@
+"""Mamba (Gu and Dao, 2023): a state of fixed size instead of attention; each token selects what it writes and reads.
+
+129,135,360 parameters. Made by archdsl 0.1.0 from mamba.arch (efcca544a18b):
+    archdsl compile mamba.arch:mamba_130m --to torch --with generate
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 24
+    width: int = 768
+    state: int = 16
+    vocab: int = 50_280
+    context: int = 1_048_576
+
+
+def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
+    """h[t] = a[t] * h[t - 1] + b[t] along axis 1: chunks of 32 places side by side, then what each hands on."""
+    time, rest = b.size(1), (0, 0) * (b.dim() - 2)
+    padding = (*rest, 32, 32 * (time // 32 + 1) - time)  # a chunk of zeros before the first
+    # 32 steps, each [batch, chunk, ...]
+    a_steps, b_steps = (F.pad(t.float(), padding).unfold(1, 32, 32).unbind(-1) for t in (a, b))
+    states, products = [b_steps[0]], [a_steps[0]]
+    for a_t, b_t in zip(a_steps[1:], b_steps[1:]):
+        states.append(a_t * states[-1] + b_t)
+        products.append(a_t * products[-1])
+
+    # The state after a chunk, from 2, 4, 8, … chunks; a fixed number of turns, so that time can be any when exported.
+    carry, factor = states[-1], products[-1]
+    chunk = torch.arange(carry.size(1), device=b.device)
+    for distance in (2**i for i in range(16)):
+        before = (chunk - distance).clamp(min=0)
+        carry = carry + factor * carry.index_select(1, before)
+        factor = factor * factor.index_select(1, before)
+    start = carry.index_select(1, (chunk - 1).clamp(min=0)).unsqueeze(2)
+    h = torch.stack(states, dim=2) + torch.stack(products, dim=2) * start
+    return h.flatten(1, 2).index_select(1, torch.arange(32, 32 + time, device=b.device)).to(b.dtype)
+
+
+def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Mamba: h[t] = exp(delta[t] a) h[t - 1] + delta[t] b[t] x[t] in each channel, read by y[t] = c[t] · h[t]."""
+    delta = delta.float()
+    decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]
+    h = linear_recurrence(decay, (delta * x)[..., None] * b[:, :, None])
+    return (h @ c.float()[..., None]).squeeze(-1).to(x.dtype)
+
+
+class State:
+    """What a step of decoding needs of the places before it: keys and values, what recurrences hand on, and what is
+    computed once. Every step comes to it in the same order."""
+
+    def __init__(self, length: int, static: bool = False) -> None:
+        self.length = length  # places that there is room for
+        self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
+        self.kept: list[tuple[Tensor, ...]] = []
+        self.fresh = True
+        self.lengths: Tensor | None = None  # of the rows in the first step, if they differ
+        self.end = 0  # places so far
+        self.start: Tensor | None = None  # the next place of each row, if they differ
+        self.active: Tensor | None = None  # rows that go on; the others stay as they are
+
+    def begin(self, x: Tensor) -> None:
+        """A step for x [batch, new, …]."""
+        self.first, self.fresh, self.cursor, self.batch = self.fresh, False, 0, x.size(0)
+        new = x.size(1)
+        place = torch.arange(new, device=x.device)
+        if self.first or self.start is None:
+            self.begun, self.end = self.end, self.end + new
+            self.positions = self.begun + place[None]
+            if self.static:
+                self.start = torch.full((1,), new, device=x.device)
+        else:
+            self.end = self.length if self.static else self.end + new
+            self.positions = self.start[:, None] + place
+            self.start = self.start + (new if self.active is None else new * self.active)
+        self.keys = torch.arange(self.end, device=x.device)
+        # The mask of the keys up to each new place: none where all are seen, or where the kernel knows it.
+        self.mask = None
+        if not self.first and (self.start is not None or new > 1):
+            self.mask = self.keys <= self.positions[:, None, :, None]
+
+    @property
+    def real(self) -> Tensor:
+        """Which places are tokens [batch, all]: as far as any place looks, all of them."""
+        return torch.ones(self.batch, self.end, dtype=torch.bool, device=self.keys.device)
+
+    def newest(self, x: Tensor) -> Tensor:
+        """Of x [batch, all] the new places."""
+        return x.gather(1, self.positions.expand(x.size(0), -1))
+
+    def hold(self, *tensors: Tensor) -> None:
+        """Keep what the first step has computed."""
+        self.kept.append(tensors)
+
+    def held(self) -> Any:
+        """What the first step has computed."""
+        tensors = self.kept[self.cursor]
+        self.cursor += 1
+        return tensors if len(tensors) > 1 else tensors[0]
+
+    def keep(self, *tensors: Tensor, axis: int = -2) -> Any:
+        """Put the new places behind those before them; all of them so far."""
+        if self.first:
+            axes = [axis % t.dim() for t in tensors]
+            shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
+            self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
+        buffers = self.kept[self.cursor]
+        self.cursor += 1
+        for buffer, new in zip(buffers, tensors):
+            if self.first or self.start is None:
+                buffer.narrow(axis, self.begun, new.size(axis)).copy_(new)
+            else:
+                rows = torch.arange(new.size(0), device=new.device)[:, None]
+                buffer.movedim(axis, 1)[rows, self.positions] = new.movedim(axis, 1)
+        found = tuple(buffer.narrow(axis, 0, self.end) for buffer in buffers)
+        return found if len(found) > 1 else found[0]
+
+    def recall(self, *starts: Callable[[], Tensor]) -> Any:
+        """What a recurrence handed on; before the first place, what it starts from."""
+        if self.first:
+            self.kept.append(tuple(make() for make in starts))
+        found = self.kept[self.cursor]
+        return found if len(found) > 1 else found[0]
+
+    def hand_on(self, *tensors: Tensor) -> None:
+        """What the recurrence is to find in the next step."""
+        if self.active is not None:
+            shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
+            before = self.kept[self.cursor]
+            tensors = tuple(torch.where(self.active.view(s), t, b) for s, t, b in zip(shapes, tensors, before))
+        self.kept[self.cursor] = tensors
+        self.cursor += 1
+
+
+def sample(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
+) -> Tensor:
+    """A token for each row of logits [batch, vocab]: the likeliest at temperature 0, else drawn, from the `top_k`
+    likeliest and from those that make up `top_p` of the probability (Holtzman et al., 2019)."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits.float() / temperature
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if top_p is not None:
+        likely, order = logits.softmax(-1).sort(descending=True)
+        beyond = likely.cumsum(-1) - likely >= top_p  # without them there is enough
+        logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+    return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
+
+
+def selective_scan_on(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Mamba from the state h [batch, channels, state] on: what each place reads, and the state after the last."""
+    delta = delta.float()
+    decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]
+    terms = (delta * x)[..., None] * b[:, :, None]
+    if x.size(1) == 1:
+        states = decay * h[:, None] + terms
+    else:
+        states = linear_recurrence(F.pad(decay, (0, 0, 0, 0, 1, 0)), torch.cat((h[:, None], terms), dim=1))[:, 1:]
+    return (states @ c.float()[..., None]).squeeze(-1).to(x.dtype), states[:, -1]
+
+
+class Mixer(nn.Module):
+    """mixer (mamba.arch:3)"""
+
+    def __init__(self, config: Config, hidden: int, rank: int) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.rank = rank
+        self.state = config.state
+        self.log_rates = nn.Parameter(torch.log(1 + torch.arange(config.state)).expand(hidden, config.state).clone())
+        self.skip = nn.Parameter(torch.ones(hidden))
+        self.step_bias = nn.Parameter(
+            torch.log(
+                torch.exp(torch.exp(math.log(0.01) + torch.empty(hidden).uniform_(-math.log(10), math.log(10)))) - 1
+            )
+        )
+        self.input = nn.Linear(config.width, 2 * hidden, bias=False)
+        self.conv = nn.Conv1d(hidden, hidden, 4, groups=hidden)
+        self.select = nn.Linear(hidden, rank + 2 * config.state, bias=False)
+        self.step = nn.Linear(rank, hidden, bias=False)
+        self.output = nn.Linear(hidden, config.width, bias=False)
+        nn.init.uniform_(self.step.weight, -(rank ** (-0.5)), rank ** (-0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, gate = self.input(x).split((self.hidden, self.hidden), dim=-1)
+        h = F.silu(self.conv(F.pad(h.transpose(1, 2), (3, 0))).transpose(1, 2))
+        step, b, c = self.select(h).split((self.rank, self.state, self.state), dim=-1)
+        step = F.softplus(self.step(step) + self.step_bias)
+        y = selective_scan(h, step, -torch.exp(self.log_rates), b, c) + self.skip * h
+        return self.output(y * F.silu(gate))
+
+    def advance(self, x: Tensor, state: State) -> Tensor:
+        batch = x.size(0)
+        h, gate = self.input(x).split((self.hidden, self.hidden), dim=-1)
+        conv = state.recall(lambda: h.new_zeros(batch, 3, self.hidden))
+        places = torch.cat((conv, h), dim=1)
+        h_2 = self.conv(places.transpose(1, 2)).transpose(1, 2)
+        state.hand_on(places[:, -3:])
+        h_2 = F.silu(h_2)
+        step, b, c = self.select(h_2).split((self.rank, self.state, self.state), dim=-1)
+        step = F.softplus(self.step(step) + self.step_bias)
+        h_3 = state.recall(lambda: h_2.new_zeros(batch, self.hidden, self.state, dtype=torch.float32))
+        h_4 = -torch.exp(self.log_rates)
+        y, h_3 = selective_scan_on(h_2, step, h_4, b, c, h_3)
+        y_2 = y + self.skip * h_2
+        state.hand_on(h_3)
+        return self.output(y_2 * F.silu(gate))
+
+
+class Layer(nn.Module):
+    """layer (mamba.arch:17)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.attention = Mixer(config, hidden=2 * config.width, rank=(-(-config.width // 16)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attention(self.attention_norm(x))
+
+    def step(self, x: Tensor, state: State) -> Tensor:
+        return x + self.attention.advance(self.attention_norm(x), state)
+
+
+class Mamba130M(nn.Module):
+    """mamba_130m (mamba.arch:23)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=1e-5)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        assert tokens.size(1) <= self.config.context, "at most `context` tokens"
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x), self.token_embedding.weight)
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        state.begin(tokens)
+        if state.first:
+            assert state.length <= self.config.context, "at most `context` tokens"
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block.step(x, state)
+        return F.linear(self.norm(x), self.token_embedding.weight)
+
+    @torch.no_grad()
+    def stream(
+        self,
+        tokens: Tensor,
+        max_new_tokens: int,
+        *,
+        real: Tensor | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: Iterable[int] = (),
+        compiled: bool = False,
+    ) -> Iterator[Tensor]:
+        """Tokens [batch] that follow the prompts tokens [batch, time], one after another, until every row has come to one
+        of `stop`, which it then repeats.
+
+        `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
+        the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+        batch, time = tokens.shape
+        generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
+        state, step = State(time + max_new_tokens, static=compiled), self.step
+        lengths = torch.full((batch,), time, device=tokens.device) if real is None else real.sum(1)
+        if real is not None:  # padding goes behind
+            tokens = tokens.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
+        last = int(lengths.max())
+        shortest = int(lengths.min())
+        logits = step(tokens[:, :shortest], state)[:, -1]
+        for i in range(shortest, last):  # a recurrence must not see what stands behind a row's end
+            if i == shortest:
+                state.start = lengths.new_full((batch,), shortest)
+            state.active = i < lengths
+            logits = torch.where(state.active[:, None], step(tokens[:, i : i + 1], state)[:, -1], logits)
+        state.active = None
+        stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
+        ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
+        token = tokens.new_zeros(batch)
+        if compiled:
+            step = torch.compile(step, fullgraph=True)
+        for i in range(max_new_tokens):
+            if i > 0:
+                logits = step(token[:, None], state)[:, -1]
+            token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
+            yield token
+            ended |= torch.isin(token, stops)
+            if len(stops) and bool(ended.all()):
+                return
+
+    def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
+        """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+        return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)

@@ -1,0 +1,369 @@
+"""Mistral 7B (Jiang et al., 2023): grouped-query attention over a sliding window of 4096 tokens.
+
+7,241,732,096 parameters. Made by archdsl 0.1.0 from mistral.arch (37547e243ccb):
+    archdsl compile mistral.arch:mistral_7b --to torch --with generate
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 32
+    width: int = 4096
+    heads: int = 32
+    kv_heads: int = 8
+    hidden: int = 14_336
+    window: int = 4096
+    vocab: int = 32_000
+    context: int = 32_768
+
+
+def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
+    """Radians a place, for each pair of channels."""
+    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+
+
+def rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Cosines and sines of every place and pair of channels."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the channel pairs (i, i + dims / 2) by an angle that grows with the position."""
+    cos, sin = rope
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
+
+
+def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
+    """Attention of each place to the last `window` places, itself included. A long sequence is cut into blocks of so
+    many places: a block sees itself and the one before it, and nothing else is computed."""
+    batch, time = q.size(0), q.size(2)
+    if isinstance(time, torch.SymInt) or window < time < 3 * window:  # an exported graph is for all lengths
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+    if time <= window:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+    blocks = -(-time // window)
+    rest = blocks * window - time
+    q, k, v = (F.pad(x, (0, 0, 0, rest)).unflatten(2, (blocks, window)).transpose(1, 2) for x in (q, k, v))
+    k, v = (torch.cat((F.pad(x, (0, 0, 0, 0, 0, 0, 1, -1)), x), dim=3).flatten(0, 1) for x in (k, v))
+    query, key = torch.arange(window, device=q.device)[:, None], torch.arange(2 * window, device=q.device)
+    seen = (key > query) & (key <= query + window)
+    first = torch.arange(blocks, device=q.device)[:, None, None] == 0  # before it there is nothing
+    seen = (seen & ~(first & (key < window))).repeat(batch, 1, 1)[:, None]
+    y = F.scaled_dot_product_attention(q.flatten(0, 1), k, v, attn_mask=seen, **options)
+    return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
+
+
+class State:
+    """What a step of decoding needs of the places before it: keys and values, what recurrences hand on, and what is
+    computed once. Every step comes to it in the same order."""
+
+    def __init__(self, length: int, static: bool = False) -> None:
+        self.length = length  # places that there is room for
+        self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
+        self.kept: list[tuple[Tensor, ...]] = []
+        self.fresh = True
+        self.lengths: Tensor | None = None  # of the rows in the first step, if they differ
+        self.end = 0  # places so far
+        self.start: Tensor | None = None  # the next place of each row, if they differ
+        self.active: Tensor | None = None  # rows that go on; the others stay as they are
+
+    def begin(self, x: Tensor) -> None:
+        """A step for x [batch, new, …]."""
+        self.first, self.fresh, self.cursor, self.batch = self.fresh, False, 0, x.size(0)
+        new = x.size(1)
+        place = torch.arange(new, device=x.device)
+        if self.first or self.start is None:
+            self.begun, self.end = self.end, self.end + new
+            self.positions = self.begun + place[None]
+            if self.static:
+                self.start = torch.full((1,), new, device=x.device)
+        else:
+            self.end = self.length if self.static else self.end + new
+            self.positions = self.start[:, None] + place
+            self.start = self.start + (new if self.active is None else new * self.active)
+        self.keys = torch.arange(self.end, device=x.device)
+        # The mask of the keys up to each new place: none where all are seen, or where the kernel knows it.
+        self.mask = None
+        if not self.first and (self.start is not None or new > 1):
+            self.mask = self.keys <= self.positions[:, None, :, None]
+
+    @property
+    def real(self) -> Tensor:
+        """Which places are tokens [batch, all]: as far as any place looks, all of them."""
+        return torch.ones(self.batch, self.end, dtype=torch.bool, device=self.keys.device)
+
+    def newest(self, x: Tensor) -> Tensor:
+        """Of x [batch, all] the new places."""
+        return x.gather(1, self.positions.expand(x.size(0), -1))
+
+    def hold(self, *tensors: Tensor) -> None:
+        """Keep what the first step has computed."""
+        self.kept.append(tensors)
+
+    def held(self) -> Any:
+        """What the first step has computed."""
+        tensors = self.kept[self.cursor]
+        self.cursor += 1
+        return tensors if len(tensors) > 1 else tensors[0]
+
+    def keep(self, *tensors: Tensor, axis: int = -2) -> Any:
+        """Put the new places behind those before them; all of them so far."""
+        if self.first:
+            axes = [axis % t.dim() for t in tensors]
+            shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
+            self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
+        buffers = self.kept[self.cursor]
+        self.cursor += 1
+        for buffer, new in zip(buffers, tensors):
+            if self.first or self.start is None:
+                buffer.narrow(axis, self.begun, new.size(axis)).copy_(new)
+            else:
+                rows = torch.arange(new.size(0), device=new.device)[:, None]
+                buffer.movedim(axis, 1)[rows, self.positions] = new.movedim(axis, 1)
+        found = tuple(buffer.narrow(axis, 0, self.end) for buffer in buffers)
+        return found if len(found) > 1 else found[0]
+
+    def recall(self, *starts: Callable[[], Tensor]) -> Any:
+        """What a recurrence handed on; before the first place, what it starts from."""
+        if self.first:
+            self.kept.append(tuple(make() for make in starts))
+        found = self.kept[self.cursor]
+        return found if len(found) > 1 else found[0]
+
+    def hand_on(self, *tensors: Tensor) -> None:
+        """What the recurrence is to find in the next step."""
+        if self.active is not None:
+            shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
+            before = self.kept[self.cursor]
+            tensors = tuple(torch.where(self.active.view(s), t, b) for s, t, b in zip(shapes, tensors, before))
+        self.kept[self.cursor] = tensors
+        self.cursor += 1
+
+    def last(self, window: int) -> Tensor:
+        """The places of the keys that `keep_last` gives [1 or batch, keys]; of one that holds nothing yet, the end."""
+        if self.first or self.length <= window:
+            return self.keys[None]
+        slots, new = torch.arange(window, device=self.keys.device), self.positions.size(1)
+        latest = self.positions[:, :1] - int(new > 1)  # of the places that are in the buffer
+        places = latest - (latest - slots) % window
+        places = torch.where(places < 0, self.length, places)
+        return places if new == 1 else torch.cat((places, self.positions), dim=1)
+
+    def keep_last(self, *tensors: Tensor, window: int) -> Any:
+        """Put the new places where those stand that no window shows any more; all that one of the new ones may see."""
+        if self.length <= window:
+            return self.keep(*tensors)
+        if self.first:
+            self.kept.append(tuple(t.new_zeros(*t.shape[:-2], window, t.size(-1)) for t in tensors))
+        buffers = self.kept[self.cursor]
+        self.cursor += 1
+        new, rows = tensors[0].size(-2), torch.arange(self.batch, device=self.keys.device)[:, None]
+        found = tensors if self.first else tuple(torch.cat(pair, dim=-2) for pair in zip(buffers, tensors) if new > 1)
+        # The last new places of each row, as many as there is room for.
+        lengths = self.lengths[:, None] if self.first and self.lengths is not None else new
+        index = (lengths - min(new, window) + torch.arange(min(new, window), device=rows.device)[None]).clamp(min=0)
+        slots = (self.positions[:, :1] + index) % window
+        for buffer, tensor in zip(buffers, tensors):
+            buffer.movedim(-2, 1)[rows, slots] = tensor.movedim(-2, 1)[rows, index]
+        return found or buffers
+
+
+def sample(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
+) -> Tensor:
+    """A token for each row of logits [batch, vocab]: the likeliest at temperature 0, else drawn, from the `top_k`
+    likeliest and from those that make up `top_p` of the probability (Holtzman et al., 2019)."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits.float() / temperature
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if top_p is not None:
+        likely, order = logits.softmax(-1).sort(descending=True)
+        beyond = likely.cumsum(-1) - likely >= top_p  # without them there is enough
+        logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+    return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = True
+) -> Tensor:
+    """Attention of new places to all so far. Without a mask, one new place sees every key, and of several each sees
+    those before it and its own."""
+    shared = q.size(1) // k.size(1)
+    if q.size(2) == 1 and shared > 1 and (mask is None or mask.size(1) == 1):
+        # Heads that share keys become rows of one matrix: no kernel is faster for a single place.
+        y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
+        return y.flatten(1, 2).unsqueeze(2)
+    causal = causal and mask is None and q.size(2) > 1
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared > 1)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention (Ainslie et al., 2023): every group of heads shares one head of keys and values.
+
+    gqa (std/attention.arch:29)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.width % config.heads == 0, "heads divides width"
+        assert config.heads % config.kv_heads == 0, "every group of heads shares one head of keys and values"
+        head_dim = config.width // config.heads
+        self.heads = config.heads
+        self.kv_heads = config.kv_heads
+        self.mask_window = config.window
+        self.q = nn.Linear(config.width, config.width, bias=False)
+        self.k = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(self, x: Tensor, rope: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        y = window_attention(rotate(q, rope), rotate(k, rope), v, mask, self.mask_window, enable_gqa=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def step(self, x: Tensor, rope: Tensor, mask: Tensor, state: State) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        k, v = state.keep_last(rotate(k, rope), v, window=self.mask_window)
+        y = attend(rotate(q, rope), k, v, mask)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class SwiGLU(nn.Module):
+    """Gated by SiLU (Shazeer, 2020).
+
+    swiglu (std/ffn.arch:16)
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.hidden, bias=False)
+        self.up = nn.Linear(config.width, config.hidden, bias=False)
+        self.down = nn.Linear(config.hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Decoder(nn.Module):
+    """decoder (mistral.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.attention = Attention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.ffn = SwiGLU(config)
+
+    def forward(self, x: Tensor, rope: Tensor, mask: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope, mask)
+        return x + self.ffn(self.ffn_norm(x))
+
+    def step(self, x: Tensor, rope: Tensor, mask: Tensor, state: State) -> Tensor:
+        x = x + self.attention.step(self.attention_norm(x), rope, mask, state)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Mistral7B(nn.Module):
+    """mistral_7b (mistral.arch:13)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(Decoder(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.head = nn.Linear(config.width, config.vocab, bias=False)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        rope = rope_table(time, frequencies(self.config.width // self.config.heads, 10_000, tokens.device))
+        key = torch.arange(time, device=tokens.device)
+        query = key[:, None]
+        mask = (key <= query) & (query - key < self.config.window)
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block(x, rope, mask)
+        return self.head(self.norm(x))
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        state.begin(tokens)
+        if state.first:
+            assert state.length <= self.config.context, "at most `context` tokens"
+            rope = rope_table(state.length, frequencies(self.config.width // self.config.heads, 10_000, tokens.device))
+            state.hold(rope)
+        rope = state.held()[:, state.positions[:, None]]
+        query = state.positions[:, None, :, None]
+        key = state.last(self.config.window)[:, None, None]
+        mask = (key <= query) & (query - key < self.config.window)
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block.step(x, rope, mask, state)
+        return self.head(self.norm(x))
+
+    @torch.no_grad()
+    def stream(
+        self,
+        tokens: Tensor,
+        max_new_tokens: int,
+        *,
+        real: Tensor | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: Iterable[int] = (),
+        compiled: bool = False,
+    ) -> Iterator[Tensor]:
+        """Tokens [batch] that follow the prompts tokens [batch, time], one after another, until every row has come to one
+        of `stop`, which it then repeats.
+
+        `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
+        the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+        batch, time = tokens.shape
+        generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
+        state, step = State(time + max_new_tokens, static=compiled), self.step
+        lengths = torch.full((batch,), time, device=tokens.device) if real is None else real.sum(1)
+        if real is not None:  # padding goes behind
+            tokens = tokens.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
+        last = int(lengths.max())
+        # What stands behind a row's end is never looked at, and overwritten.
+        state.lengths = lengths
+        logits = step(tokens[:, :last], state)[torch.arange(batch, device=tokens.device), lengths - 1]
+        if int(lengths.min()) < last:
+            state.start = lengths
+        stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
+        ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
+        token = tokens.new_zeros(batch)
+        if compiled:
+            step = torch.compile(step, fullgraph=True)
+        for i in range(max_new_tokens):
+            if i > 0:
+                logits = step(token[:, None], state)[:, -1]
+            token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
+            yield token
+            ended |= torch.isin(token, stops)
+            if len(stops) and bool(ended.all()):
+                return
+
+    def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
+        """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+        return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)

@@ -1,0 +1,415 @@
+"""T5 (Raffel et al., 2019): encoder-decoder with relative position biases, unscaled attention and RMSNorm.
+
+60,506,624 parameters. Made by archdsl 0.1.0 from t5.arch (347edbc4069a):
+    archdsl compile t5.arch:t5_small --to torch --with generate
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    layers: int = 6
+    width: int = 512
+    heads: int = 8
+    head_dim: int = 64
+    hidden: int = 2048
+    vocab: int = 32_128
+    context: int = 512
+
+
+class RelativeBias(nn.Embedding):
+    """A bias for each head and bucket of distances; buckets grow with the distance (T5, Raffel et al., 2019, section
+    2.1)."""
+
+    def __init__(self, buckets: int, heads: int, max_distance: int, bidirectional: bool = True) -> None:
+        super().__init__(buckets, heads)
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, queries: int, keys: int) -> Tensor:
+        query = torch.arange(keys - queries, keys, device=self.weight.device)[:, None]
+        return self.between(query, torch.arange(keys, device=self.weight.device))
+
+    def between(self, query: Tensor, key: Tensor) -> Tensor:
+        distance = query - key  # how far back the key lies
+        buckets, bucket = self.num_embeddings, torch.zeros_like(distance)
+        if self.bidirectional:
+            buckets //= 2
+            bucket = (distance < 0) * buckets
+            distance = distance.abs()
+        else:
+            distance = distance.clamp(min=0)
+        near = buckets // 2
+        far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (buckets - near)
+        far = (near + far.long()).clamp(max=buckets - 1)
+        bucket = bucket + torch.where(distance < near, distance, far)
+        return super().forward(bucket).movedim(-1, -3)  # [heads, query, key]
+
+
+class State:
+    """What a step of decoding needs of the places before it: keys and values, what recurrences hand on, and what is
+    computed once. Every step comes to it in the same order."""
+
+    def __init__(self, length: int, static: bool = False) -> None:
+        self.length = length  # places that there is room for
+        self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
+        self.kept: list[tuple[Tensor, ...]] = []
+        self.fresh = True
+        self.lengths: Tensor | None = None  # of the rows in the first step, if they differ
+        self.end = 0  # places so far
+        self.start: Tensor | None = None  # the next place of each row, if they differ
+        self.active: Tensor | None = None  # rows that go on; the others stay as they are
+
+    def begin(self, x: Tensor) -> None:
+        """A step for x [batch, new, …]."""
+        self.first, self.fresh, self.cursor, self.batch = self.fresh, False, 0, x.size(0)
+        new = x.size(1)
+        place = torch.arange(new, device=x.device)
+        if self.first or self.start is None:
+            self.begun, self.end = self.end, self.end + new
+            self.positions = self.begun + place[None]
+            if self.static:
+                self.start = torch.full((1,), new, device=x.device)
+        else:
+            self.end = self.length if self.static else self.end + new
+            self.positions = self.start[:, None] + place
+            self.start = self.start + (new if self.active is None else new * self.active)
+        self.keys = torch.arange(self.end, device=x.device)
+        # The mask of the keys up to each new place: none where all are seen, or where the kernel knows it.
+        self.mask = None
+        if not self.first and (self.start is not None or new > 1):
+            self.mask = self.keys <= self.positions[:, None, :, None]
+
+    @property
+    def real(self) -> Tensor:
+        """Which places are tokens [batch, all]: as far as any place looks, all of them."""
+        return torch.ones(self.batch, self.end, dtype=torch.bool, device=self.keys.device)
+
+    def newest(self, x: Tensor) -> Tensor:
+        """Of x [batch, all] the new places."""
+        return x.gather(1, self.positions.expand(x.size(0), -1))
+
+    def hold(self, *tensors: Tensor) -> None:
+        """Keep what the first step has computed."""
+        self.kept.append(tensors)
+
+    def held(self) -> Any:
+        """What the first step has computed."""
+        tensors = self.kept[self.cursor]
+        self.cursor += 1
+        return tensors if len(tensors) > 1 else tensors[0]
+
+    def keep(self, *tensors: Tensor, axis: int = -2) -> Any:
+        """Put the new places behind those before them; all of them so far."""
+        if self.first:
+            axes = [axis % t.dim() for t in tensors]
+            shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
+            self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
+        buffers = self.kept[self.cursor]
+        self.cursor += 1
+        for buffer, new in zip(buffers, tensors):
+            if self.first or self.start is None:
+                buffer.narrow(axis, self.begun, new.size(axis)).copy_(new)
+            else:
+                rows = torch.arange(new.size(0), device=new.device)[:, None]
+                buffer.movedim(axis, 1)[rows, self.positions] = new.movedim(axis, 1)
+        found = tuple(buffer.narrow(axis, 0, self.end) for buffer in buffers)
+        return found if len(found) > 1 else found[0]
+
+    def recall(self, *starts: Callable[[], Tensor]) -> Any:
+        """What a recurrence handed on; before the first place, what it starts from."""
+        if self.first:
+            self.kept.append(tuple(make() for make in starts))
+        found = self.kept[self.cursor]
+        return found if len(found) > 1 else found[0]
+
+    def hand_on(self, *tensors: Tensor) -> None:
+        """What the recurrence is to find in the next step."""
+        if self.active is not None:
+            shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
+            before = self.kept[self.cursor]
+            tensors = tuple(torch.where(self.active.view(s), t, b) for s, t, b in zip(shapes, tensors, before))
+        self.kept[self.cursor] = tensors
+        self.cursor += 1
+
+
+def sample(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
+) -> Tensor:
+    """A token for each row of logits [batch, vocab]: the likeliest at temperature 0, else drawn, from the `top_k`
+    likeliest and from those that make up `top_p` of the probability (Holtzman et al., 2019)."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits.float() / temperature
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    if top_p is not None:
+        likely, order = logits.softmax(-1).sort(descending=True)
+        beyond = likely.cumsum(-1) - likely >= top_p  # without them there is enough
+        logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+    return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = True
+) -> Tensor:
+    """Attention of new places to all so far. Without a mask, one new place sees every key, and of several each sees
+    those before it and its own."""
+    shared = q.size(1) // k.size(1)
+    if q.size(2) == 1 and shared > 1 and (mask is None or mask.size(1) == 1):
+        # Heads that share keys become rows of one matrix: no kernel is faster for a single place.
+        y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
+        return y.flatten(1, 2).unsqueeze(2)
+    causal = causal and mask is None and q.size(2) > 1
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared > 1)
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, scale: float, dropout: float = 0) -> None:
+        super().__init__()
+        value_dim = config.head_dim
+        self.heads = config.heads
+        self.dropout = dropout
+        self.scale = scale
+        self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.k = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.heads * value_dim, bias=False)
+        self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        y = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def step(self, x: Tensor, bias: Tensor, state: State) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        k, v = state.keep(k, v)
+        y = attend(q, k, v, bias, scale=self.scale)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    mlp (std/ffn.arch:4)
+    """
+
+    def __init__(self, config: Config, dropout: float = 0) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, config.hidden, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        self.down = nn.Linear(config.hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.dropout(F.relu(self.up(x))))
+
+
+class EncoderLayer(nn.Module):
+    """encoder_layer (t5.arch:3)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = Attention(config, dropout=0.1, scale=1)
+        self.dropout = nn.Dropout(0.1)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = MLP(config, dropout=0.1)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), bias))
+        return x + self.dropout(self.ffn(self.ffn_norm(x)))
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2).
+
+    mha (std/attention.arch:4)
+    """
+
+    def __init__(self, config: Config, scale: float, dropout: float = 0) -> None:
+        super().__init__()
+        value_dim = config.head_dim
+        self.heads = config.heads
+        self.dropout = dropout
+        self.scale = scale
+        self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.k = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.heads * value_dim, bias=False)
+        self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, head_dim]
+        v = self.v(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, value_dim]
+        y = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def step(self, x: Tensor, memory: Tensor, mask: Tensor, state: State) -> Tensor:
+        if state.first:
+            k = self.k(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, head_dim]
+            v = self.v(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, value_dim]
+            state.hold(k, v)
+        k, v = state.held()
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        y = attend(q, k, v, mask, scale=self.scale)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class DecoderLayer(nn.Module):
+    """decoder_layer (t5.arch:12)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.attention = Attention(config, dropout=0.1, scale=1)
+        self.dropout = nn.Dropout(0.1)
+        self.cross_attention_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.cross_attention = CrossAttention(config, dropout=0.1, scale=1)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.ffn = MLP(config, dropout=0.1)
+
+    def forward(self, x: Tensor, memory: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), bias))
+        x = x + self.dropout(self.cross_attention(self.cross_attention_norm(x), memory, mask))
+        return x + self.dropout(self.ffn(self.ffn_norm(x)))
+
+    def step(self, x: Tensor, memory: Tensor, bias: Tensor, mask: Tensor, state: State) -> Tensor:
+        x = x + self.dropout(self.attention.step(self.attention_norm(x), bias, state))
+        x = x + self.dropout(self.cross_attention.step(self.cross_attention_norm(x), memory, mask, state))
+        return x + self.dropout(self.ffn(self.ffn_norm(x)))
+
+
+class T5Small(nn.Module):
+    """t5_small (t5.arch:39)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.dropout = nn.Dropout(0.1)
+        self.around = RelativeBias(32, config.heads, 128)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
+        self.encoder_norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.before = RelativeBias(32, config.heads, 128, bidirectional=False)
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, source: Tensor, target: Tensor, padding: Tensor) -> Tensor:
+        frames = source.size(1)
+        time = target.size(1)
+        assert frames <= self.config.context, "at most `context` source tokens"
+        assert time <= self.config.context, "at most `context` tokens"
+        bias = self.around(frames, frames).masked_fill(~padding[:, None, None, :], -torch.inf)
+        memory = self.dropout(self.token_embedding(source))
+        for encoder in self.encoder:
+            memory = encoder(memory, bias)
+        memory = self.encoder_norm(memory)
+        key = torch.arange(time, device=source.device)
+        query = key[:, None]
+        bias = self.before(time, time).masked_fill(~(key <= query), -torch.inf)
+        mask = padding[:, None, None, :]  # [batch, 1, 1, frames]
+        x = self.dropout(self.token_embedding(target))
+        for decoder in self.decoder:
+            x = decoder(x, memory, bias, mask)
+        return F.linear(self.norm(x), self.token_embedding.weight) * (1 / math.sqrt(self.config.width))
+
+    def step(self, target: Tensor, state: State, source: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
+        state.begin(target)
+        memory = None
+        if state.first:
+            assert source.size(1) <= self.config.context, "at most `context` source tokens"
+            assert state.length <= self.config.context, "at most `context` tokens"
+            bias = self.around(source.size(1), source.size(1)).masked_fill(~padding[:, None, None, :], -torch.inf)
+            memory = self.dropout(self.token_embedding(source))
+            for encoder in self.encoder:
+                if state.first:
+                    memory = encoder(memory, bias)
+            memory = self.encoder_norm(memory)
+            mask = padding[:, None, None, :]  # [batch, 1, 1, frames]
+            state.hold(mask)
+        mask = state.held()
+        query = state.positions[:, :, None]
+        key = state.keys
+        query_2 = state.positions[:, None, :, None]
+        bias = self.before.between(query, key).masked_fill(~(key <= query_2), -torch.inf)
+        x = self.dropout(self.token_embedding(target))
+        for decoder in self.decoder:
+            x = decoder.step(x, memory, bias, mask, state)
+        return F.linear(self.norm(x), self.token_embedding.weight) * (1 / math.sqrt(self.config.width))
+
+    @torch.no_grad()
+    def stream(
+        self,
+        target: Tensor,
+        max_new_tokens: int,
+        *,
+        source: Tensor | None = None,
+        padding: Tensor | None = None,
+        real: Tensor | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: Iterable[int] = (),
+        compiled: bool = False,
+    ) -> Iterator[Tensor]:
+        """Tokens [batch] that follow the prompts target [batch, time], one after another, until every row has come to one
+        of `stop`, which it then repeats.
+
+        `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
+        the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+        batch, time = target.shape
+        generator = None if seed is None else torch.Generator(target.device).manual_seed(seed)
+        state, step = State(time + max_new_tokens, static=compiled), self.step
+        lengths = torch.full((batch,), time, device=target.device) if real is None else real.sum(1)
+        if real is not None:  # padding goes behind
+            target = target.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
+        last = int(lengths.max())
+        # What stands behind a row's end is never looked at, and overwritten.
+        state.lengths = lengths
+        logits = step(target[:, :last], state, source=source, padding=padding)[
+            torch.arange(batch, device=target.device), lengths - 1
+        ]
+        if int(lengths.min()) < last:
+            state.start = lengths
+        stops = torch.tensor([*stop], dtype=torch.long, device=target.device)
+        ended = torch.zeros(batch, dtype=torch.bool, device=target.device)
+        token = target.new_zeros(batch)
+        if compiled:
+            step = torch.compile(step, fullgraph=True)
+        for i in range(max_new_tokens):
+            if i > 0:
+                logits = step(token[:, None], state)[:, -1]
+            token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
+            yield token
+            ended |= torch.isin(token, stops)
+            if len(stops) and bool(ended.all()):
+                return
+
+    def generate(self, target: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
+        """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+        return torch.stack([*self.stream(target, max_new_tokens, **options)], dim=1)

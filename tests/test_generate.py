@@ -1,0 +1,89 @@
+"""`archdsl generate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from archdsl.cli import app
+
+SPEC = str(Path(__file__).resolve().parents[1] / "examples" / "tiny_llama.arch")
+SMALL = ["--set", "layers=1", "--set", "width=32", "--set", "hidden=64"]
+
+
+def run(*args: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["generate", *args])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_rows_go_on_from_their_prompts() -> None:
+    options = ("--prompt", "1 2 3", "--prompt", "7, 8", "--max-new-tokens", "5", "--json")
+    status, out, _ = run(SPEC, *options)
+    report = json.loads(out)
+    assert (status, report["prompts"], [len(t) for t in report["tokens"]]) == (0, [[1, 2, 3], [7, 8]], [5, 5])
+    assert report["texts"] is None
+    alone = json.loads(run(SPEC, "--prompt", "7 8", "--max-new-tokens", "5", "--json")[1])
+    assert alone["tokens"][0] == report["tokens"][1]
+    assert json.loads(run(SPEC, *options)[1])["tokens"] == report["tokens"]
+
+
+def test_a_single_row_is_shown_as_it_grows() -> None:
+    status, out, _ = run(SPEC, "--prompt", "1 2 3", "--max-new-tokens", "4")
+    shown = [int(n) for n in out.splitlines()[0].split()]
+    report = json.loads(run(SPEC, "--prompt", "1 2 3", "--max-new-tokens", "4", "--json")[1])
+    assert (status, shown) == (0, report["tokens"][0])
+    assert "tokens/s" in out
+
+
+def test_a_stop_ends_a_row() -> None:
+    free = json.loads(run(SPEC, "--prompt", "1 2 3", "--max-new-tokens", "6", "--json")[1])["tokens"][0]
+    found = json.loads(run(SPEC, "--prompt", "1 2 3", "--max-new-tokens", "6", "--stop", str(free[2]), "--json")[1])
+    assert found["tokens"][0] == free[: free.index(free[2]) + 1]
+
+
+def test_text_goes_through_a_tokenizer(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {f"w{i}": i for i in range(256)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="w0"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    path = tmp_path / "tokenizer.json"
+    made.save(str(path))
+    status, out, _ = run(SPEC, "--prompt", "w1 w2", "--tokenizer", str(path), "--max-new-tokens", "3", "--json")
+    report = json.loads(out)
+    assert (status, report["prompts"]) == (0, [[1, 2]])
+    assert report["texts"] == [" ".join(f"w{t}" for t in report["tokens"][0])]
+
+
+def test_an_encoder_is_given_its_tokens() -> None:
+    tiny = [f"--set={s}" for s in ("layers=1", "width=32", "heads=4", "head_dim=8", "hidden=64")]
+    options = ("--prompt", "0", "--max-new-tokens", "3", "--json")
+    status, out, err = run("t5_small", *tiny, *options, "--input", "source=5 6 7")
+    assert (status, err) == (0, "")
+    assert len(json.loads(out)["tokens"][0]) == 3
+    status, _, err = run("t5_small", *tiny, "--prompt", "0")
+    assert (status, "also reads `source`" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([SPEC, "--prompt", "hello"], "without a tokenizer a prompt is numbers"),
+        ([SPEC, "--prompt", "1", "--weights", "missing.safetensors"], "there is no file"),
+        ([SPEC, "--prompt", "1", "--tokenizer", "missing.json"], "is no tokenizer"),
+        ([SPEC, "--prompt", "1", "--device", "cuda:77"], "there is no device"),
+        ([SPEC, "--prompt", "1", "--input", "other=1"], "no further input of tokens"),
+        ([SPEC, "--prompt", "99999"], "refused its inputs"),
+        ([SPEC, "--prompt", "1", "--max-new-tokens", "99999999"], "at most `context` tokens"),
+        (["bert_base", "--prompt", "1"], "cannot be decoded step by step"),
+        (["pixel_rnn_mnist", "--prompt", "1"], "does not go from tokens to logits"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_diagnostic(args: list[str], said: str) -> None:
+    status, out, err = run(*args)
+    assert status in (1, 2)
+    assert said in " ".join(err.split())
+    assert "Traceback" not in err
+    assert out == ""
