@@ -63,7 +63,7 @@ KINDS = ("", ", prepacked", COMPILED)  # of ours
 PREPACKED = OURS + KINDS[1]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOLERANCE = {"float32": 1e-4, "bfloat16": 1e-1}  # of logits, in the mean: rounding may send a token elsewhere
-PROMPT, NEW = 128, 64
+PROMPT = 128
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,11 @@ class Way:
         logits = self.logits(tokens[:, :-1])
         F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
 
-    def __call__(self, cell: str, tokens: Tensor) -> Any:
+    def __call__(self, cell: str, tokens: Tensor, new: int) -> Any:
         if cell == "train":
             return self.train(tokens)
         with torch.no_grad():
-            return self.logits(tokens) if cell == "prefill" else self.generate(tokens, NEW)
+            return self.logits(tokens) if cell == "prefill" else self.generate(tokens, new)
 
 
 class Prepacked(Way):
@@ -409,7 +409,7 @@ def measure(ways: Mapping[str, Way], cell: str, options: argparse.Namespace) -> 
     clock = time.process_time if options.clock == "processor" else time.perf_counter
     for name, way in list(usable.items()):
         try:
-            way(cell, tokens)
+            way(cell, tokens, 3)
         except Exception as problem:  # whatever the others raise: the rest is measured all the same
             if name == OURS:
                 raise
@@ -423,7 +423,7 @@ def measure(ways: Mapping[str, Way], cell: str, options: argparse.Namespace) -> 
         for name, way in order[at:] + order[:at]:
             time.sleep(0.01)  # the threads of the one before stop spinning
             start = clock()
-            way(cell, tokens)
+            way(cell, tokens, options.new)
             if tokens.is_cuda:
                 torch.cuda.synchronize()
             found.seconds[name].append(clock() - start)
@@ -439,14 +439,27 @@ def prompt(ways: Mapping[str, Way], cell: str) -> Tensor:
     return torch.randint(32_000, shape, generator=generator).to(weight.device)
 
 
-def number(cell: str, seconds: float) -> float:
+def number(cell: str, seconds: float, new: int) -> float:
     """In the unit of the cell."""
-    return CELLS[cell].rows * NEW / seconds if CELLS[cell].unit == "tokens/s" else 1e3 * seconds
+    return CELLS[cell].rows * new / seconds if CELLS[cell].unit == "tokens/s" else 1e3 * seconds
 
 
 def growth(way: str, name: str, cell: str, dtype: str, options: argparse.Namespace) -> float | None:
     """Bytes that the memory of a process of its own grows by, beyond what it has with the model loaded."""
-    args = ["--answer", way, "--models", name, "--what", cell, "--dtype", dtype, "--threads", str(options.threads)]
+    args = [
+        "--new",
+        str(options.new),
+        "--answer",
+        way,
+        "--models",
+        name,
+        "--what",
+        cell,
+        "--dtype",
+        dtype,
+        "--threads",
+        str(options.threads),
+    ]
     run = subprocess.run([sys.executable, __file__, *args], capture_output=True, text=True, check=False)
     return float(run.stdout.split()[-1]) if run.returncode == 0 else None
 
@@ -459,7 +472,7 @@ def answer(options: argparse.Namespace) -> None:
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
     before = status("VmRSS")
-    way(cell, tokens)
+    way(cell, tokens, options.new)
     print(status("VmHWM") - before)
 
 
@@ -478,15 +491,13 @@ def table(name: str, dtype: str, results: Mapping[str, Found], ways: list[str], 
         cells = []
         for cell, found in results.items():
             seconds = found.seconds.get(way)
-            cells.append(f"{number(cell, statistics.median(seconds)):,.1f}" if seconds else "–")
+            cells.append(f"{number(cell, statistics.median(seconds), options.new):,.1f}" if seconds else "–")
         shown.add_row(way, *cells)
     for kind in KINDS:
         ratios = [found.ratio(kind) for found in results.values()]
         if any(r is not None for r in ratios):
-            shown.add_row(
-                f"ours{kind} / the fastest other",
-                *("–" if r is None else f"{r:.3f} {'✓' if r <= GOAL else '✗'}" for r in ratios),
-            )
+            told = ["–" if r is None else f"{r:.3f} {'✓' if r <= GOAL else '✗'}" for r in ratios]
+            shown.add_row(f"ours{kind} / the fastest other", *told)
     return shown
 
 
@@ -501,6 +512,7 @@ def facts(options: argparse.Namespace) -> dict[str, str]:
         "device": options.device,
         "clock": options.clock,
         "repeats": str(options.repeats),
+        "new": str(options.new),
     }
     return told | {n: version(n) if find_spec(p) is not None else "not installed" for n, (p, _, _) in OTHERS.items()}
 
@@ -511,6 +523,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--what", nargs="+", choices=CELLS, default=list(CELLS))
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--repeats", type=int, default=5, help="turns, 5 by default")
+    parser.add_argument("--new", type=int, default=64, help="tokens to generate, 64 by default")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
@@ -519,8 +532,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="the numbers as JSON")
     parser.add_argument("--answer", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.repeats < 1 or options.threads < 1:
-        parser.error("--repeats and --threads are at least 1")
+    if min(options.repeats, options.threads, options.new) < 1:
+        parser.error("--repeats, --threads and --new are at least 1")
     if options.memory and not Path("/proc/self/clear_refs").exists():
         parser.error("--memory needs Linux")
     return options
@@ -556,7 +569,7 @@ def main() -> None:
                     }
                     sizes = ", ".join(f"{w} {b / 2**20:,.0f} MiB" for w, b in memory.items() if b is not None)
                     console.print(f"{cell}, memory beyond the model: {sizes}", highlight=False)
-                numbers = {w: number(cell, statistics.median(s)) for w, s in found.seconds.items()}
+                numbers = {w: number(cell, statistics.median(s), options.new) for w, s in found.seconds.items()}
                 row: dict[str, Any] = {"model": name, "dtype": dtype, "cell": cell, "unit": CELLS[cell].unit}
                 row |= {
                     "numbers": numbers,

@@ -9,7 +9,9 @@ in float32, of every output with a last axis of classes, and the mean square of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field
@@ -19,6 +21,7 @@ from archdsl.diagnostics import error
 from archdsl.eager import functions as f
 from archdsl.eager.engine import backward
 from archdsl.eager.modules import Module, cast
+from archdsl.eager.stacks import Stretch, fresh, shorten, stretches
 from archdsl.eager.tensors import CPU, CUDA, DTYPES, DType, Node, Profile, Session, Tensor, Unknown
 from archdsl.eager.world import model_of
 from archdsl.ir.cost import whole_at
@@ -111,16 +114,121 @@ def estimate(
     be followed without numbers, and E0527 where it has no layers to compute again."""
     sizes = sizes_at(model, batch, seq)
     demand_sizes(model, sizes)
-    session = Session(PROFILES[backend])
-    with session.running():
-        try:
-            return _Step(model, sizes, session, backend, recompute, fixed, optimizer).run(DTYPES[dtype])
-        except Unknown as problem:
-            raise error(
-                "E0512",
-                f"the memory of activations is not known: the emitted code uses `{problem}`",
-                help="weights, gradients, states and FLOPs are counted all the same",
-            ) from None
+    try:
+        return _Step(model, sizes, backend, recompute, fixed, optimizer).run(DTYPES[dtype])
+    except Unknown as problem:
+        raise error(
+            "E0512",
+            f"the memory of activations is not known: the emitted code uses `{problem}`",
+            help="weights, gradients, states and FLOPs are counted all the same",
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A storage that is saved: when and where that was, its bytes, and how many of them a compiled step does not
+    store."""
+
+    sequence: int
+    where: str
+    nbytes: int
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Turns of a stack that are alike, in what was followed, and when each began in the forward pass."""
+
+    stretch: Stretch
+    began: Sequence[int]
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """A step that was run. Of the events without what is there throughout."""
+
+    modules: list[tuple[str, str]]
+    """Paths and classes."""
+    kept: list[_Kept]
+    events: list[tuple[str, str, int, int]]
+    """Of each its phase, its part, the bytes alive at its end, and the most within it."""
+    objective: int
+    targets: int
+    stretches: list[_Stretch]
+
+    def same(self, other: _Followed) -> bool:
+        """Whether both are the same step."""
+
+        def told(step: _Followed) -> object:
+            return sorted((k.where, k.nbytes, k.dropped) for k in step.kept)
+
+        ours, theirs = (self.events, self.modules, self.objective), (other.events, other.modules, other.objective)
+        return ours == theirs and self.targets == other.targets and told(self) == told(other)
+
+    def longer(self, more: Sequence[int]) -> _Followed | None:
+        """The same step with so many more turns of each stretch; None where its turns do not follow each other."""
+        found: _Followed | None = self
+        # The last one of a list first: so the places of those before it stay as they are.
+        for i in reversed(range(len(self.stretches))):
+            found = found and _repeated(found, self.stretches[i], more[i])
+        return found
+
+
+def _repeated(step: _Followed, own: _Stretch, more: int) -> _Followed | None:
+    """Repeat a turn in the middle. Its copies are what it is, but for the bytes that each leaves behind."""
+    s = own.stretch
+    middle = s.turns // 2
+    behind = s.at + (middle + 1) * s.period
+    """The first place behind the turn."""
+    events: list[tuple[str, str, int, int]] = []
+    grown = 0
+    for phase in dict.fromkeys(e[0] for e in step.events):
+        those = [e for e in step.events if e[0] == phase]
+        turns = [s.turn(e[1]) for e in those]
+        order = [t for t, _ in groupby(t for t in turns if t is not None)]
+        if not order:
+            events += [(p, part, alive + grown, most + grown) for p, part, alive, most in those]
+            continue
+        forward = order == [*range(s.turns)]
+        if not forward and order != [*reversed(range(s.turns))]:
+            return None
+        first = turns.index(middle)
+        after = turns.index(middle + 1 if forward else middle - 1)
+        growth = those[after - 1][2] - those[first - 1][2]
+        for p, part, alive, most in those[:after]:
+            name = s.moved(part, more, behind if forward else s.at + middle * s.period)
+            events.append((p, name, alive + grown, most + grown))
+        for n in range(1, more + 1):
+            far = grown + n * growth
+            at = n if forward else more - n
+            events += [
+                (p, s.moved(part, at, s.at), alive + far, most + far) for p, part, alive, most in those[first:after]
+            ]
+        grown += more * growth
+        for p, part, alive, most in those[after:]:
+            events.append((p, s.moved(part, more, behind), alive + grown, most + grown))
+    start, end = own.began[middle], own.began[middle + 1]
+    kept = []
+    for k in step.kept:
+        kept.append(replace(k, where=s.moved(k.where, more, behind)))
+        if start < k.sequence <= end:
+            kept += [replace(k, where=s.moved(k.where, n, s.at)) for n in range(1, more + 1)]
+    modules: list[tuple[str, str]] = []
+    copied = [m for m in step.modules if s.turn(m[0]) == middle]
+    for path, name in step.modules:
+        if copied and s.place(path) is not None and (s.place(path) or 0) >= behind:
+            modules += _copies(s, copied, more)
+            copied = []
+        modules.append((s.moved(path, more, behind), name))
+    return replace(step, modules=modules, kept=kept, events=events)
+
+
+def _copies(s: Stretch, modules: Sequence[tuple[str, str]], more: int) -> list[tuple[str, str]]:
+    return [(s.moved(path, n, s.at), name) for n in range(1, more + 1) for path, name in modules]
+
+
+FEW = 4
+"""So many turns of a stretch are followed, and one more to see that it does what was expected of it."""
 
 
 class _Step:
@@ -128,33 +236,110 @@ class _Step:
         self,
         model: Model,
         sizes: dict[str, int],
-        session: Session,
         backend: Backend,
         recompute: Recompute,
         fixed: int,
         optimizer: int,
     ) -> None:
-        self.model, self.sizes, self.session = model, sizes, session
+        self.model, self.sizes = model, sizes
         self.backend, self.recompute, self.optimizer = backend, recompute, optimizer
         self.fixed = fixed
-        self.phase, self.part = "forward", ""
-        self.events: list[Event] = []
-        self.dropped: dict[str, int] = {}
-        """Of a compiled step: bytes that it does not store, by part."""
+        self.first = 0
+        """Number of the last storage of a weight."""
 
     def run(self, dtype: DType) -> StepMemory:
-        session = self.session
-        module = model_of(emit(self.model, Extras(checkpoint=self.recompute), layout=False))
-        cast(module, dtype)
-        given = inputs_of(self.model, self.sizes, dtype)
-        own = sum(t.nbytes for t in given.values())
+        with Session(PROFILES[self.backend]).running() as session:
+            source = emit(self.model, Extras(checkpoint=self.recompute), layout=False)
+            module = model_of(source)
+            cast(module, dtype)
+            given = inputs_of(self.model, self.sizes, dtype)
+        self.first = session.serial
+        return self.told(self.followed(module, given, source), sum(t.nbytes for t in given.values()))
+
+    def followed(self, module: Module, given: Mapping[str, Tensor], source: str) -> _Followed:
+        """The step of the whole model; some turns of each stretch are followed where all others do as they do."""
+        whole = stretches(module, source, 2 * FEW + 2)
+        if not whole:
+            return self.follow(module, given)
+        layers = {s.name: list(module._modules[s.name].children()) for s in whole}
+        few, more = (self.follow(module, given, shorten(module, layers, whole, n)) for n in (FEW, FEW + 1))
+        expected = few.longer([1] * len(whole))
+        if expected is not None and expected.same(more):
+            found = more.longer([s.turns - FEW - 1 for s in whole])
+            if found is not None:
+                return found
+        shorten(module, layers, [], 0)
+        return self.follow(module, given)
+
+    def follow(self, module: Module, given: Mapping[str, Tensor], stretches: Sequence[Stretch] = ()) -> _Followed:
+        """Run the step."""
+        fresh(module)
+        session = Session(PROFILES[self.backend])
         session.fixed = False
+        session.serial = self.first  # of another number than the weights
+        with session.running():
+            return _Run(session, self.backend, self.optimizer, stretches).run(module, given)
+
+    def told(self, step: _Followed, own: int) -> StepMemory:
+        events = self.shifted(step, own + step.targets)
+        top = max(events, key=lambda e: e.peak)
+        return StepMemory(
+            backend=self.backend,
+            measured=self.backend in MEASURED,
+            exact=self.backend in MEASURED,
+            recompute=self.recompute,
+            saved=sum(k.nbytes - k.dropped for k in step.kept),
+            objective=step.objective,
+            inputs=own + step.targets,
+            optimizer=self.optimizer,
+            peak=top.peak,
+            peak_at=top.event,
+            by_block=list(by_block(step.modules, step.kept)),
+            timeline=events,
+        )
+
+    def shifted(self, step: _Followed, inputs: int) -> list[Event]:
+        """The events with all that is there throughout; of a compiled step, without what it does not store."""
+        dropped: dict[str, int] = {}
+        for k in step.kept:
+            if k.dropped:
+                part = part_of(k.where)
+                dropped[part] = dropped.get(part, 0) + k.dropped
+        gone = 0
+        found = []
+        last = {(phase, part): i for i, (phase, part, _, _) in enumerate(step.events)}
+        for i, (phase, part, alive, most) in enumerate(step.events):
+            ends = last[phase, part] == i
+            if phase == "forward" and ends:
+                gone += dropped.get(part, 0)
+            base = self.fixed + inputs - gone
+            name = {"objective": "objective", "optimizer": "optimizer step"}.get(phase, f"{phase} {part or 'model'}")
+            found.append(Event(event=name, bytes=alive + base, peak=most + base))
+            if phase == "backward" and ends:
+                gone -= dropped.get(part, 0)
+        return found
+
+
+class _Run:
+    """One run of the step."""
+
+    def __init__(self, session: Session, backend: Backend, optimizer: int, stretches: Sequence[Stretch]) -> None:
+        self.session, self.backend, self.optimizer = session, backend, optimizer
+        self.phase, self.part = "forward", ""
+        self.events: list[tuple[str, str, int, int]] = []
+        self.stretches = stretches
+        self.began: dict[str, int] = {}
+        """How many steps of the backward pass there were when each part began in the forward pass."""
+
+    def run(self, module: Module, given: Mapping[str, Tensor]) -> _Followed:
+        session = self.session
         session.enter = self.enter
         results = outputs_of(module, given)
-        found = saved(results)
-        kept = sum(entry[0] for entry in found.values())
-        if self.backend == "compiled":
-            kept -= self.drop(results, found)
+        found = saved_by(results)
+        compiled = self.backend == "compiled"
+        dropped = self.dropped(results, found) if compiled else set()
+        kept = [_Kept(n.sequence, n.where, size, size if i in dropped else 0) for i, (n, size) in found.items()]
+        del found
         self.close()
         self.phase, self.part, before = "objective", "", session.live
         targets = sum(8 * t.numel() // t.shape[-1] for t in results if t.ndim > 1)
@@ -162,31 +347,26 @@ class _Step:
         losses = [objective(results)]
         del results
         self.close()
-        most = self.events[-1].peak
+        most = self.events[-1][3]
         self.phase = "backward"
         session.enter = self.enter
         # Nothing but the backward pass holds the loss, which it lets go of.
         backward(losses.pop())
         self.close()
-        most = max(most, self.events[len(self.events) - self.backwards()].peak)
+        most = max(most, next(e[3] for e in self.events if e[0] == "backward"))
         self.phase, self.part = "optimizer", ""
         session.scratch(self.optimizer)
         self.close()
-        events = self.shifted(own + targets)
-        top = max(events, key=lambda e: e.peak)
-        return StepMemory(
-            backend=self.backend,
-            measured=self.backend in MEASURED,
-            exact=self.backend in MEASURED,
-            recompute=self.recompute,
-            saved=kept,
-            objective=max(0, most - before),
-            inputs=own + targets,
-            optimizer=self.optimizer,
-            peak=top.peak,
-            peak_at=top.event,
-            by_block=list(by_block(module, found)),
-            timeline=events,
+        return _Followed(
+            [(path, type(inner).__name__) for path, inner in module.named_modules()],
+            kept,
+            self.events,
+            max(0, most - before),
+            targets,
+            [
+                _Stretch(s, [self.began.get(f"{s.name}.{s.at + i * s.period}", 0) for i in range(s.turns)])
+                for s in self.stretches
+            ],
         )
 
     # --- events ---
@@ -197,69 +377,32 @@ class _Step:
         if part != self.part:
             self.close()
             self.part = part
+            if self.phase == "forward":
+                self.began.setdefault(part, self.session.sequence)
 
     def close(self) -> None:
         """End a stretch."""
         session = self.session
-        name = {"objective": "objective", "optimizer": "optimizer step"}.get(
-            self.phase, f"{self.phase} {self.part or 'model'}"
-        )
         if session.peak or self.phase == "optimizer":
-            event = Event(event=name, bytes=session.live, peak=session.peak)
-            if self.events and self.events[-1].event == name:
-                last = self.events.pop()
-                event.peak = max(event.peak, last.peak)
-            self.events.append(event)
+            most = session.peak
+            if self.events and self.events[-1][:2] == (self.phase, self.part):
+                most = max(most, self.events.pop()[3])
+            self.events.append((self.phase, self.part, session.live, most))
         session.peak = session.live
 
-    def backwards(self) -> int:
-        """How many events there are since the backward pass began."""
-        return sum(e.event.startswith("backward") for e in self.events)
-
-    def shifted(self, inputs: int) -> list[Event]:
-        """The events with all that is there throughout; of a compiled step, without what it does not store."""
-        gone = 0
-        found = []
-        last = {e.event: i for i, e in enumerate(self.events)}
-        for i, e in enumerate(self.events):
-            phase, _, part = e.event.partition(" ")
-            ends = last[e.event] == i
-            if phase == "forward" and ends:
-                gone += self.dropped.get(part, 0)
-            base = self.fixed + inputs - gone
-            found.append(Event(event=e.event, bytes=e.bytes + base, peak=e.peak + base))
-            if phase == "backward" and ends:
-                gone -= self.dropped.get(part, 0)
-        return found
-
-    def drop(self, results: list[Tensor], found: dict[int, Saved]) -> int:
-        """The bytes that a compiled step does not store: results of pointwise steps from what is stored."""
+    def dropped(self, results: list[Tensor], found: Mapping[int, tuple[Node, int]]) -> set[int]:
+        """The storages that a compiled step does not store: results of pointwise steps from what is stored."""
         makers: dict[int, Node] = {}
         for node in nodes_of(results):
             for serial in node.made:
                 makers.setdefault(serial, node)
-        known: dict[int, bool] = {}
-
-        def made_again(serial: int) -> bool:
-            node = makers.get(serial)
-            return (
-                node is not None
-                and node.name in POINTWISE
-                and all(s in found or known.get(s, False) for s in node.read)
-            )
-
+        known: set[int] = set()
         for node in sorted(makers.values(), key=lambda n: n.sequence):
             for serial in node.made:
-                known[serial] = made_again(serial)
-        total = 0
-        for serial in sorted(found):
-            if known.get(serial):
-                nbytes, where, _ = found[serial]
-                part = part_of(where) or "model"
-                self.dropped[part] = self.dropped.get(part, 0) + nbytes
-                total += nbytes
-                found[serial] = (0, where, "")
-        return total
+                maker = makers[serial]
+                again = maker.name in POINTWISE and all(s in found or s in known for s in maker.read)
+                (known.add if again else known.discard)(serial)
+        return known & found.keys()
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -311,29 +454,34 @@ def nodes_of(results: Iterable[Tensor]) -> list[Node]:
     return [found[i] for i in sorted(found)]
 
 
-def saved(results: Iterable[Tensor]) -> dict[int, Saved]:
-    """Every storage that the steps behind these tensors keep, by its number."""
-    found: dict[int, Saved] = {}
+def saved_by(results: Iterable[Tensor]) -> dict[int, tuple[Node, int]]:
+    """Every storage that the steps behind these tensors keep, by its number: the first of them, and its bytes."""
+    found: dict[int, tuple[Node, int]] = {}
     for node in nodes_of(results):
         for t in node.saved:
             if not t.storage.fixed:
-                found.setdefault(t.storage.serial, (t.storage.nbytes, node.where, node.name))
+                found.setdefault(t.storage.serial, (node, t.storage.nbytes))
     return found
 
 
-def by_block(module: Module, found: Mapping[int, Saved]) -> Iterator[BlockActivations]:
+def saved(results: Iterable[Tensor]) -> dict[int, Saved]:
+    """Every storage that the steps behind these tensors keep, by its number."""
+    return {serial: (size, node.where, node.name) for serial, (node, size) in saved_by(results).items()}
+
+
+def by_block(modules: Iterable[tuple[str, str]], kept: Iterable[_Kept]) -> Iterator[BlockActivations]:
     """A row for each module that saves something, in the order of the modules, those of all indices together."""
     bytes_of: dict[str, int] = {}
-    for nbytes, where, _ in found.values():
-        steps = where.split(".") if where else []
-        for depth in range(len(steps) + 1):
-            path = ".".join(steps[:depth])
-            bytes_of[path] = bytes_of.get(path, 0) + nbytes
+    for k in kept:
+        path = k.where
+        bytes_of[path] = bytes_of.get(path, 0) + k.nbytes - k.dropped
+        while path:
+            path = path.rpartition(".")[0]
+            bytes_of[path] = bytes_of.get(path, 0) + k.nbytes - k.dropped
     rows: dict[tuple[str, str], BlockActivations] = {}
-    for path, inner in module.named_modules():
+    for path, name in modules:
         if bytes_of.get(path):
             starred = ".".join("*" if s.isdecimal() else s for s in path.split(".")) or "model"
-            name = type(inner).__name__
             row = rows.setdefault((starred, name), BlockActivations(path=starred, block=name, count=0, bytes=0))
             row.count += 1
             row.bytes += bytes_of[path]

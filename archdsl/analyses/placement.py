@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import takewhile
 from typing import Literal
 
@@ -97,51 +98,77 @@ class _Sharder:
             parts = node.node.op.opens(node.node) if isinstance(node, FlatOp) and not node.blocks else None
             if parts is not None and parts.axis is not None and isinstance(node, FlatOp):
                 self.opened[number] = parts
+        self.cut: dict[int, _Cut | Literal["lost"] | None] = {}
+        """How each tensor is cut, by its `id`."""
+        self.uses: dict[int, _Use] = {}
+        self.changed = set(range(len(self.nodes)))
+        """Ops to look at in the next turn."""
+        self.readers: dict[int, list[int]] = {}
+        for number, node in enumerate(self.nodes):
+            for v in node.inputs:
+                if isinstance(v, Value):
+                    self.readers.setdefault(id(v), []).append(number)
 
     def run(self) -> Sharding:
         while True:
-            before = len(self.closed)
-            uses = self._propagate()
-            if len(self.closed) == before:
+            self._propagate()
+            if not self.changed:
+                uses = {number: self.uses[number] for number in sorted(self.uses)}
                 self._demand_agreement(uses)
-            if len(self.closed) == before:
-                return self._sharding(uses)
+                if not self.changed:
+                    return self._sharding(uses)
 
     # --- which maps are cut ---
 
-    def _propagate(self) -> dict[int, _Use]:
+    def _propagate(self) -> None:
         """Once through the graph: what each op that meets a cut tensor does. Maps that lead to an op that cannot work
-        on parts are closed; what comes after it is not looked at in this turn."""
-        cut: dict[int, _Cut] = {}
-        lost: set[int] = set()
-        uses: dict[int, _Use] = {}
-        for number, node in enumerate(self.nodes):
-            found = [cut.get(id(v)) if isinstance(v, Value) else None for v in node.inputs]
-            met = [c for c in found if c is not None]
-            if any(id(v) in lost for v in node.inputs if isinstance(v, Value)):
-                lost |= {id(v) for v in node.outputs}
-                continue
-            if not met:
-                if number in self.opened and number not in self.closed:
-                    parts = self.opened[number]
-                    uses[number] = _Use((None,) * len(found), parts)
-                    assert parts.axis is not None
-                    cut |= {id(v): _Cut(parts.axis, frozenset({number})) for v in node.outputs}
-                continue
-            origins = frozenset[int]().union(*(c.origins for c in met))
-            cuts = tuple(c.axis if c is not None else None for c in found)
-            made = self._parts(node, cuts)
-            if made is None:
-                self.closed |= origins
-                lost |= {id(v) for v in node.outputs}
-                continue
-            uses[number] = _Use(cuts, made)
-            if made.axis is not None:
-                cut |= {id(v): _Cut(made.axis, origins) for v in node.outputs}
+        on parts are closed; what comes after it is not looked at in this turn. Of a later turn only what differs from
+        the one before is done: what reads a tensor that is now cut in another way."""
+        queued, self.changed = self.changed, set()
+        waiting = sorted(queued)
+        while waiting:
+            number = heappop(waiting)
+            node = self.nodes[number]
+            state = self._looked_at(number, node)
+            for value in node.outputs:
+                if self.cut.get(id(value)) != state:
+                    self.cut[id(value)] = state
+                    for reader in self.readers.get(id(value), ()):
+                        if reader not in queued:
+                            queued.add(reader)
+                            heappush(waiting, reader)
+            queued.discard(number)
         for value in self.graph.outputs:
-            if id(value) in cut:
-                self.closed |= cut[id(value)].origins
-        return uses
+            found = self.cut.get(id(value))
+            if isinstance(found, _Cut):
+                self._close(found.origins)
+
+    def _looked_at(self, number: int, node: FlatNode) -> _Cut | Literal["lost"] | None:
+        """How the results of an op are cut, as its inputs are now; `lost` where that cannot be said in this turn."""
+        self.uses.pop(number, None)
+        found = [self.cut.get(id(v)) if isinstance(v, Value) else None for v in node.inputs]
+        met = [c for c in found if isinstance(c, _Cut)]
+        if "lost" in found:
+            return "lost"
+        if not met:
+            if number not in self.opened or number in self.closed:
+                return None
+            parts = self.opened[number]
+            assert parts.axis is not None
+            self.uses[number] = _Use((None,) * len(found), parts)
+            return _Cut(parts.axis, frozenset({number}))
+        origins = frozenset[int]().union(*(c.origins for c in met))
+        cuts = tuple(c.axis if isinstance(c, _Cut) else None for c in found)
+        made = self._parts(node, cuts)
+        if made is None:
+            self._close(origins)
+            return "lost"
+        self.uses[number] = _Use(cuts, made)
+        return _Cut(made.axis, origins) if made.axis is not None else None
+
+    def _close(self, maps: frozenset[int]) -> None:
+        self.changed |= maps - self.closed
+        self.closed |= maps
 
     def _parts(self, node: FlatNode, cuts: Sequence[int | None]) -> Parts | None:
         if not isinstance(node, FlatOp) or node.blocks or node.node in self.unclear:
@@ -172,7 +199,7 @@ class _Sharder:
                     differ.add(key)
         for key in differ:
             for number in everywhere[key]:
-                self.closed |= groups.get(number, frozenset())
+                self._close(groups.get(number, frozenset()))
 
     def _groups(self, uses: Mapping[int, _Use]) -> dict[int, frozenset[int]]:
         """For each op that works on parts the maps that open its group: those whose parts meet."""

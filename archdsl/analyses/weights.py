@@ -13,7 +13,7 @@ A path is read off the hierarchy, with these rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from archdsl.ir.graph import (
@@ -29,6 +29,7 @@ from archdsl.ir.graph import (
     ScanNode,
     Weight,
 )
+from archdsl.ir.paths import Step, counter
 from archdsl.ir.static import Instance
 from archdsl.source import Span
 
@@ -63,10 +64,6 @@ def weights(model: Model) -> Iterator[WeightInfo]:
 def shape_of(weight: Weight) -> tuple[int, ...]:
     """The sizes as numbers; () for a buffer whose size only the running model knows."""
     return tuple(int(d) for d in weight.shape) if all(d.static for d in weight.shape) else ()
-
-
-Step = Callable[[str], str]
-"""From the name of an application to its steps in the path: `blocks` to `blocks.3` within a loop."""
 
 
 def _of_block(block: Block, prefix: str, owner: bool = True) -> Iterator[WeightInfo]:
@@ -105,7 +102,7 @@ def _of_node(node: Node, block: Block, prefix: str, step: Step) -> Iterator[Weig
     elif isinstance(node, ParamNode):
         yield WeightInfo(prefix + step(node.name), shape_of(node.weight), node.weight, block, node, node.span)
     elif isinstance(node, LoopNode):
-        inner = step if step is not str else _counter()
+        inner = step if step is not str else counter()
         for body in node.turns:
             yield from _of_graph(node.bodies[body], block, prefix, inner)
     elif isinstance(node, ScanNode):
@@ -113,15 +110,3 @@ def _of_node(node: Node, block: Block, prefix: str, step: Step) -> Iterator[Weig
     elif isinstance(node, CondNode):
         yield from _of_graph(node.then, block, prefix, step)
         yield from _of_graph(node.otherwise, block, prefix, step)
-
-
-def _counter() -> Step:
-    """Numbers the applications of each name within one outermost loop."""
-    counts: dict[str, int] = {}
-
-    def step(name: str) -> str:
-        index = counts.get(name, 0)
-        counts[name] = index + 1
-        return f"{name}.{index}"
-
-    return step

@@ -159,6 +159,11 @@ def add(a: Value, b: Value) -> Value:
 def mul(a: Value, b: Value) -> Value:
     if not isinstance(a, Poly) and not isinstance(b, Poly):
         return whole(a * b)
+    if not isinstance(a, Poly):
+        a, b = b, a
+    if not isinstance(b, Poly):
+        factor = Fraction(b)  # the products and their order stay as they are
+        return Poly(tuple((m, c * factor) for m, c in a.terms)) if isinstance(a, Poly) and factor else 0
     terms: dict[Monomial, Fraction] = {}
     for m, c in _terms(a).items():
         for n, d in _terms(b).items():

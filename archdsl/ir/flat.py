@@ -6,7 +6,7 @@ Blocks are shared, so a value of a block stands for as many tensors as the block
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 
@@ -28,6 +28,7 @@ from archdsl.ir.graph import (
     Weight,
     WeightNode,
 )
+from archdsl.ir.paths import Step, counter, skip
 from archdsl.ir.static import Instance
 
 
@@ -168,10 +169,6 @@ def weights_read(graph: FlatGraph) -> dict[str, FlatWeight]:
     return found
 
 
-Step = Callable[[str], str]
-"""From the name of an application to its steps in the path, as `analyses.weights` has them."""
-
-
 @dataclass
 class _Scope:
     """One call of a block: its values and shared blocks in the flat graph's."""
@@ -278,7 +275,7 @@ class _Flattener:
             scope.values[outer] = inside.values[value]
 
     def loop(self, node: LoopNode, scope: _Scope, step: Step) -> None:
-        inner = step if step is not str else _counter()
+        inner = step if step is not str else counter()
         carried = [scope.values[v] for v in node.starts]
         for turn, body in enumerate(node.turns):
             graph = node.bodies[body]
@@ -306,7 +303,7 @@ class _Flattener:
 
     def condition(self, node: CondNode, scope: _Scope, step: Step) -> None:
         if step is not str:
-            _skip(node.then, step)
+            skip(node.then, step)
         self.graph(node.otherwise, scope, step)
         for outer, value in zip(node.outputs, node.otherwise.outputs, strict=True):
             assert value is not None
@@ -323,36 +320,6 @@ def fresh(value: Value, scope: _Scope) -> Value:
     """A value of its own for this place."""
     scope.values[value] = found = replaced(value)
     return found
-
-
-def _counter() -> Step:
-    counts: dict[str, int] = {}
-
-    def step(name: str) -> str:
-        index = counts.get(name, 0)
-        counts[name] = index + 1
-        return f"{name}.{index}"
-
-    return step
-
-
-def _skip(graph: Graph, step: Step) -> None:
-    """Count the applications of a branch that is not taken: those after it keep their numbers."""
-    for node in graph.nodes:
-        if (
-            (isinstance(node, CallNode) and node.instance is None)
-            or (isinstance(node, OpNode) and node.instance is None and (node.weights or node.blocks))
-            or isinstance(node, ParamNode)
-        ):
-            step(node.name)
-        elif isinstance(node, LoopNode):
-            for body in node.turns:
-                _skip(node.bodies[body], step)
-        elif isinstance(node, ScanNode):
-            _skip(node.body, step)
-        elif isinstance(node, CondNode):
-            _skip(node.then, step)
-            _skip(node.otherwise, step)
 
 
 def flat_init(graph: Graph) -> FlatGraph:

@@ -56,20 +56,21 @@ def kept_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *giv
         return new_mask(rule, time, device, *given)
 '''
 
-NEW_MASK = '''
+NEW_MASK = """
 def new_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: Any) -> Tensor | BlockMask:
-    batch = max((x.size(0) for x in given if isinstance(x, Tensor) and x.dim() == 2), default=1)
+    rows = [x.size(0) for x in given if isinstance(x, Tensor) and x.dim() == 2]
+    batch = rows[0] if rows else 1
     if not in_blocks(device):
         key = torch.arange(time, device=device)
         return rule(torch.arange(batch, device=device)[:, None, None, None], key[:, None], key, *given)
-    # Of numbers as tensors the kernel need not be compiled anew for each.
-    given = tuple(x if isinstance(x, Tensor) else torch.tensor(x, device=device) for x in given)
+    if not torch.compiler.is_compiling():  # numbers as tensors: what is compiled for one of them serves all
+        given = tuple(x if isinstance(x, Tensor) else torch.tensor(x, device=device) for x in given)
 
     def seen(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return rule(b, query, key, *given)
 
     return fused(create_block_mask)(seen, batch, None, time, time, device)
-'''
+"""
 
 IN_BLOCKS = '''
 def in_blocks(device: torch.device) -> bool:
@@ -84,11 +85,11 @@ def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if torch.compiler.is_compiling() else compiled(function)
 '''
 
-COMPILED = '''
+COMPILED = """
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function)
-'''
+"""
 
 
 class MaskTensor(Primitive):
@@ -100,7 +101,10 @@ class MaskTensor(Primitive):
     placed = True
     by_rows = True
     passes = 0
-    signature = "mask(mask: mask, heads: int = 1, plain: bool = false, blocks: bool = none)(queries: [], keys: [], tensors: [...])"
+    signature = (
+        "mask(mask: mask, heads: int = 1, plain: bool = false, blocks: bool = none)"
+        "(queries: [], keys: [], tensors: [...])"
+    )
     variadic = True
 
     def shapes(self, call: Application) -> Sequence[Shape]:
@@ -229,7 +233,7 @@ def tensor_leaves(mask: Mask) -> list[Mask]:
     return [leaf for leaf in mask.leaves() if leaf.rule in ("keys", "queries", "same", "padding", "documents")]
 
 
-NUMBER_NAMES = {"window": "window", "chunked": "chunk", "prefix": "prefix", "global": "globals"}
+NUMBER_NAMES = {"window": "window", "chunked": "chunk", "prefix": "prefix"}
 """What the number of a rule is called where that of another may stand beside it."""
 TENSOR_NAMES = {"keys": "keys", "queries": "queries", "same": "group", "padding": "padding", "documents": "documents"}
 

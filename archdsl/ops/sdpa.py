@@ -98,17 +98,24 @@ def masked_attention(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
 '''
 
-WINDOW_ATTENTION = '''
-def window_attention(
+MASKED_WINDOW_ATTENTION = """
+def masked_window_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask, window: int, **options: Any
 ) -> Tensor:
+    if isinstance(mask, BlockMask):
+        return masked_attention(q, k, v, mask, **options)
+    return window_attention(q, k, v, mask, window, **options)
+"""
+
+WINDOW_ATTENTION = '''
+def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
     """Attention of each place to the last `window` places, itself included. A long sequence is cut into blocks of so
     many places: a block sees itself and the one before it, and nothing else is computed."""
     batch, time = q.size(0), q.size(2)
-    if not isinstance(time, torch.SymInt) and time <= window:  # an exported graph is for all lengths
+    if isinstance(time, torch.SymInt) or window < time < 3 * window:  # an exported graph is for all lengths
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+    if time <= window:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
-    if isinstance(time, torch.SymInt) or isinstance(mask, BlockMask) or time < 3 * window:
-        return masked_attention(q, k, v, mask, **options)
     blocks = -(-time // window)
     rest = blocks * window - time
     q, k, v = (F.pad(x, (0, 0, 0, rest)).unflatten(2, (blocks, window)).transpose(1, 2) for x in (q, k, v))
@@ -336,12 +343,13 @@ class SDPA(Primitive):
             args.append(f"scale={scale}")
         if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value:
             args.append("enable_gqa=True")
-        if window is not None or blocks:
+        name = "F.scaled_dot_product_attention" if window is None else e.helper(WINDOW_ATTENTION)
+        if blocks:
             e.helper(COMPILED)
             e.helper(FUSED)
             name = e.helper(MASKED_ATTENTION)
-            return Code(f"{name if window is None else e.helper(WINDOW_ATTENTION)}({', '.join(args)})")
-        return Code(f"F.scaled_dot_product_attention({', '.join(args)})")
+            name = name if window is None else e.helper(MASKED_WINDOW_ATTENTION)
+        return Code(f"{name}({', '.join(args)})")
 
     def causal_window(self, node: OpNode) -> Num | None:
         """How many places each query sees, itself the last; None where the mask is something else."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from decode_tools import inputs_for
+from parity.test_onnx import CASES
+from parity.test_onnx import NOT_STEPPED as TWINS_NOT_STEPPED
 from torch import Tensor, nn
 from zoo.test_onnx import NAMES, NOT_STEPPED
 from zoo.tiny import graph
@@ -25,6 +28,7 @@ from archdsl.lower.torch import Extras, emit
 TOLERANCE = 1e-5
 GENERATE = Extras(frozenset({"generate"}))
 DECODERS = [n for n in NAMES if not any(re.match(p, n) for p in NOT_STEPPED)]
+TWINS = [(path, name) for path, name in CASES if path.stem not in TWINS_NOT_STEPPED]
 
 SMALL = """
 block layer() {
@@ -121,6 +125,17 @@ def test_tensors_of_fixed_sizes_give_the_same(name: str) -> None:
     module, plan = compiled(model), planned(model)
     inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
     found = by_steps(module, plan, inputs, (4, 1, 1, 2), state_of(module, 8, static=True))
+    close(found, whole(module, inputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("static", [False, True], ids=["growing", "fixed"])
+@pytest.mark.parametrize(("path", "name"), TWINS, ids=[n for _, n in TWINS])
+def test_steps_of_the_tiny_twins(path: Path, name: str, static: bool) -> None:
+    model = archdsl.load(path, model=name)
+    module, plan = compiled(model), planned(model)
+    inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
+    found = by_steps(module, plan, inputs, (4, 1, 1, 2), state_of(module, 8, static=static))
     close(found, whole(module, inputs))
 
 
@@ -228,9 +243,9 @@ def test_a_compiled_step_is_compiled_once() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("name", ["gpt2", "mixtral_8x7b", "deepseek_v2_lite", "albert_like"])
+@pytest.mark.parametrize("name", ["gpt2:gpt2", "mixtral:mixtral_8x7b", "deepseek_v2:deepseek_v2_lite", "albert_like"])
 def test_prepacked_weights_give_the_same(name: str, rows: int, dtype: torch.dtype) -> None:
-    shared = SMALL.replace("layers * layer()", "layers * shared layer()").replace("model small", "model albert_like")
+    shared = SMALL.replace("* layer()", "* shared(layer())").replace("model small", "model albert_like")
     module = compiled(archdsl.load(text=shared) if name == "albert_like" else graph(name)).to(dtype)
     packed = type(module).step.__globals__["prepacked"](module, rows)
     tokens = prompts(rows, 5) % module.config.vocab

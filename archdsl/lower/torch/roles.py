@@ -86,7 +86,7 @@ class Roles:
             tuple(self.kept.values()),
             tuple(self.kept_values.values()),
             len(self.latent),
-            len(self.window),
+            tuple(int(n) for n in self.window.values()),
             len(self.carries),
             len(self.held),
             len(self.whole),
@@ -213,6 +213,9 @@ class Assigner:
             callee = found.callees[node]
             inside = {r for n, r in callee.role.items() if not isinstance(n, CheckNode)} - {Role.NOTHING}
             return self.together(inside)
+        if isinstance(node, CondNode) and not node.otherwise.nodes:  # it hands on what there was before
+            given = {unrolled.values.get(v) for v in node.outputs} - {None}
+            return Role.STEP if any(v in self.plan.forms for v in given if v) else Role.FIRST if given else Role.NOTHING
         if isinstance(node, LoopNode | CondNode):
             inside = {self.role(n, unrolled, found) for g in inner_graphs(node) for n in nodes_within(g)}
             return self.together(inside - {Role.NOTHING})

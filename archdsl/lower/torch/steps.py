@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from archdsl.analyses.decode import Plan, has, is_time
+from archdsl.ir import dims
 from archdsl.ir.dims import Num, Var
 from archdsl.ir.graph import (
     CallNode,
@@ -61,7 +62,7 @@ class StepScope(NodeScope):
         axes = "".join(", None" for _ in range(middle))
         key = "state.keys"
         if self.node in self.writer.roles.window:
-            key = f"state.last({self.number(self.writer.roles.window[self.node])})[:{axes}, None]"
+            key = f"state.last({self.writer.window(self.node)})[:{axes}, None]"
         return self.local("query", f"state.positions[:{axes}, :, None]"), self.local("key", key)
 
     def newest(self, i: int) -> str:
@@ -90,6 +91,8 @@ class StepWriter(BlockWriter):
         self.section = section
         self.plan: Plan = section.plan
         self.roles = roles
+        group = section.classes.by_block.get(roles.block)
+        self.members = group.members if group is not None else [roles.block]
         self.root = roles.block is section.plan.model.block
         self.modules.made = set(forward.modules.made)
         self.modules.shared_made = set(forward.modules.shared_made)
@@ -278,11 +281,18 @@ class StepWriter(BlockWriter):
             known.uses[found] = 1
             known.hold(found, names[-1])
         if node in self.roles.window:
-            window = self.numbers.forward(self.roles.window[node])
-            known.line(f"{', '.join(names)} = state.keep_last({', '.join(texts)}, window={window})")
+            known.line(f"{', '.join(names)} = state.keep_last({', '.join(texts)}, window={self.window(node)})")
         else:
             known.line(f"{', '.join(names)} = {self.keeping(texts, axis, rank)}")
         return replace(node, inputs=tuple(inputs))
+
+    def window(self, node: OpNode) -> str:
+        """How many places a windowed attention sees; the number itself in a class of which others have no window."""
+        number = self.roles.window[node]
+        names = dims.free_names(number.expr)
+        if all(n in b.hypers or n in b.axes or n in b.local for n in names for b in self.members):
+            return self.numbers.forward(number)
+        return f"{int(number):_}" if int(number) > 9999 else str(int(number))
 
     def keeping(self, texts: Sequence[str], axis: int, rank: int) -> str:
         where = "" if axis == rank - 2 else f", axis={axis}"

@@ -4,8 +4,9 @@
     archdsl compile llama3.arch:llama3_8b --to torch --with generate
 """
 
+import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,15 +85,6 @@ class State:
         if not self.first and (self.start is not None or new > 1):
             self.mask = self.keys <= self.positions[:, None, :, None]
 
-    @property
-    def real(self) -> Tensor:
-        """Which places are tokens [batch, all]: as far as any place looks, all of them."""
-        return torch.ones(self.batch, self.end, dtype=torch.bool, device=self.keys.device)
-
-    def newest(self, x: Tensor) -> Tensor:
-        """Of x [batch, all] the new places."""
-        return x.gather(1, self.positions.expand(x.size(0), -1))
-
     def hold(self, *tensors: Tensor) -> None:
         """Keep what the first step has computed."""
         self.kept.append(tensors)
@@ -120,22 +112,6 @@ class State:
         found = tuple(buffer.narrow(axis, 0, self.end) for buffer in buffers)
         return found if len(found) > 1 else found[0]
 
-    def recall(self, *starts: Callable[[], Tensor]) -> Any:
-        """What a recurrence handed on; before the first place, what it starts from."""
-        if self.first:
-            self.kept.append(tuple(make() for make in starts))
-        found = self.kept[self.cursor]
-        return found if len(found) > 1 else found[0]
-
-    def hand_on(self, *tensors: Tensor) -> None:
-        """What the recurrence is to find in the next step."""
-        if self.active is not None:
-            shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
-            before = self.kept[self.cursor]
-            tensors = tuple(torch.where(self.active.view(s), t, b) for s, t, b in zip(shapes, tensors, before))
-        self.kept[self.cursor] = tensors
-        self.cursor += 1
-
 
 def sample(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
@@ -153,6 +129,26 @@ def sample(
         beyond = likely.cumsum(-1) - likely >= top_p  # without them there is enough
         logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
     return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
+
+
+class PackedLinear(nn.Module):
+    """A linear map for few rows on a CPU: beside its weight, a copy in the order in which oneDNN reads it fastest."""
+
+    def __init__(self, linear: nn.Linear, rows: int) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+
+
+def prepacked(model: nn.Module, rows: int = 1) -> Any:
+    """The model for decoding `rows` sequences at a time on a CPU, without gradients: it shares all weights with this
+    one, and holds packed copies of those of linear maps, which later changes of the weights do not reach."""
+    memo: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    memo |= {id(m): PackedLinear(m, rows) for m in model.modules() if type(m) is nn.Linear}
+    return copy.deepcopy(model, memo)
 
 
 def attend(

@@ -4,6 +4,7 @@
     archdsl compile rnn_lm.arch:lstm_lm_small --to torch --with generate
 """
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -76,42 +77,6 @@ class State:
         if not self.first and (self.start is not None or new > 1):
             self.mask = self.keys <= self.positions[:, None, :, None]
 
-    @property
-    def real(self) -> Tensor:
-        """Which places are tokens [batch, all]: as far as any place looks, all of them."""
-        return torch.ones(self.batch, self.end, dtype=torch.bool, device=self.keys.device)
-
-    def newest(self, x: Tensor) -> Tensor:
-        """Of x [batch, all] the new places."""
-        return x.gather(1, self.positions.expand(x.size(0), -1))
-
-    def hold(self, *tensors: Tensor) -> None:
-        """Keep what the first step has computed."""
-        self.kept.append(tensors)
-
-    def held(self) -> Any:
-        """What the first step has computed."""
-        tensors = self.kept[self.cursor]
-        self.cursor += 1
-        return tensors if len(tensors) > 1 else tensors[0]
-
-    def keep(self, *tensors: Tensor, axis: int = -2) -> Any:
-        """Put the new places behind those before them; all of them so far."""
-        if self.first:
-            axes = [axis % t.dim() for t in tensors]
-            shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
-            self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
-        buffers = self.kept[self.cursor]
-        self.cursor += 1
-        for buffer, new in zip(buffers, tensors):
-            if self.first or self.start is None:
-                buffer.narrow(axis, self.begun, new.size(axis)).copy_(new)
-            else:
-                rows = torch.arange(new.size(0), device=new.device)[:, None]
-                buffer.movedim(axis, 1)[rows, self.positions] = new.movedim(axis, 1)
-        found = tuple(buffer.narrow(axis, 0, self.end) for buffer in buffers)
-        return found if len(found) > 1 else found[0]
-
     def recall(self, *starts: Callable[[], Tensor]) -> Any:
         """What a recurrence handed on; before the first place, what it starts from."""
         if self.first:
@@ -145,6 +110,26 @@ def sample(
         beyond = likely.cumsum(-1) - likely >= top_p  # without them there is enough
         logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
     return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
+
+
+class PackedLinear(nn.Module):
+    """A linear map for few rows on a CPU: beside its weight, a copy in the order in which oneDNN reads it fastest."""
+
+    def __init__(self, linear: nn.Linear, rows: int) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+
+
+def prepacked(model: nn.Module, rows: int = 1) -> Any:
+    """The model for decoding `rows` sequences at a time on a CPU, without gradients: it shares all weights with this
+    one, and holds packed copies of those of linear maps, which later changes of the weights do not reach."""
+    memo: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    memo |= {id(m): PackedLinear(m, rows) for m in model.modules() if type(m) is nn.Linear}
+    return copy.deepcopy(model, memo)
 
 
 def lstm_on(layer: LSTM, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,376 @@
+"""Masks in the blocks of FlexAttention, and masks that are kept.
+
+Blocks are for CUDA. On a CPU the same lines run by another rule of which device takes them, FlexAttention written out
+instead of compiled; it computes gradients there, too, once nothing asks for the device.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.attention import flex_attention as flex
+from torch.nn.attention.flex_attention import BlockMask
+
+from torch_emit.emitted import close, gradients, module, names_of, same_gradients, spec
+
+LAYERS = """
+block seeing(heads, kv_heads, mask)(x: [batch, time, width]) -> [batch, time, width] {
+  early = indices(time) % 3 == 0
+  group = indices(time) // 7
+  return x -> gqa(heads: heads, kv_heads: kv_heads, mask: MASK) as gqa
+}
+
+block layer(heads, kv_heads)(x: [batch, time, width]) -> [batch, time, width] {
+  x += x -> layernorm -> seeing(heads: heads, kv_heads: kv_heads)
+}
+
+model seeing_model(width = 64, kv_heads = 2, near = 6) {
+  vocab:   40
+  context: 512
+  width:   width
+  blocks:  2 * layer(heads: 4, kv_heads: kv_heads)
+  norm:    layernorm
+  head:    token_classifier(5)
+}
+"""
+
+RULES = [
+    "causal & window(6)",
+    "window(6)",
+    "causal & chunked(16)",
+    "chunked(16)",
+    "causal | prefix(5)",
+    "window(3) | global(2)",
+    "causal & strided(9)",
+    "causal & dilated(3, 4)",
+    "dilated(3, 4)",
+    "causal & padding",
+    "causal & window(8) & padding",
+    "causal & documents",
+    "same(group)",
+    "causal & (chunked(16) | keys(early))",
+    "queries(early) & causal",
+    "~causal",
+    "~(causal & (window(3) | chunked(5))) & documents & padding",
+    "(causal & window(3)) | (strided(4) & window(20))",
+]
+"""Each rule of a mask, and how they are put together."""
+
+
+def model_of(mask: str, **more: Any) -> nn.Module:
+    return module(spec(LAYERS.replace("heads, mask)(", "heads)(").replace("MASK", mask), **more)).eval()
+
+
+def inputs_of(made: nn.Module, time: int, device: str = "cpu") -> list[Tensor]:
+    """Two rows; padding before one and after the other, three documents."""
+    generator = torch.Generator().manual_seed(time)
+    padding = torch.ones(2, time, dtype=torch.bool)
+    padding[0, : time // 5], padding[1, time - time // 4 :] = False, False
+    known = {
+        "tokens": torch.randint(40, (2, time), generator=generator),
+        "padding": padding,
+        "documents": torch.arange(time).expand(2, time) * 3 // time,
+    }
+    return [known[name].to(device) for name in inspect.signature(made.forward).parameters]
+
+
+@contextmanager
+def blocks(made: nn.Module) -> Iterator[list[BlockMask]]:
+    """What runs on CUDA runs here: written out, step by step. The masks that attention was given."""
+    names, found = names_of(made), []
+
+    def attention(*args: Any, block_mask: BlockMask, **options: Any) -> Tensor:
+        found.append(block_mask)
+        return flex.flex_attention(*args, block_mask=block_mask, **options)
+
+    changed = {"in_blocks": lambda device: True, "compiled": lambda f: f, "flex_attention": attention}
+    with warnings.catch_warnings(), mock.patch.dict(names, changed):
+        with mock.patch.object(flex, "_validate_device", lambda *_: None):
+            warnings.simplefilter("ignore")  # that it is slow
+            yield found
+    names["kept_mask"].cache_clear()
+
+
+def weighted(y: Tensor) -> Tensor:
+    return (y * torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)).sum()
+
+
+@pytest.mark.parametrize("mask", RULES)
+def test_blocks_equal_the_mask(mask: str) -> None:
+    """Values and gradients, for lengths that are whole blocks and others; a query without keys gives 0 either way."""
+    made = model_of(mask)
+    for time in (1, 50, 128, 200):
+        given = inputs_of(made, time)
+        made.zero_grad()
+        wanted = made(*given)
+        weighted(wanted).backward()
+        kept = gradients(made)
+        made.zero_grad()
+        names_of(made)["kept_mask"].cache_clear()
+        with blocks(made) as found:
+            y = made(*given)
+            weighted(y).backward()
+        assert len(found) == 2
+        close(y, wanted)
+        same_gradients(gradients(made), kept)
+
+
+def test_blocks_are_left_out() -> None:
+    """Of 16 by 16 blocks of a window those that it touches."""
+    made = model_of("causal & window(100)", kv_heads=4)
+    with blocks(made) as found:
+        tokens = torch.zeros(1, 512, dtype=torch.long)
+        made(tokens)
+    assert found[0] is found[1]
+    assert found[0].sparsity() > 50
+    assert int(found[0].kv_num_blocks.sum()) == 4 + 3
+
+
+def test_small_heads_take_the_whole_mask() -> None:
+    """Heads for which there is no kernel, and numbers of 64 bits."""
+    for made in (model_of("causal & window(6)", width=32), model_of("causal & window(6)").double()):
+        given = inputs_of(made, 40)
+        wanted = made(*given)
+        names_of(made)["kept_mask"].cache_clear()
+        with blocks(made) as found:
+            close(made(*given), wanted)
+        assert not found
+
+
+@pytest.mark.parametrize(
+    "mask", ["causal", "padding", "full", "causal & random(4, 1)"], ids=["causal", "padding", "full", "random"]
+)
+def test_others_stay_as_they_are(mask: str) -> None:
+    """What a kernel takes without blocks, and what compares all keys."""
+    assert not {"mask_of", "BlockMask"} & names_of(model_of(mask)).keys()
+
+
+DROPPING = LAYERS.replace("mask: MASK)", "mask: causal & window(near), dropout: 0.5)").replace("heads, mask)", "heads)")
+
+
+def test_dropout_takes_the_whole_mask() -> None:
+    """FlexAttention drops no weights."""
+    text = DROPPING.replace("gqa(heads: heads, kv_heads: kv_heads,", "mha(heads: heads,").replace("near)", "6)")
+    made = module(spec(text.replace("as gqa", "as mha")))
+    assert not {"mask_of", "BlockMask"} & names_of(made).keys()
+
+
+def test_layers_of_one_class() -> None:
+    """A class whose mask is left out in one layer and not in the next."""
+    text = """
+    block layer(mask)(x: [batch, time, width]) -> [batch, time, width] {
+      x += x -> layernorm -> mha(heads: 2, mask: mask)
+    }
+    model turns(width = 32) {
+      vocab:   40
+      context: 512
+      width:   width
+      blocks:  layer(causal) + layer(causal & chunked(16)) + layer(causal & documents)
+      norm:    layernorm
+      head:    lm
+    }
+    """
+    made = module(spec(text)).eval()
+    assert len({type(layer) for layer in made.blocks}) == 1
+    given = inputs_of(made, 140)
+    wanted = made(*given)
+    names_of(made)["kept_mask"].cache_clear()
+    with blocks(made) as found:
+        close(made(*given), wanted)
+    assert len(found) == 2
+    documents = torch.tensor([[0] * 70 + [1] * 70] * 2)
+    tokens = given[0].clone()
+    tokens[:, :48] = 0
+    assert not torch.equal(made(tokens, documents)[:, 60], made(*given)[:, 60])  # by the first layer
+
+
+# --- masks that are kept ----------------------------------------------------------------------------------------------
+
+
+def made_masks(made: nn.Module) -> Any:
+    """Counts how often a mask is made."""
+    names = names_of(made)
+    names["kept_mask"].cache_clear()
+    return mock.patch.dict(names, new_mask=mock.Mock(wraps=names["new_mask"]))
+
+
+def test_one_of_a_length_is_made_once() -> None:
+    made = model_of("causal & chunked(16)")
+    with made_masks(made) as names:
+        for time in (40, 40, 50, 40, 50):
+            made(*inputs_of(made, time))
+        assert names["new_mask"].call_count == 2
+
+
+def test_one_that_reads_a_tensor_is_made_each_time() -> None:
+    made = model_of("causal & documents")
+    tokens, documents = inputs_of(made, 40)
+    first = made(tokens, documents)
+    assert not torch.equal(made(tokens, documents * 0), first)
+    assert torch.equal(made(tokens, documents), first)
+
+
+def test_few_are_kept() -> None:
+    made = model_of("causal & chunked(16)")
+    names_of(made)["kept_mask"].cache_clear()
+    for time in range(1, 30):
+        made(torch.zeros(1, time, dtype=torch.long))
+    assert names_of(made)["kept_mask"].cache_info().currsize == 16
+
+
+def test_numbers_are_of_the_model() -> None:
+    """Two models of one file, each with its own window."""
+    made = module(spec(LAYERS.replace("heads, mask)(", "heads)(").replace("MASK", "causal & chunked(width / 4)"))).eval()
+    names = names_of(made)
+    other = type(made)(names["Config"](width=32)).eval()
+    kept, names = names["kept_mask"], names_of(made)
+    kept.cache_clear()
+    made(torch.zeros(1, 40, dtype=torch.long))
+    other(torch.zeros(1, 40, dtype=torch.long))
+    assert kept.cache_info().currsize == 2
+
+
+def test_made_without_gradients_and_used_with_them() -> None:
+    made = model_of("causal & chunked(16)")
+    names_of(made)["kept_mask"].cache_clear()
+    given = inputs_of(made, 40)
+    with torch.inference_mode():
+        made(*given)
+    weighted(made(*given)).backward()
+    assert all(p.grad is not None for p in made.parameters())
+
+
+def test_tensors_without_numbers_are_not_kept() -> None:
+    """Sizes are tried on tensors that hold nothing, before and after real ones."""
+    made = model_of("causal & chunked(16)")
+    names_of(made)["kept_mask"].cache_clear()
+    given = inputs_of(made, 40)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        assert isinstance(made(*map(fake.from_tensor, given)), FakeTensor)
+    wanted = made(*given)
+    assert type(wanted) is Tensor
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        assert isinstance(made(*map(fake.from_tensor, given)), FakeTensor)
+    assert torch.equal(made(*given), wanted)
+
+
+def test_modules_hold_no_masks() -> None:
+    made = model_of("causal & window(6)")
+    names = list(made.state_dict())
+    with blocks(made):
+        made(*inputs_of(made, 40))
+        assert list(made.state_dict()) == names
+        assert not list(made.buffers())
+        again = copy.deepcopy(made)
+        pickled = pickle.loads(pickle.dumps(made))
+        for each in (again, pickled):
+            close(each(*inputs_of(made, 40)), made(*inputs_of(made, 40)))
+
+
+def test_exported_without_blocks() -> None:
+    """A graph is for all devices and all lengths, whichever device it was made on."""
+    made = model_of("causal & chunked(16) & padding")
+    tokens, padding = inputs_of(made, 40)
+    time = torch.export.Dim("time", min=2, max=64)
+    program = torch.export.export(made, (tokens, padding), dynamic_shapes=({1: time}, {1: time}), strict=False)
+    assert not any("flex" in str(node.target) for node in program.graph.nodes)
+    for length in (3, 17, 40):
+        given = inputs_of(made, length)
+        close(program.module()(*given), made(*given))
+
+
+@pytest.mark.parametrize("mask", ["causal & chunked(16)", "causal & documents"])
+def test_compiled_as_a_whole(mask: str) -> None:
+    """One graph, with the mask in it."""
+    made = model_of(mask)
+    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for time in (40, 40, 50):
+            close(compiled(*inputs_of(made, time)), made(*inputs_of(made, time)))
+
+
+@pytest.mark.slow
+def test_blocks_in_compiled_code() -> None:
+    """FlexAttention as a kernel, of the processor: alone, and within a model that is compiled as a whole. A second
+    number compiles nothing anew."""
+    made = model_of("causal & chunked(width / 4)")
+    names = names_of(made)
+    given = inputs_of(made, 200)
+    with torch.no_grad():
+        wanted = made(*given)
+        names["kept_mask"].cache_clear()
+        with mock.patch.dict(names, in_blocks=lambda device: True):
+            close(made(*given), wanted)
+            whole = torch.compile(made, fullgraph=True)
+            close(whole(*given), wanted)
+        names["kept_mask"].cache_clear()
+    names["compiled"].cache_clear()
+    torch._dynamo.reset()
+
+
+# --- on CUDA ----------------------------------------------------------------------------------------------------------
+
+on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+@on_cuda
+@pytest.mark.parametrize("mask", RULES)
+@pytest.mark.parametrize("whole", [False, True], ids=["attention", "model"])
+def test_blocks_on_cuda(mask: str, whole: bool) -> None:
+    """In bfloat16, forward and backward, by the kernels: against the whole mask in float32."""
+    made = model_of(mask, width=256).cuda()
+    names = names_of(made)
+    run: Any = torch.compile(made, fullgraph=True) if whole else made
+    for time in (128, 300):
+        given = inputs_of(made, time, "cuda")
+        names["kept_mask"].cache_clear()
+        with mock.patch.dict(names, in_blocks=lambda device: False):
+            wanted = made(*given)
+            weighted(wanted).backward()
+        kept = gradients(made)
+        made.zero_grad()
+        names["kept_mask"].cache_clear()
+        with torch.autocast("cuda", torch.bfloat16):
+            found = run(*given)
+        weighted(found.float()).backward()
+        close(found.float(), wanted, 0.05)
+        same_gradients(gradients(made), kept, 0.05)
+        made.zero_grad()
+
+
+@on_cuda
+def test_kernels_serve_every_window() -> None:
+    """Layers with windows of their own: no more kernels than rules."""
+    text = """
+    block layer(window)(x: [batch, time, width]) -> [batch, time, width] {
+      x += x -> layernorm -> mha(heads: 2, mask: causal & window(window))
+    }
+    model windows(width = 64) {
+      vocab:   40
+      context: 1024
+      width:   width
+      blocks:  [layer(window: 10 * (i + 1)) for i in 12]
+      norm:    layernorm
+      head:    lm
+    }
+    """
+    made = module(spec(text)).cuda().eval()
+    names = names_of(made)
+    tokens = torch.randint(40, (1, 600), device="cuda")
+    with torch.no_grad():
+        found = made(tokens)
+        names["kept_mask"].cache_clear()
+        with mock.patch.dict(names, in_blocks=lambda device: False):
+            close(found, made(tokens), 1e-2)
