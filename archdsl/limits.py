@@ -23,7 +23,7 @@ DEFAULTS = {
     "signature": 1_000,
     "nodes": 10_000,
     "operations": 100_000,
-    "steps": 100_000,
+    "steps": 50_000,
     "digits": 160,
     "bits": 512,
     "expression": 2_000,
@@ -86,6 +86,9 @@ ends here."""
 
 MAX_LIST = _NOW["list"]
 """`list`: how many elements a list may have (`126 * layer` has 126)."""
+
+MAX_AXES = 64
+"""Axes of a tensor: PyTorch has no more."""
 
 MAX_NODES = _NOW["nodes"]
 """`nodes`: how many operations the distinct blocks of a model may have together: what `check` and `compile` cost."""

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
@@ -429,6 +430,7 @@ def _checks(graph: Graph, seen: set[int]) -> Iterator[CheckNode]:
 # --- decoding ---------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4)
 def decode_work(model: Model) -> Total:
     """The contractions of one step of decoding, one new place for each sequence, as a function of the sizes; the length
     counts the new place too.

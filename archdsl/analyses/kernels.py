@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from archdsl.analyses.decode import ALL, NEW, Form, Plan
 from archdsl.analyses.memory import Dtype, width
@@ -29,7 +30,7 @@ from archdsl.analyses.pairs import count
 from archdsl.ir.cost import Amount, Cost, elements, whole_at
 from archdsl.ir.dims import Num, Shape, with_symbol
 from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight
-from archdsl.ir.graph import Value
+from archdsl.ir.graph import OpNode, Value
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,21 @@ def _wanting(graph: FlatGraph, found: dict[Value, bool]) -> None:
         found.update({v: wants and v.is_float for v in node.outputs})
 
 
+_VIEWS: WeakKeyDictionary[OpNode, bool] = WeakKeyDictionary()
+
+
 def is_view(node: FlatNode) -> bool:
-    """Whether an op only says how to read its one input: nothing is moved."""
-    if not isinstance(node, FlatOp) or node.weights or node.blocks:
+    """Whether an op only says how to read its one input: nothing is moved. All uses of an op are alike."""
+    if not isinstance(node, FlatOp):
+        return False
+    found = _VIEWS.get(node.node)
+    if found is None:
+        found = _VIEWS[node.node] = _only_reads(node)
+    return found
+
+
+def _only_reads(node: FlatOp) -> bool:
+    if node.weights or node.blocks:
         return False
     op, tensors = node.node.op, [v for v in node.inputs if isinstance(v, Value)]
     if len(tensors) != 1 or op.passes or any(v.dtype != tensors[0].dtype for v in node.outputs):

@@ -29,11 +29,11 @@ from archdsl.analyses.memory import BYTES, Dtype, Optimizer, Tensor, optimizer_s
 from archdsl.analyses.mesh import Mesh, divisors, nearest_divisors
 from archdsl.analyses.placement import Placement, placements
 from archdsl.diagnostics import ArchError, error
-from archdsl.ir.cost import elements, whole_at
+from archdsl.ir.cost import Cost, elements, whole_at
 from archdsl.ir.dims import Num, Poly, Var
 from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten, walk, weights_read
-from archdsl.ir.graph import Model, Value
-from archdsl.ir.op import Parts
+from archdsl.ir.graph import Model, OpNode, Value
+from archdsl.ir.op import Parts, Saved
 
 Zero = Literal[0, 1, 2, 3]
 Recompute = Literal["none", "selective", "full"]
@@ -484,6 +484,8 @@ class Step:
         self.crossings: dict[int, float] = {}
         self.talks = Talk(self.cuts, plan.dtype, self.elements)
         self.read: dict[int, dict[str, FlatWeight]] = {}
+        self.kept: dict[OpNode, tuple[Saved, Cost]] = {}
+        """What an op saves and computes, which all its uses share."""
 
     # --- what is refused ---
 
@@ -818,10 +820,11 @@ class Step:
         """Of one op, `part` of its rows being the device's where experts work on them."""
         if not any(self.cuts.depends(v) for v in node.outputs):
             return
-        op = node.node.op
-        saved = op.saves(node.node)
+        if node.node not in self.kept:
+            self.kept[node.node] = node.node.op.saves(node.node), node.node.op.flops(node.node)
+        saved, cost = self.kept[node.node]
         inputs = set(saved.inputs)
-        for contraction in op.flops(node.node).contractions:
+        for contraction in cost.contractions:
             for one, other in ((contraction.left, contraction.right), (contraction.right, contraction.left)):
                 if any(self.gradient(node, s) for s in one):
                     inputs |= {s for s in other if isinstance(s, int)}

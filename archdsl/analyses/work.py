@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from archdsl.ir.cost import Amount, Pairs
 from archdsl.ir.dims import Value as Size
@@ -139,6 +140,7 @@ class Work:
         return found
 
 
+@lru_cache(maxsize=4)
 def work_of(model: Model, *, training: bool) -> Work:
     """What a model does: in training with its losses, forwards and backwards; else forwards alone."""
     walk = _Walk(training)

@@ -163,25 +163,7 @@ def blame(diagnostics: Iterable[Diagnostic]) -> int:
     """Whether the spec is wrong or the command line: a file that is not there, a model that no file has, a `--set` that
     says nothing."""
     for d in diagnostics:
-        if d.span is None and d.code in (
-            "E0108",
-            "E0210",
-            "E0206",
-            "E0501",
-            "E0502",
-            "E0503",
-            "E0504",
-            "E0505",
-            "E0506",
-            "E0507",
-            "E0508",
-            "E0514",
-            "E0515",
-            "E0516",
-            "E0517",
-            "E0520",
-            "E0521",
-        ):
+        if d.span is None and (d.code.startswith("E05") or d.code in ("E0108", "E0206", "E0210")):
             return WRONG_CALL
         if d.span is not None and d.span.source.name == "--set":
             return WRONG_CALL

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
+from functools import lru_cache
 
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import (
@@ -120,9 +121,10 @@ class Unrolled:
     """The block's values in the flat graph; of those in a loop, the last turn's."""
 
 
+@lru_cache(maxsize=2)
 def flatten(model: Model) -> FlatGraph:
     """The model's graph for inference (the branch of `if training` that is not training, no losses), unrolled, without
-    what no output needs."""
+    what no output needs. The last ones are remembered."""
     return unroll(model)[0]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from archdsl.diagnostics import ArchError, Diagnostic, Label, error, shortened
 from archdsl.ir import masks
 from archdsl.ir.wording import one_of
-from archdsl.limits import MAX_FILE_BYTES, MAX_IMPORTS, MAX_MODELS, MAX_PROBLEMS, MAX_SIGNATURE, raising
+from archdsl.limits import MAX_AXES, MAX_FILE_BYTES, MAX_IMPORTS, MAX_MODELS, MAX_PROBLEMS, MAX_SIGNATURE, raising
 from archdsl.resources import library_index, library_source
 from archdsl.source import Source, Span
 from archdsl.syntax import ast
@@ -124,6 +124,9 @@ def _signature_problems(declaration: ast.Block | ast.Model) -> list[Diagnostic]:
         seen.setdefault(entry.name, entry.span)
     tensors = {t.name for t in header.tensors or ()}
     for param in header.tensors or ():
+        if len(param.type.dims) > MAX_AXES:
+            problems.append(Diagnostic("E0404", f"a tensor has at most {MAX_AXES} axes", param.span))
+            continue
         for dim in param.type.dims:
             if isinstance(dim, ast.Name) and dim.id in tensors:
                 problems.append(

@@ -17,6 +17,7 @@ from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import Instance, ListValue, Ref, Scheme, Template, Word, kind_of
 from archdsl.ir.wording import one_of
+from archdsl.limits import MAX_AXES
 from archdsl.source import Span
 from archdsl.syntax import ast
 
@@ -104,6 +105,8 @@ class Site:
             self.inputs = tuple(inputs)
         frame, op = self.frame, self.op
         shapes, dtypes = op.shapes(self), op.dtypes(self)
+        if max(map(len, shapes), default=0) > MAX_AXES:
+            raise self.error("E0404", f"a tensor has at most {MAX_AXES} axes")
         weights = tuple(self.own_weight(w) for w in op.weights(self))
         outputs = tuple(Value(tuple(s), d, "", self.span) for s, d in zip(shapes, dtypes, strict=True))
         instance = self.instance

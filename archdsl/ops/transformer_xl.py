@@ -27,8 +27,8 @@ class RelativeScores(nn.Module):
         nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
 
     def forward(self, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-        key = torch.arange(keys, device=q.device)
-        return self.between(q, key[keys - q.size(-2) :, None], key, ahead=q.size(-2) - 1)
+        query = torch.arange(keys - q.size(-2), keys, device=q.device)[:, None]
+        return self.between(q, query, torch.arange(keys, device=q.device), ahead=q.size(-2) - 1)
 
     def between(self, q: Tensor, query: Tensor, key: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
         """For queries and keys at these places; of later keys, those up to `ahead` places."""
