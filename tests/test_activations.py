@@ -19,7 +19,8 @@ from archdsl.api import module_from
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.eager import world
-from archdsl.eager.modules import cast
+from archdsl.eager.modules import ModuleList, cast
+from archdsl.eager.stacks import stretches
 from archdsl.eager.tensors import DTYPES, Session, Tensor
 from archdsl.eager.world import model_of
 from archdsl.ir.graph import Model
@@ -254,3 +255,129 @@ def test_a_model_without_layers_has_nothing_to_compute_again() -> None:
     assert said.activations is None
     assert said.no_activations is not None
     assert "layers" in said.no_activations
+
+
+# --- stacks of equal layers -------------------------------------------------------------------------------------------
+
+
+def told(model: Model, **settings: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    said = estimate(model, batch=BATCH, fixed=1000, optimizer=7, **settings)
+    return said.model_dump(), [e.model_dump() for e in said.timeline]
+
+
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """How many layers of each list every run goes through, noted from now on."""
+    seen: list[list[int]] = []
+    follow = activations._Step.follow
+
+    def noted(step: Any, made: Any, given: Any, stretches: Any = ()) -> Any:
+        seen.append([len(m._modules) for m in made._modules.values() if isinstance(m, ModuleList)])
+        return follow(step, made, given, stretches)
+
+    monkeypatch.setattr(activations._Step, "follow", noted)
+    return seen
+
+
+def at_length(monkeypatch: pytest.MonkeyPatch, model: Model, **settings: Any) -> Any:
+    with monkeypatch.context() as patch:
+        patch.setattr(activations, "stretches", lambda *_: [])
+        return told(model, **settings)
+
+
+STACKS = {
+    "llama3_405b": [[4], [5]],
+    "gpt3_175b": [[8], [10]],
+    "deepseek_v3": [[7], [8]],
+    "switch_xxl": [[8, 8], [10, 10]],
+}
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("name", STACKS)
+def test_some_turns_tell_of_all(monkeypatch: pytest.MonkeyPatch, name: str, recompute: Any) -> None:
+    """Equal layers are followed for some turns, and every figure is that of the whole stack."""
+    model = archdsl.load(name)
+    backend: Any = "compiled" if recompute == "selective" else "cpu-eager"
+    seen = turns(monkeypatch)
+    short = told(model, recompute=recompute, backend=backend, dtype="bfloat16")
+    assert seen == STACKS[name]
+    assert short == at_length(monkeypatch, model, recompute=recompute, backend=backend, dtype="bfloat16")
+
+
+STACKED = """
+import torch
+from torch import Tensor, nn
+
+class Layer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, width)
+        self.down = nn.Linear(width, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList({layers})
+
+    def forward(self, x: Tensor) -> Tensor:
+        {before}
+        for {loop}:
+            {body}
+        return {result}
+"""
+PLAIN = {
+    "layers": "Layer(16) for _ in range(24)",
+    "before": "kept = []",
+    "loop": "block in self.blocks",
+    "body": "x = block(x)",
+    "result": "x",
+}
+TURNS = {
+    "equal": ({}, [[4], [5]]),
+    "pairs": ({"layers": "Layer(16 + i % 2) for i in range(24)"}, [[8], [10]]),
+    "two stretches": ({"layers": "Layer(16 + i // 12) for i in range(24)"}, [[8], [10]]),
+    "what stands between": ({"layers": "Layer(9 if i == 12 else 16) for i in range(25)"}, [[9], [11]]),
+    "grows": ({"layers": "Layer(16 + i) for i in range(24)"}, [[24]]),
+    "numbered": (
+        {"loop": "i, block in enumerate(self.blocks)", "body": "x = block(x) if i != 20 else torch.tanh(block(x))"},
+        [[24]],
+    ),
+    "chosen": ({"result": "self.blocks[20](x)"}, [[24]]),
+    "once more": ({"result": "x + sum(block(x) for block in self.blocks)"}, [[24]]),
+    "kept": ({"body": "x = block(x); kept.append(x)", "result": "torch.cat(kept, -1)"}, [[4], [5], [24]]),
+    "dense": ({"body": "kept.append(x); x = block(sum(kept))"}, [[4], [5], [24]]),
+}
+
+
+@pytest.mark.parametrize("case", TURNS)
+def test_turns_that_differ_are_all_followed(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    changes, expected = TURNS[case]
+    source = STACKED.format(**{**PLAIN, **changes})
+    monkeypatch.setattr(activations, "emit", lambda *_, **__: source)
+    model = archdsl.load(text="model m(x: [batch, time, 8]) { return x -> relu }")
+    seen = turns(monkeypatch)
+    short = told(model, seq=TIME)
+    assert seen == expected
+    assert short == at_length(monkeypatch, model, seq=TIME)
+
+
+def test_layers_that_share_weights_in_twos_are_taken_in_twos() -> None:
+    layers = "layer for a in range(12) for layer in (lambda one: (one, one))(Layer(16))"
+    with Session().running():
+        made = model_of(STACKED.format(**{**PLAIN, "layers": layers}))
+        assert stretches(made, "for block in self.blocks:", 10) == []
+        made = model_of(STACKED.format(**{**PLAIN, "layers": "[Layer(16)] * 24"}))
+        assert [(s.period, s.turns) for s in stretches(made, "for block in self.blocks:", 10)] == [(1, 24)]
+
+
+def test_one_layer_at_every_depth_is_followed_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = STACKED.format(**{**PLAIN, "layers": "[Layer(16)] * 24"})
+    monkeypatch.setattr(activations, "emit", lambda *_, **__: source)
+    model = archdsl.load(text="model m(x: [batch, time, 8]) { return x -> relu }")
+    seen = turns(monkeypatch)
+    short = told(model, seq=TIME)
+    assert seen[-1] == [24]
+    assert short == at_length(monkeypatch, model, seq=TIME)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 import archdsl
-from archdsl.analyses.placement import Placement, placements, sharding
+from archdsl.analyses.placement import Placement, _Sharder, placements, sharding
 from archdsl.analyses.weights import weights
 from archdsl.api import list_zoo
 
@@ -155,3 +155,22 @@ def test_zoo(name: str) -> None:
             groups.setdefault(placement.group, set()).add(placement.kind)
     for group, members in groups.items():
         assert members in ({"column", "row"}, {"vocab"}, {"expert"}), group
+
+
+def test_looking_takes_time_in_proportion_to_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One layer after the other is taken back; of each turn only what differs is looked at again."""
+    looked = 0
+    at = _Sharder._looked_at
+
+    def counted(sharder: _Sharder, number: int, node: object) -> object:
+        nonlocal looked
+        looked += 1
+        return at(sharder, number, node)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_Sharder, "_looked_at", counted)
+    found = []
+    for layers in (16, 32, 64):
+        looked = 0
+        placements(archdsl.load("deepseek_v3", set={"sparse_layers": layers}))
+        found.append(looked)
+    assert found[2] - found[1] == 2 * (found[1] - found[0])

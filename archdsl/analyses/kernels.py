@@ -185,6 +185,8 @@ class _Walk:
         self.narrow: dict[tuple[int, Form], tuple[Shape, Shape]] = {}
         """Shapes that a step of decoding narrows, by those that they are narrowed from."""
         self.fusable: dict[int, bool] = {}
+        self.within: dict[int, _Walk] = {}
+        """Experts, by how many rows they are given."""
 
     # --- sizes ---
 
@@ -270,9 +272,11 @@ class _Walk:
             tokens *= whole_at(d.value, self.sizes)
         tokens //= self.cut.rows(node)
         met = 1 - (1 - active / copies) ** (max(tokens, 1) * self.cut.senders)
-        walk = _Walk({**self.sizes, "rows": max(tokens, 1) * active}, self.dtype, self.fused, None, _Held(self.cut))
-        walk.wants = self.wants
-        yield from walk.graph(inner, times, met, number)
+        rows = max(tokens, 1) * active
+        if rows not in self.within:
+            self.within[rows] = _Walk({**self.sizes, "rows": rows}, self.dtype, self.fused, None, _Held(self.cut))
+            self.within[rows].wants = self.wants
+        yield from self.within[rows].graph(inner, times, met, number)
 
     # --- one op ---
 

@@ -173,6 +173,8 @@ class Cuts:
         self.symbols = {s.name for s in model.symbols if s.name != "batch"}
         self.training = training
         self.entered: set[tuple[Value, str]] = set()
+        self.along: dict[int, tuple[object, bool]] = {}
+        """Shapes with an axis that is cut along the sequence."""
         self.graph(graph)
         for value in graph.outputs:
             if value in self.axes and mesh.tp > 1 and training:
@@ -272,7 +274,13 @@ class Cuts:
     # --- what a device has of it ---
 
     def in_sequence(self, value: Value) -> bool:
-        return any(isinstance(d.value, Poly) and {s.name for s in d.value.symbols} & self.symbols for d in value.shape)
+        key = id(value.shape)
+        if key not in self.along:
+            found = any(
+                isinstance(d.value, Poly) and {s.name for s in d.value.symbols} & self.symbols for d in value.shape
+            )
+            self.along[key] = value.shape, found
+        return self.along[key][1]
 
     def share(self, value: Value) -> int:
         along = self.in_sequence(value)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -94,12 +96,17 @@ def blocks(made: nn.Module) -> Iterator[list[BlockMask]]:
         found.append(block_mask)
         return flex.flex_attention(*args, block_mask=block_mask, **options)
 
-    changed = {"in_blocks": lambda device: True, "compiled": lambda f: f, "flex_attention": attention}
-    with warnings.catch_warnings(), mock.patch.dict(names, changed):
-        with mock.patch.object(flex, "_validate_device", lambda *_: None):
-            warnings.simplefilter("ignore")  # that it is slow
-            yield found
+    changed = {"in_blocks": Mock(return_value=True), "compiled": lambda f: f, "flex_attention": attention}
+    anywhere = mock.patch.object(flex, "_validate_device", return_value=None)
+    with warnings.catch_warnings(), patched(made, **changed), anywhere:
+        warnings.simplefilter("ignore")  # that it is slow
+        yield found
     names["kept_mask"].cache_clear()
+
+
+def patched(made: nn.Module, **names: Any) -> Any:
+    """The file of a module with other functions."""
+    return mock.patch.multiple(sys.modules[type(made).__module__], **names)
 
 
 def weighted(y: Tensor) -> Tensor:
@@ -202,15 +209,15 @@ def made_masks(made: nn.Module) -> Any:
     """Counts how often a mask is made."""
     names = names_of(made)
     names["kept_mask"].cache_clear()
-    return mock.patch.dict(names, new_mask=mock.Mock(wraps=names["new_mask"]))
+    return patched(made, new_mask=Mock(wraps=names["new_mask"]))
 
 
 def test_one_of_a_length_is_made_once() -> None:
     made = model_of("causal & chunked(16)")
-    with made_masks(made) as names:
+    with made_masks(made):
         for time in (40, 40, 50, 40, 50):
             made(*inputs_of(made, time))
-        assert names["new_mask"].call_count == 2
+        assert names_of(made)["new_mask"].call_count == 2
 
 
 def test_one_that_reads_a_tensor_is_made_each_time() -> None:
@@ -310,7 +317,7 @@ def test_blocks_in_compiled_code() -> None:
     with torch.no_grad():
         wanted = made(*given)
         names["kept_mask"].cache_clear()
-        with mock.patch.dict(names, in_blocks=lambda device: True):
+        with patched(made, in_blocks=lambda device: True):
             close(made(*given), wanted)
             whole = torch.compile(made, backend="aot_eager", fullgraph=True)
             close(whole(*given), wanted)
@@ -335,7 +342,7 @@ def test_blocks_on_cuda(mask: str, whole: bool) -> None:
     for time in (128, 300):
         given = inputs_of(made, time, "cuda")
         names["kept_mask"].cache_clear()
-        with mock.patch.dict(names, in_blocks=lambda device: False):
+        with patched(made, in_blocks=Mock(return_value=False)):
             wanted = made(*given)
             weighted(wanted).backward()
         kept = gradients(made)
@@ -371,5 +378,5 @@ def test_kernels_serve_every_window() -> None:
     with torch.no_grad():
         found = made(tokens)
         names["kept_mask"].cache_clear()
-        with mock.patch.dict(names, in_blocks=lambda device: False):
+        with patched(made, in_blocks=Mock(return_value=False)):
             close(found, made(tokens), 1e-2)

@@ -15,6 +15,7 @@ from archdsl.analyses.decode import Plan, has, is_time
 from archdsl.ir import dims
 from archdsl.ir.dims import Num, Var
 from archdsl.ir.graph import (
+    Block,
     CallNode,
     CondNode,
     Graph,
@@ -34,7 +35,7 @@ from archdsl.lower.python import local_name
 from archdsl.lower.torch.block import BlockWriter
 from archdsl.lower.torch.locals import Hold
 from archdsl.lower.torch.reading import block_tensors
-from archdsl.lower.torch.roles import Role, Roles, inner_graphs, refuse
+from archdsl.lower.torch.roles import Role, Roles, inner_graphs, nodes_within, refuse
 from archdsl.lower.torch.scan import filled, write_scan
 from archdsl.lower.torch.scope import NodeScope
 from archdsl.lower.torch.text import NAME_TOKEN
@@ -289,8 +290,8 @@ class StepWriter(BlockWriter):
     def window(self, node: OpNode) -> str:
         """How many places a windowed attention sees; the number itself in a class of which others have no window."""
         number = self.roles.window[node]
-        names = dims.free_names(number.expr)
-        if all(n in b.hypers or n in b.axes or n in b.local for n in names for b in self.members):
+        names = set(dims.free_names(number.expr))
+        if all(names <= window_names(b) for b in self.members):
             return self.numbers.forward(number)
         return f"{int(number):_}" if int(number) > 9999 else str(int(number))
 
@@ -398,6 +399,13 @@ class StepWriter(BlockWriter):
             return super()._arguments(node, group)
         finally:
             group.first.losses = losses
+
+
+def window_names(block: Block) -> set[str]:
+    """Names in the numbers of a block's windows."""
+    nodes = (n for n in nodes_within(block.graph) if isinstance(n, OpNode))
+    windows = (n.op.window(n) for n in nodes)
+    return {name for w in windows if w is not None for name in dims.free_names(w[1].expr)}
 
 
 def pruned(graph: Graph, roles: Roles) -> Graph:

@@ -5,11 +5,15 @@
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,66 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
 
 
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)
+
+
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled, as FlexAttention needs it; in a model that is compiled as a whole it is so already."""
+    return function if torch.compiler.is_compiling() else compiled(function)
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any) -> Tensor:
+    """Attention to the keys that a mask lets see; without one, to those before each query and its own."""
+    if isinstance(mask, BlockMask):
+        if q.size(-1) >= 16 <= v.size(-1) and q.dtype != torch.float64:
+            return fused(flex_attention)(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
+        mask = create_mask(mask.mask_mod, *mask.shape, device=q.device)  # for heads like these there is no kernel
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
+
+
+def in_blocks(device: torch.device) -> bool:
+    """Whether attention is computed block by block: CUDA has the kernels, and an exported graph is for all devices."""
+    exported = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+    return device.type == "cuda" and not exported
+
+
+def new_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: Any) -> Tensor | BlockMask:
+    rows = [x.size(0) for x in given if isinstance(x, Tensor) and x.dim() == 2]
+    batch = rows[0] if rows else 1
+    if not in_blocks(device):
+        key = torch.arange(time, device=device)
+        return rule(torch.arange(batch, device=device)[:, None, None, None], key[:, None], key, *given)
+    if not torch.compiler.is_compiling():  # numbers as tensors: what is compiled for one of them serves all
+        given = tuple(x if isinstance(x, Tensor) else torch.tensor(x, device=device) for x in given)
+
+    def seen(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return rule(b, query, key, *given)
+
+    return fused(create_block_mask)(seen, batch, None, time, time, device)
+
+
+@lru_cache(maxsize=16)
+def kept_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: int) -> Tensor | BlockMask:
+    """The mask of a rule, if it is one of the latest from before."""
+    with torch.inference_mode(False):  # what inference makes serves training, too
+        return new_mask(rule, time, device, *given)
+
+
+def mask_of(rule: Callable[..., Tensor], time: int, like: Tensor, *given: Any) -> Tensor | BlockMask:
+    """The pairs of a query and a key that a rule lets through: on CUDA blocks of them for FlexAttention (Dong et al.,
+    2024), elsewhere a bool tensor [query, key], or [batch, 1, query, key]. Those of lengths alone are made once."""
+    traced = torch.compiler.is_compiling() or type(like) is not Tensor
+    if traced or any(isinstance(x, Tensor) for x in given):
+        return new_mask(rule, time, like.device, *given)
+    return kept_mask(rule, time, like.device, *given)
+
+
+def causal_or_keys_mask(b: Tensor, query: Tensor, key: Tensor, keys: Tensor) -> Tensor:
+    return (key <= query) | keys[b, key]
+
+
 class Attention(nn.Module):
     """Multi-head attention (Vaswani et al., 2017, section 3.2).
 
@@ -60,11 +124,11 @@ class Attention(nn.Module):
             nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
             nn.init.zeros_(linear.bias)
 
-    def forward(self, x: Tensor, rope: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rope: Tensor, mask: Tensor | BlockMask) -> Tensor:
         q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
         v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
-        y = F.scaled_dot_product_attention(rotate(q, rope), rotate(k, rope), v, attn_mask=mask)
+        y = masked_attention(rotate(q, rope), rotate(k, rope), v, mask)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -101,7 +165,7 @@ class Decoder(nn.Module):
         self.ffn = GEGLU(config, init_layers=config.layers**2 // 2)
         self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
 
-    def forward(self, x: Tensor, rope: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rope: Tensor, mask: Tensor | BlockMask) -> Tensor:
         x = self.attention_norm(math.sqrt(2 * self.layers) * x + self.attention(x, rope, mask))
         return self.ffn_norm(math.sqrt(2 * self.layers) * x + self.ffn(x))
 
@@ -121,9 +185,7 @@ class Glm130BPrefix(nn.Module):
         time = tokens.size(1)
         x = self.token_embedding(tokens)  # [batch, time, width]
         rope = rope_table(time, frequencies(self.config.width // self.config.heads, 10_000, tokens.device))
-        key = torch.arange(time, device=given.device)
-        query = key[:, None]
-        mask = (key <= query) | given[:, None, None, :]  # [batch, 1, time, time]
+        mask = mask_of(causal_or_keys_mask, time, given, given)  # [batch, 1, time, time]
         for block in self.blocks:
             x = block(x, rope, mask)
         return F.linear(self.norm(x), self.token_embedding.weight)

@@ -4,12 +4,15 @@
     archdsl compile mistral.arch:mistral_7b --to torch
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,16 @@ class Config:
     context: int = 32_768
 
 
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)
+
+
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled, as FlexAttention needs it; in a model that is compiled as a whole it is so already."""
+    return function if torch.compiler.is_compiling() else compiled(function)
+
+
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
     """Radians a place, for each pair of channels."""
     return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
@@ -33,6 +46,47 @@ def rope_table(length: int, frequencies: Tensor) -> Tensor:
     """Cosines and sines of every place and pair of channels."""
     angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
     return torch.stack((angles.cos(), angles.sin()))
+
+
+def in_blocks(device: torch.device) -> bool:
+    """Whether attention is computed block by block: CUDA has the kernels, and an exported graph is for all devices."""
+    exported = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+    return device.type == "cuda" and not exported
+
+
+def new_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: Any) -> Tensor | BlockMask:
+    rows = [x.size(0) for x in given if isinstance(x, Tensor) and x.dim() == 2]
+    batch = rows[0] if rows else 1
+    if not in_blocks(device):
+        key = torch.arange(time, device=device)
+        return rule(torch.arange(batch, device=device)[:, None, None, None], key[:, None], key, *given)
+    if not torch.compiler.is_compiling():  # numbers as tensors: what is compiled for one of them serves all
+        given = tuple(x if isinstance(x, Tensor) else torch.tensor(x, device=device) for x in given)
+
+    def seen(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return rule(b, query, key, *given)
+
+    return fused(create_block_mask)(seen, batch, None, time, time, device)
+
+
+@lru_cache(maxsize=16)
+def kept_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: int) -> Tensor | BlockMask:
+    """The mask of a rule, if it is one of the latest from before."""
+    with torch.inference_mode(False):  # what inference makes serves training, too
+        return new_mask(rule, time, device, *given)
+
+
+def mask_of(rule: Callable[..., Tensor], time: int, like: Tensor, *given: Any) -> Tensor | BlockMask:
+    """The pairs of a query and a key that a rule lets through: on CUDA blocks of them for FlexAttention (Dong et al.,
+    2024), elsewhere a bool tensor [query, key], or [batch, 1, query, key]. Those of lengths alone are made once."""
+    traced = torch.compiler.is_compiling() or type(like) is not Tensor
+    if traced or any(isinstance(x, Tensor) for x in given):
+        return new_mask(rule, time, like.device, *given)
+    return kept_mask(rule, time, like.device, *given)
+
+
+def causal_and_window_mask(b: Tensor, query: Tensor, key: Tensor, window: int) -> Tensor:
+    return (key <= query) & (query - key < window)
 
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
@@ -62,6 +116,23 @@ def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int,
     return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
 
 
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any) -> Tensor:
+    """Attention to the keys that a mask lets see; without one, to those before each query and its own."""
+    if isinstance(mask, BlockMask):
+        if q.size(-1) >= 16 <= v.size(-1) and q.dtype != torch.float64:
+            return fused(flex_attention)(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
+        mask = create_mask(mask.mask_mod, *mask.shape, device=q.device)  # for heads like these there is no kernel
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
+
+
+def masked_window_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask, window: int, **options: Any
+) -> Tensor:
+    if isinstance(mask, BlockMask):
+        return masked_attention(q, k, v, mask, **options)
+    return window_attention(q, k, v, mask, window, **options)
+
+
 class Attention(nn.Module):
     """Grouped-query attention (Ainslie et al., 2023): every group of heads shares one head of keys and values.
 
@@ -81,11 +152,12 @@ class Attention(nn.Module):
         self.v = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
-    def forward(self, x: Tensor, rope: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rope: Tensor, mask: Tensor | BlockMask) -> Tensor:
         q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
         v = self.v(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        y = window_attention(rotate(q, rope), rotate(k, rope), v, mask, self.mask_window, enable_gqa=True)
+        q = rotate(q, rope)
+        y = masked_window_attention(q, rotate(k, rope), v, mask, self.mask_window, enable_gqa=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -115,7 +187,7 @@ class Decoder(nn.Module):
         self.ffn_norm = nn.RMSNorm(config.width, eps=1e-5)
         self.ffn = SwiGLU(config)
 
-    def forward(self, x: Tensor, rope: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rope: Tensor, mask: Tensor | BlockMask) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rope, mask)
         return x + self.ffn(self.ffn_norm(x))
 
@@ -136,9 +208,7 @@ class Mistral7B(nn.Module):
         time = tokens.size(1)
         assert time <= self.config.context, "at most `context` tokens"
         rope = rope_table(time, frequencies(self.config.width // self.config.heads, 10_000, tokens.device))
-        key = torch.arange(time, device=tokens.device)
-        query = key[:, None]
-        mask = (key <= query) & (query - key < self.config.window)
+        mask = mask_of(causal_and_window_mask, time, tokens, self.config.window)
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block(x, rope, mask)

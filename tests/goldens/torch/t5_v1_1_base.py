@@ -35,7 +35,10 @@ class RelativeBias(nn.Embedding):
 
     def forward(self, queries: int, keys: int) -> Tensor:
         query = torch.arange(keys - queries, keys, device=self.weight.device)[:, None]
-        distance = query - torch.arange(keys, device=self.weight.device)  # how far back the key lies
+        return self.between(query, torch.arange(keys, device=self.weight.device))
+
+    def between(self, query: Tensor, key: Tensor) -> Tensor:
+        distance = query - key  # how far back the key lies
         buckets, bucket = self.num_embeddings, torch.zeros_like(distance)
         if self.bidirectional:
             buckets //= 2
@@ -47,7 +50,7 @@ class RelativeBias(nn.Embedding):
         far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (buckets - near)
         far = (near + far.long()).clamp(max=buckets - 1)
         bucket = bucket + torch.where(distance < near, distance, far)
-        return super().forward(bucket).permute(2, 0, 1)  # [heads, query, key]
+        return super().forward(bucket).movedim(-1, -3)  # [heads, query, key]
 
 
 class Attention(nn.Module):

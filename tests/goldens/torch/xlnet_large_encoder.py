@@ -33,14 +33,18 @@ class RelativeScores(nn.Module):
         nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
 
     def forward(self, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-        queries = q.size(-2)
-        place = torch.arange(keys - 1, -queries, -1, device=q.device)[:, None]  # distances, the farthest back first
+        query = torch.arange(keys - q.size(-2), keys, device=q.device)[:, None]
+        return self.between(q, query, torch.arange(keys, device=q.device), ahead=q.size(-2) - 1)
+
+    def between(self, q: Tensor, query: Tensor, key: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
+        """For queries and keys at these places; of later keys, those up to `ahead` places."""
+        farthest = key.size(-1) - 1
+        place = torch.arange(farthest, -ahead - 1, -1, device=q.device)[:, None]  # distances, the farthest back first
         angle = place * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
         table = torch.cat((angle.sin(), angle.cos()), dim=-1).to(q.dtype)
         r = F.linear(table, self.weight).unflatten(-1, self.u.shape)  # [distance, heads, head_dim]
         scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * q.size(-1) ** -0.5
-        query, key = torch.arange(queries, device=q.device)[:, None], torch.arange(keys, device=q.device)
-        column = queries - 1 - query + key  # of the distance between them
+        column = (farthest - query + key).clamp(max=farthest + ahead)  # of the distance between them
         return q + self.u[:, None], scores.gather(-1, column.expand(*scores.shape[:-1], -1))
 
 

@@ -56,12 +56,13 @@ def in_blocks(device: torch.device) -> bool:
 
 
 def new_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: Any) -> Tensor | BlockMask:
-    batch = max((x.size(0) for x in given if isinstance(x, Tensor) and x.dim() == 2), default=1)
+    rows = [x.size(0) for x in given if isinstance(x, Tensor) and x.dim() == 2]
+    batch = rows[0] if rows else 1
     if not in_blocks(device):
         key = torch.arange(time, device=device)
         return rule(torch.arange(batch, device=device)[:, None, None, None], key[:, None], key, *given)
-    # Of numbers as tensors the kernel need not be compiled anew for each.
-    given = tuple(x if isinstance(x, Tensor) else torch.tensor(x, device=device) for x in given)
+    if not torch.compiler.is_compiling():  # numbers as tensors: what is compiled for one of them serves all
+        given = tuple(x if isinstance(x, Tensor) else torch.tensor(x, device=device) for x in given)
 
     def seen(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return rule(b, query, key, *given)
@@ -306,7 +307,7 @@ class Attention(nn.Module):
         q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
         v = self.v(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        k, v = state.keep_last(rotate(k, rope), v, window=self.mask_window)
+        k, v = state.keep_last(rotate(k, rope), v, window=4096)
         y = attend(rotate(q, rope), k, v, mask)
         return self.out(y.transpose(1, 2).flatten(2))
 
