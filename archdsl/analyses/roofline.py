@@ -212,6 +212,7 @@ class _Roofline:
         self.sharding = sharding or self.step.report()
         self.sizes = self.step.sizes
         self.notes: dict[str, None] = {}
+        self.counted = count_flops(model, batch=self.step.batch, seq=self.step.seq).flops
 
     # --- one kernel, one message ---
 
@@ -292,8 +293,7 @@ class _Roofline:
             if best is None or times.seconds > best.seconds:
                 best = times
         assert best is not None
-        useful = count_flops(self.model, batch=step.batch, seq=step.seq).flops.training
-        return self.told(best, useful, self.tokens(step.batch)), found
+        return self.told(best, self.counted.training, self.tokens(step.batch)), found
 
     def is_again(self, kernel: Kernel, in_layer: bool) -> bool:
         """Whether the backward computes a kernel again."""
@@ -356,7 +356,7 @@ class _Roofline:
             self.notes[f"inference: {step.batch:,} sequences do not fill {self.mesh.replicas:,} replicas"] = None
         mesh = self.mesh.model_copy(update={"cp": 1})
         sizes = {**self.sizes, **({"batch": rows} if "batch" in self.sizes else {})}
-        counted = count_flops(self.model, batch=step.batch, seq=step.seq).flops
+        counted = self.counted
         flat = flatten(self.model)
         prefill = self.forward(flat, mesh, sizes, None)[0]
         prefill = self.told(prefill, counted.prefill, self.tokens(step.batch))
@@ -453,22 +453,21 @@ class _Roofline:
         for decode, found in ((False, forward), (True, steps)):
             for kernel in found:
                 key = _starred(kernel.path), kernel.op
-                row = rows.setdefault(
-                    key, OpTime(path=key[0], op=key[1], uses=0, forward=0, backward=0, decode=0, bound="memory")
-                )
+                row = rows.get(key)
+                if row is None:
+                    row = rows[key] = OpTime(
+                        path=key[0], op=key[1], uses=0, forward=0, backward=0, decode=0, bound="memory"
+                    )
                 once = self.time(kernel.flops, kernel.bytes, kernel.dtype)
                 if decode:
-                    rows[key] = row.model_copy(update={"decode": row.decode + once})
+                    row.decode += once
                     continue
                 back = self.time(kernel.backward_flops, kernel.backward_bytes, kernel.dtype)
                 bounds[key] = bounds.get(key, 0.0) + (once if self.bound(kernel) == "compute" else -once)
-                update = {
-                    "uses": row.uses + 1,
-                    "forward": row.forward + once,
-                    "backward": row.backward + back,
-                    "bound": "compute" if bounds[key] > 0 else "memory",
-                }
-                rows[key] = row.model_copy(update=update)
+                row.uses += 1
+                row.forward += once
+                row.backward += back
+                row.bound = "compute" if bounds[key] > 0 else "memory"
         return iter(sorted(rows.values(), key=lambda r: -(r.forward + r.backward)))
 
     def budget(self, training: Training, tokens: int | None, price: float | None) -> Budget | None:

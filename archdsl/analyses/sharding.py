@@ -276,9 +276,8 @@ class Cuts:
     def in_sequence(self, value: Value) -> bool:
         key = id(value.shape)
         if key not in self.along:
-            found = any(
-                isinstance(d.value, Poly) and {s.name for s in d.value.symbols} & self.symbols for d in value.shape
-            )
+            sizes = (d.value for d in value.shape if isinstance(d.value, Poly))
+            found = any({s.name for s in size.symbols} & self.symbols for size in sizes)
             self.along[key] = value.shape, found
         return self.along[key][1]
 

@@ -53,8 +53,10 @@ def recorded_all(
     backward: Callable[[list[Tensor], list[Tensor]], Gradients],
 ) -> tuple[Tensor, ...]:
     """The same of several results. Their gradients, zeros where none arrives, are handed to `backward` together."""
-    if now().grad and any(t.requires_grad for t in inputs):
-        node = Node(name, inputs, saved, backward, results)
+    session = now()
+    if (session.grad or session.keeping is not None) and any(t.requires_grad for t in inputs):
+        # Within a checkpoint gradients are wanted as anywhere, which some functions ask; but no step is kept.
+        node = Node(name, inputs, saved, backward, results) if session.grad else None
         for i, t in enumerate(results):
             if t.dtype.is_floating_point:
                 t.requires_grad, t.node, t.index = True, node, i

@@ -39,7 +39,6 @@ from zoo.tiny_decoders import TINY
 pytestmark = pytest.mark.slow
 
 
-
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 

@@ -39,7 +39,6 @@ from zoo.tiny_encoders import TINY
 pytestmark = pytest.mark.slow
 
 
-
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 # As `transformers` counts its class for the released configuration, unless said otherwise.

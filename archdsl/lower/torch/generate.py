@@ -232,7 +232,7 @@ AT_ONCE = (
     + """
     # What stands behind a row's end is never looked at, and overwritten.
     state.lengths = lengths
-    logits = step({tokens}[:, :last], state{given})[torch.arange(batch, device={tokens}.device), lengths - 1]
+    logits = step({tokens}[:, :last], state{given}{at}){ends}
     if int(lengths.min()) < last:
         state.start = lengths
 """
@@ -334,9 +334,15 @@ class Generate(Section):
             return ()
         name = next(local_name(n) for n, v in self.plan.model.inputs if v is tokens)
         step, writer = next(iter(self.written[None].values()))
-        others = [p.name for p in writer.written.parameters if p.default]
+        others = [p.name for p in writer.written.parameters if p.default and p.name != "at"]
         inputs = "".join(f"\n    {n}: Tensor | None = None," for n in others)
         given = "".join(f", {n}={n}" for n in others)
+        ends = "[torch.arange(batch, device={tokens}.device), lengths - 1]"
+        if writer.narrows:
+            given_ends, ends = ", at=lengths - 1", "[:, 0]"
+        else:
+            given_ends = ""
         prefill = (ROW_BY_ROW if self.plan.carries else AT_ONCE).replace("\n\n", "\n").strip("\n")
         text = STREAM.replace("{prefill}", prefill).replace("{inputs}", inputs).replace("{given}", given)
+        text = text.replace("{at}", given_ends).replace("{ends}", ends)
         return [text.replace("{tokens}", name).replace("{step}", step)]

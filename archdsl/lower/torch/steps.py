@@ -93,6 +93,8 @@ class StepWriter(BlockWriter):
         self.plan: Plan = section.plan
         self.roles = roles
         group = section.classes.by_block.get(roles.block)
+        self.narrows = False
+        """Whether the model's step can be asked for one place of each row."""
         self.members = group.members if group is not None else [roles.block]
         self.root = roles.block is section.plan.model.block
         self.modules.made = set(forward.modules.made)
@@ -110,6 +112,7 @@ class StepWriter(BlockWriter):
     def _parameters(self) -> None:
         known = self.locals
         known.keep("state")
+        known.keep("at")
         super()._parameters()
         for context, kind in zip(self.block.contexts, self.kinds, strict=True):
             if kind == "causal":
@@ -158,9 +161,46 @@ class StepWriter(BlockWriter):
             if role[node] is Role.ALWAYS:
                 self._node(node, graph)
         self.first([n for n in graph.nodes if role[n] in (Role.FIRST, Role.TABLE)], graph)
+        narrowed, read = self.narrowed(graph) if self.root and graph is self.block.graph else (None, None)
         for node in graph.nodes:
             if role[node] in (Role.STEP, Role.PAIRS):
                 self._node(node, graph)
+            if read is not None and node is narrowed:
+                self.narrow(read)
+
+    def narrowed(self, graph: Graph) -> tuple[Node | None, Value | None]:
+        """The last node of the model that looks at other places, and the one tensor [batch, new, …] that is read of it
+        and of those before: from there on the places that are not wanted can be left out."""
+        nodes = [n for n in graph.nodes if self.roles.role[n] in (Role.STEP, Role.PAIRS)]
+        special = [i for i, n in enumerate(nodes) if self.is_special(n)]
+        if not special or self.section.tokens is None:
+            return None, None
+        tail = nodes[special[-1] + 1 :]
+        made = {v for n in tail for v in node_outputs(n)}
+        outside = {v for n in tail for v in reads(n) if v not in made}
+        flats = self.plan.root.values if self.plan.root is not None else {}
+        moving = [v for v in outside if flats.get(v) in self.plan.forms]
+        fits = len(moving) == 1 and moving[0].rank == 3 and has(moving[0].shape[1], self.plan.time)
+        return (nodes[special[-1]], moving[0]) if fits and graph.outputs[0] in made else (None, None)
+
+    def is_special(self, node: Node) -> bool:
+        """Whether a node reads or keeps other places than the own."""
+        roles = self.roles
+        if isinstance(node, CallNode):
+            return roles.callees[node].special()
+        if isinstance(node, OpNode):
+            return any(node in part for part in (roles.kept, roles.readers, roles.latent, roles.carries))
+        return isinstance(node, ScanNode) or any(self.is_special(n) for g in inner_graphs(node) for n in g.nodes)
+
+    def narrow(self, value: Value) -> None:
+        """Leave out the places that are not wanted."""
+        name, known = self.locals.named(value), self.locals
+        known.line("if at is not None:  # of each row this place alone is wanted")
+        known.lines.append(
+            (known.indent + 1, f"{name} = {name}[torch.arange({name}.size(0), device={name}.device), at][:, None]")
+        )
+        self.narrows = True
+        self.written.parameters.append(Parameter("at", "Tensor | None", "None"))
 
     def first(self, nodes: Sequence[Node], graph: Graph) -> None:
         """What is computed once, and what is kept of it."""
