@@ -265,7 +265,7 @@ class Llama3_8B(nn.Module):
             x = block(x, rope)
         return self.head(self.norm(x))
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
+    def step(self, tokens: Tensor, state: State, at: Tensor | None = None) -> Tensor:
         state.begin(tokens)
         if state.first:
             assert state.length <= self.config.context, "at most `context` tokens"
@@ -284,6 +284,8 @@ class Llama3_8B(nn.Module):
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block.step(x, rope, state)
+        if at is not None:  # of each row this place alone is wanted
+            x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return self.head(self.norm(x))
 
     @torch.no_grad()
@@ -314,7 +316,7 @@ class Llama3_8B(nn.Module):
         last = int(lengths.max())
         # What stands behind a row's end is never looked at, and overwritten.
         state.lengths = lengths
-        logits = step(tokens[:, :last], state)[torch.arange(batch, device=tokens.device), lengths - 1]
+        logits = step(tokens[:, :last], state, at=lengths - 1)[:, 0]
         if int(lengths.min()) < last:
             state.start = lengths
         stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)

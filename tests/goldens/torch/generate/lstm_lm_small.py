@@ -156,7 +156,7 @@ class LSTMLMSmall(nn.Module):
             x = layer(x)
         return self.head(x)
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
+    def step(self, tokens: Tensor, state: State, at: Tensor | None = None) -> Tensor:
         batch = tokens.size(0)
         state.begin(tokens)
         x = self.embedding(tokens)  # [batch, time, width]
@@ -167,6 +167,8 @@ class LSTMLMSmall(nn.Module):
             y, h, c = lstm_on(layer, x, h, c)
             state.hand_on(h, c)
             x = y
+        if at is not None:  # of each row this place alone is wanted
+            x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return self.head(x)
 
     @torch.no_grad()

@@ -237,13 +237,15 @@ class Mamba130M(nn.Module):
             x = block(x)
         return F.linear(self.norm(x), self.token_embedding.weight)
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
+    def step(self, tokens: Tensor, state: State, at: Tensor | None = None) -> Tensor:
         state.begin(tokens)
         if state.first:
             assert state.length <= self.config.context, "at most `context` tokens"
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block.step(x, state)
+        if at is not None:  # of each row this place alone is wanted
+            x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return F.linear(self.norm(x), self.token_embedding.weight)
 
     @torch.no_grad()

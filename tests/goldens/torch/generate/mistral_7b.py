@@ -307,7 +307,7 @@ class Attention(nn.Module):
         q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
         v = self.v(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        k, v = state.keep_last(rotate(k, rope), v, window=4096)
+        k, v = state.keep_last(rotate(k, rope), v, window=self.mask_window)
         y = attend(rotate(q, rope), k, v, mask)
         return self.out(y.transpose(1, 2).flatten(2))
 
@@ -369,7 +369,7 @@ class Mistral7B(nn.Module):
             x = block(x, rope, mask)
         return self.head(self.norm(x))
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
+    def step(self, tokens: Tensor, state: State, at: Tensor | None = None) -> Tensor:
         state.begin(tokens)
         if state.first:
             assert state.length <= self.config.context, "at most `context` tokens"
@@ -382,6 +382,8 @@ class Mistral7B(nn.Module):
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block.step(x, rope, mask, state)
+        if at is not None:  # of each row this place alone is wanted
+            x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return self.head(self.norm(x))
 
     @torch.no_grad()
@@ -412,7 +414,7 @@ class Mistral7B(nn.Module):
         last = int(lengths.max())
         # What stands behind a row's end is never looked at, and overwritten.
         state.lengths = lengths
-        logits = step(tokens[:, :last], state)[torch.arange(batch, device=tokens.device), lengths - 1]
+        logits = step(tokens[:, :last], state, at=lengths - 1)[:, 0]
         if int(lengths.min()) < last:
             state.start = lengths
         stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)

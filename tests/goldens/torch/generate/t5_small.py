@@ -333,7 +333,14 @@ class T5Small(nn.Module):
             x = decoder(x, memory, bias, mask)
         return F.linear(self.norm(x), self.token_embedding.weight) * (1 / math.sqrt(self.config.width))
 
-    def step(self, target: Tensor, state: State, source: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
+    def step(
+        self,
+        target: Tensor,
+        state: State,
+        source: Tensor | None = None,
+        padding: Tensor | None = None,
+        at: Tensor | None = None,
+    ) -> Tensor:
         state.begin(target)
         memory = None
         if state.first:
@@ -355,6 +362,8 @@ class T5Small(nn.Module):
         x = self.dropout(self.token_embedding(target))
         for decoder in self.decoder:
             x = decoder.step(x, memory, bias, mask, state)
+        if at is not None:  # of each row this place alone is wanted
+            x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return F.linear(self.norm(x), self.token_embedding.weight) * (1 / math.sqrt(self.config.width))
 
     @torch.no_grad()
@@ -387,9 +396,7 @@ class T5Small(nn.Module):
         last = int(lengths.max())
         # What stands behind a row's end is never looked at, and overwritten.
         state.lengths = lengths
-        logits = step(target[:, :last], state, source=source, padding=padding)[
-            torch.arange(batch, device=target.device), lengths - 1
-        ]
+        logits = step(target[:, :last], state, source=source, padding=padding, at=lengths - 1)[:, 0]
         if int(lengths.min()) < last:
             state.start = lengths
         stops = torch.tensor([*stop], dtype=torch.long, device=target.device)
