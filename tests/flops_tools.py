@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -71,11 +72,10 @@ def counted(model: Model, sizes: Mapping[str, int], device: str = "meta") -> tup
     dtype = torch.bfloat16 if device == "meta" else torch.float32
     with torch.device(device):
         module = api.module_from(model).to(dtype)
-    names = type(module).forward.__globals__
-    if "window_attention" in names:
-        names["window_attention"] = _all_pairs
+    names = type(module).forward.__globals__  # of a module that other tests may hold too
+    all_pairs = {"window_attention": _all_pairs} if "window_attention" in names else {}
     inputs = {name: _input(v, sizes, device, dtype) for name, v in model.inputs}
-    with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+    with patch.dict(names, all_pairs), sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
         return _forward(module.eval(), inputs), _step(module.train(), inputs)
 
 
