@@ -14,10 +14,10 @@ from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
 if TYPE_CHECKING:
     from torch import nn
 
-    from archdsl.analyses.activations import Backend, Recompute
     from archdsl.analyses.flops import Convention, Flops
-    from archdsl.analyses.memory import Dtype, Memory, Optimizer
     from archdsl.analyses.params import ParamsReport
+    from archdsl.budget.activations import Backend, Recompute
+    from archdsl.budget.memory import Dtype, Memory, Optimizer
     from archdsl.ir.graph import Model
     from archdsl.ir.program import Module
     from archdsl.lower.onnx.store import OnnxFiles
@@ -318,7 +318,7 @@ def memory(
     float32 copy of weights of another type. With a `backend` (cpu-eager, cuda-eager or compiled) a step of training is
     followed too: what it saves for its backward pass, and its peak; `recompute` is none, selective or full. Other
     arguments and errors as for `flops`."""
-    from archdsl.analyses.memory import estimate as count
+    from archdsl.budget.memory import estimate as count
 
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     return count(

@@ -35,8 +35,8 @@ from archdsl.diagnostics import ArchError, did_you_mean, error
 from archdsl.sweep import hopeless
 
 if TYPE_CHECKING:
-    from archdsl.analyses.activations import Backend, Recompute
-    from archdsl.analyses.memory import Dtype, Optimizer
+    from archdsl.budget.activations import Backend, Recompute
+    from archdsl.budget.memory import Dtype, Optimizer
     from archdsl.ir.graph import Model
 
 MULTIPLE = 128
@@ -138,7 +138,7 @@ class Run:
     master_weights: bool = False
     recompute: Recompute = "none"
     backend: Backend = "cpu-eager"
-    """Whose kernels a step of training runs, see `archdsl.analyses.activations`."""
+    """Whose kernels a step of training runs, see `archdsl.budget.activations`."""
     decode: bool = False
 
 
@@ -691,7 +691,7 @@ def memory_need(model: Model, run: Run) -> MemoryNeed:
 
     Raises ArchError: E0503 where the model has no sizes at this batch and length, E0504 where it is to be decoded and
     cannot be taken step by step, E0512 where what its emitted code saves is not known."""
-    from archdsl.analyses.memory import estimate as count
+    from archdsl.budget.memory import estimate as count
 
     m = count(
         model,

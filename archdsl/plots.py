@@ -166,7 +166,7 @@ class _Course:
 
 
 def _panels(report: EstimateReport) -> list[_Bars | _Course]:
-    from archdsl.analyses.memory import MemoryReport
+    from archdsl.budget.memory import MemoryReport
 
     held: Table = [["block", "declared at", "count", "each", "parameters"]]
     for block in report.params.by_block:

@@ -16,7 +16,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 REPORTS: dict[str, tuple[str, ...]] = {
     "check": ("archdsl.schemas:Findings",),
-    "estimate": ("archdsl.analyses.memory:MemoryReport", "archdsl.analyses.machines:MachinesReport"),
+    "estimate": ("archdsl.budget.memory:MemoryReport", "archdsl.budget.machines:MachinesReport"),
     "fit": ("archdsl.fit:FitReport",),
     "generate": ("archdsl.generation:GenerateReport",),
     "hardware": ("archdsl.hardware:HardwareReport",),

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from archdsl.analyses.flops import EstimateReport
-    from archdsl.analyses.memory import MemoryReport
     from archdsl.analyses.params import ParamsReport
-    from archdsl.analyses.roofline import Roofline
     from archdsl.analyses.scaling import ScalingReport
-    from archdsl.analyses.sharding import Sharding
     from archdsl.analyses.tree import Branch
+    from archdsl.budget.memory import MemoryReport
+    from archdsl.budget.roofline import Roofline
+    from archdsl.budget.sharding import Sharding
     from archdsl.fit import FitReport
     from archdsl.generation import GenerateReport
     from archdsl.hardware import HardwareReport
@@ -656,7 +656,7 @@ def _tera(n: float) -> str:
 
 def machines_view(report: MemoryReport) -> Iterator[RenderableType]:
     """What a device of a mesh holds and sends, and times on named hardware, where they were asked for."""
-    from archdsl.analyses.machines import MachinesReport
+    from archdsl.budget.machines import MachinesReport
 
     if isinstance(report, MachinesReport):
         if report.sharding.devices > 1 or report.roofline is None:

@@ -33,9 +33,9 @@ from rich.table import Table
 from torch import Tensor
 
 import archdsl
-from archdsl.analyses.roofline import Machine, estimate
-from archdsl.analyses.sharding import Plan
 from archdsl.api import torch_source
+from archdsl.budget.roofline import Machine, estimate
+from archdsl.budget.sharding import Plan
 from archdsl.hardware import Device
 from archdsl.lower.load import load_source
 

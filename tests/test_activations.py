@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from zoo.tiny import BATCH, OTHER, TIME, graph, inputs, module, tables
 
 import archdsl
-from archdsl.analyses import activations
-from archdsl.analyses.activations import BACKENDS, estimate, inputs_of, outputs_of, saved
-from archdsl.analyses.memory import estimate as memory
 from archdsl.api import module_from
+from archdsl.budget import activations
+from archdsl.budget.activations import BACKENDS, estimate, inputs_of, outputs_of, saved
+from archdsl.budget.memory import estimate as memory
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.eager import world

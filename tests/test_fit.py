@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import archdsl
-from archdsl.analyses.memory import estimate as count
+from archdsl.budget.memory import estimate as count
 from archdsl.cli import app
 from archdsl.fit import Run, fit
 

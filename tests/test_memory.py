@@ -13,8 +13,8 @@ from zoo.tiny import graph, inputs, module, tables
 
 import archdsl
 from archdsl.analyses.decode import plan
-from archdsl.analyses.memory import OPTIMIZERS, Dtype, KeptMemory, Memory, Optimizer, estimate
 from archdsl.api import module_from
+from archdsl.budget.memory import OPTIMIZERS, Dtype, KeptMemory, Memory, Optimizer, estimate
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.ir.dims import num

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 import archdsl
 from archdsl.analyses.decode import planned
 from archdsl.analyses.flops import estimate as count
-from archdsl.analyses.kernels import Kernel, kernels
-from archdsl.analyses.mesh import Mesh, parse_mesh
-from archdsl.analyses.roofline import Machine, Roofline, estimate
-from archdsl.analyses.sharding import Plan
+from archdsl.budget.kernels import Kernel, kernels
+from archdsl.budget.mesh import Mesh, parse_mesh
+from archdsl.budget.roofline import Machine, Roofline, estimate
+from archdsl.budget.sharding import Plan
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.hardware import Device, device

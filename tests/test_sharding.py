@@ -11,10 +11,10 @@ import torch
 from typer.testing import CliRunner
 
 import archdsl
-from archdsl.analyses.memory import estimate as memory
-from archdsl.analyses.mesh import Mesh, parse_mesh
-from archdsl.analyses.sharding import Plan, Sharding, Stage, Step, shard, under_way
 from archdsl.api import module_from
+from archdsl.budget.memory import estimate as memory
+from archdsl.budget.mesh import Mesh, parse_mesh
+from archdsl.budget.sharding import Plan, Sharding, Stage, Step, shard, under_way
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model

@@ -26,7 +26,7 @@ from archdsl.cli.options import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from archdsl.analyses.memory import MemoryReport
+    from archdsl.budget.memory import MemoryReport
 
 
 @command("estimate")
@@ -109,7 +109,7 @@ def estimate(
         print_or_json(count(model), params_view, json=False)
         return
     from archdsl.analyses.flops import estimate as count_all
-    from archdsl.analyses.memory import with_memory
+    from archdsl.budget.memory import with_memory
 
     counted = count_all(
         model,

@@ -12,10 +12,10 @@ import typer
 from archdsl.cli.options import only_with
 
 if TYPE_CHECKING:
-    from archdsl.analyses.machines import MachinesReport
-    from archdsl.analyses.memory import MemoryReport
-    from archdsl.analyses.roofline import Machine
-    from archdsl.analyses.sharding import Plan
+    from archdsl.budget.machines import MachinesReport
+    from archdsl.budget.memory import MemoryReport
+    from archdsl.budget.roofline import Machine
+    from archdsl.budget.sharding import Plan
     from archdsl.ir.graph import Model
 
 MeshOption = Annotated[
@@ -88,7 +88,7 @@ class Spread:
 
     def report(self, report: MemoryReport, model: Model) -> MachinesReport:
         """The report with the answers."""
-        from archdsl.analyses.machines import with_machines
+        from archdsl.budget.machines import with_machines
 
         return with_machines(
             report, model, self.plan, self.machine, fused=self.fused, tokens=self.tokens, price=self.price
@@ -109,10 +109,10 @@ def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spre
         only_with(context, "--tokens", "price")
     if given["mesh"] is None and given["device"] is None:
         return None
-    from archdsl.analyses.machines import mesh_of
-    from archdsl.analyses.mesh import parse_mesh
-    from archdsl.analyses.roofline import Machine
-    from archdsl.analyses.sharding import Plan
+    from archdsl.budget.machines import mesh_of
+    from archdsl.budget.mesh import parse_mesh
+    from archdsl.budget.roofline import Machine
+    from archdsl.budget.sharding import Plan
     from archdsl.hardware import device
 
     mesh = parse_mesh(given["mesh"]) if given["mesh"] is not None else None

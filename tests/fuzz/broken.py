@@ -705,9 +705,9 @@ def _counted(given: dict[str, Any], step: list[str], *, emitted: bool) -> None:
     from archdsl import api
     from archdsl.analyses.diagram import diagram
     from archdsl.analyses.flops import estimate as flops
-    from archdsl.analyses.memory import estimate as memory
     from archdsl.analyses.params import estimate as count
     from archdsl.analyses.tree import tree
+    from archdsl.budget.memory import estimate as memory
     from archdsl.diagnostics import ArchError
     from archdsl.ir.expand import expand_spec
     from archdsl.ir.text import print_model

@@ -1,6 +1,6 @@
 """How long a model takes on named devices at best, and what that costs: a roofline (Williams et al., 2009).
 
-Every kernel (`archdsl.analyses.kernels`) takes the longer of two times: that of its FLOPs at the device's dense peak in
+Every kernel (`archdsl.budget.kernels`) takes the longer of two times: that of its FLOPs at the device's dense peak in
 the type that it computes in, and that of its bytes at the bandwidth of the device's memory. Kernels follow each other.
 Nothing else takes time: no launch, no wave of blocks that is not full, no clock that falls under load. What comes out
 is therefore a lower bound, not a forecast.
@@ -20,10 +20,10 @@ from pydantic import BaseModel
 
 from archdsl.analyses.decode import NEW, planned
 from archdsl.analyses.flops import estimate as count_flops
-from archdsl.analyses.kernels import Kernel, kernels
-from archdsl.analyses.memory import Dtype
-from archdsl.analyses.mesh import Mesh
-from archdsl.analyses.sharding import Collective, Cuts, Plan, Sharding, Step, Talk, sent_share
+from archdsl.budget.kernels import Kernel, kernels
+from archdsl.budget.memory import Dtype
+from archdsl.budget.mesh import Mesh
+from archdsl.budget.sharding import Collective, Cuts, Plan, Sharding, Step, Talk, sent_share
 from archdsl.diagnostics import error
 from archdsl.hardware import Device, Type
 from archdsl.ir.cost import elements, whole_at

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from archdsl.analyses import roofline, sharding
-from archdsl.analyses.memory import MemoryReport
-from archdsl.analyses.mesh import Mesh
-from archdsl.analyses.roofline import Machine, Roofline
-from archdsl.analyses.sharding import Plan, Sharding
+from archdsl.budget import roofline, sharding
+from archdsl.budget.memory import MemoryReport
+from archdsl.budget.mesh import Mesh
+from archdsl.budget.roofline import Machine, Roofline
+from archdsl.budget.sharding import Plan, Sharding
 from archdsl.diagnostics import error
 from archdsl.ir.graph import Model
 

@@ -1,5 +1,5 @@
 """What a model keeps in memory: weights, gradients, the optimizer's states, and what a decoder keeps of the tokens
-before; exact, in bytes, from the IR alone. Of a step of training also what `archdsl.analyses.activations` finds.
+before; exact, in bytes, from the IR alone. Of a step of training also what `archdsl.budget.activations` finds.
 
 Weights are counted once where they are shared or tied. A gradient has the type of its weight, and so have the states of
 the optimizers of PyTorch; with `master_weights` there is a float32 copy of every weight of a narrower type, and the
@@ -17,12 +17,12 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel
 
-from archdsl.analyses.activations import Backend, Event, Recompute, StepMemory
-from archdsl.analyses.activations import estimate as step_of
 from archdsl.analyses.decode import ALL, Cache, Plan, planned
 from archdsl.analyses.flops import EstimateReport, demand_sizes, sizes_at
 from archdsl.analyses.params import output_projections
 from archdsl.analyses.weights import weights as every_weight
+from archdsl.budget.activations import Backend, Event, Recompute, StepMemory
+from archdsl.budget.activations import estimate as step_of
 from archdsl.diagnostics import ArchError
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.flat import FlatNode, FlatOp, FlatScan

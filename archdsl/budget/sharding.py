@@ -24,10 +24,10 @@ from typing import Literal
 from pydantic import BaseModel
 
 from archdsl.analyses.flops import demand_sizes, sizes_at
-from archdsl.analyses.kernels import is_view, wanting
-from archdsl.analyses.memory import BYTES, Dtype, Optimizer, Tensor, optimizer_states, width
-from archdsl.analyses.mesh import Mesh, divisors, nearest_divisors
 from archdsl.analyses.placement import Placement, placements
+from archdsl.budget.kernels import is_view, wanting
+from archdsl.budget.memory import BYTES, Dtype, Optimizer, Tensor, optimizer_states, width
+from archdsl.budget.mesh import Mesh, divisors, nearest_divisors
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir.cost import Cost, elements, whole_at
 from archdsl.ir.dims import Num, Poly, Var
@@ -153,7 +153,7 @@ class Meeting:
 
 
 class Cuts:
-    """How every tensor of a graph is cut on a mesh: what `archdsl.analyses.kernels.Cut` asks."""
+    """How every tensor of a graph is cut on a mesh: what `archdsl.budget.kernels.Cut` asks."""
 
     def __init__(
         self, model: Model, graph: FlatGraph, mesh: Mesh, *, sequence_parallel: bool = False, training: bool = True
