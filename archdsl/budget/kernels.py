@@ -175,6 +175,15 @@ def _at_most(outputs: Sequence[Value], x: Value) -> bool:
     )
 
 
+def viewed(value: Value, makers: Mapping[Value, FlatNode]) -> Value:
+    """The tensor whose memory this one shares: itself, or what a view reads."""
+    while True:
+        maker = makers.get(value)
+        if maker is None or not is_view(maker):
+            return value
+        value = next(v for v in maker.inputs if isinstance(v, Value))
+
+
 class _Walk:
     def __init__(self, sizes: Mapping[str, int], dtype: Dtype, fused: bool, plan: Plan | None, cut: Cut) -> None:
         self.sizes, self.dtype, self.fused, self.plan, self.cut = dict(sizes), dtype, fused, plan, cut
@@ -378,27 +387,14 @@ class _Walk:
         return sum(2 * self.bytes(Value(s.shape, s.dtype, s.name)) for s in carry.states)
 
 
-class _Held:
+class _Held(Whole):
     """Within experts: rows were cut before, weights as ever."""
 
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
 
-    def share(self, value: Value) -> int:
-        return 1
-
     def held(self, weight: FlatWeight) -> int:
         return self.cut.held(weight)
-
-    def work(self, node: FlatNode) -> int:
-        return 1
-
-    def rows(self, node: FlatOp) -> int:
-        return 1
-
-    @property
-    def senders(self) -> int:
-        return 1
 
 
 class _Around:
@@ -443,12 +439,7 @@ class _Around:
                 self.first.setdefault((self.region(node), value), node)
 
     def root(self, value: Value) -> Value:
-        """The tensor that a view reads."""
-        while True:
-            maker = self.makers.get(value)
-            if maker is None or not is_view(maker):
-                return value
-            value = next(v for v in maker.inputs if isinstance(v, Value))
+        return viewed(value, self.makers)
 
     def region(self, node: FlatNode) -> int:
         found = self.regions.get(id(node), id(node))

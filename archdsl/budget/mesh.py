@@ -11,6 +11,7 @@ pipeline parallelism: the groups that talk most stand nearest (Narayanan et al.,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
@@ -97,5 +98,10 @@ def divisors(n: int) -> list[int]:
 
 def nearest_divisors(n: int, to: int, count: int = 4) -> str:
     """The divisors of n that are nearest to a number, as a text: `4, 6 or 12`."""
-    near = sorted(sorted(divisors(n), key=lambda d: (abs(d - to), d))[:count])
-    return " or ".join([", ".join(map(str, near[:-1])), str(near[-1])]) if len(near) > 1 else str(near[0])
+    return one_of(sorted(sorted(divisors(n), key=lambda d: (abs(d - to), d))[:count]))
+
+
+def one_of(numbers: Sequence[int]) -> str:
+    """`4, 6 or 12`."""
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} or {last}" if others else last

@@ -25,9 +25,9 @@ from pydantic import BaseModel
 
 from archdsl.analyses.flops import demand_sizes, sizes_at
 from archdsl.analyses.placement import Placement, placements
-from archdsl.budget.kernels import is_view, wanting
+from archdsl.budget.kernels import viewed, wanting
 from archdsl.budget.memory import BYTES, Dtype, Optimizer, Tensor, optimizer_states, width
-from archdsl.budget.mesh import Mesh, divisors, nearest_divisors
+from archdsl.budget.mesh import Mesh, divisors, nearest_divisors, one_of
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir.cost import Cost, elements, whole_at
 from archdsl.ir.dims import Num, Poly, Var
@@ -506,7 +506,7 @@ class Step:
                 error(
                     "E0515",
                     f"{axis} = {wanted} does not divide {about}",
-                    help=f"{axis} = {_either(fine)}, or a size that is a multiple of {wanted}: "
+                    help=f"{axis} = {one_of(fine)}, or a size that is a multiple of {wanted}: "
                     f"{-(-size // wanted) * wanted:,}",
                 )
             )
@@ -869,12 +869,7 @@ class Step:
         return isinstance(value, Value) and self.cuts.depends(value)
 
     def root(self, value: Value) -> Value:
-        """The tensor whose memory a view shares."""
-        while True:
-            maker = self.makers.get(value)
-            if maker is None or not is_view(maker):
-                return value
-            value = next(v for v in maker.inputs if isinstance(v, Value))
+        return viewed(value, self.makers)
 
     def gathered(self, stage: int) -> int:
         """Bytes of the largest layer's weights and their gradients, put together."""
@@ -898,7 +893,3 @@ def sent_share(kind: Kind, devices: int) -> float:
 
 def _part(bytes: int, devices: int) -> int:
     return -(-bytes // devices)
-
-
-def _either(numbers: list[int]) -> str:
-    return " or ".join([", ".join(map(str, numbers[:-1])), str(numbers[-1])]) if len(numbers) > 1 else str(numbers[0])

@@ -17,6 +17,7 @@ from archdsl.cli.options import (
     NoDecodeOption,
     NoncausalOption,
     QuantizeOption,
+    Recompute,
     SeedOption,
     SetOption,
     SpecArgument,
@@ -79,7 +80,7 @@ def compile_(
         typer.Option("--with", metavar="SECTION,…", help="PyTorch: more in the file: generate, loss, parallel."),
     ] = None,
     checkpoint: Annotated[
-        Literal["none", "selective", "full"],
+        Recompute,
         typer.Option("--checkpoint", help="PyTorch: what the backward computes again: attention's core, every layer."),
     ] = "none",
     set: SetOption = None,

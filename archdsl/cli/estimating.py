@@ -13,8 +13,12 @@ import typer
 from archdsl.cli import spreading
 from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json
 from archdsl.cli.options import (
+    Dtype,
     JsonOption,
     NoncausalOption,
+    Optimizer,
+    Profile,
+    Recompute,
     SetOption,
     SpecArgument,
     demand_other,
@@ -48,22 +52,22 @@ def estimate(
         float | None, typer.Option("--peak", min=1.0, help="FLOP/s of all devices together: 989e12.")
     ] = None,
     recompute: Annotated[
-        Literal["none", "selective", "full"],
+        Recompute,
         typer.Option("--recompute", help="What the backward computes again: nothing, attention's core, every layer."),
     ] = "none",
     dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"] | None,
+        Dtype | None,
         typer.Option("--dtype", help="Memory with weights and activations of that type (float32)."),
     ] = None,
     optimizer: Annotated[
-        Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"] | None,
+        Optimizer | None,
         typer.Option("--optimizer", help="Memory with the states of that optimizer (adamw)."),
     ] = None,
     master_weights: Annotated[
         bool, typer.Option("--master-weights", help="Memory with a float32 copy of weights that are of another type.")
     ] = False,
     backend: Annotated[
-        Literal["cpu-eager", "cuda-eager", "compiled"] | None,
+        Profile | None,
         typer.Option("--backend", help="Memory of a step of training as that runs it (cpu-eager, which is measured)."),
     ] = None,
     mesh: spreading.MeshOption = None,
@@ -226,22 +230,22 @@ def fit(
         int | None, typer.Option("--seq", min=1, help="With --memory: so many places (2,048 or the context).")
     ] = None,
     dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"],
+        Dtype,
         typer.Option("--dtype", help="With --memory: the type of weights and activations."),
     ] = "float32",
     optimizer: Annotated[
-        Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"],
+        Optimizer,
         typer.Option("--optimizer", help="With --memory: whose states are kept."),
     ] = "adamw",
     master_weights: Annotated[
         bool, typer.Option("--master-weights", help="With --memory: a float32 copy of weights of another type.")
     ] = False,
     recompute: Annotated[
-        Literal["none", "selective", "full"],
+        Recompute,
         typer.Option("--recompute", help="With --memory: what the backward computes again, and so does not keep."),
     ] = "none",
     backend: Annotated[
-        Literal["cpu-eager", "cuda-eager", "compiled"],
+        Profile,
         typer.Option("--backend", help="With --memory: whose kernels run."),
     ] = "cpu-eager",
     multiple: Annotated[

@@ -68,9 +68,12 @@ def only_with(context: typer.Context, option: str, *names: str) -> None:
             raise typer.BadParameter(f"it goes with {option}", param_hint=f"'--{name.strip('_').replace('_', '-')}'")
 
 
-DtypeOption = Annotated[
-    Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="The type of weights and activations.")
-]
+Dtype = Literal["float32", "bfloat16", "float16"]
+Optimizer = Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"]
+Recompute = Literal["none", "selective", "full"]
+Profile = Literal["cpu-eager", "cuda-eager", "compiled"]
+
+DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="The type of weights and activations.")]
 TargetOption = Annotated[
     Literal["portable", "ort-cpu", "ort-cuda"],
     typer.Option("--target", help="ONNX: standard operators, or those of onnxruntime on the CPU or on CUDA too."),

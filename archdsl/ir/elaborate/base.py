@@ -67,6 +67,8 @@ class Elaboration(ABC):
         self.broken: set[Hashable] = set()
         """Keys of blocks that have been reported as wrong."""
         self.problems: list[Diagnostic] = []
+        self.reported = 0
+        """How often something was reported, what is known already included."""
         self.keep: list[Value] = []
         """Tensors are known by identity: while the model is built, none may be freed."""
         self.nodes = 0
@@ -91,6 +93,7 @@ class Elaboration(ABC):
 
     def report(self, problem: ArchError) -> None:
         """Note what is wrong; what goes wrong within the library is shown where the user called it."""
+        self.reported += len(problem.diagnostics)
         for d in problem.diagnostics if len(self.problems) < MAX_PROBLEMS else ():
             self.hopeless = self.hopeless or d.code in HOPELESS
             if self.user_spans:
@@ -104,6 +107,11 @@ class Elaboration(ABC):
         if self.nodes > MAX_NODES:
             text = f"the model has more than {MAX_NODES:,} operations in its distinct blocks"
             raise GivenUpError(text, "nodes", node.span)
+
+    def not_a_tensor(self, name: str, scope: Scope, span: Span) -> None:
+        """Raises E0202 where a static thing would take the name of a tensor, which loops carry from turn to turn."""
+        if isinstance(scope.get(name), Value):
+            raise error("E0202", f"`{name}` is a tensor here already", span, help="choose another name")
 
     # --- conditions ---------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ class Loops(Elaboration):
     # --- for ----------------------------------------------------------------------------------------------------------
 
     def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
+        self.not_a_tensor(s.name, scope, s.span)
         items, pattern = self._items(s, scope)
         carried = [n for n in dict.fromkeys(_assigned(s.body)) if isinstance(scope.get(n), Value)]
         state: list[Value] = [scope.get(n) for n in carried]
@@ -38,7 +39,10 @@ class Loops(Elaboration):
             key = (value_key(item), shapes)
             if key not in memo:
                 memo[key] = len(bodies)
+                known, reported = len(self.problems), self.reported
                 bodies.append(self._turn(s, scope, item, carried, state, names, collect))
+                if isinstance(item, Num) and self.reported > reported and len(self.problems) == known:
+                    raise ReportedError  # one turn after the other has the same mistakes
             turns.append(memo[key])
             graph, emits = bodies[memo[key]]
             ends = graph.outputs[: len(carried)]

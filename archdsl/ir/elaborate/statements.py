@@ -97,7 +97,8 @@ class Statements(Elaboration):
                 s.span,
                 help=f"bind a tensor without it: `{s.name} = …`",
             )
-        if s.name in scope.vars and not isinstance(scope.vars[s.name], Value):
+        self.not_a_tensor(s.name, scope, s.span)
+        if s.name in scope.vars:
             raise error("E0202", f"`{s.name}` is bound already, and a `let` is bound once", s.span)
         if isinstance(value, Template):
             value = value.labelled(s.name)
@@ -267,6 +268,8 @@ class Statements(Elaboration):
         outputs, then_out, else_out = [], [], []
         for name in dict.fromkeys([*results[0], *results[1]]):
             a, b = (found.get(name, scope.get(name)) for found in results)
+            if a is POISON or b is POISON:
+                scope.vars[name] = POISON
             if not isinstance(a, Value) or not isinstance(b, Value):
                 continue
             if not same_shape(a.shape, b.shape):

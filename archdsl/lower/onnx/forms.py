@@ -140,12 +140,6 @@ class FormsWriter(PlacesWriter):
     def varies_by_row(self, flat: FlatOp, i: int) -> bool:
         return self.by_row and not self.table and self.is_by_row(flat, i)
 
-    def newest_of(self, x: ir.Value, axis: int) -> ir.Value:
-        add, builder = self.builder.add, self.builder
-        start = add("Neg", [builder.main.symbols[self.new]])
-        found: ir.Value = add("Slice", [x, start, [2**62], [axis]])
-        return found
-
     def aligned(self, flat: FlatOp, x: ir.Value) -> ir.Value:
         """A tensor of places by row, [batch, …], with as many axes as the result of an element-wise op has."""
         rank = self.ranks.get(x)

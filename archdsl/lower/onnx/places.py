@@ -43,17 +43,9 @@ class PlacesWriter(Writer):
         self.shared: dict[str, ir.Value] = {}
         """What is computed once, before all nodes."""
 
-    def symbol(self, name: str, x: ir.Value, axis: int) -> None:
-        builder = self.builder
-        if name not in builder.main.symbols:
-            with builder.before_all():
-                builder.main.symbols[name] = builder.add("Shape", [x], {"start": axis, "end": axis + 1})
-
-    def note_sizes(self, x: ir.Value, shape: Shape) -> None:
-        for axis, d in enumerate(shape):
-            name = symbol_name(d.value)
-            if name and name != self.time:
-                self.symbol(name, x, axis)
+    def note_size(self, name: str, x: ir.Value, axis: int) -> None:
+        if name != self.time:  # which of the two lengths, nothing but the caller knows
+            super().note_size(name, x, axis)
 
     def shape_of(self, shape: Shape, places: str) -> ir.Shape:
         names = {self.time: {"new": "sequence_length", "all": "total_sequence_length", "past": "past_sequence_length"}}
@@ -81,7 +73,7 @@ class PlacesWriter(Writer):
             self.inputs.append(x)
             self.pasts[name] = x
             if name == "attention_mask":
-                self.symbol(self.all, x, 1)
+                self.note_size(self.all, x, 1)
 
     def set_lengths(self) -> None:
         """How many places there are in all: as many as the attention mask has, or a cache and the new ones."""
@@ -135,12 +127,16 @@ class PlacesWriter(Writer):
             return None
 
         def make() -> ir.Value:
-            add, builder = self.builder.add, self.builder
-            start = add("Neg", [builder.main.symbols[self.new]])
-            newest = add("Slice", [self.pasts["attention_mask"], start, [2**62], [1]])
-            return builder.cast(newest, "bool")
+            return self.builder.cast(self.newest_of(self.pasts["attention_mask"], 1), "bool")
 
         return self.once("valid", make)
+
+    def newest_of(self, x: ir.Value, axis: int) -> ir.Value:
+        """The new places of a tensor that has all."""
+        add, builder = self.builder.add, self.builder
+        start = add("Neg", [builder.main.symbols[self.new]])
+        found: ir.Value = add("Slice", [x, start, [2**62], [axis]])
+        return found
 
     def counted(self, new: bool) -> ir.Value:
         """0, 1, … of all places, or of the new ones."""

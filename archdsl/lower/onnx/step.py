@@ -73,9 +73,10 @@ class EncoderWriter(Writer):
         self.graph(before)
         builder.path = ""
         outputs = []
+        handed = handed_names(self.plan)
         for value in before.outputs:
             x = builder.add("Identity", [self.value(value)])
-            x.name = builder.unique(handed_name(self.plan, value))
+            x.name = builder.unique(handed[value])
             x.shape = self.shape(value.shape)
             outputs.append(x)
         return self.finish(inputs, outputs)
@@ -90,16 +91,20 @@ class StepWriter(FormsWriter):
         self.appending: set[FlatNode] = set()
         """Nodes whose operators append to their caches themselves: then each row of new places is turned, so that its
         real tokens come first."""
+        self.handed_names = handed_names(plan)
+        self.appended: set[Value] = set()
+        """What they read."""
 
     def whole(self) -> Written:
         plan, builder = self.plan, self.builder
         names = {v: n for n, v in self.model.inputs}
         crossing = set(plan.before.outputs)
         self.appending = self.find_appending()
+        self.appended = {v for node in self.appending for v in node.inputs if isinstance(v, Value)}
         ids = next((v for v in plan.step.inputs if v.dtype == "token" and v not in crossing), None)
         for value in plan.step.inputs:
             if value in crossing:
-                self.inputs.append(self.handed(value))
+                self.inputs.append(self.input(self.handed_names[value], value))
             elif value.dtype != "padding":
                 self.inputs.append(self.sequence("input_ids" if value is ids else names[value], value))
         self.add_places()
@@ -148,13 +153,8 @@ class StepWriter(FormsWriter):
         self.values[value] = x
         for axis, d in enumerate(value.shape):
             if is_time(d, self.plan.time):
-                self.symbol(self.new, x, axis)
+                self.note_size(self.new, x, axis)
         self.note_sizes(x, value.shape)
-        return x
-
-    def handed(self, value: Value) -> ir.Value:
-        """What was computed before the first step."""
-        x = self.input(handed_name(self.plan, value), value)
         return x
 
     def add_past(self, name: str, shape: Shape, dtype: str) -> None:
@@ -202,9 +202,6 @@ class StepWriter(FormsWriter):
             found.add(node)
         flat = all(v.rank == 2 for v in plan.step.inputs if any(has(d, plan.time) for d in v.shape))
         return found if fine and flat else set()
-
-    def kept_by_op(self, value: Value) -> bool:
-        return any(value in node.inputs for node in self.appending)
 
     def appends(self, flat: FlatOp) -> bool:
         return flat in self.appending
@@ -259,7 +256,7 @@ class StepWriter(FormsWriter):
             return  # written when it is asked for, in the form that is asked for
         super().node(node)
         for value in node.outputs:
-            if value in plan.caches and not self.kept_by_op(value):
+            if value in plan.caches and value not in self.appended:
                 self.keep(value)
 
     def op(self, flat: FlatOp) -> None:
@@ -315,7 +312,7 @@ class StepWriter(FormsWriter):
             if valid is not None:
                 real = inputs[-1]
                 for i, state in enumerate(given[: len(states)]):
-                    shown = builder.add("Unsqueeze", [real, list(range(1, carry.states[i].shape.__len__()))])
+                    shown = builder.add("Unsqueeze", [real, list(range(1, len(carry.states[i].shape)))])
                     now = builder.cast(results[i], builder.dtype(state))
                     results[i] = builder.add("Where", [shown, now, state])
             return results
@@ -369,7 +366,6 @@ class StepWriter(FormsWriter):
             x = self.full[value]
             rows.append(add("Unsqueeze", [x, [1]]) if value.rank == 3 else x)
         keys = add("Concat", rows, {"axis": -1}) if len(rows) > 1 else rows[0]
-        builder.path = path
         scope = NodeScope(self, flat)
         (y,) = self.results(flat, flat.node.op.onnx_absorbed(flat.node, scope, keys, maps[0], maps[1]))
         self.values[flat.outputs[0]] = y
@@ -382,18 +378,22 @@ def entries(entry: Cache | Carry) -> list[tuple[str, Shape, str]]:
     return [(f"{entry.layer}.{s.name}", s.shape, s.dtype) for s in entry.states]
 
 
-def handed_name(plan: Plan, value: Value) -> str:
-    """What a tensor is called that is computed before the first step: keys and values of cross-attention by their
+def handed_names(plan: Plan) -> dict[Value, str]:
+    """What the tensors are called that are computed before the first step: keys and values of cross-attention by their
     layer."""
+    before = plan.before.outputs
+    found: dict[Value, str] = {}
     layer = -1
     for node in plan.step.nodes:
         if isinstance(node, FlatOp):
             kept = node.node.op.keeps(node.node)
-            if any(node.inputs[i] in plan.before.outputs for i in kept):
-                layer += 1
-                for i, (_, role) in kept.items():
-                    if node.inputs[i] is value:
-                        return f"past_key_values.{layer}.encoder.{role}"
-    same = [v for v in plan.before.outputs if v.name == value.name]
-    name = value.name or "encoder_output"
-    return name if len(same) == 1 else f"{name}.{same.index(value)}"
+            crossing = {i: v for i in kept if isinstance(v := node.inputs[i], Value) and v in before}
+            layer += bool(crossing)
+            for i, value in crossing.items():
+                found.setdefault(value, f"past_key_values.{layer}.encoder.{kept[i][1]}")
+    for value in before:
+        if value not in found:
+            same = [v for v in before if v.name == value.name]
+            name = value.name or "encoder_output"
+            found[value] = name if len(same) == 1 else f"{name}.{same.index(value)}"
+    return found

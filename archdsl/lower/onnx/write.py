@@ -104,7 +104,6 @@ class Writer:
         self.by_row = False
         """Whether the rows of a batch stand at places of their own."""
         self.laws: Laws | None = None
-        self.uses: dict[Value, int] = {}
 
     # --- the whole graph ---
 
@@ -157,12 +156,15 @@ class Writer:
 
     def note_sizes(self, x: ir.Value, shape: Shape) -> None:
         """Sizes that are read off an input."""
-        builder = self.builder
         for axis, d in enumerate(shape):
-            if isinstance(d.value, Poly) and (name := symbol_name(d.value)) and name not in builder.main.symbols:
-                with builder.before_all():
-                    size = builder.add("Shape", [x], {"start": axis, "end": axis + 1})
-                builder.main.symbols[name] = size
+            if name := symbol_name(d.value):
+                self.note_size(name, x, axis)
+
+    def note_size(self, name: str, x: ir.Value, axis: int) -> None:
+        builder = self.builder
+        if name not in builder.main.symbols:
+            with builder.before_all():
+                builder.main.symbols[name] = builder.add("Shape", [x], {"start": axis, "end": axis + 1})
 
     def outputs(self, values: Sequence[Value]) -> list[ir.Value]:
         builder = self.builder
