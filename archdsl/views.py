@@ -201,7 +201,7 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
     totals.add_row("all of these", f"{m.model_states:,}", f"{_binary(m.model_states)}, activations not included")
     if m.step is not None and m.activations is not None and m.peak is not None:
         again = {"none": "", "selective": ", products and the inputs of layers", "full": ", the inputs of layers alone"}
-        how = "exact" if m.step.exact else "not measured"
+        how = "exact" if m.step.exact else "at most" if m.step.measured else "not measured"
         saved = f"{_binary(m.activations)}, saved for the backward pass{again[m.step.recompute]}"
         totals.add_row("activations", f"{m.activations:,}", f"{saved}; {m.step.backend}, {how}")
         totals.add_row("objective", f"{m.step.objective:,}", f"{_binary(m.step.objective)}, on top of them at most")

@@ -199,12 +199,14 @@ def saves(plan: Plan, step: int) -> bool:
 @dataclass(frozen=True)
 class Layout:
     """Over how many devices each axis goes: `pp` stages, `ep` experts, `tp` heads and channels. Batches go over the
-    rest, and over `ep`."""
+    rest, and over `ep`. With `sequence_parallel` `tp` also cuts what is between heads and channels, along the
+    sequence."""
 
     pp: int = 1
     ep: int = 1
     tp: int = 1
     micro_batches: int = 1
+    sequence_parallel: bool = False
 
     def mesh(self, device: str) -> DeviceMesh:
         """A mesh of all processes, with the axes that have more than one device."""
@@ -226,10 +228,13 @@ class Run:
         torch.manual_seed(plan.seed)
         with device:
             model = model_class(module)()
+        more = {"sequence_parallel": True} if layout.sequence_parallel else {}
+        if more and "sequence_parallel" not in inspect.signature(module.parallelize).parameters:
+            raise SystemExit("--sequence-parallel: nothing of this model can be cut along the sequence over `tp`")
         self.pipeline = None
         if "pp" in axes:
-            self.pipeline = module.pipeline(model, self.mesh, layout.micro_batches, cross_entropy)
-        self.model = module.parallelize(model, self.mesh) if self.pipeline is None else self.pipeline.stage
+            self.pipeline = module.pipeline(model, self.mesh, layout.micro_batches, cross_entropy, **more)
+        self.model = module.parallelize(model, self.mesh, **more) if self.pipeline is None else self.pipeline.stage
         self.model.train()
         self.optimizer = optimizer_for(self.model, plan)
         self.loader = Loader(data, plan)
@@ -420,10 +425,11 @@ def main() -> None:
     parser.add_argument("--sample", metavar="PROMPT", help="continue this when done")
     for kind in (Plan(), Layout()):
         for name, default in vars(kind).items():
+            option = f"--{name.replace('_', '-')}"
             if isinstance(default, bool):
-                parser.add_argument(f"--{name}", action="store_true")
+                parser.add_argument(option, action="store_true")
             else:
-                parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, metavar="N")
+                parser.add_argument(option, type=type(default), default=default, metavar="N")
     given = parser.parse_args()
     plan = Plan(**{name: getattr(given, name) for name in vars(Plan())})
     layout = Layout(**{name: getattr(given, name) for name in vars(Layout())})
@@ -440,7 +446,7 @@ def main() -> None:
             torch.cuda.set_device(device)
         dist.init_process_group()
     elif layout != Layout():
-        raise SystemExit("--tp, --ep, --pp and --micro-batches are for several processes: see torchrun")
+        raise SystemExit("--tp, --ep, --pp and what belongs to them are for several processes: see torchrun")
     module = load_module(given.model, parallel=together)
     if together and (given.sample is not None or (given.output is not None and layout.pp > 1)):
         raise SystemExit("--sample is for one process, and -o for one stage: go on from the checkpoint with --pp 1")

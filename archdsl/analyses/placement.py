@@ -92,7 +92,7 @@ class _Sharder:
         self.inputs = {id(v): v.dtype for v in self.graph.inputs}
         self.closed: set[int] = set()
         """Maps that are not cut, by their number among the nodes."""
-        self.unclear = set(_in_blocks_of_two_graphs(model.block))
+        self.unclear = set(blocks_of_two_graphs(model.block))
         self.opened: dict[int, Parts] = {}
         for number, node in enumerate(self.nodes):
             parts = node.node.op.opens(node.node) if isinstance(node, FlatOp) and not node.blocks else None
@@ -332,7 +332,7 @@ class _Sharder:
         return frozenset(op for path in tables for op in scores[path])
 
 
-def _in_blocks_of_two_graphs(root: Block) -> Iterator[OpNode]:
+def blocks_of_two_graphs(root: Block) -> Iterator[OpNode]:
     """Ops of blocks that are another graph in training than the one looked at here, which is that of inference."""
     seen: set[int] = set()
     waiting = [root]

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from archdsl.analyses.flops import demand_sizes, sizes_at
 from archdsl.diagnostics import error
 from archdsl.eager import functions as f
-from archdsl.eager.engine import backward
+from archdsl.eager.engine import Frame, backward
 from archdsl.eager.modules import Module, cast
 from archdsl.eager.stacks import Stretch, fresh, shorten, stretches
 from archdsl.eager.tensors import CPU, CUDA, DTYPES, DType, Node, Profile, Session, Tensor, Unknown
@@ -77,7 +77,8 @@ class StepMemory(BaseModel):
     measured: bool
     """Whether figures of this backend have been compared with those of PyTorch."""
     exact: bool
-    """Whether the saved bytes are those of PyTorch to the byte."""
+    """Whether the saved bytes are those of PyTorch to the byte. Where sizes depend on numbers (experts with a capacity,
+    which drop choices) they are the most that it can save."""
     recompute: Recompute
     saved: int
     """Activations that the forward pass keeps for the backward pass: distinct storages, without weights, buffers and
@@ -246,6 +247,7 @@ class _Step:
         self.fixed = fixed
         self.first = 0
         """Number of the last storage of a weight."""
+        self.bounded = False
 
     def run(self, dtype: DType) -> StepMemory:
         with Session(PROFILES[self.backend]).running() as session:
@@ -278,7 +280,9 @@ class _Step:
         session.fixed = False
         session.serial = self.first  # of another number than the weights
         with session.running():
-            return _Run(session, self.backend, self.optimizer, stretches).run(module, given)
+            found = _Run(session, self.backend, self.optimizer, stretches).run(module, given)
+        self.bounded |= session.bounded
+        return found
 
     def told(self, step: _Followed, own: int) -> StepMemory:
         events = self.shifted(step, own + step.targets)
@@ -286,7 +290,7 @@ class _Step:
         return StepMemory(
             backend=self.backend,
             measured=self.backend in MEASURED,
-            exact=self.backend in MEASURED,
+            exact=self.backend in MEASURED and not self.bounded,
             recompute=self.recompute,
             saved=sum(k.nbytes - k.dropped for k in step.kept),
             objective=step.objective,
@@ -390,7 +394,7 @@ class _Run:
             self.events.append((self.phase, self.part, session.live, most))
         session.peak = session.live
 
-    def dropped(self, results: list[Tensor], found: Mapping[int, tuple[Node, int]]) -> set[int]:
+    def dropped(self, results: list[Tensor], found: Mapping[int, tuple[Node | Frame, int]]) -> set[int]:
         """The storages that a compiled step does not store: results of pointwise steps from what is stored."""
         makers: dict[int, Node] = {}
         for node in nodes_of(results):
@@ -454,13 +458,24 @@ def nodes_of(results: Iterable[Tensor]) -> list[Node]:
     return [found[i] for i in sorted(found)]
 
 
-def saved_by(results: Iterable[Tensor]) -> dict[int, tuple[Node, int]]:
-    """Every storage that the steps behind these tensors keep, by its number: the first of them, and its bytes."""
-    found: dict[int, tuple[Node, int]] = {}
+def saved_by(results: Iterable[Tensor]) -> dict[int, tuple[Node | Frame, int]]:
+    """Every storage that the steps behind these tensors keep, by its number: the first of them, and its bytes. Of steps
+    within a checkpoint it is the checkpoint that keeps."""
+    found: dict[int, tuple[Node | Frame, int]] = {}
+    frames: set[Frame] = set()
     for node in nodes_of(results):
-        for t in node.saved:
-            if not t.storage.fixed:
-                found.setdefault(t.storage.serial, (node, t.storage.nbytes))
+        for saved in node.saved:
+            if isinstance(saved, Tensor):
+                keeper: Node | Frame = node
+                tensors = [saved]
+            elif saved.frame not in frames:
+                keeper, tensors = saved.frame, saved.frame.kept()
+                frames.add(saved.frame)
+            else:
+                continue
+            for t in tensors:
+                if not t.storage.fixed:
+                    found.setdefault(t.storage.serial, (keeper, t.storage.nbytes))
     return found
 
 

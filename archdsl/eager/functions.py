@@ -13,6 +13,7 @@ from typing import Any
 
 from archdsl.eager.tensors import (
     DType,
+    Enough,
     Gradients,
     Node,
     Shape,
@@ -27,6 +28,7 @@ from archdsl.eager.tensors import (
     float32,
     int32,
     int64,
+    last_strides,
     layout,
     now,
     result_type,
@@ -54,9 +56,16 @@ def recorded_all(
 ) -> tuple[Tensor, ...]:
     """The same of several results. Their gradients, zeros where none arrives, are handed to `backward` together."""
     session = now()
-    if (session.grad or session.keeping is not None) and any(t.requires_grad for t in inputs):
-        # Within a checkpoint gradients are wanted as anywhere, which some functions ask; but no step is kept.
-        node = Node(name, inputs, saved, backward, results) if session.grad else None
+    if session.grad and any(t.requires_grad for t in inputs):
+        try:
+            node = Node(name, inputs, saved, backward, results)
+        except Enough:
+            # Inputs are saved before the function runs: where they were all that was wanted, it does not run.
+            there = {t.storage.serial for t in (*inputs, *saved)}
+            for t in results:
+                if t.storage.serial not in there:
+                    session.undo(t)
+            raise
         for i, t in enumerate(results):
             if t.dtype.is_floating_point:
                 t.requires_grad, t.node, t.index = True, node, i
@@ -75,7 +84,9 @@ def kept(name: str, shape: Sequence[int], dtype: DType, strides: Shape | None = 
     """The result of one of ATen's functions, which a checkpoint may keep: then it is not computed again."""
     session = now()
     if session.keeps is not None and name in session.keeps[0]:
-        return session.keeps[1].pop()
+        found = session.keeps[1].pop()
+        session.given = found.storage.serial
+        return found
     y = Tensor(shape, dtype, strides)
     if session.keeping is not None and name in session.keeping[0]:
         session.keeping[1].append(y.alias())
@@ -103,16 +114,17 @@ def floating(t: Tensor) -> DType:
     return t.dtype if t.dtype.is_floating_point else float32
 
 
-def unary(name: str, saves: str, temporaries: int = 0) -> Callable[..., Tensor]:
-    """A function of each number. It saves its input, its result, or nothing; its rule makes so many temporaries."""
+def unary(name: str, saves: str, temporaries: int = 0, *, laid_out_as_saved: bool = False) -> Callable[..., Tensor]:
+    """A function of each number. It saves its input, its result, or nothing; its rule makes so many temporaries, all of
+    which are there until it is done. Its gradient is laid out as the one that arrives, or as what it saved."""
 
     def apply(x: Tensor, *_: Any, **__: Any) -> Tensor:
         y = fresh(x.shape, floating(x), x)
 
         def backward(kept: list[Tensor], g: Tensor) -> Gradients:
-            for _ in range(temporaries):
-                g = fresh(g.shape, g.dtype, g)
-            return (fresh(g.shape, g.dtype, g),)
+            like = kept[0] if laid_out_as_saved else g
+            made = [fresh(g.shape, g.dtype, like) for _ in range(temporaries + 1)]
+            return made[-1:]
 
         return recorded(name, y, [x], [{"self": x, "result": y}[saves]] if saves else [], backward)
 
@@ -127,11 +139,11 @@ rsqrt = unary("Rsqrt", "result", 2)
 reciprocal = unary("Reciprocal", "result", 2)
 sin, cos = unary("Sin", "self", 1), unary("Cos", "self", 2)
 tanh, sigmoid = unary("Tanh", "result"), unary("Sigmoid", "result")
-erf = unary("Erf", "self", 3)
-relu = unary("Relu", "result")
+erf = unary("Erf", "self", 4, laid_out_as_saved=True)
+relu = unary("Relu", "result", laid_out_as_saved=True)
 gelu, silu, mish = unary("Gelu", "self"), unary("Silu", "self"), unary("Mish", "self")
 elu = selu = unary("Elu", "self")
-leaky_relu, softplus = unary("LeakyRelu", "self"), unary("Softplus", "self")
+leaky_relu, softplus = unary("LeakyRelu", "self", laid_out_as_saved=True), unary("Softplus", "self")
 hardswish, hardsigmoid = unary("Hardswish", "self"), unary("Hardsigmoid", "self")
 nan_to_num = unary("NanToNum", "self", 1)
 
@@ -229,10 +241,12 @@ def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> Tensor:
     first, second = a.requires_grad, b.requires_grad
 
     def backward(kept: list[Tensor], g: Tensor) -> Gradients:
-        return (
-            div(g, kept[0]) if first else None,
-            mul(neg(g), div(div(kept[1], kept[0]), kept[0])) if second else None,
-        )
+        below = divisor(g, *kept) if second else None
+        return div(g, kept[0]) if first else None, below
+
+    def divisor(g: Tensor, b: Tensor, a: Tensor) -> Tensor:
+        less, share = neg(g), div(a, b)
+        return mul(less, div(share, b))
 
     return recorded("Div", y, [a, b], [b, *([a] if second else [])], backward)
 
@@ -255,7 +269,14 @@ def power(a: Any, b: Any) -> Tensor:
     y = combined(a, b)
     if not isinstance(b, Tensor):
         zero = b == 0
-        return recorded("Pow", y, [a], [] if zero else [a], lambda s, g: (mul(g, mul(s[0], 1.0) if s else 0),))
+
+        def backward_of_base(kept: list[Tensor], g: Tensor) -> Gradients:
+            if zero:
+                return (fresh(g.shape, g.dtype, g),)
+            lower = mul(kept[0], 1.0)
+            return (mul(g, mul(lower, b)),)
+
+        return recorded("Pow", y, [a], [] if zero else [a], backward_of_base)
     if not isinstance(a, Tensor):
         return recorded("Pow", y, [b], [b, y], lambda s, g: (mul(g, mul(s[1], 1.0)),))
     first, second = a.requires_grad, b.requires_grad
@@ -277,7 +298,13 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     if isinstance(min, Tensor) or isinstance(max, Tensor):
         raise Unknown("clamp between tensors")
     y = fresh(x.shape, result_type(x, *(n for n in (min, max) if n is not None)), x)
-    return recorded("Clamp", y, [x], [x], lambda s, g: (where(compare(s[0], 0), g, 0),))
+    bounds = [n for n in (min, max) if n is not None]
+
+    def backward(kept: list[Tensor], g: Tensor) -> Gradients:
+        within = [compare(kept[0], n) for n in bounds]
+        return (where(within[0], g, 0),)
+
+    return recorded("Clamp", y, [x], [x], backward)
 
 
 def extreme(a: Tensor, b: Tensor) -> Tensor:
@@ -286,8 +313,13 @@ def extreme(a: Tensor, b: Tensor) -> Tensor:
     wants = a.requires_grad, b.requires_grad
 
     def backward(kept: list[Tensor], g: Tensor) -> Gradients:
-        half = div(g, 2) if all(wants) else g
-        return [masked_fill(half, compare(*kept), 0) if wanted else None for wanted in wants]
+        return [share(g, *kept) if wanted else None for wanted in wants]
+
+    def share(g: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """Half of the gradient where both are equal."""
+        half, equal = div(g, 2), compare(a, b)
+        found, other = where(equal, half, g), compare(a, b)
+        return in_place(found, other)
 
     return recorded("Maximum", combined(a, b), [a, b], [a, b], backward)
 
@@ -322,7 +354,8 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
     y = fresh(x.shape, x.dtype, x)
 
     def backward(kept: list[Tensor], g: Tensor) -> Gradients:
-        return fresh(g.shape, g.dtype, g), total(fresh(g.shape, g.dtype, g), tuple(i for i in range(g.ndim) if i != 1))
+        own, share = (fresh(g.shape, g.dtype, kept[0]) for _ in range(2))
+        return own, total(share, tuple(i for i in range(g.ndim) if i != 1))
 
     return recorded("Prelu", y, [x, weight], [x, weight], backward)
 
@@ -386,16 +419,22 @@ def reduction(name: str, saves: str, grows: bool = False) -> Callable[..., Tenso
         shape, whole = x.shape, without(x.shape, axes, True)
 
         def backward(s: list[Tensor], g: Tensor) -> Gradients:
-            g = expand(view_as(g, whole), shape)
+            g = view_as(g, whole)
             if name == "Sum":
-                return (g,)
+                return (expand(g, shape),)
             if name == "Mean":
-                return (div(g, 1.0),)
+                return (div(expand(g, shape), 1.0),)
             if name == "Amax":
-                return (mul(div(g, 1.0), cast(compare(s[0], s[1]), g.dtype)) if len(s) == 2 else g,)
+                # All that are the largest share the gradient.
+                largest = compare(s[0], view_as(s[1], whole))
+                count = reduced(largest, axes, True, int64)
+                return (mul(div(g, count), largest),)
             if name == "Var":
-                return (mul(mul(g, 1.0), sub(s[0], reduced(s[0], axes, True, s[0].dtype))),)
-            return (mul(g, exp(sub(s[0], view_as(s[1], whole)))),)
+                middle = reduced(s[0], axes, True, s[0].dtype)
+                apart = sub(s[0], middle)
+                return (mul(mul(g, 1.0), apart),)
+            less = sub(s[0], view_as(s[1], whole))
+            return (mul(g, exp(less)),)
 
         return recorded(name, y, [x], kept, backward)
 
@@ -438,9 +477,28 @@ def running(saves: str) -> Callable[..., Tensor]:
     def apply(x: Tensor, dim: int) -> Tensor:
         y = Tensor(x.shape, x.dtype if x.dtype.is_floating_point else int64)
         kept = [x, y] if saves else []
-        return recorded("Cumsum", y, [x], kept, lambda s, g: (flip(Tensor(g.shape, g.dtype), dim),))
+
+        def backward(s: list[Tensor], g: Tensor) -> Gradients:
+            return (quotient_of_running(g, s[0], s[1], dim) if s else turned_sum(g, dim),)
+
+        return recorded("Cumsum", y, [x], kept, backward)
 
     return apply
+
+
+def turned_sum(g: Tensor, dim: int) -> Tensor:
+    """The sums of all behind."""
+    turned = flip(g, dim)
+    added = Tensor(g.shape, g.dtype)
+    return flip(added, turned)
+
+
+def quotient_of_running(g: Tensor, x: Tensor, y: Tensor, dim: int) -> Tensor:
+    """The gradient of a product of all before, where none of them is zero."""
+    weighted, zero = mul(y, g), compare(x, 0)
+    found = turned_sum(weighted, dim)
+    del zero
+    return div(found, x)
 
 
 cumsum, cumprod = running(""), running("self result")
@@ -463,7 +521,12 @@ class Pair(tuple[Tensor, Tensor]):
 def ordered(x: Tensor, shape: Shape, like: Tensor | None) -> Pair:
     values, places = fresh(shape, x.dtype, like), fresh(shape, int64, like)
     whole, axis_dtype = x.shape, x.dtype
-    recorded("Sort", values, [x], [places], lambda s, g: (Tensor(whole, axis_dtype),))
+
+    def backward(kept: list[Tensor], g: Tensor) -> Gradients:
+        zeros = Tensor(whole, axis_dtype)
+        return (Tensor(zeros.shape, axis_dtype),)
+
+    recorded("Sort", values, [x], [places], backward)
     return Pair((values, places))
 
 
@@ -492,7 +555,7 @@ def every(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
 
 
 def aliased(name: str, x: Tensor, shape: Sequence[int], strides: Sequence[int], backward: Backward) -> Tensor:
-    return recorded(name, Tensor(shape, x.dtype, tuple(strides), x.storage), [x], [], backward)
+    return recorded(name, x.view_of(shape, tuple(strides)), [x], [], backward)
 
 
 def view_as(x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -584,7 +647,8 @@ def sum_to(g: Tensor, shape: Shape) -> Tensor:
     """A gradient summed over the axes along which the tensor was repeated."""
     if g.shape == shape:
         return g
-    return Tensor(shape, g.dtype)
+    y = Tensor(shape, g.dtype)
+    return y.view_of(shape, y.strides) if len(shape) < g.ndim else y
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
@@ -606,7 +670,7 @@ def squeeze(x: Tensor, dim: int | None = None) -> Tensor:
 def part(x: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
     """Some places along an axis: a view, whose gradient is a tensor of zeros around it."""
     if size == x.shape[axis] and step == 1:
-        return recorded("Alias", x.alias(), [x], [], lambda s, g: (g,))
+        return recorded("Alias", x.view_of(x.shape, x.strides), [x], [], lambda s, g: (g,))
     own = x.shape
     shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
     strides = (*x.strides[:axis], x.strides[axis] * step, *x.strides[axis + 1 :])
@@ -626,7 +690,7 @@ def select(x: Tensor, dim: int, index: int) -> Tensor:
 def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     axis = axis_of(dim, x.ndim)
     shape, strides = without(x.shape, (axis,), False), x.strides[:axis] + x.strides[axis + 1 :]
-    views = [Tensor(shape, x.dtype, strides, x.storage) for _ in range(x.shape[axis])]
+    views = [x.view_of(shape, strides) for _ in range(x.shape[axis])]
     return recorded_all("Unbind", views, [x], [], lambda s, g: (stack(g, axis),))
 
 
@@ -635,7 +699,7 @@ def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, 
     n = x.shape[axis]
     if isinstance(sizes, int):
         sizes = [min(sizes, n - i) for i in range(0, n, sizes)]
-    views = [Tensor((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype, x.strides, x.storage) for size in sizes]
+    views = [x.view_of((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.strides) for size in sizes]
     return recorded_all("Split", views, [x], [], lambda s, g: (cat(g, axis),))
 
 
@@ -701,7 +765,12 @@ def gathered(x: Tensor, places: Sequence[tuple[int, Tensor]]) -> Tensor:
     first = axes[0] if axes == list(range(axes[0], axes[0] + len(axes))) else 0
     y = Tensor((*rest[:first], *shape, *rest[first:]), x.dtype)
     own = x.shape
-    return recorded("Index", y, [x], [p for _, p in places], lambda s, g: (Tensor(own, g.dtype),))
+
+    def backward(kept: list[Tensor], g: Tensor) -> Gradients:
+        zeros = Tensor(own, g.dtype)
+        return (Tensor(zeros.shape, g.dtype),)
+
+    return recorded("Index", y, [x], [p for _, p in places], backward)
 
 
 # --- copies into another shape ----------------------------------------------------------------------------------------
@@ -711,7 +780,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     axis = axis_of(dim, tensors[0].ndim)
     sizes = [t.shape[axis] for t in tensors]
     shape = (*tensors[0].shape[:axis], sum(sizes), *tensors[0].shape[axis + 1 :])
-    y = Tensor(shape, result_type(*tensors))
+    strides = last_strides(shape) if all(channels_last(t) for t in tensors) else None
+    y = Tensor(shape, result_type(*tensors), strides)
     wants = [t.requires_grad for t in tensors]
 
     def backward(kept: list[Tensor], g: Tensor) -> Gradients:
@@ -732,7 +802,11 @@ def pad(x: Tensor, widths: Sequence[int], mode: str = "constant", value: Any = 0
     for i in range(len(widths) // 2):
         shape[-1 - i] += widths[2 * i] + widths[2 * i + 1]
     own = x.shape
-    y = Tensor(shape, x.dtype, ordered_strides(shape, x))
+    if mode == "constant" and max(widths) <= 0:  # a copy of a part
+        strides = layout(tuple(shape), (Tensor(shape, x.dtype, x.strides, x.storage),))
+    else:
+        strides = last_strides(tuple(shape)) if channels_last(x) else contiguous_strides(shape)
+    y = Tensor(shape, x.dtype, strides)
 
     def backward(kept: list[Tensor], g: Tensor) -> Gradients:
         for axis, n in enumerate(own):
@@ -741,11 +815,6 @@ def pad(x: Tensor, widths: Sequence[int], mode: str = "constant", value: Any = 0
         return (clone(g),)
 
     return recorded("Pad", y, [x], [], backward)
-
-
-def ordered_strides(shape: Sequence[int], like: Tensor) -> Shape:
-    """Padding keeps the layout of channels last, and no other."""
-    return contiguous_strides(shape)
 
 
 def flip(x: Tensor, *axes: Any) -> Tensor:
@@ -777,7 +846,8 @@ def clone_contiguous(x: Tensor) -> Tensor:
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     def backward(kept: list[Tensor], g: Tensor) -> Gradients:
-        return (Tensor(kept[1].shape, g.dtype),)
+        zeros = Tensor(kept[1].shape, g.dtype)
+        return (fresh(zeros.shape, g.dtype, zeros),)
 
     return recorded("Gather", Tensor(index.shape, x.dtype), [x], [index, x], backward)
 
@@ -831,6 +901,12 @@ def one_hot(x: Tensor, classes: int) -> Tensor:
 
 def searchsorted(places: Tensor, values: Tensor, *, right: bool = False, out_int32: bool = False) -> Tensor:
     return Tensor(values.shape, int32 if out_int32 else int64)
+
+
+def nonzero(x: Tensor) -> Tensor:
+    """The places of all numbers: how many of them are not zero only a run knows, and these are the most."""
+    now().bounded = True
+    return Tensor((x.numel(), x.ndim), int64)
 
 
 # --- contractions -----------------------------------------------------------------------------------------------------
@@ -1031,10 +1107,13 @@ def grouped_mm(x: Tensor, weight: Tensor, *, offs: Tensor) -> Tensor:
     y = kept("_grouped_mm", (x.shape[0], weight.shape[-1]), x.dtype)
     wants = x.requires_grad, weight.requires_grad
     saved = [*([weight] if wants[0] else []), offs, *([x] if wants[1] else [])]
-    mine, theirs = x.shape, weight.shape
+    layouts = [(t.shape, t.strides) for t in (x, weight)]
 
     def backward(kept: list[Tensor], g: Tensor) -> Gradients:
-        return (Tensor(mine, g.dtype) if wants[0] else None, Tensor(theirs, g.dtype) if wants[1] else None)
+        """Each is laid out as what it is the gradient of."""
+        return [
+            Tensor(n, g.dtype, steps) if wanted else None for wanted, (n, steps) in zip(wants, layouts, strict=True)
+        ]
 
     return recorded("GroupedMm", y, [x, weight], saved, backward)
 
@@ -1058,6 +1137,7 @@ def scaled_dot_product_attention(
     if mask is not None and mask.dtype == bool_:
         mask = fresh(mask.shape, q.dtype, mask)
     plain = q.ndim == k.ndim == v.ndim == 4 and q.shape[-1] == v.shape[-1] and q.shape[-2] and k.shape[-2]
+    plain = plain and q.strides[-1] == k.strides[-1] == v.strides[-1] == 1
     if mask is not None and (mask.requires_grad or mask.ndim not in (2, 4)):
         plain = False
     if plain and (profile.flash or dropout_p == 0):
@@ -1089,23 +1169,25 @@ def attention_by_steps(
 ) -> Tensor:
     """In float32 whatever the type; queries and keys are scaled before they are multiplied."""
     own = q.dtype
-    if k.ndim >= 3 and k.shape[-3] != q.shape[-3]:
-        k, v = (repeat_interleave(t, q.shape[-3] // t.shape[-3], -3) for t in (k, v))
-    if own in _HALF:
-        q, k, v = (cast(t, float32) for t in (q, k, v))
-        mask = mask if mask is None else cast(mask, float32)
-    q = mul(q, 1.0)
+    # All that has a name here has one there, and is there to the end.
+    wide = [cast(t, float32) if own in _HALF else t for t in (q, k, v)]
+    scaled = mul(wide[0], 1.0)
     if is_causal:
-        seen = moved(Tensor((q.shape[-2], k.shape[-2]), bool_))
-        mask = fresh(seen.shape, q.dtype, seen)
-    scores = matmul(q, mul(transpose(k, -2, -1), 1.0))
+        mask = fresh((q.shape[-2], k.shape[-2]), scaled.dtype, moved(Tensor((q.shape[-2], k.shape[-2]), bool_)))
+    keys, values = wide[1:]
+    if k.ndim >= 3 and k.shape[-3] != q.shape[-3]:
+        keys, values = (repeat_interleave(t, q.shape[-3] // t.shape[-3], -3) for t in wide[1:])
+    shares = matmul(scaled, mul(transpose(keys, -2, -1), 1.0))
     if mask is not None:
-        scores = add_in_place(scores, mask)
-    weights = softmax(scores, -1)
-    del scores
+        shares = add_in_place(shares, mask)
+    shares = softmax(shares, -1)
     if dropout_p:
-        weights = dropout(weights, dropout_p)
-    return cast(matmul(weights, v), own)
+        shares = dropout(shares, dropout_p)
+    # In the type of the inputs they are a result too, and the first to be made.
+    second = cast(shares, own)
+    first = cast(matmul(shares, values), own)
+    del second
+    return first
 
 
 def add_in_place(x: Tensor, other: Tensor) -> Tensor:
@@ -1165,8 +1247,13 @@ def group_norm(
         Tensor(x.shape, x.dtype),
         inputs,
         saved,
-        lambda s, g: (Tensor(g.shape, g.dtype), *(Tensor(n, g.dtype) for n in shapes)),
+        lambda s, g: all_of(contiguous(g), shapes),
     )
+
+
+def all_of(g: Tensor, shapes: Sequence[Shape]) -> Gradients:
+    """A gradient as large as the one that arrives, and those of weights."""
+    return [Tensor(g.shape, g.dtype), *(Tensor(n, g.dtype) for n in shapes)]
 
 
 def batch_norm(
@@ -1187,7 +1274,7 @@ def batch_norm(
     shapes = [t.shape for t in inputs[1:]]
     return recorded(
         "BatchNorm",
-        Tensor(x.shape, x.dtype, last_strides(x.shape) if x.ndim == 4 and channels_last(x) else None),
+        Tensor(x.shape, x.dtype, last_strides(x.shape) if channels_last(x) else None),
         inputs,
         saved,
         lambda s, g: (Tensor(g.shape, g.dtype), *(Tensor(n, g.dtype) for n in shapes)),
@@ -1265,7 +1352,7 @@ def transposed_convolution(
 
 
 def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> Tensor:
-    last = (x.ndim == 4 and channels_last(x)) or (weight.ndim == 4 and channels_last(weight))
+    last = channels_last(x) or channels_last(weight)
     y = kept("convolution", shape, result_type(x, weight), last_strides(shape) if last else None)
     inputs = [t for t in (x, weight, bias) if t is not None]
     wants = [t.requires_grad for t in inputs]
@@ -1277,18 +1364,12 @@ def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> T
     return recorded("Convolution", y, inputs, [x, weight], backward)
 
 
-def last_strides(shape: Shape) -> Shape:
-    """Rows of channels, side by side."""
-    _, c, h, w = shape
-    return (c * h * w, 1, w * c, c)
-
-
 def channels_last(x: Tensor) -> bool:
-    """Whether four axes are laid out with the channels innermost, as torch tells it."""
-    smallest = 0
-    if x.strides[1] == 0:
+    """Whether four axes, or five, are laid out with the channels innermost, as torch tells it."""
+    if x.ndim not in (4, 5) or x.strides[1] == 0:
         return False
-    for axis in (1, 3, 2, 0):
+    smallest = 0
+    for axis in (1, *range(x.ndim - 1, 1, -1), 0):
         if x.shape[axis] == 0 or x.strides[axis] < smallest:
             return False
         if axis == 0 and smallest == x.strides[1]:

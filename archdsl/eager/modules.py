@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from archdsl.eager import functions as f
-from archdsl.eager.tensors import DType, Shape, Storage, Tensor, Unknown, float32, now
+from archdsl.eager.tensors import DType, Shape, Storage, Tensor, Unknown, float32, int64, now
 
 
 class Parameter:
@@ -184,6 +184,7 @@ class BatchNorm(Module):
         self.weight, self.bias = made(channels), made(channels)
         self.register_buffer("running_mean", Tensor((channels,), float32))
         self.register_buffer("running_var", Tensor((channels,), float32))
+        self.register_buffer("num_batches_tracked", Tensor((), int64))
 
     def forward(self, x: Tensor) -> Tensor:
         return f.batch_norm(

@@ -10,7 +10,7 @@ from typing import Any
 
 from archdsl.eager import functions as f
 from archdsl.eager.modules import Recurrence
-from archdsl.eager.tensors import Gradients, Tensor, uint8
+from archdsl.eager.tensors import Gradients, Tensor, float32, uint8
 
 
 def in_place(name: str, x: Tensor, inputs: Sequence[Tensor], saved: Sequence[Tensor], rule: f.Backward) -> Tensor:
@@ -52,8 +52,8 @@ def gru_step(x: Tensor, state: Sequence[Tensor], weights: Sequence[Any], ready: 
 
 
 def rnn_step(x: Tensor, state: Sequence[Tensor], weights: Sequence[Any], ready: bool) -> tuple[Tensor, ...]:
-    given = x if ready else f.linear(x, weights[0], weights[2])
-    return (f.tanh(f.add(f.linear(state[0], weights[1], weights[3]), given)),)
+    own = f.linear(state[0], weights[1], weights[3])
+    return (f.tanh(f.add(own, x if ready else f.linear(x, weights[0], weights[2]))),)
 
 
 def rnn_layer_step(x: Tensor, state: Sequence[Tensor], weights: Sequence[Any], ready: bool) -> tuple[Tensor, ...]:
@@ -62,8 +62,8 @@ def rnn_layer_step(x: Tensor, state: Sequence[Tensor], weights: Sequence[Any], r
 
 def lstm_step(x: Tensor, state: Sequence[Tensor], weights: Sequence[Any], ready: bool) -> tuple[Tensor, ...]:
     h, c = state
-    given = x if ready else f.linear(x, weights[0], weights[2])
-    gates = f.chunk(added(f.linear(h, weights[1], weights[3]), given), 4, 1)
+    own = f.linear(h, weights[1], weights[3])
+    gates = f.chunk(added(own, x if ready else f.linear(x, weights[0], weights[2])), 4, 1)
     come, stay, new, out = (activated(g) for g in gates)
     cell = added(f.mul(stay, c), f.mul(come, new))
     return f.mul(out, f.tanh(cell)), cell
@@ -105,8 +105,14 @@ def lstm(x: Tensor, starts: Sequence[Tensor], flat: Sequence[Tensor], bias: bool
     space = Tensor((workspace(batch, time, x.shape[2], hidden, x.dtype.itemsize),), uint8)
     inputs = [turned, *flat, *starts]
     saved = [*starts, turned, *flat[:2], *biases, y, *last, space]
-    shapes = [t.shape for t in inputs]
-    result = f.recorded("MkldnnRnn", y, inputs, saved, lambda s, g: [Tensor(n, g.dtype) for n in shapes])
+    shapes, wants = [t.shape for t in inputs], [t.requires_grad for t in inputs]
+
+    def backward(kept: list[Tensor], g: Tensor) -> Gradients:
+        """All gradients, wanted or not, are made, in float32 whatever the type."""
+        found = [Tensor(n, float32) for n in shapes]
+        return [t if wanted else None for t, wanted in zip(found, wants, strict=True)]
+
+    result = f.recorded("MkldnnRnn", y, inputs, saved, backward)
     return f.transpose(result, 0, 1), *(f.unsqueeze(t, 0) for t in last)
 
 

@@ -88,22 +88,37 @@ class Session:
     def __init__(self, profile: Profile = CPU) -> None:
         self.profile = profile
         self.live = self.peak = self.serial = self.sequence = 0
-        self.gradients = 0
         self.fixed = True
         """Whether what is made now (weights, inputs) is counted elsewhere."""
+        self.bounded = False
+        """Whether some size, which only a run knows, was taken for the most that it can be."""
         self.grad = True
         self.where: list[str] = [""]
         """The path of each module that runs now."""
         self.enter: Callable[[str], None] = lambda path: None
         """Told of every module that begins, forwards and backwards."""
+        self.hold: Callable[[Tensor], Tensor | Held] | None = None
+        """Within a checkpoint: what a step of the backward pass has in the place of a tensor that it saves."""
         self.keeping: tuple[frozenset[str], list[Tensor]] | None = None
         """Within a checkpoint: the functions whose results are kept, and those so far."""
         self.keeps: tuple[frozenset[str], list[Tensor]] | None = None
         """Where a checkpoint is computed again: the same, the next one last."""
+        self.given = 0
+        """The number of the last storage that was kept, and given where it would be made again."""
+        self.before = 0
+        """The peak before the last storage was made."""
 
     def take(self, nbytes: int) -> None:
+        self.before = self.peak
         self.live += nbytes
         self.peak = max(self.peak, self.live)
+
+    def undo(self, result: Tensor) -> None:
+        """A function did not run after all that has this result: nothing was made, and what is kept is not given."""
+        if result.storage.serial == self.serial:
+            self.peak = self.before
+        elif self.keeps is not None and result.storage.serial == self.given:
+            self.keeps[1].append(result.alias())
 
     def scratch(self, nbytes: int) -> None:
         """Bytes that a kernel takes and gives back at once."""
@@ -139,6 +154,19 @@ def now() -> Session:
 Gradients = Sequence["Tensor | None"]
 
 
+class Held:
+    """What stands for a tensor that a step within a checkpoint saves: computed again, it is given to its holder."""
+
+    __slots__ = ("__weakref__", "frame")
+
+    def __init__(self, frame: Any) -> None:
+        self.frame = frame
+
+
+class Enough(Exception):  # noqa: N818
+    """All that a checkpoint's backward pass needs has been computed again."""
+
+
 class Node:
     """One step of the backward pass: what it saved, and where its gradients go."""
 
@@ -157,18 +185,20 @@ class Node:
         self.sequence = session.sequence = session.sequence + 1
         self.where = session.where[-1]
         self.backward = backward
-        self.saved = [t.alias() for t in saved]
+        self.saved = [t.alias() if session.hold is None else session.hold(t) for t in saved]
         self.inputs = [(t.shape, t.dtype) for t in inputs]
         self.edges = [t.edge() if t.requires_grad else None for t in inputs]
         self.outputs = [(t.shape, t.dtype) for t in outputs]
-        self.read = [t.storage.serial for t in inputs if not t.storage.fixed]
-        self.made = [t.storage.serial for t in outputs]
+        # What is computed within a checkpoint is computed again there, and for nothing else.
+        plain = session.hold is None
+        self.read = [t.storage.serial for t in inputs if not t.storage.fixed] if plain else []
+        self.made = [t.storage.serial for t in outputs] if plain else []
 
 
 class Tensor:
     """A tensor without numbers. Its methods are those of torch that emitted code calls."""
 
-    __slots__ = ("dtype", "grad", "index", "node", "requires_grad", "shape", "storage", "strides")
+    __slots__ = ("dtype", "grad", "index", "is_view", "node", "requires_grad", "shape", "storage", "strides")
     methods: ClassVar[dict[str, Callable[..., Any]]] = {}
 
     def __init__(
@@ -182,10 +212,20 @@ class Tensor:
         self.node: Node | None = None
         self.index = 0
         self.grad: Tensor | None = None
+        self.is_view = False
+        """Whether it is seen in another tensor, which is there as long as it is."""
 
     def alias(self) -> Tensor:
         """The same bytes without a past."""
-        return Tensor(self.shape, self.dtype, self.strides, self.storage)
+        found = Tensor(self.shape, self.dtype, self.strides, self.storage)
+        found.is_view = self.is_view
+        return found
+
+    def view_of(self, shape: Sequence[int], strides: Shape) -> Tensor:
+        """The same bytes seen otherwise."""
+        found = Tensor(shape, self.dtype, strides, self.storage)
+        found.is_view = True
+        return found
 
     def edge(self) -> tuple[Node, int] | Tensor:
         """Where a gradient of this tensor goes: to what made it, or, a weight, to the tensor itself."""
@@ -311,11 +351,24 @@ def spread(t: Tensor, shape: Sequence[int]) -> Shape:
     return (0,) * missing + tuple(own)
 
 
+def last_strides(shape: Shape) -> Shape:
+    """Rows of channels, side by side."""
+    inner = [shape[1] * prod(shape[axis + 1 :]) for axis in range(2, len(shape))]
+    return (prod(shape[1:]), 1, *inner)
+
+
+def has_last_strides(x: Tensor) -> bool:
+    """Whether the numbers of four axes lie with the channels innermost, without gaps."""
+    return all(n == 1 or a == b for n, a, b in zip(x.shape, x.strides, last_strides(x.shape), strict=True))
+
+
 def layout(shape: Shape, operands: Sequence[Tensor]) -> Shape:
     """The strides of the result of a function element by element: the order of axes that its operands have."""
     if not operands or all(t.shape == shape and t.is_contiguous() for t in operands):
         return contiguous_strides(shape)
     first = operands[0]
+    if len(shape) == 4 and all(t.shape == shape and has_last_strides(t) for t in operands):
+        return last_strides(shape)
     if all(t.shape == shape and t.strides == first.strides for t in operands) and is_dense(shape, first.strides):
         return first.strides
     strides = [spread(t, shape) for t in operands]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from types import CodeType, SimpleNamespace
 from typing import Any
 
 from archdsl.eager import functions as f
 from archdsl.eager import modules as m
 from archdsl.eager import recurrent as r
-from archdsl.eager.engine import again
+from archdsl.eager.engine import checkpointed
 from archdsl.eager.tensors import DTYPES, Device, DType, Tensor, Unknown, bool_, float32, int64, now, result_type
 
 
@@ -108,7 +108,7 @@ BOTH: dict[str, Callable[..., Any]] = {
     "roll": _dim(f.moved), "tril": f.moved, "triu": f.moved, "repeat_interleave": f.repeat_interleave,
     "gather": f.gather, "index_select": f.index_select, "index_add": f.index_add, "scatter": f.scatter,
     "scatter_add": f.scatter_add, "matmul": f.matmul, "clone": f.clone, "detach": f.detach, "tile": f.repeat,
-    "movedim": f.transpose,
+    "movedim": f.transpose, "nonzero": f.nonzero,
 }  # fmt: skip
 METHODS: dict[str, Callable[..., Any]] = {
     **BOTH,
@@ -212,23 +212,49 @@ class _Aten:
         return SimpleNamespace(default=name)
 
 
-class Kept(frozenset[str]):
-    """The functions whose results a checkpoint keeps, as what it is computed in."""
+class Products:
+    """What a checkpoint is computed in that keeps the results of some functions."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = frozenset(names)
+        self.results: list[Tensor] = []
+
+    def __enter__(self) -> None:
+        self.before, now().keeping = now().keeping, (self.names, self.results)
+
+    def __exit__(self, *_: object) -> None:
+        now().keeping = self.before
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """In this it is computed again."""
+        self.results.reverse()
+        before, now().keeps = now().keeps, (self.names, self.results)
+        try:
+            yield
+        finally:
+            now().keeps = before
+
+
+def selective(names: Sequence[str]) -> tuple[Products, Any]:
+    """`create_selective_checkpoint_contexts`."""
+    products = Products(names)
+    return products, products.again()
 
 
 def checkpoint(
     function: Callable[..., Any], *args: Any, use_reentrant: bool = False, context_fn: Any = None, **kwargs: Any
 ) -> Any:
     """`torch.utils.checkpoint.checkpoint`."""
-    first = context_fn()[0] if context_fn is not None else None
-    return again(function, args, kwargs, first if isinstance(first, Kept) else frozenset())
+    first, again = (nullcontext(), nullcontext()) if context_fn is None else context_fn()
+    return checkpointed(function, args, kwargs, first.results if isinstance(first, Products) else [], first, again)
 
 
 torch.ops = SimpleNamespace(aten=_Aten())
 checkpointing = Names(
     called="torch.utils.checkpoint",
     checkpoint=checkpoint,
-    create_selective_checkpoint_contexts=lambda names: (Kept(names), nullcontext()),
+    create_selective_checkpoint_contexts=selective,
 )
 torch.is_grad_enabled = lambda: now().grad
 torch.is_autocast_enabled = lambda *_: False

@@ -130,9 +130,9 @@ def flatten(model: Model) -> FlatGraph:
 
 def unroll(model: Model) -> tuple[FlatGraph, Unrolled]:
     """The same, and what became of each call."""
-    flattener = _Flattener()
+    flattener = Flattener()
     block = model.block
-    scope = _Scope(block, "", {v: v for v in block.graph.inputs}, {i: i.path for i in block.instances})
+    scope = Scope(block, "", {v: v for v in block.graph.inputs}, {i: i.path for i in block.instances})
     flattener.graph(block.graph, scope, str)
     outputs = tuple(scope.values[v] for v in block.graph.outputs if v is not None)
     return FlatGraph(block.graph.inputs, live(flattener.nodes, outputs), outputs), scope.unrolled
@@ -172,7 +172,7 @@ def weights_read(graph: FlatGraph) -> dict[str, FlatWeight]:
 
 
 @dataclass
-class _Scope:
+class Scope:
     """One call of a block: its values and shared blocks in the flat graph's."""
 
     block: Block
@@ -194,15 +194,25 @@ class _Scope:
         return self.values[value] if isinstance(value, Value) else value
 
 
-class _Flattener:
+class Flattener:
+    """Unrolls a graph node by node. A subclass may have values of its own on either side of a call."""
+
     def __init__(self) -> None:
         self.nodes: list[FlatNode] = []
 
-    def graph(self, graph: Graph, scope: _Scope, step: Step) -> None:
+    def enters(self, value: Value, node: CallNode, path: str, i: int) -> Value:
+        """What the block at a path has for a tensor of its caller, the i-th that it is given."""
+        return value
+
+    def leaves(self, value: Value, node: CallNode, path: str, i: int) -> Value:
+        """What the caller has for the i-th result of the block at a path."""
+        return value
+
+    def graph(self, graph: Graph, scope: Scope, step: Step) -> None:
         for node in graph.nodes:
             self.node(node, scope, step)
 
-    def node(self, node: Node, scope: _Scope, step: Step) -> None:
+    def node(self, node: Node, scope: Scope, step: Step) -> None:
         match node:
             case OpNode():
                 self.op(node, scope, step)
@@ -223,7 +233,7 @@ class _Flattener:
             case _:
                 pass  # conditions on sizes, proofs and losses leave no trace in what is run
 
-    def op(self, node: OpNode, scope: _Scope, step: Step) -> None:
+    def op(self, node: OpNode, scope: Scope, step: Step) -> None:
         owner = node.instance
         declared = node
         if owner is not None:
@@ -239,19 +249,19 @@ class _Flattener:
         outputs = tuple(fresh(v, scope) for v in node.outputs)
         self.nodes.append(scope.add(node, FlatOp(node, inputs, outputs, path, weights, blocks)))
 
-    def inner(self, call: CallNode, prefix: str, scope: _Scope) -> FlatGraph:
+    def inner(self, call: CallNode, prefix: str, scope: Scope) -> FlatGraph:
         """The graph of a block that a primitive applies itself."""
         around, self.nodes = self.nodes, []
         block = call.block
         instances = {**scope.instances, **{i: prefix + i.path for i in block.instances}}
-        inside = _Scope(block, prefix, {v: v for v in block.graph.inputs}, instances)
+        inside = Scope(block, prefix, {v: v for v in block.graph.inputs}, instances)
         self.contexts(call, scope, inside)
         self.graph(block.graph, inside, str)
         outputs = tuple(inside.values[v] for v in block.graph.outputs if v is not None)
         found, self.nodes = FlatGraph(block.graph.inputs, live(self.nodes, outputs), outputs), around
         return found
 
-    def contexts(self, call: CallNode, scope: _Scope, inside: _Scope) -> None:
+    def contexts(self, call: CallNode, scope: Scope, inside: Scope) -> None:
         for context, given in zip(call.block.contexts, call.contexts, strict=True):
             if isinstance(given, Handle):
                 assert isinstance(context.value, Handle)
@@ -260,23 +270,23 @@ class _Flattener:
                 assert isinstance(context.value, Value)
                 inside.values[context.value] = scope.values[given]
 
-    def call(self, node: CallNode, scope: _Scope, step: Step) -> None:
+    def call(self, node: CallNode, scope: Scope, step: Step) -> None:
         block = node.block
         owner = node.instance if node.handle is None else node.handle.instance
         prefix = f"{scope.instances[owner] if owner is not None else scope.prefix + step(node.name)}."
         instances = {i: prefix + i.path for b in (block, block.before) if b is not None for i in b.instances}
-        inside = _Scope(block, prefix, {}, {**scope.instances, **instances})
+        inside = Scope(block, prefix, {}, {**scope.instances, **instances})
         scope.unrolled.calls.setdefault(node, []).append(inside.unrolled)
-        for inner, given in zip(block.graph.inputs, node.inputs, strict=True):
-            if given is not None:
-                inside.values[inner] = scope.values[given]
+        tensors = [(inner, v) for inner, v in zip(block.graph.inputs, node.inputs, strict=True) if v is not None]
+        for i, (inner, given) in enumerate(tensors):
+            inside.values[inner] = self.enters(scope.values[given], node, prefix[:-1], i)
         self.contexts(node, scope, inside)
         self.graph(block.graph, inside, str)
         results = [v for v in block.graph.outputs if v is not None]
-        for outer, value in zip(node.outputs, results, strict=True):
-            scope.values[outer] = inside.values[value]
+        for i, (outer, value) in enumerate(zip(node.outputs, results, strict=True)):
+            scope.values[outer] = self.leaves(inside.values[value], node, prefix[:-1], i)
 
-    def loop(self, node: LoopNode, scope: _Scope, step: Step) -> None:
+    def loop(self, node: LoopNode, scope: Scope, step: Step) -> None:
         inner = step if step is not str else counter()
         carried = [scope.values[v] for v in node.starts]
         for turn, body in enumerate(node.turns):
@@ -289,7 +299,7 @@ class _Flattener:
                 scope.values.update(zip(node.emitted[turn], results[len(carried) :], strict=True))
         scope.values.update(zip(node.outputs, carried, strict=True))
 
-    def scan(self, node: ScanNode, scope: _Scope, step: Step) -> None:
+    def scan(self, node: ScanNode, scope: Scope, step: Step) -> None:
         starts = tuple(scope.of(v) for v in node.starts)
         sequences = tuple(scope.values[v] for v in node.sequences)
         around, self.nodes = self.nodes, []
@@ -303,7 +313,7 @@ class _Flattener:
         made = FlatScan(node, body, found, sequences, stacked, finals, scope.prefix.rstrip("."))
         self.nodes.append(scope.add(node, made))
 
-    def condition(self, node: CondNode, scope: _Scope, step: Step) -> None:
+    def condition(self, node: CondNode, scope: Scope, step: Step) -> None:
         if step is not str:
             skip(node.then, step)
         self.graph(node.otherwise, scope, step)
@@ -311,14 +321,14 @@ class _Flattener:
             assert value is not None
             scope.values[outer] = scope.values[value]
 
-    def weight(self, node: WeightNode, scope: _Scope) -> None:
+    def weight(self, node: WeightNode, scope: Scope) -> None:
         path, declared = scope.instances[node.instance], node.instance.node
         weight = next(w for w in declared.weights if w.name == node.weight)
         found = FlatWeight(f"{path}.{node.weight}", weight, scope.block, declared)
         self.nodes.append(scope.add(node, FlatParam(found, fresh(node.output, scope))))
 
 
-def fresh(value: Value, scope: _Scope) -> Value:
+def fresh(value: Value, scope: Scope) -> Value:
     """A value of its own for this place."""
     scope.values[value] = found = replaced(value)
     return found

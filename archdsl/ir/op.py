@@ -602,6 +602,12 @@ class Primitive:
         """What the op does that needs a whole sequence at once, though it may read no later place; '' for nothing."""
         return ""
 
+    def undivided_in_training(self, node: OpNode) -> bool:
+        """Whether in training a place depends on others of its sequence, too, none of them later, though `reads` and
+        evaluation know only the own; or the places draw numbers together. Then no device can do a part of the places
+        alone."""
+        return False
+
     def is_linear_map(self, node: OpNode) -> bool:
         """Whether the output is, place by place, a linear map of the inputs' last axis that knows nothing of places:
         then whatever reads it whole may be kept in the form of the inputs."""

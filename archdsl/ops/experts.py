@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.cost import Amount, times
-from archdsl.ir.dims import Shape
+from archdsl.ir.cost import Amount, elements, times
+from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, Saved, TorchScope, same
+from archdsl.ir.wording import plain
+from archdsl.ops._common import number
 
 DISPATCH = '''
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
@@ -22,20 +24,75 @@ def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen:
 '''
 
 
+WITH_ROOM = '''
+def with_room(chosen: Tensor, count: int, capacity: float) -> Tensor:
+    """Which choices [..., time, top_k] find room: of a sequence an expert takes the first ones, in the order of tokens,
+    up to `capacity` times its even share."""
+    pairs = chosen.flatten(-2)
+    expert, order = pairs.sort(stable=True)
+    before = torch.arange(pairs.size(-1), device=pairs.device) - torch.searchsorted(expert, expert)
+    room = before < capacity * pairs.size(-1) / count
+    return torch.empty_like(room).scatter(-1, order, room).view_as(chosen)
+'''
+
+DISPATCH_WITHIN = '''
+def dispatch_within(
+    capacity: float | None, experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor
+) -> Tensor:
+    """Send each token to those of its chosen experts that have room; to all of them where there is no capacity."""
+    if capacity is None:
+        return dispatch(experts, count, x, weights, chosen)
+    room = with_room(chosen, count, capacity)
+    if torch.compiler.is_compiling() or x.device.type == "meta":  # no size may depend on what is chosen
+        return dispatch(experts, count, x, weights * room, chosen)
+    tokens, pair = x.flatten(0, -2), room.flatten().nonzero().squeeze(-1)
+    token, weights, chosen = pair // chosen.size(-1), weights.flatten()[pair, None], chosen.flatten()[pair, None]
+    y = dispatch(experts, count, tokens[token], weights, chosen)
+    return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
+'''
+
+
 class Experts(Primitive):
     """`count` experts, copies of one block, each token going to its `chosen` ones, their answers added by `weights`.
 
     An expert is any block that mixes no positions; each of its weights gets a leading axis of `count`.
+
+    With a `capacity` an expert takes in training at most `capacity * time * top_k / count` choices, rounded up, of each
+    sequence: of the places along the last axis but one of x. They are taken token by token, and those that find no
+    room are dropped: they add nothing (GShard, Lepikhin et al., 2020, section 2.2, a sequence being a group; Switch
+    Transformer, Fedus et al., 2021, section 2.2). In evaluation none is.
     """
 
     signature = (
-        "experts(expert: block, count: size)"
+        "experts(expert: block, count: size, capacity: number = none)"
         "(x: [..., width], weights: [..., top_k], chosen: int[..., top_k]) -> [..., width]"
     )
     examples = (
         Example("experts(swiglu(hidden: 8), 5)(x, w, c)", "x: [2, 6, 8], w: [2, 6, 2], c: int[2, 6, 2]"),
         Example("experts(mlp(hidden: 8), 5)(x, w, c)", "x: [6, 8], w: [6, 1], c: int[6, 1]"),
+        Example(
+            "experts(swiglu(hidden: 8), 5, capacity: 1.25)(x, w, c)", "x: [2, 6, 8], w: [2, 6, 2], c: int[2, 6, 2]"
+        ),
     )
+
+    def check(self, call: Application) -> None:
+        if call.options["capacity"] is None:
+            return
+        capacity = call.size("capacity")
+        if not capacity.static or float(capacity) <= 0:
+            raise call.error(
+                "E0204",
+                f"a capacity is a number greater than 0, and {plain(capacity)} was given",
+                option="capacity",
+                help="1 is an even share of the choices, 1.25 a quarter more; without a capacity none is dropped",
+            )
+        if len(call.shape(0)) < 2:
+            raise call.error(
+                "E0302",
+                f"a capacity is a share of many tokens, and x is one: {shape_text(call.shape(0))}",
+                input=0,
+                help="x: [..., time, width]; `unsqueeze(0)` adds an axis of size 1",
+            )
 
     def build(self, call: Application) -> Sequence[Value]:
         count, top_k = call.size("count"), call.axes["top_k"]
@@ -58,12 +115,17 @@ class Experts(Primitive):
         rows = tuple(same(i) for i in range(node.outputs[0].rank - 1))
         return ((*rows, EVERYWHERE),) * 3
 
+    def undivided_in_training(self, node: OpNode) -> bool:
+        """With a capacity the tokens before have taken room."""
+        return node.options["capacity"] is not None
+
     def saves(self, node: OpNode) -> Saved:
-        """The answers of the chosen experts, which are weighted."""
-        x = node.inputs[0]
-        assert isinstance(x, Value)
+        """The answers of the chosen experts, which are weighted, and which choices find room."""
+        x, _, chosen = (v for v in node.inputs if isinstance(v, Value))
         assert node.active is not None
-        return Saved((1,), own=((Amount(times((node.active, *x.shape))), x.dtype),))
+        answers = (Amount(times((node.active, *x.shape))), x.dtype)
+        room = (Amount(elements(chosen.shape)), "bool")
+        return Saved((1,), own=(answers,) if node.options["capacity"] is None else (answers, room))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         x, _, chosen = (v for v in node.inputs if isinstance(v, Value))
@@ -76,4 +138,10 @@ class Experts(Primitive):
     def torch(self, node: OpNode, e: TorchScope) -> str:
         count = node.copies
         assert count is not None
-        return f"{e.helper(DISPATCH)}({e.child('')}, {e.number(count)}, {e.arg(0)}, {e.arg(1)}, {e.arg(2)})"
+        dispatch = e.helper(DISPATCH)
+        arguments = f"{e.child('')}, {e.number(count)}, {e.arg(0)}, {e.arg(1)}, {e.arg(2)}"
+        if node.options["capacity"] is None:
+            return f"{dispatch}({arguments})"
+        e.helper(WITH_ROOM)
+        capacity = e.number(number(node, "capacity"))
+        return f"{e.helper(DISPATCH_WITHIN)}({capacity} if self.training else None, {arguments})"

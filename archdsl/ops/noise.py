@@ -26,6 +26,9 @@ class NormalNoise(Primitive):
     mixes = False
     examples = (Example("x -> noise"), Example("x + (softplus(x) -> noise)"))
 
+    def undivided_in_training(self, node: OpNode) -> bool:
+        return True
+
     def check(self, call: Application) -> None:
         demand_floats(self, call)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -142,3 +143,25 @@ def test_exports_with_free_batch_and_time(case: Case) -> None:
 
 def free_axes(case: Case, arguments: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
     return tuple(dict.fromkeys(range(min(case.free, a.dim())), torch.export.Dim.AUTO) for a in arguments)
+
+
+def test_tokens_without_room_are_those_of_the_reference() -> None:
+    """Transformers counts by sequence, too, and drops in evaluation as well: ours, in training, with a reference that
+    is not. Three tokens an expert are an even share of twelve."""
+    case = CASES["switch"]
+    case = replace(case, settings={**case.settings, "expert_capacity": 3})
+    text = case.path.read_text(encoding="utf-8").replace("(normalize: false))", "(normalize: false), capacity: 1)")
+    reference, module = case.reference(), archdsl.to_torch(text=text)
+    load(module, carried(their_tensors(reference), case.rules, case.inert))
+    called_with, arguments = inputs(case)
+    called_with, arguments = {n: t[:, :12] for n, t in called_with.items()}, tuple(a[:, :12] for a in arguments)
+    (expected,) = case.outputs(reference(**called_with))
+    (found,) = results(module.train(), arguments)
+    assert distance(found, expected) < TOLERANCE
+    assert distance(results(module.eval(), arguments)[0], expected) > 100 * TOLERANCE, "nothing was dropped"
+
+    module.train().zero_grad()
+    objective((expected,)).backward()
+    objective((found,)).backward()
+    worst = gradient_errors(case, their_tensors(reference), module)
+    assert max(worst.values()) < GRADIENT_TOLERANCE, sorted(worst.items(), key=lambda e: -e[1])[:8]

@@ -23,6 +23,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 import torch.nn.functional as F
+from activation_tools import saved_bytes
 from decode_tools import differences, inputs_for, widen
 from flops_tools import counted, predicted
 from onnx_tools import distance, onnx_bytes, run, state
@@ -33,6 +34,7 @@ from archdsl.analyses.causality import prove
 from archdsl.analyses.decode import plan
 from archdsl.analyses.params import estimate
 from archdsl.analyses.weights import shape_of, weights
+from archdsl.budget.activations import estimate as step_memory
 from archdsl.diagnostics import ArchError
 from archdsl.ir.dims import evaluate
 from archdsl.ir.flat import FlatOp, flatten, walk
@@ -85,6 +87,7 @@ def differ(text: str, seen: Seen | None = None, *, everything: bool = True) -> N
     gradients(model, inputs)
     if everything:
         flops(model, {**sizes, **{s.name: 16 for s in model.symbols if s.name != "batch"}})
+        activations(model, module, inputs, seen)
     onnx(model, sizes, "portable", seen)
     if everything:
         onnx(model, sizes, "ort-cpu", seen)
@@ -207,6 +210,22 @@ def flops(model: Model, sizes: Mapping[str, int]) -> None:
     said, found = predicted(model, sizes), counted(model, sizes, device)
     if said != found:
         raise MismatchError("flops", f"{said} are predicted (forward, step), torch counts {found}")
+
+
+def activations(model: Model, module: nn.Module, inputs: Mapping[str, Tensor], seen: Seen) -> None:
+    """What autograd saves, to the byte."""
+    try:
+        said = step_memory(model, batch=BATCH, seq=TIME)
+    except ArchError as problem:
+        if "E0512" not in str(problem):
+            raise
+        seen.note("saved bytes not known")
+        return
+    _, found = saved_bytes(module.train(), inputs)
+    module.eval()
+    if said.saved != found and (said.exact or said.saved < found):
+        raise MismatchError("activations", f"{said.saved:,} bytes are predicted, autograd saves {found:,}")
+    seen.note("saved bytes" if said.exact else "saved bytes at most")
 
 
 # --- ONNX -------------------------------------------------------------------------------------------------------------
@@ -388,7 +407,7 @@ def many(
                 text = find(
                     specs(),
                     lambda t, kind=kind: (failing(t) or ("",))[0] == kind,
-                    settings=settings(max_examples=100, **quiet),
+                    settings=settings(max_examples=100, phases=[Phase.generate, Phase.shrink], **quiet),
                 )
             except Exception:
                 report("(not found again)")

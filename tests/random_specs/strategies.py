@@ -138,7 +138,7 @@ def scaling(c: Chooser, pairs: int) -> str:
             "yarn(factor: 4, original: 8, mscale: 0)",
             "llama3(factor: 8, original: 8)",
             f"longrope(short: [{short}], long: [{long}], original: 8)",
-            f"longrope(short: [{short}], long: [{long}], original: 4, factor: 4)",
+            f"longrope(short: [{short}], long: [{long}], original: 3, factor: 4)",
         ]
     )
 

@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -57,7 +59,7 @@ def work(rank: int, world: int, port: int, folder: str, jobs: Sequence[Mapping[s
 def one(job: Mapping[str, Any]) -> Any:
     """What a job gives; or what was said where it was refused."""
     try:
-        return curve(job) if "plan" in job else gradients(job)
+        return curve(job) if "plan" in job else counted(job) if "counted" in job else gradients(job)
     except (ValueError, SystemExit) as problem:
         return str(problem)
 
@@ -80,13 +82,48 @@ def curve(job: Mapping[str, Any]) -> dict[int, float]:
     return found
 
 
-def gradients(job: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Of every weight: two numbers that tell its gradient. Each process has its part of the batch."""
+def parallelized(job: Mapping[str, Any]) -> tuple[torch.nn.Module, Any]:
+    """The model of a job, and the mesh that it is spread over."""
     train = trainer()
     module = load(Path(job["model"]))
-    mesh = train.Layout(**job["layout"]).mesh("cpu")
+    layout = train.Layout(**job["layout"])
+    mesh = layout.mesh("cpu")
     torch.manual_seed(0)
-    model = module.parallelize(train.model_class(module)().eval(), mesh)
+    more = {"sequence_parallel": True} if layout.sequence_parallel else {}
+    return module.parallelize(train.model_class(module)().eval(), mesh, **more), mesh
+
+
+class Counted(TorchDispatchMode):
+    """Counts collectives by name: of tensors [batch, time, …], and of those with fewer axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor)]
+        if any(isinstance(t, DTensor) for t in tensors):
+            return NotImplemented
+        if func.namespace in ("_c10d_functional", "c10d") and not func._opname.startswith(("wait", "_wrap")):
+            name = func._opname.strip("_").removesuffix("_into_tensor").removesuffix("_tensor").replace("allr", "all_r")
+            kind = "" if any(t.dim() >= 3 for t in tensors) else " of weights"
+            self.found[name + kind] = self.found.get(name + kind, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+def counted(job: Mapping[str, Any]) -> list[dict[str, int]]:
+    """The collectives of a forward and of its backward."""
+    model, _ = parallelized(job)
+    with Counted() as forward:
+        loss = loss_of(call(model, torch.load(job["inputs"])))
+    with Counted() as backward:
+        loss.backward()
+    return [forward.found, backward.found]
+
+
+def gradients(job: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Of every weight: two numbers that tell its gradient. Each process has its part of the batch."""
+    model, mesh = parallelized(job)
     part, parts = 0, 1
     for name in ("dp", "ep"):
         if name in mesh.mesh_dim_names:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from activation_tools import saved_bytes
+from flops_tools import counted, predicted
+from onnx_tools import distance, onnx_bytes, run
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from zoo import tiny as zoo
 
-from torch_emit.emitted import close, gradients, module, names_of, same_gradients
+import archdsl
+from archdsl.analyses import causality, decode, placement, sequence
+from archdsl.budget import activations
+from archdsl.diagnostics import ArchError
+from archdsl.ir.graph import Model
+from torch_emit import parallel_tools as parallel
+from torch_emit.emitted import close, gradients, module, names_of, same_gradients, spec
 
 MIXTRAL = "mixtral:mixtral_8x7b"
 DEEPSEEK = "deepseek_v3:deepseek_v3"
@@ -164,3 +175,266 @@ def test_load_is_counted_in_compiled_code_too() -> None:
 
 def test_models_without_a_bias_have_no_update() -> None:
     assert not hasattr(module(MIXTRAL, "loss"), "update_bias")
+
+
+# --- capacity ---------------------------------------------------------------------------------------------------------
+
+COUNT, BATCH, TIME, WIDTH = 5, 3, 13, 8
+
+EXPERTS = """
+model m(x: [batch, time, 8], weights: [batch, time, TOP_K], chosen: int[batch, time, TOP_K]) {
+  return experts(swiglu(hidden: 6), 5, capacity: CAPACITY)(x, weights, chosen)
+}
+"""
+DECODER = """
+block layer {
+  attention: gqa(heads: 4, kv_heads: 2)
+  mask:      causal
+  ffn:       moe(experts: 4, top_k: 2, expert: swiglu(hidden: 24), shared: swiglu(hidden: 16), capacity: CAPACITY)
+}
+
+model mixture(layers = 2) {
+  vocab:   256
+  context: 16
+  width:   32
+  blocks:  layers * layer
+  head:    lm
+}
+"""
+
+
+def experts(top_k: int, capacity: float | str) -> Model:
+    return spec(EXPERTS.replace("TOP_K", str(top_k)).replace("CAPACITY", str(capacity)))
+
+
+def decoder(capacity: float | str = 0.75) -> Model:
+    return spec(DECODER.replace("CAPACITY", str(capacity)))
+
+
+def text(seed: int = 1) -> Tensor:
+    return torch.randint(256, (3, 12), generator=torch.Generator().manual_seed(seed))
+
+
+def routed(top_k: int, seed: int = 3) -> dict[str, Tensor]:
+    """Tokens of which more like the first expert than the last, and no two of whose experts are the same."""
+    generator = torch.Generator().manual_seed(seed)
+    liking = torch.rand(BATCH, TIME, COUNT, generator=generator) + 0.15 * torch.arange(COUNT).flip(0)
+    return {
+        "x": torch.randn(BATCH, TIME, WIDTH, generator=generator, requires_grad=True),
+        "weights": torch.rand(BATCH, TIME, top_k, generator=generator, requires_grad=True),
+        "chosen": liking.topk(top_k).indices,
+    }
+
+
+def one_by_one(made: torch.nn.Module, given: dict[str, Tensor], capacity: float) -> tuple[Tensor, list[list[int]]]:
+    """What the experts answer, choice after choice; and of each sequence how many each of them took."""
+    x, weights, chosen = given.values()
+    gate, up, down = (getattr(made.experts, name).weight for name in ("gate", "up", "down"))
+    room = math.ceil(round(capacity * TIME * chosen.size(-1) / COUNT, 9))
+    rows, taken = [], []
+    for b in range(BATCH):
+        load = [0] * COUNT
+        for t in range(TIME):
+            y = torch.zeros(WIDTH)
+            for choice, expert in enumerate(chosen[b, t].tolist()):
+                if load[expert] < room:
+                    load[expert] += 1
+                    h = torch.nn.functional.silu(gate[expert] @ x[b, t]) * (up[expert] @ x[b, t])
+                    y = y + weights[b, t, choice] * (down[expert] @ h)
+            rows.append(y)
+        taken.append(load)
+    return torch.stack(rows).view_as(x), taken
+
+
+def rows_of_experts(made: torch.nn.Module, given: dict[str, Tensor]) -> list[int]:
+    """How many rows each expert multiplies in one forward."""
+    seen: list[Tensor] = []
+    hook = made.experts.register_forward_hook(lambda _, args, __: seen.append(args[1].ends))
+    made(**given)
+    hook.remove()
+    return [int(n) for n in torch.diff(seen[0], prepend=torch.zeros(1, dtype=torch.int32))]
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+@pytest.mark.parametrize("capacity", [0.1, 0.75, 1, 1.25])
+def test_choices_beyond_the_capacity_are_dropped(top_k: int, capacity: float) -> None:
+    """In the order of tokens, of each sequence by itself; values, gradients, and the rows that are multiplied."""
+    made, given = module(experts(top_k, capacity)).train(), routed(top_k)
+    wanted, taken = one_by_one(made, given, capacity)
+    assert sum(map(sum, taken)) < BATCH * TIME * top_k
+    found = made(**given)
+    close(found, wanted)
+    assert rows_of_experts(made, given) == [sum(load) for load in zip(*taken, strict=True)]
+    generator = torch.Generator().manual_seed(1)
+    weigh = torch.randn(wanted.shape, generator=generator)
+    inputs = (given["x"], given["weights"], *made.parameters())
+    for a, b in zip(
+        torch.autograd.grad((found * weigh).sum(), inputs),
+        torch.autograd.grad((wanted * weigh).sum(), inputs),
+        strict=True,
+    ):
+        close(a, b)
+
+
+def test_a_share_that_is_whole_is_not_rounded_up() -> None:
+    """1.1 · 10 / 5 is a little more than 2.2 in binary, 1.1 · 50 / 5 a little more than 11."""
+    with_room = names_of(module(experts(1, 1)))["with_room"]
+    for places, capacity in ((50, 1.1), (10, 1.5), (30, 0.7), (5, 1), (5, 2)):
+        chosen = torch.zeros(1, places, 1, dtype=torch.long)
+        assert int(with_room(chosen, 5, capacity).sum()) == math.ceil(round(capacity * places / 5, 9))
+
+
+def test_evaluation_drops_nothing() -> None:
+    given = routed(2)
+    capped, free = module(experts(2, 0.5)), module(experts(2, "none"))
+    assert capped.state_dict().keys() == free.state_dict().keys()
+    assert torch.equal(capped.eval()(**given), free(**given))
+    assert sum(rows_of_experts(capped, given)) == BATCH * TIME * 2
+    assert not torch.equal(capped.train()(**given), free(**given))
+
+
+def test_a_large_capacity_drops_nothing() -> None:
+    """The number of experts is enough for any choice."""
+    given = routed(2)
+    capped, free = module(experts(2, COUNT)).train(), module(experts(2, "none")).train()
+    close(capped(**given), free(**given), 1e-6)
+    assert sum(rows_of_experts(capped, given)) == BATCH * TIME * 2
+
+
+def test_a_model_without_a_capacity_says_nothing_of_one() -> None:
+    source = archdsl.torch_source(text=DECODER.replace("CAPACITY", "none"))
+    assert "capacity" not in source
+    assert "with_room" not in source
+
+
+def test_what_is_dropped_follows_from_no_later_token_and_no_other_sequence() -> None:
+    model = decoder()
+    assert causality.prove(model) == []
+    made = module(model).train()
+    tokens = text()
+    found = made(tokens)
+    assert float((found - made.eval()(tokens)).detach().abs().max()) > 1e-3, "nothing was dropped"
+    made.train()
+    other = tokens.clone()
+    other[0] = text(2)[0]
+    other[1, 7:] = text(3)[1, 7:]
+    changed = made(other)
+    close(changed[1, :7], found[1, :7])
+    close(changed[2], found[2])
+    assert float((changed[1, 7:] - found[1, 7:]).detach().abs().max()) > 1e-3
+
+
+def test_a_micro_batch_drops_what_the_batch_does() -> None:
+    made, tokens = module(decoder()).train(), text()
+    close(torch.cat([made(row) for row in tokens.split(1)]), made(tokens))
+
+
+@pytest.mark.slow
+def test_dropping_compiles_as_one_graph() -> None:
+    tokens = text()
+    plain, made = module(decoder()).train(), module(decoder()).train()
+    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+    for given in (tokens, tokens[:, :9]):  # the second length makes the graph one for all
+        for m in (plain, made):
+            m.zero_grad()
+        wanted, found = plain(given), compiled(given)
+        close(found, wanted)
+        (wanted**2).mean().backward()
+        (found**2).mean().backward()
+        same_gradients(gradients(made), gradients(plain))
+
+
+def test_half_precision_and_autocast() -> None:
+    made, tokens = module(decoder()).train(), text()
+    wanted = made(tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = made(tokens)
+    found.float().square().mean().backward()
+    assert float((found.float() - wanted).detach().abs().mean()) <= 0.1 * float(wanted.detach().abs().mean())
+    half = made.bfloat16()(tokens)
+    half.float().square().mean().backward()
+    assert half.isfinite().all()
+    assert all(g.isfinite().all() for g in gradients(made).values())
+
+
+@pytest.mark.parametrize("checkpoint", ["selective", "full"])
+def test_layers_computed_again_drop_the_same(checkpoint: Any) -> None:
+    tokens, wanted, found = text(), module(decoder()).train(), module(decoder(), checkpoint=checkpoint).train()
+    wanted(tokens).square().mean().backward()
+    found(tokens).square().mean().backward()
+    same_gradients(gradients(found), gradients(wanted))
+
+
+def test_a_step_of_decoding_drops_nothing() -> None:
+    """Neither is anything kept for it: steps give what the whole text gives, in evaluation."""
+    model, tokens = decoder(), text()
+    assert {c.role for c in decode.planned(model).caches.values()} == {"key", "value"}
+    made = module(model, "generate").eval()
+    state = names_of(made)["State"](12)
+    whole = made(tokens)
+    steps = torch.cat([made.step(part, state) for part in tokens.split((5, 4, 1, 1, 1), dim=1)], 1)
+    close(steps, whole)
+
+
+@pytest.mark.parametrize("target", ["portable", "ort-cpu"])
+def test_onnx_drops_nothing(target: str) -> None:
+    model, tokens = decoder(), text()
+    made = module(model).eval()
+    (found,) = run(onnx_bytes(model, made, target=target), {"tokens": tokens})
+    assert distance(found, made(tokens)) < 1e-4
+
+
+def test_every_choice_is_counted() -> None:
+    """FLOPs and activations are those where every choice finds room, and so the most there can be."""
+    sizes = {"batch": 3, "time": 12}
+    told = predicted(decoder("none"), sizes)
+    saved = {}
+    for capacity in (0.5, 4):
+        model = decoder(capacity)
+        assert predicted(model, sizes) == told == counted(model, sizes, "meta")
+        once, step = counted(model, sizes, "cpu")  # all tokens the same: two of four experts are chosen
+        assert once == told[0]
+        assert step == told[1] if capacity == 4 else step < told[1]
+        saved[capacity] = saved_bytes(module(model).train(), {"tokens": text()})[1]
+    assert saved[0.5] < saved[4] == activations.estimate(decoder(4), batch=3, seq=12).saved
+    assert not activations.estimate(decoder(4), batch=3, seq=12).exact
+    assert activations.estimate(decoder("none"), batch=3, seq=12).exact
+
+
+def test_no_device_has_a_part_of_the_places_alone() -> None:
+    """Where devices cut a text, experts with a capacity are given all of it."""
+    free, capped = (decoder(c) for c in ("none", 1))
+    in_parts = [sequence.spread(m, placement.sharding(m)).shared for m in (free, capped)]
+    assert "blocks.0.ffn.experts.up" in in_parts[0]
+    assert "blocks.0.ffn.experts.up" not in in_parts[1]
+    assert "blocks.0.ffn_norm" in in_parts[1]
+
+
+@pytest.mark.slow
+def test_devices_drop_what_one_does(tmp_path: Path) -> None:
+    """The same curve with batches, experts and heads spread over two processes."""
+    path = tmp_path / "capped.py"
+    path.write_text(archdsl.torch_source(text=DECODER.replace("CAPACITY", "1"), sections=["parallel"]))
+    train = parallel.trainer()
+    plan = {"steps": 4, "batch": 8, "time": 16, "warmup": 2, "rate": 1e-2, "clip": 0.5}
+    torch.manual_seed(0)
+    made = train.model_class(parallel.load(path))()
+    wanted = [loss for _, loss in train.train(made, train.synthetic(4096), train.Plan(**plan))]
+    jobs = [{"model": str(path), "plan": plan, "layout": layout} for layout in ({}, {"ep": 2}, {"tp": 2})]
+    for curve in parallel.results(2, tmp_path, jobs):
+        assert list(curve.values()) == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("use", "code"),
+    [
+        ("experts(swiglu(hidden: 6), 5, capacity: 0)(x, w, c)", "E0204"),
+        ("experts(swiglu(hidden: 6), 5, capacity: -1)(x, w, c)", "E0204"),
+        ("experts(swiglu(hidden: 6), 5, capacity: rows)(x, w, c)", "E0204"),
+        ("experts(swiglu(hidden: 6), 5, capacity: 1.25)(x[0], w[0], c[0])", "E0302"),
+    ],
+)
+def test_capacities_that_are_none(use: str, code: str) -> None:
+    with pytest.raises(ArchError) as problem:
+        spec(f"model m(x: [rows, 8], w: [rows, 2], c: int[rows, 2]) {{ return {use} }}")
+    assert [d.code for d in problem.value.diagnostics] == [code]

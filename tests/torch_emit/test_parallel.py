@@ -54,6 +54,62 @@ model mixture(layers = 2, heads = 4) {
   head:    lm
 }
 """
+# Blocks with losses are computed whole, and so is what a sequence is added to before the first layer.
+SCALED = """
+block layer(heads) {
+  attention: mha(heads: heads)
+  ffn:       moe(experts: 4, top_k: 2, expert: swiglu(hidden: 24), router: softmax_router(balance: 0.01))
+  residual:  layerscale(start: 0.5)
+  mask:      causal
+}
+
+model scaled(layers = 2, heads = 4) {
+  vocab:    64
+  context:  16
+  width:    32
+  position: sinusoidal
+  blocks:   layers * layer(heads: heads)
+  norm:     layernorm
+  head:     lm
+}
+"""
+# Places are cut by the first layer and put together by the last.
+ENDS = """
+block layer(heads) {
+  attention: mha(heads: heads)
+  mask:      causal
+  ffn:       mlp(hidden: 48)
+  norm:      layernorm
+  placement: post
+}
+
+model ends(layers = 2, heads = 4) {
+  vocab:    256
+  context:  16
+  width:    32
+  position: sinusoidal
+  blocks:   layers * layer(heads: heads)
+  head:     lm(tied: true)
+}
+"""
+# Dropout of what is between two groups of maps, and none of heads.
+DROPPED = """
+block layer(heads, hidden)(x: [batch, time, width]) -> [batch, time, width] {
+  x += x -> layernorm as attention_norm -> mha(heads: heads, mask: causal) as attention -> dropout(0.2)
+  x += x -> layernorm as ffn_norm -> mlp(hidden: hidden) as ffn -> dropout(0.2)
+}
+
+model dropped(layers = 2, heads = 4) {
+  vocab:    256
+  context:  16
+  width:    32
+  position: learned
+  dropout:  0.1
+  blocks:   layers * layer(heads: heads, hidden: 48)
+  norm:     layernorm
+  head:     lm(tied: true)
+}
+"""
 LATENT = {
     "dense_layers": 1,
     "sparse_layers": 1,
@@ -85,6 +141,15 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
     "two stacks, and learned biases": ("t5_small", {**SMALL, **WORDS, "head_dim": 8, "hidden": 48}, {"tp": 2}),
     "two heads on the last layer": ("bert_base", {**SMALL, **WORDS}, {"tp": 2}),
     "gains within heads": (NORMED, {}, {"tp": 2}),
+}
+SEQUENCES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (spec, sizes) for name, (spec, sizes, layout) in MODELS.items() if "tp" in layout},
+    "one norm for attention and ffn": ("gptj_6b", {**SMALL, **WORDS, "rotary": 4}),
+    "a stream that begins with the layers": ("transformer_base", {**SMALL, **WORDS, "hidden": 48, "dropout": 0}),
+    "one layer again and again": ("albert_base", {**SMALL, **WORDS, "embedding_width": 16}),
+    "a mixer that is whole": ("mamba_130m", {"layers": 2, "width": 32, "state": 4, "vocab": 64}),
+    "losses, and gains of residuals": (SCALED, {}),
+    "a norm that reads all places": ("post_powernorm", {**SMALL, **WORDS}),
 }
 
 
@@ -132,6 +197,44 @@ def test_gradients_are_those_of_one_process(tmp_path: Path) -> None:
             assert found[weight] == pytest.approx(numbers, rel=1e-3, abs=1e-4), (name, weight)
 
 
+@pytest.mark.slow
+def test_gradients_of_places_are_those_of_one_process(tmp_path: Path) -> None:
+    jobs, expected = [], []
+    for i, (spec, sizes) in enumerate(SEQUENCES.values()):
+        path = emitted(tmp_path, f"model_{i}", spec, sizes)
+        given = inputs(path)
+        torch.save(given, tmp_path / f"inputs_{i}.pt")
+        layout = {"tp": 2, "sequence_parallel": True}
+        jobs.append({"model": str(path), "layout": layout, "inputs": str(tmp_path / f"inputs_{i}.pt")})
+        expected.append(alone(path, given))
+    for name, found, wanted in zip(SEQUENCES, tools.results(2, tmp_path, jobs), expected, strict=True):
+        assert found.keys() == wanted.keys(), (name, found)
+        for weight, numbers in wanted.items():
+            assert found[weight] == pytest.approx(numbers, rel=1e-3, abs=1e-4), (name, weight)
+
+
+@pytest.mark.slow
+def test_sums_in_parts(tmp_path: Path) -> None:
+    """Of two layers and a table of words: what is sent where every device has all places, and where it has its own."""
+    path = emitted(tmp_path, "gpt2", "gpt2", {**SMALL, **WORDS})
+    given = inputs(path)
+    torch.save(given, tmp_path / "inputs.pt")
+    odd = {name: x[:, :7] for name, x in given.items()}
+    torch.save(odd, tmp_path / "odd.pt")
+    layout = {"tp": 2, "sequence_parallel": True}
+    job = {"model": str(path), "inputs": str(tmp_path / "inputs.pt"), "counted": True}
+    jobs = [{**job, "layout": {"tp": 2}}, {**job, "layout": layout}]
+    jobs.append({**job, "layout": layout, "inputs": str(tmp_path / "odd.pt")})
+    whole, parts, refused = tools.results(2, tmp_path, jobs)
+    # q, k, v and up each add up the gradients of what they were given; scores of words are put together.
+    assert whole == [{"all_reduce": 5, "all_gather": 1}, {"all_reduce": 9}]
+    # One gathering for each group of maps, for the head, and of the scores; backwards two for positions instead.
+    forward, backward = parts
+    assert forward == {"reduce_scatter": 5, "all_gather": 6}
+    assert backward == {"reduce_scatter": 5, "all_gather": 5, "all_gather of weights": 1, "all_reduce of weights": 10}
+    assert refused == "tokens: 2 devices cannot share 7 places equally"
+
+
 def trained(path: Path, plan: dict[str, Any]) -> tuple[list[float], dict[str, torch.Tensor]]:
     """The curve of one process, without anything parallel, and its weights then."""
     train = tools.trainer()
@@ -145,28 +248,38 @@ def test_curves_are_those_of_one_process(tmp_path: Path) -> None:
     llama = emitted(tmp_path, "llama", str(EXAMPLES / "tiny_llama.arch"), LLAMA)
     mixture = emitted(tmp_path, "mixture", MIXTURE, {})
     alternating = emitted(tmp_path, "alternating", "gpt3_small", BANDED)
+    dropped = emitted(tmp_path, "dropped", DROPPED, {})
+    ends = emitted(tmp_path, "ends", ENDS, {})
     run = str(tmp_path / "run")
 
     def jobs(path: Path, *layouts: dict[str, int], **more: Any) -> list[dict[str, Any]]:
         return [{"model": str(path), "plan": PLAN, "layout": layout, **more} for layout in layouts]
 
-    (of_llama, weights), (of_mixture, _), (of_alternating, _) = (
-        trained(path, PLAN) for path in (llama, mixture, alternating)
+    (of_llama, weights), (of_mixture, _), (of_alternating, _), (of_dropped, _), (of_ends, _) = (
+        trained(path, PLAN) for path in (llama, mixture, alternating, dropped, ends)
     )
+    places = {"sequence_parallel": True}
     two = [
         *jobs(llama, {}, {"tp": 2}, {"pp": 2, "micro_batches": 4}),
         *jobs(mixture, {"ep": 2}),
         *jobs(alternating, {"pp": 2, "micro_batches": 2}),
+        *jobs(llama, {"tp": 2, **places}),
+        *jobs(mixture, {"tp": 2, **places}),
+        *jobs(dropped, {"tp": 2, **places}),
         *jobs(llama, {"pp": 2, "micro_batches": 2}, checkpoint=run, stop=4),
     ]
     four = [
         *jobs(llama, {"tp": 2}, checkpoint=run),
         *jobs(llama, {"tp": 2, "pp": 2, "micro_batches": 2}),
         *jobs(mixture, {"ep": 2}, {"ep": 2, "tp": 2}),
+        *jobs(llama, {"tp": 2, **places}, {"tp": 2, "pp": 2, "micro_batches": 2, **places}),
+        *jobs(mixture, {"ep": 2, "tp": 2, **places}, {"tp": 4, **places}),
+        *jobs(dropped, {"tp": 4, **places}),
+        *jobs(ends, {"tp": 2, "pp": 2, "micro_batches": 2, **places}),
         *jobs(llama, {"tp": 4}, {"pp": 4, "micro_batches": 4}),
     ]
     found = tools.results(2, tmp_path, two)
-    expected = [*[of_llama] * 3, of_mixture, of_alternating, of_llama[:4]]
+    expected = [*[of_llama] * 3, of_mixture, of_alternating, of_llama, of_mixture, of_dropped, of_llama[:4]]
     for curve, wanted in zip(found, expected, strict=True):
         assert list(curve.values()) == pytest.approx(wanted, abs=1e-4)
     # Stopped at step 4, a pipeline of two left the checkpoint of step 3: four processes of another mesh go on from it.
@@ -178,7 +291,8 @@ def test_curves_are_those_of_one_process(tmp_path: Path) -> None:
     dcp.load(kept, checkpoint_id=tmp_path / "run" / "step-00000005", no_dist=True)
     for name, weight in weights.items():
         torch.testing.assert_close(kept[name], weight, rtol=1e-3, atol=1e-4)
-    for curve, wanted in zip(others, [of_llama, of_mixture, of_mixture], strict=True):
+    expected = [of_llama, of_mixture, of_mixture, of_llama, of_llama, of_mixture, of_mixture, of_dropped, of_ends]
+    for curve, wanted in zip(others, expected, strict=True):
         assert list(curve.values()) == pytest.approx(wanted, abs=1e-4)
     assert heads == "blocks.0.attention: 4 devices cannot share 2 heads equally"
     assert layers == "4 stages need as many layers and micro-batches: 2 and 4"
@@ -270,6 +384,11 @@ def test_plain_use_of_the_file(tmp_path: Path) -> None:
     tokens = torch.randint(256, (2, 16))
     assert torch.equal(here(tokens), plain(tokens))
     assert json.dumps(sorted(here.state_dict())) == json.dumps(sorted(plain.state_dict()))
+
+
+def test_sequence_parallel_only_where_something_works_on_places() -> None:
+    assert "sequence_parallel: bool = False" in archdsl.torch_source("gpt2", sections=["parallel"])
+    assert "sequence_parallel" not in archdsl.torch_source("conformer_s", sections=["parallel"])
 
 
 def test_pipeline_only_where_there_is_one_stack() -> None:

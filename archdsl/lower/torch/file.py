@@ -123,9 +123,7 @@ class FileWriter:
         writer, block = self.classes.root, self.model.block
         r = FinalResolver(self.classes, None)
         init = Init.of(writer.written, r)
-        forward = Forward(self.model, writer, r, init.modules)
-        own = next((lines for s in self.sections if (lines := s.forward()) is not None), forward.method("forward"))
-        method = [*own, *self._methods(None, r, init.modules)[0]]
+        method = [*self.root_forward(), *self._methods(None, r, init.modules)[0]]
         where = f"{block.name} ({quoted(str(block.span))})"
         lines = [f"class {self.classes.root_class}(nn.Module):", f'    """{where}"""', ""]
         lines += ["    def __init__(self, config: Config = Config()) -> None:", "        super().__init__()"]
@@ -141,7 +139,7 @@ class FileWriter:
         r = FinalResolver(self.classes, None)
         init = Init.of(self.classes.root.written, r)
         own = next((lines for s in self.sections if (lines := s.forward()) is not None), None)
-        return list(own or ()) or Forward(self.model, self.classes.root, r, init.modules).method("forward")
+        return [*own] if own is not None else Forward(self.model, self.classes.root, r, init.modules).method("forward")
 
     def root_attributes(self) -> list[str]:
         """What the model's own `__init__` sets, in order."""

@@ -16,8 +16,14 @@ TORCH = {
     "torch.distributed.device_mesh": ("DeviceMesh",),
     "torch.distributed.fsdp": ("fully_shard",),
     "torch.distributed.pipelining": ("PipelineStage", "Schedule1F1B"),
-    "torch.distributed.tensor": ("DTensor", "Replicate", "Shard", "distribute_tensor"),
-    "torch.distributed.tensor.parallel": ("ColwiseParallel", "RowwiseParallel", "parallelize_module"),
+    "torch.distributed.tensor": ("DTensor", "Placement", "Replicate", "Shard", "distribute_tensor"),
+    "torch.distributed.tensor.parallel": (
+        "ColwiseParallel",
+        "PrepareModuleInput",
+        "PrepareModuleOutput",
+        "RowwiseParallel",
+        "parallelize_module",
+    ),
     "torch.nn.attention.flex_attention": ("BlockMask", "create_block_mask", "create_mask", "flex_attention"),
     "torch.utils.checkpoint": ("checkpoint", "create_selective_checkpoint_contexts"),
 }

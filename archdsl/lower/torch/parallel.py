@@ -5,22 +5,25 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from archdsl.analyses.placement import sharding
+from archdsl.analyses.sequence import Spread, spread
 from archdsl.analyses.weights import weights
 from archdsl.diagnostics import error
 from archdsl.ir.graph import Model
+from archdsl.lower.torch import places
 from archdsl.lower.torch.extras import Section
-from archdsl.lower.torch.shards import SUM_GRADIENTS
+from archdsl.lower.torch.shards import SUM_GRADIENTS, USES_PARTLY
+from archdsl.lower.torch.text import starred
 
 if TYPE_CHECKING:
     from archdsl.lower.torch.file import FileWriter
 
 SHARE_WEIGHTS = '''
-def share_weights(module: nn.Module, mesh: DeviceMesh, placement: Shard | Replicate) -> None:
-    """Place the weights of a module on a mesh. It goes on computing with plain tensors, those of this device."""
+def share_weights(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Share out the weights of experts over a mesh. They go on computing with plain tensors, those of this device."""
 
     def named() -> list[tuple[nn.Module, str, Tensor]]:
         return [(part, *item) for part in module.modules() for item in part.named_parameters(recurse=False)]
@@ -29,9 +32,7 @@ def share_weights(module: nn.Module, mesh: DeviceMesh, placement: Shard | Replic
         for part, name, weight in named():
             if isinstance(weight, DTensor):
                 local = weight.to_local()
-                if not placement.is_shard():  # each device uses the whole weight for its own part of the work
-                    local = SumGradients.apply(local, mesh.get_group())
-                elif local.requires_grad:  # all devices' batches came here, and a loss is the mean of theirs
+                if local.requires_grad:  # all devices' batches came here, and a loss is the mean of theirs
                     local.register_hook(lambda gradient: gradient / mesh.size())
                 vars(part)[name] = local
 
@@ -40,43 +41,29 @@ def share_weights(module: nn.Module, mesh: DeviceMesh, placement: Shard | Replic
             vars(part).pop(name, None)
 
     for part, name, weight in named():
-        part.register_parameter(name, nn.Parameter(distribute_tensor(weight, mesh, [placement])))
+        part.register_parameter(name, nn.Parameter(distribute_tensor(weight, mesh, [Shard(0)])))
     module.register_forward_pre_hook(enter)
     module.register_forward_hook(leave, always_call=True)
 '''
 
-DISPATCH = '''
-def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Send each token to its chosen experts, which may be on other devices, and add their answers, weighted."""
-    tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
-    expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
-    token = order // chosen.size(-1)
-    if hasattr(experts, "exchange"):
-        y = experts.exchange(experts, count, tokens[token], expert)
-    else:
-        ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
-        y = experts(tokens[token], Groups(ends, expert))
-    return torch.zeros_like(tokens).index_add(0, token, y * weights[order, None].to(x.dtype)).view_as(x)
-'''
-
 EXCHANGE = '''
 class Exchange:
-    """Rows to the devices that have their experts, and the answers back."""
+    """Experts of which each device has some: rows go to the device that has theirs, and the answers come back."""
 
-    def __init__(self, mesh: DeviceMesh) -> None:
+    def __init__(self, experts: nn.Module, count: int, mesh: DeviceMesh) -> None:
+        self.experts, self.count = experts.forward, count
         self.group, self.devices = mesh.get_group(), mesh.size()
 
-    def __call__(self, experts: nn.Module, count: int, rows: Tensor, expert: Tensor) -> Tensor:
-        """`rows` are sorted by `expert`; so are the answers."""
-        sent = torch.bincount(expert, minlength=count)  # rows for each expert
+    def __call__(self, rows: Tensor, groups: Groups) -> Tensor:
+        sent = torch.bincount(groups.expert, minlength=self.count)  # rows for each expert
         came = torch.empty_like(sent)  # rows for each expert here, from one device after the other
         dist.all_to_all_single(came, sent, group=self.group)
         there, here = sent.view(self.devices, -1).sum(1).tolist(), came.view(self.devices, -1).sum(1).tolist()
         x = AllToAll.apply(rows, there, here, self.group)
-        local = torch.arange(count // self.devices, device=rows.device).repeat(self.devices)
+        local = torch.arange(self.count // self.devices, device=rows.device).repeat(self.devices)
         expert, order = local.repeat_interleave(came).sort(stable=True)
         ends = came.view(self.devices, -1).sum(0).cumsum(0).to(torch.int32)
-        y = experts(x[order], Groups(ends, expert))
+        y = self.experts(x[order], Groups(ends, expert))
         y = torch.zeros_like(y).index_copy(0, order, y)
         return AllToAll.apply(y, here, there, self.group)
 '''
@@ -150,6 +137,7 @@ class Parallel(Section):
         self.writer = writer
         self.model: Model = writer.model
         writer.classes.sharding = self.sharding = sharding(writer.model)
+        self.spread = spread(writer.model, self.sharding) if self.sharded else Spread()
         self.paths = {w.path: w.weight.kind for w in weights(writer.model) if w.weight.trained}
         self.stacks = list(dict.fromkeys(m[1] for p in self.paths if (m := re.match(r"([^\d]*?)\.\d+\.", p))))
         if not self.stacks and not self.sharded:
@@ -168,26 +156,22 @@ class Parallel(Section):
 
     # --- what it adds ---
 
-    def helpers(self) -> Mapping[str, str]:
-        return {"dispatch": DISPATCH.strip()} if self.experts else {}
-
     def functions(self) -> Iterable[str]:
-        if self.sharded:
-            known = {w for written in self.writer.classes.written() for w in written.helpers}
-            if "SumGradients" not in known and (self.sharding.partial or self.experts):
+        if self.sharding.partial or self.spread.shared:
+            if not any("SumGradients" in w.helpers for w in self.writer.classes.written()):
                 yield SUM_GRADIENTS
-        elif self.experts:
-            yield SUM_GRADIENTS
-        if self.experts or self.sharding.partial:
-            yield SHARE_WEIGHTS
+            yield USES_PARTLY
         if self.experts:
+            yield SHARE_WEIGHTS
             yield ALL_TO_ALL
             yield EXCHANGE
         if self.sharded:
             yield self._tensor_parallel()
+        stage = _Stage(self)
+        if self.spread.maps:
+            yield from places.texts(self.spread, self.writer.classes.by_block, stage.possible)
         if self.experts:
             yield self._expert_parallel()
-        stage = _Stage(self)
         yield self._parallelize(stage.possible)
         if stage.possible:
             yield from stage.texts()
@@ -196,6 +180,11 @@ class Parallel(Section):
     def sharded(self) -> bool:
         """Whether anything is cut over devices of tensor parallelism."""
         return any(p.kind in ("column", "row", "vocab") for p in self.sharding.placements.values())
+
+    @property
+    def asked(self) -> str:
+        """The parameter that asks for sequence parallelism, where there is something to be cut."""
+        return ", sequence_parallel: bool = False" if self.spread.maps else ""
 
     @property
     def experts(self) -> list[str]:
@@ -212,10 +201,13 @@ class Parallel(Section):
             module = path.rpartition(".")[0]
             if placement is None or placement.kind in ("replicated", "expert"):
                 styles.setdefault(module, "")
-            elif placement.kind == "vocab":
-                styles[module] = "words" if kind == "embedding" else "scores"
-            else:
-                styles[module] = placement.kind
+                continue
+            style: str = placement.kind
+            if style == "vocab":
+                style = "words" if kind == "embedding" else "scores"
+            if self.spread.maps and (module in self.spread.maps) == (style == "column"):
+                style = "gathering" if style == "column" else f"whole_{style}"
+            styles[module] = style
         alike: dict[str, set[str]] = {}
         for module, style in styles.items():
             alike.setdefault(starred(module), set()).add(style)
@@ -225,58 +217,90 @@ class Parallel(Section):
                 plan[starred(module) if len(alike[starred(module)]) == 1 else module] = style
         return plan
 
-    def _tensor_parallel(self) -> str:
-        plan = self._plan()
-        used = list(dict.fromkeys(plan.values()))
+    def _styles(self) -> dict[str, str]:
+        """What each style is, as torch writes it."""
         made = {
             "column": "ColwiseParallel()",
             "row": "RowwiseParallel()",
             "words": "RowwiseParallel(input_layouts=Replicate())",
             "scores": "ColwiseParallel(output_layouts=Replicate())",
         }
+        if not self.spread.maps:
+            return made
+        return {
+            "column": made["column"],
+            "gathering": "ColwiseParallel(input_layouts=places)",
+            "row": "RowwiseParallel(output_layouts=places)",
+            "whole_row": made["row"],
+            "words": "RowwiseParallel(input_layouts=Replicate(), output_layouts=places)",
+            "whole_words": made["words"],
+            "scores": "ColwiseParallel(input_layouts=places, output_layouts=Replicate())",
+            "whole_scores": made["scores"],
+        }
+
+    def _tensor_parallel(self) -> str:
+        plan, made = self._plan(), self._styles()
+        used = list(dict.fromkeys(plan.values()))
         entries = "\n".join(f'    "{path}": {style},' for path, style in plan.items())
-        lookup = 'plan.get(re.sub(r"\\.\\d+", ".*", path))'
+        lookup = "plan.get(name)"
         if any(re.search(r"\.\d+", path) for path in plan):
             lookup = f"plan.get(path) or {lookup}"
-        free = [style for style in ("words", "scores") if style in used]
-        lines = [
-            "def cut_maps(model: nn.Module, mesh: DeviceMesh) -> None:",
-            '    """Tensor parallelism (Shoeybi et al., 2019): columns of maps, work on the parts, rows of maps."""',
+        in_places = bool(self.spread.maps)
+        doc = "Tensor parallelism (Shoeybi et al., 2019): columns of maps, work on the parts, rows of maps."
+        lines = ["def cut_maps(model: nn.Module, mesh: DeviceMesh) -> None:", f'    """{doc}"""']
+        if in_places:
+            lines = [
+                "def cut_maps(model: nn.Module, mesh: DeviceMesh, sequence_parallel: bool) -> None:",
+                f'    """{doc} What is',
+                '    between two such is whole on each device, or, with `sequence_parallel`, some of its places."""',
+                "    places = Shard(1) if sequence_parallel else Replicate()",
+            ]
+        lines += [
             *(f"    {style} = {made[style]}" for style in made if style in used),
             "    plan = {",
             textwrap.indent(entries, "    "),
             "    }",
             "    found = {}",
             "    for path, module in model.named_modules():",
+            '        name = re.sub(r"\\.\\d+", ".*", path)',
             f"        style = {lookup}",
             "        if style is not None:",
         ]
-        axis = "module.weight.size(1 if style is row else 0)" if "row" in used else "module.weight.size(0)"
-        lines.append(f"            size = {axis}")
-        lines.append("            if size % mesh.size() == 0:")
-        lines.append("                found[path] = style")
-        message = 'f"{path}: {mesh.size()} devices cannot share {size} channels equally"'
-        if len(free) == len(used):
-            pass  # words that the devices cannot share equally stay whole on each
-        elif free:
-            lines.append(f"            elif style not in ({', '.join(free)}{',' if len(free) == 1 else ''}):")
-            lines.append(f"                raise ValueError({message})")
-        else:
-            lines.append("            else:")
-            lines.append(f"                raise ValueError({message})")
+        rows = [style for style in ("row", "whole_row") if style in used]
+        axis = f"1 if style {f'is {rows[0]}' if len(rows) == 1 else 'in (row, whole_row)'} else 0" if rows else "0"
+        lines += [
+            f"            size = module.weight.size({axis})",
+            "            if size % mesh.size() == 0:",
+            "                found[path] = style",
+            *self._undivided(used),
+        ]
         if self._has_shards():
             lines.append('        if hasattr(module, "shards"):')
             lines.append("            module.shards.cut(mesh, path)")
-        lines.append("    parallelize_module(model, mesh, found)")
         if self.sharding.partial:
-            named = ", ".join(f'"{starred(p.rpartition(".")[0])}"' for p in self.sharding.partial)
-            several = ", ".join(dict.fromkeys(named.split(", ")))
-            lines += [
-                "    for path, module in model.named_modules():",
-                f'        if re.sub(r"\\.\\d+", ".*", path) in ({several},):',
-                "            share_weights(module, mesh, Replicate())",
-            ]
+            partly = dict.fromkeys(starred(p.rpartition(".")[0]) for p in self.sharding.partial)
+            lines += [f"        if {places.among('name', partly)}:", "            sum_gradients(module, mesh)"]
+        lines.append("    parallelize_module(model, mesh, found)")
         return "\n".join(lines)
+
+    def _undivided(self, used: Sequence[str]) -> Iterator[str]:
+        """What is done about a map that the devices cannot share equally: words stay whole on each, the rest cannot."""
+        words = [style for style in used if style.endswith(("words", "scores"))]
+        if self.spread.maps:
+            if "words" in used:
+                layouts = "output_layouts=Replicate(), desired_output_layouts=places"
+                yield "            elif style is words:"
+                yield f"                found[path] = PrepareModuleOutput({layouts})"
+            if "scores" in used:
+                layouts = "input_layouts=places, desired_input_layouts=Replicate(), use_local_output=True"
+                yield "            elif style is scores:"
+                yield f"                found[path] = PrepareModuleInput({layouts})"
+        if len(words) < len(used):
+            left = [style for style in words if not self.spread.maps or style.startswith("whole_")]
+            test = f"elif style not in ({', '.join(left)}{',' * (len(left) == 1)}):" if left else "else:"
+            message = "{path}: {mesh.size()} devices cannot share {size} channels equally"
+            yield f"            {test}"
+            yield f'                raise ValueError(f"{message}")'
 
     def _has_shards(self) -> bool:
         return any("Shards" in w.helpers for w in self.writer.classes.written())
@@ -294,8 +318,8 @@ def cut_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
             count = next(module.parameters()).size(0)
             if count % mesh.size():
                 raise ValueError(f"{{path}}: {{mesh.size()}} devices cannot share {{count}} experts equally")
-            share_weights(module, mesh, Shard(0))
-            module.exchange = Exchange(mesh)
+            share_weights(module, mesh)
+            module.forward = Exchange(module, count, mesh)
             found.append(module)
     return found
 '''
@@ -309,7 +333,8 @@ def cut_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
             "pp": "`pp`: stages of layers, see `pipeline`;",
             "dp": "`dp`: batches, over which weights, gradients and the optimizer's states are cut, too (FSDP);",
             "ep": "`ep`: batches, and experts;",
-            "tp": "`tp`: heads, channels and words.",
+            "tp": "`tp`: heads, channels and words"
+            + ", and with `sequence_parallel` what is between them along the sequence" * bool(self.spread.maps),
         }
         meaning = " ".join(says[k] for k in kinds).rstrip(";.") + "."
         doc = textwrap.fill(
@@ -320,7 +345,7 @@ def cut_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
         others = ", ".join(k for k in kinds if k != "dp")
         of_mesh = f"dp and any of {others}" if others else "dp alone"
         lines = [
-            f"def parallelize(model: {cls}, mesh: DeviceMesh) -> {cls}:",
+            f"def parallelize(model: {cls}, mesh: DeviceMesh{self.asked}) -> {cls}:",
             textwrap.indent(f'"""{doc}', "    "),
             "",
             "    Every process builds the model with the same seed, or loads a checkpoint afterwards. Raises",
@@ -334,8 +359,6 @@ def cut_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
                 '    if "pp" in axes and mesh["pp"].size() > 1 and not isinstance(model, Stage):',
                 '        raise ValueError("a mesh with an axis `pp` is one for `pipeline`")',
             ]
-        if self.sharded:
-            lines += ['    if "tp" in axes and mesh["tp"].size() > 1:', '        cut_maps(model, mesh["tp"])']
         if self.experts:
             lines += [
                 '    data = mesh["dp"]',
@@ -346,6 +369,11 @@ def cut_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
             ]
         else:
             lines.append('    data = mesh["dp"]')
+        if self.sharded:
+            given = ", sequence_parallel" if self.spread.maps else ""
+            lines += ['    if "tp" in axes and mesh["tp"].size() > 1:', f'        cut_maps(model, mesh["tp"]{given})']
+        if self.spread.maps:
+            lines += ["        if sequence_parallel:", '            cut_places(model, mesh["tp"])']
         stack = "|".join(re.escape(s) for s in self.stacks)
         stack = f"({stack})" if len(self.stacks) > 1 else stack
         if self.stacks:
@@ -514,8 +542,11 @@ class _Stage:
 
     def _pipeline(self) -> str:
         cls = self.section.writer.classes.root_class
+        given = ", sequence_parallel" if self.section.asked else ""
         return f'''
-def pipeline(model: {cls}, mesh: DeviceMesh, micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]) -> Pipeline:
+def pipeline(
+    model: {cls}, mesh: DeviceMesh, micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]{self.section.asked}
+) -> Pipeline:
     """Cut a model into stages along the axis `pp` of a mesh, and parallelize this device's over the other axes.
 
     `loss(output, target)` is a mean over a micro-batch; a batch is cut into `micro_batches`. Raises ValueError where
@@ -523,18 +554,13 @@ def pipeline(model: {cls}, mesh: DeviceMesh, micro_batches: int, loss: Callable[
     stages, layers = mesh["pp"].size(), len(model.{self.stack}){f" // {self.period}" if self.period > 1 else ""}
     if layers < stages or micro_batches < stages:
         raise ValueError(f"{{stages}} stages need as many layers and micro-batches: {{layers}} and {{micro_batches}}")
-    stage = parallelize(Stage(model, mesh["pp"].get_local_rank(), stages), mesh)
+    stage = parallelize(Stage(model, mesh["pp"].get_local_rank(), stages), mesh{given})
     return Pipeline(stage, mesh, micro_batches, loss)
 '''
 
 
 def repr_(text: str) -> str:
     return f'"{text}"'
-
-
-def starred(path: str) -> str:
-    """A path with `*` for numbers of layers."""
-    return re.sub(r"\.\d+(?=\.|$)", ".*", path)
 
 
 def read(nodes: Sequence[ast.AST]) -> set[str]:

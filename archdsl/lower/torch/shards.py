@@ -16,6 +16,23 @@ class SumGradients(torch.autograd.Function):
         return gradient, None
 '''
 
+USES_PARTLY = '''
+def sum_gradients(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Add up the gradients of a module's own weights: each device uses them, whole, for its part of the work."""
+    names = [name for name, _ in module.named_parameters(recurse=False)]
+
+    def enter(*_: Any) -> None:
+        for name in names:
+            vars(module)[name] = SumGradients.apply(getattr(module, name), mesh.get_group())
+
+    def leave(*_: Any) -> None:
+        for name in names:
+            vars(module).pop(name, None)
+
+    module.register_forward_pre_hook(enter)
+    module.register_forward_hook(leave, always_call=True)
+'''
+
 SHARDS = '''
 class Shards:
     """What a block asks where several devices share its heads: `sizes` are those that are cut."""
@@ -49,7 +66,8 @@ SCORES = '''
 def word_scores(x: Tensor, table: Tensor) -> Tensor:
     """x @ table.T. Where the words lie on several devices, each scores its own, and all get all scores."""
     if not isinstance(table, DTensor):
-        return F.linear(x, table)
-    x = DTensor.from_local(x, table.device_mesh, [Replicate()], run_check=False)
+        return F.linear(x.to_local() if isinstance(x, DTensor) else x, table)
+    if not isinstance(x, DTensor):
+        x = DTensor.from_local(x, table.device_mesh, [Replicate()], run_check=False)
     return F.linear(x, table).redistribute(placements=[Replicate()]).to_local()
 '''

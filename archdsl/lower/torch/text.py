@@ -58,6 +58,11 @@ def quoted(text: str) -> str:
     return "".join(c if c.isprintable() else "\ufffd" for c in text)  # no control characters, none that turn a line
 
 
+def starred(path: str) -> str:
+    """A path with `*` for numbers of layers."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", path)
+
+
 def defined(source: str) -> str:
     """The name that a helper's source defines."""
     found = re.search(r"^(?:def|class) (\w+)", source.strip(), re.MULTILINE)
