@@ -1230,7 +1230,7 @@ def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps:
     y = mul(wide, root)
     if weight is not None:
         y = mul(y, weight)
-    return cast(y, x.dtype)
+    return cast(contiguous(y), x.dtype)
 
 
 def group_norm(
