@@ -53,7 +53,7 @@ def _vector(a: Any, *_: Any, **__: Any) -> int:
 
 # What torch omits, or counts wrong.
 FORMULAS = {
-    aten._grouped_mm: _grouped,
+    **({aten._grouped_mm: _grouped} if hasattr(aten, "_grouped_mm") else {}),
     aten.convolution_backward: _convolution_backward,
     aten.mv: _vector,
     aten.dot: _vector,

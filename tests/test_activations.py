@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from activation_tools import saved_bytes, step
+from activation_tools import Alive, saved_bytes, step, tensors_of
+from torch_versions import measured
 from typer.testing import CliRunner
 from zoo.tiny import BATCH, OTHER, TIME, graph, inputs, module, tables
 
@@ -18,9 +19,11 @@ from archdsl.budget.activations import BACKENDS, estimate, inputs_of, outputs_of
 from archdsl.budget.memory import estimate as memory
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
+from archdsl.eager import functions as f
 from archdsl.eager import world
+from archdsl.eager.engine import backward
 from archdsl.eager.modules import ModuleList, cast
-from archdsl.eager.stacks import stretches
+from archdsl.eager.stacks import fresh, stretches
 from archdsl.eager.tensors import DTYPES, Session, Tensor
 from archdsl.eager.world import model_of
 from archdsl.ir.graph import Model
@@ -29,6 +32,7 @@ from archdsl.lower.load import load_source
 from archdsl.lower.torch import Extras, emit
 from archdsl.ops import registry
 
+pytestmark = measured
 DTYPE_NAMES = ("float32", "bfloat16")
 
 
@@ -94,12 +98,13 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "example"), EXAMPLES)
-def test_a_primitive_saves_what_autograd_saves(name: str, example: Example) -> None:
-    """In both types, and where its inputs want gradients."""
-    model = archdsl.load(text=f"model m({example.inputs}) {{ {example.statements} return {example.expression} }}")
+CAPACITY = next(e for e in registry.get("experts").examples if "capacity" in e.expression)
+
+
+def example_inputs(model: Model, example: Example) -> dict[str, torch.Tensor]:
+    """Random numbers for an example."""
     generator = torch.Generator().manual_seed(0)
-    given = {}
+    given: dict[str, torch.Tensor] = {}
     for key, value in model.inputs:
         shape = [int(d) for d in value.shape]
         if value.is_float:
@@ -108,33 +113,95 @@ def test_a_primitive_saves_what_autograd_saves(name: str, example: Example) -> N
             given[key] = torch.rand(shape, generator=generator) < 0.5
         else:
             given[key] = torch.randint(example.below, shape, generator=generator)
+    return given
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_a_primitive_saves_what_autograd_saves(name: str, example: Example) -> None:
+    """In both types, and where its inputs want gradients."""
+    model = archdsl.load(text=f"model m({example.inputs}) {{ {example.statements} return {example.expression} }}")
+    given = example_inputs(model, example)
     for dtype in DTYPE_NAMES:
         own = {k: t.clone().requires_grad_(t.is_floating_point()) for k, t in typed(given, dtype).items()}
         results, measured = saved_bytes(module_from(model).to(getattr(torch, dtype)).train(), own)
         found, said = predicted(model, {}, dtype, wanted=True)
         assert [t.shape for t in found] == [t.shape for t in results]
         assert [repr(t.dtype) for t in found] == [str(t.dtype) for t in results]
-        assert said == measured
+        # How many rows an expert with a capacity is left with, numbers decide.
+        assert said == measured or (example is CAPACITY and said > measured)
 
 
 # --- the peak ---------------------------------------------------------------------------------------------------------
 
 WIDE = {"gpt2:gpt2": {"width": 64, "layers": 4}, "llama3:llama3_8b": {"width": 64, "layers": 3}}
+CLOSE = 0.02
+"""How far the predicted peak may be from the measured one."""
+
+
+def check_peak(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    dtype: str,
+    recompute: Any = "none",
+    settings: dict[str, int] | None = None,
+) -> None:
+    """One step of a tiny model, of the file with its checkpoints where there are some."""
+    model = graph(name, **(settings or {}))
+    sizes = {s.name: {"batch": BATCH, "time": TIME}.get(s.name, OTHER) for s in model.symbols}
+    torch.manual_seed(0)
+    made = load_source(emit(model, Extras(checkpoint=recompute)))().to(getattr(torch, dtype)).train()
+    fresh(made)  # masks that another test has left
+    after, most = step(made, typed(inputs(model), dtype))
+    monkeypatch.setattr(activations, "sizes_at", lambda *_: sizes)
+    said = estimate(model, dtype=dtype, recompute=recompute)
+    forward = next(e for e in said.timeline if e.event == "objective")
+    # The targets are made by the step that is measured, and given in that of the estimate.
+    own = sum(t.nbytes for t in typed(inputs(model), dtype).values())
+    assert forward.bytes - own == pytest.approx(after, rel=0.002)
+    assert said.peak - said.inputs == pytest.approx(most, rel=CLOSE)
+    assert said.peak == max(e.peak for e in said.timeline)
 
 
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
-@pytest.mark.parametrize("name", ["gpt2:gpt2", "llama3:llama3_8b", "mixtral:mixtral_8x7b", "mamba:mamba_130m"])
-def test_the_peak_is_that_of_the_storages_alive(name: str, dtype: str) -> None:
-    model = graph(name, **WIDE.get(name, {}))
-    made = module(name, **WIDE.get(name, {})).to(getattr(torch, dtype)).train()
-    after, most = step(made, inputs(model))
-    said = estimate(model, batch=BATCH, seq=TIME, dtype=dtype)
-    # The targets are made by the step that is measured, and given in that of the estimate.
-    targets = 8 * BATCH * TIME
-    forward = next(e for e in said.timeline if e.event == "objective")
-    assert forward.bytes - said.inputs + targets == pytest.approx(after, rel=0.002)
-    assert said.peak - said.inputs == pytest.approx(most, rel=0.02)
-    assert said.peak == max(e.peak for e in said.timeline)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt2:gpt2",
+        "llama3:llama3_8b",
+        "mixtral:mixtral_8x7b",
+        "mamba:mamba_130m",
+        "deep_rnn:ctc_1l_250h",
+        "ntm:ntm_repeat_copy",
+        "tagger:bilstm_tagger",
+    ],
+)
+def test_the_peak_is_that_of_the_storages_alive(monkeypatch: pytest.MonkeyPatch, name: str, dtype: str) -> None:
+    check_peak(monkeypatch, name, dtype, settings=WIDE.get(name))
+
+
+CHECKPOINTED = ("gpt2:gpt2", "llama3:llama3_8b", "t5:t5_small", "bloom:bloom_560m", "conformer:conformer_l")
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+@pytest.mark.parametrize("name", CHECKPOINTED)
+def test_the_peak_with_what_is_computed_again(
+    monkeypatch: pytest.MonkeyPatch, name: str, dtype: str, recompute: Any
+) -> None:
+    check_peak(monkeypatch, name, dtype, recompute)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("name", alike())
+def test_the_peak_of_the_zoo(monkeypatch: pytest.MonkeyPatch, name: str, recompute: Any) -> None:
+    if memory(graph(name), backend="cpu-eager", recompute=recompute, seq=TIME).step is None:
+        with pytest.raises(ArchError, match="E0527"):
+            emit(graph(name), Extras(checkpoint=recompute))
+        return
+    for dtype in DTYPE_NAMES:
+        with monkeypatch.context() as patch:
+            check_peak(patch, name, dtype, recompute)
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
@@ -142,13 +209,99 @@ def test_the_peak_is_that_of_the_storages_alive(name: str, dtype: str) -> None:
 def test_recomputation_is_that_of_the_emitted_checkpoints(name: str, recompute: Any) -> None:
     model = graph(name)
     made = load_source(emit(model, Extras(checkpoint=recompute)))().train()
-    after, most = step(made, inputs(model))
+    after, _ = step(made, inputs(model))
     said = estimate(model, batch=BATCH, seq=TIME, recompute=recompute)
     forward = next(e for e in said.timeline if e.event == "objective")
     # The targets are made by the step that is measured.
     assert forward.bytes - sum(t.nbytes for t in inputs(model).values()) == after
-    assert said.peak - said.inputs == pytest.approx(most, rel=0.04)
     assert said.saved < estimate(model, batch=BATCH, seq=TIME).saved
+
+
+NESTED = """
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 64), nn.Linear(64, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Inner(), Inner()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = checkpoint(self.first, torch.sigmoid(x), use_reentrant=False)
+        return checkpoint(self.second, torch.tanh(x), use_reentrant=False)
+
+class Whole(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+        self.outer = Outer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.outer, self.head(x), use_reentrant=False)
+"""
+
+
+def test_a_checkpoint_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activations, "emit", lambda *_, **__: NESTED)
+    model = archdsl.load(text="model m(x: [batch, time, 8]) { return x -> relu }")
+    after, most = step(load_source(NESTED)(), {"x": torch.randn(BATCH, TIME, 8)})
+    said = estimate(model, batch=BATCH, seq=TIME)
+    forward = next(e for e in said.timeline if e.event == "objective")
+    assert forward.bytes - BATCH * TIME * 8 * 4 == after
+    assert said.peak - said.inputs == most
+
+
+# Under the mode that measures, torch takes another way (a product of all before, as if there were zeros), or adds a
+# gradient to another out of place; how many tokens an expert has room for, only a run knows.
+OTHERWISE = ("cumprod-", "minus-2", "experts-2")
+
+
+@pytest.mark.parametrize(("name", "example"), [e for e in EXAMPLES if not str(e.id).startswith(OTHERWISE)])
+def test_the_peak_of_a_primitive(name: str, example: Example) -> None:
+    """Forwards and backwards, where its inputs want gradients."""
+    model = archdsl.load(text=f"model m({example.inputs}) {{ {example.statements} return {example.expression} }}")
+    for dtype in DTYPE_NAMES:
+        own = {
+            k: t.requires_grad_(t.is_floating_point()) for k, t in typed(example_inputs(model, example), dtype).items()
+        }
+        made = module_from(model).to(getattr(torch, dtype)).train()
+        factors = [torch.ones(t.shape) for t in tensors_of(made(**own)) if t.requires_grad]
+        if not factors:
+            return
+        with Alive([*made.parameters(), *made.buffers(), *own.values(), *factors]) as alive:
+            results = [t for t in tensors_of(made(**own)) if t.requires_grad]
+            losses = [sum((t.float() * w).sum() for t, w in zip(results, factors, strict=True))]
+            del results
+            forward, alive.most = alive.most, 0
+            losses.pop().backward()
+        session = Session()
+        with session.running():
+            made = model_of(emit(model))
+            cast(made, DTYPES[dtype])
+            given = inputs_of(model, {}, DTYPES[dtype])
+            for t in given.values():
+                t.requires_grad = t.dtype.is_floating_point
+            fixed = [Tensor(w.shape, DTYPES["float32"]) for w in factors]
+            session.fixed = False
+            found = [t for t in outputs_of(made, given) if t.requires_grad]
+            total: Any = 0
+            for t, w in zip(found, fixed, strict=True):
+                total = f.add(f.total(f.mul(f.cast(t, DTYPES["float32"]), w)), total)
+            del found, t
+            assert session.peak == pytest.approx(forward, rel=CLOSE)
+            session.peak, totals = 0, [total]
+            del total
+            backward(totals.pop())
+        assert session.peak == pytest.approx(alive.most, rel=CLOSE)
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

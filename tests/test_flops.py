@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from flops_tools import counted, predicted, sizes_of
 from torch import Tensor
+from torch_versions import measured
 from zoo.tiny import graph, tables
 
 import archdsl
@@ -28,6 +29,7 @@ from archdsl.ir.program import models
 from archdsl.ops import registry
 from archdsl.ops.mask import RANDOM_KEYS
 
+pytestmark = measured
 PARITY = Path(__file__).resolve().parent / "parity" / "specs"
 
 

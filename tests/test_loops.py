@@ -1,6 +1,7 @@
 """Loops of every shape: the emitted module has the weights that the IR says, and each turn uses its own."""
 
 import pytest
+from torch_versions import since
 
 from archdsl import api
 from archdsl.analyses.weights import weights
@@ -63,7 +64,6 @@ BUFFERS = {
 @pytest.mark.parametrize("name", BUFFERS)
 def test_buffers_of_a_loop_are_buffers(name: str) -> None:
     """None is a parameter; those that are drawn are saved, the others made anew."""
-    import torch
 
     text = f"{HEAD}model m(width = 8, n = 3){INPUT} {{ {BUFFERS[name]}\n return x }}"
     model, module = api.load(text=text), api.to_torch(text=text)
@@ -76,6 +76,14 @@ def test_buffers_of_a_loop_are_buffers(name: str) -> None:
     assert kept == module.state_dict().keys()
     assert any(w.weight.saved for w in declared if not w.weight.trained)
     assert kept != {w.path for w in declared}
+
+
+@since(2, 7, "what it exports are lists of buffers, too")
+@pytest.mark.parametrize("name", BUFFERS)
+def test_buffers_of_a_loop_are_exported(name: str) -> None:
+    import torch
+
+    module = api.to_torch(text=f"{HEAD}model m(width = 8, n = 3){INPUT} {{ {BUFFERS[name]}\n return x }}")
     x = torch.randn(2, 5, 8)
     exported = torch.export.export(module, (x,)).module()
     torch.testing.assert_close(exported(x), module(x))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from decode_tools import decoder, inputs_for, module_of
+from torch_versions import since
 from typer.testing import CliRunner
 from zoo.tiny import graph, inputs, module, tables
 
@@ -122,7 +123,11 @@ def states(optimizers: list[torch.optim.Optimizer]) -> dict[tuple[str, str], int
     return found
 
 
-IN_TORCH = [name for name in OPTIMIZERS if name != "adamw8bit"]
+IN_TORCH = [
+    pytest.param(name, marks=since(2, 9, "it has Muon") if name == "muon" else ())
+    for name in OPTIMIZERS
+    if name != "adamw8bit"
+]
 
 
 @pytest.mark.parametrize("optimizer", IN_TORCH)

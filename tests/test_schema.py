@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,14 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+def plain(text: str) -> str:
+    """Whole numbers without a point: versions of pydantic differ in that."""
+    return re.sub(r"(?<=\d)\.0(?=,?$)", "", text, flags=re.MULTILINE)
+
+
 @pytest.mark.parametrize("command", REPORTS)
 def test_golden(command: str, golden: Callable[[Path, str], None]) -> None:
-    golden(GOLDENS / f"{command}.json", run("schema", command))
+    golden(GOLDENS / f"{command}.json", plain(run("schema", command)))
 
 
 def test_no_golden_is_left_over() -> None:

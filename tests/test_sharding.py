@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch_versions import measured
 from typer.testing import CliRunner
 
 import archdsl
@@ -140,6 +141,7 @@ SAVED = {
 }
 
 
+@measured
 @pytest.mark.parametrize("name", SAVED)
 def test_activations_are_near_what_autograd_saves(name: str) -> None:
     text = PLAIN
