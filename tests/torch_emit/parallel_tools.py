@@ -59,6 +59,8 @@ def work(rank: int, world: int, port: int, folder: str, jobs: Sequence[Mapping[s
 def one(job: Mapping[str, Any]) -> Any:
     """What a job gives; or what was said where it was refused."""
     try:
+        if "generated" in job:
+            return generated(job)
         return curve(job) if "plan" in job else counted(job) if "counted" in job else gradients(job)
     except (ValueError, SystemExit) as problem:
         return str(problem)
@@ -131,6 +133,24 @@ def gradients(job: Mapping[str, Any]) -> dict[str, list[float]]:
     given = torch.load(job["inputs"])
     loss_of(call(model, given, part, parts)).backward()
     return told({name: weight.grad for name, weight in model.named_parameters()})
+
+
+def generated(job: Mapping[str, Any]) -> list[list[int]]:
+    """Tokens that follow prompts; each process of `dp` or `ep` has its part of the batch."""
+    model, mesh = parallelized(job)
+    axes = [mesh[name] for name in ("dp", "ep") if name in mesh.mesh_dim_names]
+    part, parts = 0, 1
+    for axis in axes:
+        part, parts = part * axis.size() + axis.get_local_rank(), parts * axis.size()
+    own = model.generate(prompts().tensor_split(parts)[part], **job["generated"])
+    found: list[torch.Tensor] = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, own)
+    every = dist.get_world_size() // parts  # those of `tp`, the innermost axis, have the same
+    return torch.cat(found[::every]).tolist()
+
+
+def prompts() -> torch.Tensor:
+    return torch.randint(60, (4, 5), generator=torch.Generator().manual_seed(1))
 
 
 def call(model: torch.nn.Module, given: Mapping[str, torch.Tensor], part: int = 0, parts: int = 1) -> Any:

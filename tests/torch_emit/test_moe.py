@@ -13,6 +13,7 @@ from flops_tools import counted, predicted
 from onnx_tools import distance, onnx_bytes, run
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
+from torch_versions import measured
 from zoo import tiny as zoo
 
 import archdsl
@@ -384,6 +385,7 @@ def test_onnx_drops_nothing(target: str) -> None:
     assert distance(found, made(tokens)) < 1e-4
 
 
+@measured
 def test_every_choice_is_counted() -> None:
     """FLOPs and activations are those where every choice finds room, and so the most there can be."""
     sizes = {"batch": 3, "time": 12}

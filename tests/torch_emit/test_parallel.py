@@ -16,6 +16,7 @@ import torch.distributed.checkpoint as dcp
 
 import archdsl
 from archdsl.diagnostics import ArchError
+from archdsl.lower.torch.extras import Name
 from torch_emit import parallel_tools as tools
 
 EXAMPLES = tools.EXAMPLES
@@ -153,11 +154,11 @@ SEQUENCES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def emitted(folder: Path, name: str, spec: str, sizes: dict[str, Any]) -> Path:
+def emitted(folder: Path, name: str, spec: str, sizes: dict[str, Any], *more: Name) -> Path:
     """A file with the section; the name of a spec, or its text."""
     given = {"text": spec} if "\n" in spec else {"spec": spec}
     path = folder / f"{name}.py"
-    path.write_text(archdsl.torch_source(**given, set=sizes, sections=["parallel"]), encoding="utf-8")
+    path.write_text(archdsl.torch_source(**given, set=sizes, sections=["parallel", *more]), encoding="utf-8")
     return path
 
 
@@ -363,6 +364,52 @@ def test_a_model_without_layers_is_refused() -> None:
     with pytest.raises(ArchError, match="has neither a list of layers") as caught:
         archdsl.torch_source("self_attention", sections=["parallel"])
     assert caught.value.diagnostics[0].code == "E0530"
+
+
+GENERATING: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
+    **{name: MODELS[name] for name in MODELS if MODELS[name][0] in ("gpt2", "deepseek_v3", "palm_8b", "bloom_560m")},
+    "batches alone": ("gpt2", {**SMALL, **WORDS}, {}),
+    "bands": ("gpt3_small", BANDED, {"tp": 2}),
+    "experts": (MIXTURE, {}, {"ep": 2}),
+}
+
+
+def alone_generated(path: Path, **options: Any) -> list[list[int]]:
+    torch.manual_seed(0)
+    model = tools.trainer().model_class(tools.load(path))().eval()
+    return model.generate(tools.prompts(), **options).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+def test_generated_is_what_one_process_generates(tmp_path: Path) -> None:
+    """Also where the rows of one device come to their end before those of the other."""
+    jobs, expected = [], []
+    for i, (spec, sizes, layout) in enumerate(GENERATING.values()):
+        path = emitted(tmp_path, f"model_{i}", spec, sizes, "generate")
+        plain = alone_generated(path, max_new_tokens=8)
+        for more in ({}, {"stop": [plain[0][0], plain[1][0]]}, {"temperature": 1.0, "seed": 3}):
+            if "temperature" in more and "tp" not in layout:
+                continue  # devices with other prompts draw other tokens
+            options = {"max_new_tokens": 8, **more}
+            jobs.append({"model": str(path), "layout": layout, "generated": options})
+            expected.append(alone_generated(path, **options))
+    for job, found, wanted in zip(jobs, tools.results(2, tmp_path, jobs), expected, strict=True):
+        assert found == wanted, job
+
+
+@pytest.mark.slow
+def test_generated_by_four(tmp_path: Path) -> None:
+    path = emitted(tmp_path, "gpt2", "gpt2", {**SMALL, **WORDS}, "generate")
+    job = {"model": str(path), "generated": {"max_new_tokens": 8}}
+    jobs = [
+        {**job, "layout": {"tp": 2}},
+        {**job, "layout": {"tp": 2, "sequence_parallel": True}},
+        {**job, "layout": {"tp": 2}, "generated": {"max_new_tokens": 8, "temperature": 1.0}},
+    ]
+    found, in_places, unseeded = tools.results(4, tmp_path, jobs)
+    assert found == alone_generated(path, max_new_tokens=8)
+    assert "parallelize without `sequence_parallel`" in in_places
+    assert "draw the same tokens only with a `seed`" in unseeded
 
 
 def test_sections_that_do_not_go_together() -> None:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 PRODUCTS = '''
 def products() -> tuple[Any, Any]:
     """What to keep of a layer: what products with weights give. The rest is computed again."""
-    kept = ("mm", "addmm", "_grouped_mm", "convolution")
-    return create_selective_checkpoint_contexts([getattr(torch.ops.aten, name).default for name in kept])
+    names = ("mm", "addmm", "_grouped_mm", "convolution")
+    kept = [getattr(torch.ops.aten, name).default for name in names if hasattr(torch.ops.aten, name)]
+    return create_selective_checkpoint_contexts(kept)
 '''
 
 UNCHANGED = '''

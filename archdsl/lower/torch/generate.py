@@ -220,6 +220,24 @@ def generate(self, {tokens}: Tensor, max_new_tokens: int, **options: Any) -> Ten
     return torch.stack([*self.stream({tokens}, max_new_tokens, **options)], dim=1)
 '''
 
+TOGETHER = """whose tensors then keep their sizes.
+
+    Devices that share a model take as many prompts and tokens, and those of `tp` the same ones with the same `seed`."""
+
+SEEDED = """ = {tokens}.shape
+    if dist.is_initialized() and temperature > 0 and seed is None:
+        raise ValueError("devices that share a model draw the same tokens only with a `seed`")
+"""
+
+ALL_ENDED = '''
+def all_ended(rows: Tensor) -> bool:
+    """Whether all rows have come to their end, those of every other device, too: they go on or stop together."""
+    ended = rows.all().int()
+    if dist.is_initialized():
+        dist.all_reduce(ended, op=dist.ReduceOp.MIN)
+    return bool(ended)
+'''
+
 PACKED = """
     lengths = torch.full((batch,), time, device={tokens}.device) if real is None else real.sum(1)
     if real is not None:  # padding goes behind
@@ -308,16 +326,28 @@ class Generate(Section):
     def further(self, group: Group | None) -> Iterable[tuple[str, BlockWriter]]:
         return self.written.get(group, {}).values()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the steps are called, the model's first."""
+        return tuple(dict.fromkeys(name for known in self.written.values() for name, _ in known.values()))
+
     def helpers(self) -> Mapping[str, str]:
         writers = [w for known in self.written.values() for _, w in known.values()]
         text = "\n".join(line for w in writers for _, line in w.written.forward)
         found = {"State": state_class(set(re.findall(r"\bstate\.(\w+)", text)))}
         if self.tokens is not None:
             found |= {"sample": SAMPLE.strip(), "prepacked": PREPACKED.strip()}
+            if self.together:
+                found["all_ended"] = ALL_ENDED.strip()
             self.classes.taken.add("PackedLinear")
         for writer in writers:
             found |= {name: source.strip() for name, source in writer.written.helpers.items()}
         return found
+
+    @property
+    def together(self) -> bool:
+        """Whether several devices may go step by step together."""
+        return "parallel" in self.file.extras.sections
 
     @property
     def tokens(self) -> Value | None:
@@ -345,4 +375,7 @@ class Generate(Section):
         prefill = (ROW_BY_ROW if self.plan.carries else AT_ONCE).replace("\n\n", "\n").strip("\n")
         text = STREAM.replace("{prefill}", prefill).replace("{inputs}", inputs).replace("{given}", given)
         text = text.replace("{at}", given_ends).replace("{ends}", ends)
+        if self.together:
+            text = text.replace("bool(ended.all())", "all_ended(ended)").replace(" = {tokens}.shape\n", SEEDED, 1)
+            text = text.replace("whose tensors then keep their sizes.", TOGETHER)
         return [text.replace("{tokens}", name).replace("{step}", step)]

@@ -15,6 +15,7 @@ from archdsl.diagnostics import error
 from archdsl.ir.graph import Model
 from archdsl.lower.torch import places
 from archdsl.lower.torch.extras import Section
+from archdsl.lower.torch.generate import Generate
 from archdsl.lower.torch.shards import SUM_GRADIENTS, USES_PARTLY
 from archdsl.lower.torch.text import starred
 
@@ -130,6 +131,12 @@ TIED = '''
 '''
 
 
+NO_STEP = """
+def no_step(*_: Any, **__: Any) -> Tensor:
+    raise ValueError("a step is one place, which devices cannot share: parallelize without `sequence_parallel`")
+"""
+
+
 class Parallel(Section):
     """`parallelize(model, mesh)`, and where the model is one stack of layers, `pipeline(model, mesh, …)`."""
 
@@ -146,11 +153,10 @@ class Parallel(Section):
                 f"`{writer.model.name}` has neither a list of layers nor pairs of maps that devices could share",
                 help="`fully_shard(model)` of `torch.distributed.fsdp` takes the emitted model as it is",
             )
-        together = [name for name in ("generate", "loss") if name in writer.extras.sections]
-        if together:
+        if "loss" in writer.extras.sections:
             raise error(
                 "E0531",
-                f"the sections `parallel` and `{together[0]}` do not stand in one file",
+                "the sections `parallel` and `loss` do not stand in one file",
                 help="write two files: their models have the same weights under the same names",
             )
 
@@ -168,6 +174,8 @@ class Parallel(Section):
         if self.sharded:
             yield self._tensor_parallel()
         stage = _Stage(self)
+        if self.spread.maps and self.steps:
+            yield NO_STEP
         if self.spread.maps:
             yield from places.texts(self.spread, self.writer.classes.by_block, stage.possible)
         if self.experts:
@@ -185,6 +193,12 @@ class Parallel(Section):
     def asked(self) -> str:
         """The parameter that asks for sequence parallelism, where there is something to be cut."""
         return ", sequence_parallel: bool = False" if self.spread.maps else ""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The names of the model's step, and of its blocks', where the file has the section `generate`."""
+        found = (s.names for s in self.writer.sections if isinstance(s, Generate))
+        return next(found, ())
 
     @property
     def experts(self) -> list[str]:
@@ -374,6 +388,8 @@ def cut_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
             lines += ['    if "tp" in axes and mesh["tp"].size() > 1:', f'        cut_maps(model, mesh["tp"]{given})']
         if self.spread.maps:
             lines += ["        if sequence_parallel:", '            cut_places(model, mesh["tp"])']
+            if self.steps:
+                lines.append(f"            model.{self.steps[0]} = no_step")
         stack = "|".join(re.escape(s) for s in self.stacks)
         stack = f"({stack})" if len(self.stacks) > 1 else stack
         if self.stacks:
@@ -382,7 +398,16 @@ def cut_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
                 f'        if re.fullmatch(r"{stack}\\.\\d+", path):',
                 "            fully_shard(module, mesh=data)",
             ]
-        lines.append("    return fully_shard(model, mesh=data)")
+        if not self.steps:
+            return "\n".join([*lines, "    return fully_shard(model, mesh=data)"])
+        lines += [
+            "    fully_shard(model, mesh=data)",
+            "    for module in model.modules():  # which put their weights together for a step, too",
+            f"        for name in {self.steps!r}:".replace("'", '"'),
+            "            if hasattr(module, name):",
+            "                register_fsdp_forward_method(module, name)",
+            "    return model",
+        ]
         return "\n".join(lines)
 
 

@@ -45,16 +45,25 @@ class NodeScope:
 
     def _is_cut(self, i: int) -> bool:
         """Whether something is to be done about an input because several devices share the heads."""
-        sharding = self.writer.classes.sharding
-        return sharding is not None and ((self.node, i) in sharding.own or (self.node, i) in sharding.shared)
+        sharding, use = self.writer.classes.sharding, (self.declared, i)
+        return sharding is not None and (use in sharding.own or use in sharding.shared)
 
     def _cut(self, i: int, text: str) -> str:
         sharding = self.writer.classes.sharding
         if sharding is None or not self._is_cut(i):
             return text
         self.writer.note_shards()
-        axis = sharding.own.get((self.node, i))
+        axis = self.axis_from(i, sharding.own.get((self.declared, i)))
         return f"self.shards.shared({text})" if axis is None else f"self.shards.own({text}, {axis})"
+
+    @property
+    def declared(self) -> OpNode:
+        """The node of the model that this one is."""
+        return self.node
+
+    def axis_from(self, i: int, axis: int | None) -> int | None:
+        """An axis of an input, as it is counted here."""
+        return axis
 
     def has(self, i: int) -> bool:
         return i < len(self.node.inputs) and self.node.inputs[i] is not None
@@ -90,7 +99,7 @@ class NodeScope:
 
     def number(self, n: Num, strength: int = 0) -> str:
         sharding = self.writer.classes.sharding
-        if sharding is not None and any(n is found for found in sharding.numbers.get(self.node, ())):
+        if sharding is not None and any(n is found for found in sharding.numbers.get(self.declared, ())):
             self.writer.note_shards(n)
             return f"self.shards.of({self.writer.numbers.forward(n, 0)})"
         return self.writer.numbers.forward(n, strength, real=self.is_real(n))

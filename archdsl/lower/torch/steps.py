@@ -54,6 +54,14 @@ class StepScope(NodeScope):
     def in_steps(self) -> bool:
         return True
 
+    @property
+    def declared(self) -> OpNode:
+        return self.writer.declared.get(self.node, self.node)
+
+    def axis_from(self, i: int, axis: int | None) -> int | None:
+        value = self.node.inputs[i]  # in a step it may have one axis more, in front
+        return axis - value.rank if axis is not None and isinstance(value, Value) else axis
+
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[str, str] | None:
         plan = self.writer.plan
         if not has(queries, plan.time) and not has(keys, plan.time):
@@ -93,6 +101,8 @@ class StepWriter(BlockWriter):
         self.plan: Plan = section.plan
         self.roles = roles
         group = section.classes.by_block.get(roles.block)
+        self.declared: dict[OpNode, OpNode] = {}
+        """The nodes of the model of which those written here have other inputs."""
         self.narrows = False
         """Whether the model's step can be asked for one place of each row."""
         self.members = group.members if group is not None else [roles.block]
@@ -325,7 +335,9 @@ class StepWriter(BlockWriter):
             known.line(f"{', '.join(names)} = state.keep_last({', '.join(texts)}, window={self.window(node)})")
         else:
             known.line(f"{', '.join(names)} = {self.keeping(texts, axis, rank)}")
-        return replace(node, inputs=tuple(inputs))
+        here = replace(node, inputs=tuple(inputs))
+        self.declared[here] = node
+        return here
 
     def window(self, node: OpNode) -> str:
         """How many places a windowed attention sees; the number itself in a class of which others have no window."""
