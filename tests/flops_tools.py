@@ -67,14 +67,15 @@ def sizes_of(model: Model, batch: int = 2, time: int = 16) -> dict[str, int]:
     return {s.name: batch if s.name == "batch" else length for s in model.symbols}
 
 
-def counted(model: Model, sizes: Mapping[str, int], device: str = "meta") -> tuple[int, int]:
-    """What torch counts: forward in evaluation, and forward and backward in training, losses included."""
+def counted(model: Model, sizes: Mapping[str, int], device: str = "meta", below: int = 1) -> tuple[int, int]:
+    """What torch counts: forward in evaluation, and forward and backward in training, losses included. Whole numbers
+    are as many of each from 0 to `below`: what they choose is chosen evenly, as the prediction takes it to be."""
     dtype = torch.bfloat16 if device == "meta" else torch.float32
     with torch.device(device):
         module = api.module_from(model).to(dtype)
     names = type(module).forward.__globals__  # of a module that other tests may hold too
     all_pairs = {"window_attention": _all_pairs} if "window_attention" in names else {}
-    inputs = {name: _input(v, sizes, device, dtype) for name, v in model.inputs}
+    inputs = {name: _input(v, sizes, device, dtype, below) for name, v in model.inputs}
     with patch.dict(names, all_pairs), sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
         return _forward(module.eval(), inputs), _step(module.train(), inputs)
 
@@ -84,10 +85,10 @@ def _all_pairs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **opt
     return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
 
 
-def _input(value: Any, sizes: Mapping[str, int], device: str, dtype: torch.dtype) -> Tensor:
+def _input(value: Any, sizes: Mapping[str, int], device: str, dtype: torch.dtype, below: int) -> Tensor:
     shape = [int(evaluate(d.value, sizes)) if isinstance(d.value, Poly) else int(d.value) for d in value.shape]
     if value.is_int:
-        return torch.zeros(shape, dtype=torch.long, device=device)
+        return (torch.arange(prod(shape), device=device) % below).view(shape)
     if value.is_bool:
         return torch.ones(shape, dtype=torch.bool, device=device)
     return torch.randn(shape, dtype=dtype if value.dtype == "float" else getattr(torch, value.dtype), device=device)

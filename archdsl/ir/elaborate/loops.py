@@ -10,7 +10,7 @@ from archdsl.ir.dims import Num, Shape, same_shape, shape_text
 from archdsl.ir.elaborate.base import Elaboration
 from archdsl.ir.elaborate.headers import tensor_kind
 from archdsl.ir.elaborate.hoist import hoist
-from archdsl.ir.elaborate.lists import distinct, repetitions, value_key
+from archdsl.ir.elaborate.lists import repetitions, value_key
 from archdsl.ir.elaborate.scope import MISSING, POISON, ReportedError, Scope
 from archdsl.ir.frame import Turn
 from archdsl.ir.graph import Graph, LoopNode, ScanNode, Value
@@ -30,7 +30,7 @@ class Loops(Elaboration):
         state: list[Value] = [scope.get(n) for n in carried]
         starts = tuple(state)
         bodies: list[tuple[Graph, list[Value]]] = []
-        memo: dict[Hashable, int] = {}
+        memo: dict[tuple[Hashable, Hashable], int] = {}
         turns: list[int] = []
         emitted: list[tuple[Value, ...]] = []
         names: dict[tuple[str, int], str] = {}
@@ -50,9 +50,14 @@ class Loops(Elaboration):
                 Value(v.shape, v.dtype, n, v.span, True) for n, v in zip(carried, ends, strict=True) if v is not None
             ]
             emitted.append(tuple(Value(v.shape, v.dtype, "", v.span) for v in emits))
+            if item is None and not emits and len(turns) > 1 and turns[-1] == turns[-2]:
+                rest = len(items) - len(turns)  # all of them as this one: nothing told them apart but their shapes
+                turns += [turns[-1]] * rest
+                emitted += [()] * rest
+                break
         if not items:
             return []
-        if len(bodies) != len(distinct(items)):
+        if len(bodies) != len({element for element, _ in memo}):
             pattern = None  # turns over one element differ by their shapes
         graphs = tuple(g for g, _ in bodies)
         scope.frame.put(LoopNode(s.name, graphs, tuple(turns), pattern, starts, tuple(state), tuple(emitted), s.span))
