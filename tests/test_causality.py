@@ -138,6 +138,12 @@ BYTES = """
   y = y -> mha(heads: 4, mask: {mask})
   x = y -> rearrange("(b n) p d -> b (n p) d", b: batch)"""
 
+CONVOLUTION = "conv1d(32, kernel: 3, padding: causal)"
+ROWS = "-> unflatten(0, batch, time)"
+OVER_ROWS = f"""\
+  y = scan s: [1, 32] = 0 for t in h {{ s = 0.5 * s + t  emit s }}
+  x = y -> squeeze(0) {ROWS}"""
+
 CAUSAL = {
     "shift": "  x = x -> shift",
     "shift and back": "  x = x -> shift(-1) -> shift(1)",
@@ -154,6 +160,9 @@ CAUSAL = {
     "heads": "  x = x -> split_heads(4) -> transpose(1, 2) -> flatten(2)",
     "chunks": '  h = x -> rearrange("b (c l) d -> (b c) l d", l: 4) -> cumsum(axis: 1)\n'
     '  x = h -> rearrange("(b c) l d -> b (c l) d", b: batch)',
+    "sums of the chunks of rows": '  h = x -> rearrange("b (c l) d -> (b c) l d", l: 4) -> cumsum(axis: 1)\n'
+    '  x = h -> rearrange("(b c) l d -> b (c l) d", b: batch) -> cumsum(axis: 1)',
+    "axes merged and cut again": "  x = x -> flatten(0, 1) -> linear(32) -> unflatten(0, batch, time) -> cumsum(axis: 1)",
 }
 LOOKING_AHEAD = {
     "shift": "  x = x -> shift(-1)",
@@ -171,6 +180,11 @@ LOOKING_AHEAD = {
     "chunks": '  h = x -> rearrange("b (c l) d -> (b c) l d", l: 4) -> flip(1)\n'
     '  x = h -> rearrange("(b c) l d -> b (c l) d", b: batch)',
     "one turn of a loop": "  for i in 3 { if i == 1 { x = x -> conv1d(32, kernel: 3, padding: same) } }",
+    # The rows of a batch one after the other: what comes before in one row may be later in time.
+    "sums over the rows": f"  x = x -> flatten(0, 1) -> cumsum(axis: 0) {ROWS}",
+    "a convolution over the rows": f"  x = x -> flatten(0, 1) -> unsqueeze(0) -> {CONVOLUTION} -> squeeze(0) {ROWS}",
+    "a recurrence over the rows": f"  x = x -> flatten(0, 1) -> unsqueeze(0) -> gru(32) -> squeeze(0) {ROWS}",
+    "a recurrence over what rows emit": f"  h = x -> flatten(0, 1) -> unsqueeze(0)\n{OVER_ROWS}",
     "training only": "  if training { y = x -> flip(1) } else { y = x }\n  x = y",
 }
 
@@ -185,6 +199,11 @@ def test_what_reads_later_places_is_refused(body: str) -> None:
     (found,) = equations(body)
     assert found.code == "E0406"
     assert found.notes[0].startswith("the path: tokens -> ")
+
+
+def test_rows_one_after_the_other_are_shown_where_they_mix() -> None:
+    (found,) = equations(LOOKING_AHEAD["sums over the rows"])
+    assert "`cumsum`" in found.message
 
 
 def test_a_loop_is_shown_at_the_turn_that_leaks() -> None:
@@ -276,6 +295,8 @@ STEPS: Sequence[str] = (
     "x = x -> unflatten(1, 3, 4) -> shift(1, axis: 2) -> flatten(1, 2)",
     "x = scan h: [batch, 8] = 0 for x_t in x {{ emit h  h = 0.5 * h + x_t }}",
     "h = scan h: [batch, 8] = 0 for x_t in x {{ h = 0.5 * h + x_t }}  x = x + unsqueeze(h, 1)",
+    "x = x -> flatten(0, 1) -> cumsum(axis: 0) -> unflatten(0, batch, 12)",
+    "x = x -> flatten(0, 1) -> shift({n}, axis: 0) -> linear(8) -> unflatten(0, batch, 12)",
     "for i in 2 {{ x = x -> shift({n}) }}",
     "a, b = x -> split({n}, 12 - {n}, axis: 1)  x = concat(b, a, axis: 1)",
 )
@@ -297,7 +318,7 @@ def test_no_proof_is_wrong(steps: list[str], ahead: int) -> None:
     proved = not prove(model)
     torch.manual_seed(0)
     module = module_from(model).double().eval()
-    x = torch.randn(1, 12, 8, dtype=torch.float64)
+    x = torch.randn(2, 12, 8, dtype=torch.float64)
     with torch.no_grad():
         before = module(x)
         leaks = False

@@ -93,7 +93,7 @@ def flat_layout(value: Value) -> Layout:
     return tuple((d.value,) for d in value.shape)
 
 
-def _whole(parts: Parts) -> DimValue:
+def whole(parts: Parts) -> DimValue:
     total: DimValue = 1
     for n in parts:
         total = mul(total, n)
@@ -124,6 +124,19 @@ def flat(scales: tuple[Fraction, ...], parts: Parts) -> tuple[Fraction, Fraction
     return scale, extra
 
 
+def _ordered(scales: tuple[Fraction, ...], parts: Parts) -> bool:
+    """Whether no place has more than a later one: the step of a part makes up for all that runs faster."""
+    faster: Fraction | None = ZERO
+    for scale, size in reversed(list(zip(scales, parts, strict=True))):
+        if size == 1:
+            continue
+        if faster is None or scale < faster:
+            return False
+        if scale:
+            faster = faster + scale * (size - 1) if isinstance(size, int) else None
+    return True
+
+
 def _in_parts(scale: Fraction, parts: Parts) -> tuple[Fraction, ...] | None:
     """A scale over the whole axis as scales over its parts; None where a size is not known."""
     result: list[Fraction] = []
@@ -136,6 +149,15 @@ def _in_parts(scale: Fraction, parts: Parts) -> tuple[Fraction, ...] | None:
     return tuple(result)
 
 
+def apart(fact: Fact) -> Fact:
+    """The same with each part as an axis of its own."""
+    bounds = (
+        b if b is ANYWHERE else tuple(Form(tuple((s,) for r in f.scales for s in r), f.offset, f.steps) for f in b)
+        for b in fact.bounds
+    )
+    return Fact(tuple((n,) for parts in fact.layout for n in parts), tuple(bounds))
+
+
 # --- ops --------------------------------------------------------------------------------------------------------------
 
 
@@ -146,7 +168,7 @@ def result_layout(output: Value, inputs: Sequence[tuple[Fact, Reads]]) -> Layout
         for parts, read in zip(fact.layout, reads, strict=True):
             if read is not None and len(parts) > 1 and read.offset == 0 and len(read.axes) == 1 and not read.also:
                 axis, scale = read.axes[0]
-                if scale == 1 and len(layout[axis]) == 1 and _whole(parts) == layout[axis][0]:
+                if scale == 1 and len(layout[axis]) == 1 and whole(parts) == layout[axis][0]:
                     layout[axis] = parts
     return tuple(layout)
 
@@ -178,7 +200,8 @@ def _add(
     rows: list[list[Fraction]], offset: Fraction, scales: tuple[Fraction, ...], parts: Parts, read: At, layout: Layout
 ) -> tuple[list[list[Fraction]], Fraction] | None:
     rows = [list(r) for r in rows]
-    if len(read.axes) == 1 and read.offset == 0 and read.axes[0][1] == 1 and layout[read.axes[0][0]] == parts:
+    own = len(read.axes) == 1 and read.offset == 0 and read.axes[0][1] == 1 and layout[read.axes[0][0]] == parts
+    if own and (not read.earlier or _ordered(scales, parts)):
         axis = read.axes[0][0]
         rows[axis] = [a + b for a, b in zip(rows[axis], scales, strict=True)]
         return rows, offset
@@ -260,14 +283,14 @@ def _aligned(parts: Parts, cuts: Parts) -> list[Parts] | None:
     while right:
         cut = right.pop()
         taken: list[DimValue] = []
-        while _whole(tuple(taken)) != cut:
+        while whole(tuple(taken)) != cut:
             if not left:
                 if cut == 1:
                     taken = [1]
                     break
                 return None
             part = left.pop()
-            rest = _quotient(cut, _whole(tuple(taken)))
+            rest = _quotient(cut, whole(tuple(taken)))
             if rest is not None and _quotient(rest, part) is not None:
                 taken.insert(0, part)
                 continue
@@ -277,7 +300,7 @@ def _aligned(parts: Parts, cuts: Parts) -> list[Parts] | None:
             left.append(inner)
             taken.insert(0, rest)
         result.insert(0, tuple(taken) or (1,))
-    return result if _whole(tuple(left)) == 1 else None
+    return result if whole(tuple(left)) == 1 else None
 
 
 def _quotient(a: DimValue, b: DimValue) -> DimValue | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from archdsl.analyses.bounds import ONE
+from archdsl.analyses.bounds import ONE, apart, whole
 from archdsl.analyses.reach import Frame, Leak, Run, Walk, meets, ratio_of, related
 from archdsl.diagnostics import Diagnostic, Label
 from archdsl.ir.graph import (
@@ -116,8 +116,11 @@ class Explainer:
         own = source.value.shape[source.axis].value
         axes = (a for a in range(1, spot.value.rank) if related(own, spot.value.shape[a].value))
         axis = next(axes, None)
+        if axis is None and any(own in parts for parts in fact.layout):
+            fact = apart(fact)  # an axis merged with others, such as the rows of a batch one after the other
+            axis = fact.layout.index((own,))
         scans = tuple(range(sum(isinstance(f.node, ScanNode) for f in spot.frames)))
-        ratio = ONE if axis is None else ratio_of(source, spot.value.shape[axis].value)
+        ratio = ONE if axis is None else ratio_of(source, whole(fact.layout[axis]))
         return not meets(fact.bounds[leak.source], fact.layout, axis, ratio, leak.node.ahead, scans)
 
     # --- one step back ---

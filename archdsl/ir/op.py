@@ -232,17 +232,25 @@ class At:
     """The latest place read along one axis of an input: sum of `scale` x (place along an output axis), plus `offset`.
 
     `axes` holds (output axis from 0, scale). Bounds from above are what causality needs. Places in `also` are read too:
-    the latest of them all is what counts."""
+    the latest of them all is what counts. `earlier` says that places before it are read as well: what these hold is not
+    always less, as where an axis runs through the rows of a batch one after the other."""
 
     axes: tuple[tuple[int, Fraction], ...] = ()
     offset: Fraction = Fraction(0)
     also: tuple[At, ...] = ()
+    earlier: bool = False
 
 
 @cache
 def same(axis: int, offset: int = 0) -> At:
     """The place of that output axis itself (or `offset` places later)."""
     return At(((axis, Fraction(1)),), Fraction(offset))
+
+
+@cache
+def up_to(axis: int, offset: int = 0) -> At:
+    """All places up to that of the output axis (or `offset` places later)."""
+    return At(((axis, Fraction(1)),), Fraction(offset), earlier=True)
 
 
 EVERYWHERE = None

@@ -172,7 +172,7 @@ def moved_parts(op: Primitive, node: OpNode, cut: int) -> Parts | None:
     """Of an op that only moves numbers: an axis that comes out as it went in, every place at its own."""
     (read,) = op.reads(node)
     at, size = read[cut], getattr(node.inputs[0], "shape", ())[cut]
-    if at is None or at.also or at.offset or len(at.axes) != 1 or at.axes[0][1] != 1:
+    if at is None or at.also or at.earlier or at.offset or len(at.axes) != 1 or at.axes[0][1] != 1:
         return None
     axis = at.axes[0][0]
     return Parts(axis) if all(v.rank > axis and v.shape[axis].value == size.value for v in node.outputs) else None

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from archdsl.ir.cost import Amount, Cost, contracted, times
 from archdsl.ir.dims import Shape, binary, num, sub
 from archdsl.ir.graph import OpNode, Value, Weight
-from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, State, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, State, TorchScope, same, up_to
 from archdsl.ops._common import called, demand_like, demand_own_type, first_input, listed, number, own_but
 
 
@@ -67,7 +67,7 @@ class Layer(Primitive):
         return Cost(found, (Amount(times((3, *rows, x.shape[1]))),))
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        time = EVERYWHERE if node.options["reverse"] else same(1)
+        time = EVERYWHERE if node.options["reverse"] else up_to(1)
         states: list[Reads] = [(same(0), EVERYWHERE) if isinstance(h, Value) else () for h in node.inputs[1:]]
         return ((same(0), time, EVERYWHERE), *states)
 

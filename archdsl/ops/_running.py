@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, OnnxScope, Reads, State, TorchScope
+from archdsl.ir.op import Application, OnnxScope, Reads, State, TorchScope, up_to
 from archdsl.ir.signature import promoted
-from archdsl.ops._common import AxisOp, first_input, own_places, place, written
+from archdsl.ops._common import AxisOp, first_input, own_but, place, written
 
 
 class Running(AxisOp):
@@ -19,7 +19,7 @@ class Running(AxisOp):
         return ("int" if found == "bool" else found,)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (own_places(first_input(node).rank),)
+        return (own_but(first_input(node).rank, place(node), up_to(place(node))),)
 
     def terms(self, node: OpNode, g: OnnxScope) -> Any:
         """The input, real numbers in float32."""

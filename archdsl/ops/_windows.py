@@ -66,7 +66,8 @@ class Window:
 
     def reads(self, axis: int) -> At:
         """The latest place that is read along the axis, given the place of the output along it."""
-        return At(((axis, Fraction(int(self.stride))),), Fraction(int(self.reach) - int(self.before)))
+        last = Fraction(int(self.reach) - int(self.before))
+        return At(((axis, Fraction(int(self.stride))),), last, earlier=int(self.reach) > 0)
 
 
 # --- options ------------------------------------------------------------------------------------------------------
@@ -505,7 +506,7 @@ class Transposed(Sliding):
         found = []
         for axis, stride, (before, _) in zip(axes, strides, cuts, strict=True):
             step = Fraction(1, int(stride))
-            found.append(At(((axis, step),), step * int(before)))
+            found.append(At(((axis, step),), step * int(before), earlier=True))
         return self.reads_along(node, found, EVERYWHERE)
 
     def split_cuts(self, options: Options) -> list[tuple[Num, Num, Num, Num]]:

@@ -22,6 +22,7 @@ from archdsl.ir.op import (
     State,
     TorchScope,
     same,
+    up_to,
 )
 from archdsl.ops._common import demand_floats, demand_one_type, number
 from archdsl.ops._onnx import END, in_chunks, padded, with_kernel
@@ -139,7 +140,7 @@ class LinearAttention(Primitive):
             )
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        source = same(2) if node.options["causal"] else EVERYWHERE
+        source = up_to(2) if node.options["causal"] else EVERYWHERE
         found: list[Reads] = [
             (same(0), same(1), same(2), EVERYWHERE),
             (same(0), same(1), source, EVERYWHERE),
@@ -147,7 +148,8 @@ class LinearAttention(Primitive):
         ]
         decay = node.inputs[3]
         shape = decay.shape if isinstance(decay, Value) else ()
-        found.append(tuple(At() if d.value == 1 else same(3 - len(shape) + i) for i, d in enumerate(shape)))
+        own = (same(0), same(1), up_to(2))[3 - len(shape) :]
+        found.append(tuple(At() if d.value == 1 else read for d, read in zip(shape, own, strict=True)))
         return found
 
     def flops(self, node: OpNode) -> Cost:

@@ -7,8 +7,8 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, State, TorchScope, same
-from archdsl.ops._common import demand_floats, first_input, listed
+from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, State, TorchScope, same, up_to
+from archdsl.ops._common import demand_floats, first_input, listed, own_but
 from archdsl.ops._onnx import recurrence
 
 LINEAR_RECURRENCE = '''
@@ -77,12 +77,13 @@ class LinearRecurrence(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = node.outputs[0].rank
+        own = own_but(rank, 1, up_to(1))
         a = tuple(
-            At() if d.value == 1 != node.outputs[0].shape[i].value else same(i)
-            for i, d in enumerate(first_input(node).shape)
+            At() if d.value == 1 != node.outputs[0].shape[i].value else read
+            for i, (d, read) in enumerate(zip(first_input(node).shape, own, strict=True))
         )
         start = tuple(same(i if i == 0 else i + 1) for i in range(rank - 1))
-        return a, tuple(same(i) for i in range(rank)), start if isinstance(node.inputs[2], Value) else ()
+        return a, own, start if isinstance(node.inputs[2], Value) else ()
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         start = g.arg(2, "float32") if g.has(2) else None

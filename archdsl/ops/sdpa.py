@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 from archdsl.ir.cost import Amount, Cost, Pairs, contracted, times
@@ -24,6 +23,7 @@ from archdsl.ir.op import (
     Saved,
     TorchScope,
     same,
+    up_to,
 )
 from archdsl.ir.static import Instance
 from archdsl.ir.wording import plain
@@ -284,7 +284,7 @@ class SDPA(Primitive):
         bound = ahead(node.options["mask"])
         later = sub(k.shape[-2].value, q.shape[-2].value)  # the last query stands at the last key
         bound = None if bound is None or not isinstance(later, int) else bound + max(later, 0)
-        keys = EVERYWHERE if bound is None else At(((time, Fraction(1)),), Fraction(bound))
+        keys = EVERYWHERE if bound is None else up_to(time, bound)
         found: list[Reads] = [(*lead, same(time), EVERYWHERE), (*lead, keys, EVERYWHERE), (*lead, keys, EVERYWHERE)]
         for value in node.inputs[3:]:
             if not isinstance(value, Value):

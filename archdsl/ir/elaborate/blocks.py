@@ -346,7 +346,12 @@ def _check_expert(block: Block, span: Span) -> None:
                 help="linear, layernorm and rmsnorm can",
             )
         elif isinstance(node, OpNode) and node.op.mixes and any(r and r[0] != same(0) for r in node.op.reads(node)):
-            raise error("E0204", f"an expert mixes no positions, and `{node.op.name}` does", span)
+            raise error(
+                "E0204",
+                f"an expert mixes no positions, and `{node.op.name}` does",
+                span,
+                help="an expert gets its tokens from all sequences, in no order: mix positions before or after",
+            )
 
 
 def _demand_readable(block: str, name: str, value: Any, given: Mapping[str, Any], span: Span) -> None:
