@@ -109,6 +109,9 @@ MAX_BITS = _NOW["bits"]
 MAX_EXPRESSION = _NOW["expression"]
 """`expression`: how many numbers and names a computed size may be made of."""
 
+MAX_PRODUCTS = 20 * MAX_EXPRESSION
+"""How many terms a product of two sizes may have before equal ones are added up."""
+
 
 def raising(name: str) -> str:
     """What a message of an input beyond a limit says about it: its name, and how to raise it."""

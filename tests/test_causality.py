@@ -162,7 +162,7 @@ CAUSAL = {
     '  x = h -> rearrange("(b c) l d -> b (c l) d", b: batch)',
     "sums of the chunks of rows": '  h = x -> rearrange("b (c l) d -> (b c) l d", l: 4) -> cumsum(axis: 1)\n'
     '  x = h -> rearrange("(b c) l d -> b (c l) d", b: batch) -> cumsum(axis: 1)',
-    "axes merged and cut again": "  x = x -> flatten(0, 1) -> linear(32) -> unflatten(0, batch, time) -> cumsum(axis: 1)",
+    "axes merged and cut again": f"  x = x -> flatten(0, 1) -> linear(32) {ROWS} -> cumsum(axis: 1)",
 }
 LOOKING_AHEAD = {
     "shift": "  x = x -> shift(-1)",

@@ -26,7 +26,8 @@ def told(name, *contents):
 for name, settings in json.load(open(sys.argv[1])).items():
     file, _, model = name.partition(":")
     spec = dict(spec=pathlib.Path(sys.argv[2]) / (file + ".arch"), model=model, set=settings, allow_noncausal=True)
-    told(name, print_model(archdsl.load(**spec)), archdsl.estimate(**spec).model_dump_json(), archdsl.torch_source(**spec))
+    model_text, report = print_model(archdsl.load(**spec)), archdsl.estimate(**spec).model_dump_json()
+    told(name, model_text, report, archdsl.torch_source(**spec))
     for decode in (False, True):
         folder = pathlib.Path(f"{model}_{decode}")
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
 
-from archdsl.limits import MAX_BITS, MAX_EXPRESSION, raising
+from archdsl.limits import MAX_BITS, MAX_EXPRESSION, MAX_PRODUCTS, raising
 from archdsl.source import Span
 
 # --- symbolic values ----------------------------------------------------------------------------------------------
@@ -157,16 +157,20 @@ def add(a: Value, b: Value) -> Value:
 
 
 def mul(a: Value, b: Value) -> Value:
+    """The product; raises TooLargeError where multiplying it out would take very long."""
     if not isinstance(a, Poly) and not isinstance(b, Poly):
         return whole(a * b)
     if not isinstance(a, Poly):
         a, b = b, a
+    assert isinstance(a, Poly)
     if not isinstance(b, Poly):
         factor = Fraction(b)  # the products and their order stay as they are
-        return Poly(tuple((m, c * factor) for m, c in a.terms)) if isinstance(a, Poly) and factor else 0
+        return Poly(tuple((m, c * factor) for m, c in a.terms)) if factor else 0
+    if len(a.terms) * len(b.terms) > MAX_PRODUCTS:
+        raise TooLargeError(raising("expression"))
     terms: dict[Monomial, Fraction] = {}
-    for m, c in _terms(a).items():
-        for n, d in _terms(b).items():
+    for m, c in a.terms:
+        for n, d in b.terms:
             key = _times(m, n)
             terms[key] = terms.get(key, Fraction(0)) + c * d
     return _normal(terms)

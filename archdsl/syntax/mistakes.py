@@ -19,7 +19,8 @@ from archdsl.syntax.tables import END, Tables
 
 EXPRESSIONS = ast.Expr.__args__
 BODIED = ("BLOCK", "MODEL", "IF", "ELSE", "FOR", "SCAN")
-COMMENT = re.compile(r"(?:^\s*|\s(?=\S+\s*[A-Za-z]\w*[\s,.]+[A-Za-z]))(//|/\*|--|<!--)(?=\s|\w|$)")
+# At the start of a line, or before two words: `a // b` divides.
+COMMENT = re.compile(r"(?:^\s*+|\s(?=(?://|/\*|--|<!--)\W*+[A-Za-z]\w*+[\s,.]++[A-Za-z]))(//|/\*|--|<!--)(?=\s|\w|$)")
 PARTNER = {"(": ")", "[": "]", "{": "}"}
 OPERATORS = frozenset(["|", "&", "+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "and", "or"])
 COMPARISONS = frozenset(["==", "!=", "<", "<=", ">", ">="])
