@@ -323,8 +323,17 @@ def test_show_ir(run: Run) -> None:
     assert run("show", "tiny.arch", "--ir") == done
 
 
+def test_show_source(run: Run) -> None:
+    """Of a file, a model, or a file of the zoo whose models need settings: the text itself."""
+    for spec in ("mamba", "mamba_130m", "mamba:mamba_130m"):
+        assert run("show", spec, "--source").out == resources.zoo_files()["mamba"].read_text(encoding="utf-8")
+    assert run("show", "tiny.arch", "--source").out == Path("tiny.arch").read_text(encoding="utf-8")
+    assert run("show", "nowhere.arch", "--source").status == 2
+
+
 def test_show_options_that_exclude_each_other(run: Run) -> None:
     assert run("show", "gpt2", "--ir", "--expand").status == 2
+    assert run("show", "gpt2", "--ir", "--source").status == 2
     assert run("show", "gpt2", "--block", "decoder").status == 2
 
 

@@ -45,6 +45,14 @@ def test_ridges() -> None:
     assert device("t4").ridge("bfloat16") is None
 
 
+def test_the_first_word_will_do_where_it_says_which() -> None:
+    assert device("H200") == device("h200_sxm")
+    assert device("RTX 4090") == device("rtx-4090") == device("rtx_4090")
+    with pytest.raises(ArchError, match="several devices `H100`") as caught:
+        device("H100")
+    assert caught.value.diagnostics[0].help == "choose one: h100_pcie, h100_sxm"
+
+
 def test_command_lists_them_all() -> None:
     status, out = run("hardware")
     assert status == 0

@@ -67,15 +67,25 @@ def show(
     diagram: Annotated[
         bool, typer.Option("--diagram", help="Print a block diagram, a Mermaid flowchart that Markdown pages show.")
     ] = False,
+    source: Annotated[
+        bool, typer.Option("--source", help="Print the spec as it is written: of the zoo, to begin one's own with.")
+    ] = False,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Show a model: a tree with shapes and counts, the IR, a block diagram, or declared bodies as equations."""
-    if ir + expand + diagram + json > 1:
-        raise typer.BadParameter("choose one", param_hint="'--ir' / '--expand' / '--diagram' / '--json'")
+    """Show a model: a tree with shapes and counts, the IR, a block diagram, declared bodies as equations, or the spec
+    itself."""
+    if ir + expand + diagram + source + json > 1:
+        one = " / ".join(f"'--{name}'" for name in ("ir", "expand", "diagram", "source", "json"))
+        raise typer.BadParameter("choose one", param_hint=one)
     if block is not None and not (expand or diagram):
         raise typer.BadParameter("it goes with --expand or --diagram", param_hint="'--block'")
+    if source:
+        from archdsl.api import find_spec
+
+        sys.stdout.write(find_spec(spec).source.text)
+        return
     if expand:
         from archdsl.api import expand as expanded
 

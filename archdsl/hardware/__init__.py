@@ -6,6 +6,7 @@ sparsity" are twice as much, and no run reaches either.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
@@ -71,17 +72,19 @@ def devices() -> Mapping[str, Device]:
 
 
 def device(name: str | Path) -> Device:
-    """A device that ships with the compiler, or of a file `….json`.
+    """A device that ships with the compiler, or of a file `….json`. `H200` is `h200_sxm`, the only one of that name.
 
-    Raises ArchError E0507 where there is none of that name, or the file cannot be read or lacks something."""
+    Raises ArchError E0507 where none or several are called so, or the file cannot be read or lacks something."""
     if isinstance(name, str) and not name.endswith(".json"):
         known = devices()
-        if name not in known:
-            help_ = (
-                did_you_mean(name, known) or f"there are {', '.join(known)}; a device of your own is a file `….json`"
-            )
-            raise error("E0507", f"there is no device `{name}`", help=help_)
-        return known[name]
+        plain = re.sub(r"[\s-]", "_", name.lower())
+        found = [n for n in known if n == plain] or [n for n in known if n.startswith(f"{plain}_")]
+        if len(found) == 1:
+            return known[found[0]]
+        if found:
+            raise error("E0507", f"there are several devices `{name}`", help=f"choose one: {', '.join(found)}")
+        help_ = did_you_mean(name, known) or f"there are {', '.join(known)}; a device of your own is a file `….json`"
+        raise error("E0507", f"there is no device `{name}`", help=help_)
     try:
         return Device.model_validate_json(Path(name).read_bytes())
     except OSError as problem:

@@ -40,6 +40,7 @@ from archdsl.ir.schemes import SCHEMES
 from archdsl.ir.site import unknown_option
 from archdsl.ir.static import Declared, Instance, Template, Word, kind_of
 from archdsl.limits import MAX_BLOCK_DEPTH, raising
+from archdsl.resources import zoo_files
 from archdsl.source import Span
 from archdsl.syntax import ast
 
@@ -99,6 +100,9 @@ class Names(Elaboration):
             own = scope.names() | set(scope.module.visible())
             near = nearest(name, every_name(scope.module), own)
             help_ = f"did you mean `{near}`?" if near else ""
+        if name.lower() in zoo_files() and not labels:
+            zoo = f"`{name}` is a model of the zoo: `archdsl show {name.lower()} --source` prints its blocks"
+            help_ = f"{zoo}; {help_}" if help_ else zoo
         return error("E0206", f"nothing is called `{name}` here", span, labels=labels, help=help_)
 
     def _global(self, name: str, scope: Scope, span: Span) -> Any:
