@@ -155,6 +155,7 @@ class LoopWriter:
         while (
             name in self.carried
             or name in varying
+            or name in self.locals.avoid
             or (name in holder and holder[name] not in others and holder[name] is not Hold.SHARED)
         ):
             n += 1
@@ -167,7 +168,8 @@ class LoopWriter:
         for name in module_names(graph):
             if name not in variables:
                 variable = singular(name)
-                while variable in {*self.locals.holder, *variables.values(), *varying, *self.carried}:
+                known = self.locals
+                while variable in {*known.holder, *known.avoid, *variables.values(), *varying, *self.carried}:
                     variable += "_"
                 variables[name] = variable
 
