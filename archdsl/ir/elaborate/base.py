@@ -19,7 +19,7 @@ from archdsl.ir.op import Primitive
 from archdsl.ir.program import Module
 from archdsl.ir.static import Declared, Instance, Scheme, Template
 from archdsl.ir.wording import WRITTEN_OUT, origins, spelled
-from archdsl.limits import MAX_NODES, MAX_PROBLEMS, raising
+from archdsl.limits import MAX_NODES, MAX_PROBLEMS, MAX_STEPS, raising
 from archdsl.source import Span
 from archdsl.syntax import ast
 
@@ -73,7 +73,9 @@ class Elaboration(ABC):
         """Tensors are known by identity: while the model is built, none may be freed."""
         self.nodes = 0
         self.steps = 0
-        """Expressions that were evaluated."""
+        """Expressions that were evaluated, and turns of loops."""
+        self.loops: dict[int, tuple[list[str], set[str]]] = {}
+        """Of each loop's body, by its identity, the names that it assigns and those that it reads."""
         self.depth = 0
         self.user_spans: list[Span] = []
         """Where the user's spec applied the blocks that are being elaborated, the innermost last."""
@@ -100,6 +102,12 @@ class Elaboration(ABC):
                 d = shown_at(d, self.user_spans[-1])
             if not any(d.code == p.code and d.span == p.span and d.message == p.message for p in self.problems):
                 self.problems.append(d)
+
+    def count_step(self, span: Span | None) -> None:
+        """Raises GivenUpError where building the model takes too long."""
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise GivenUpError(f"more than {MAX_STEPS:,} expressions are evaluated", "steps", span)
 
     def count_node(self, node: Node) -> None:
         """Raises GivenUpError where the model becomes too large."""

@@ -10,7 +10,7 @@ from typing import Any
 from archdsl.diagnostics import error
 from archdsl.ir import dims, masks
 from archdsl.ir.dims import Lit, Num, binary, literal
-from archdsl.ir.elaborate.base import TESTS, Elaboration, GivenUpError
+from archdsl.ir.elaborate.base import TESTS, Elaboration
 from archdsl.ir.elaborate.lists import as_list, concat, repeat, repetitions
 from archdsl.ir.elaborate.scope import Absent, SchemeRule, Scope, Training
 from archdsl.ir.graph import Value
@@ -18,7 +18,7 @@ from archdsl.ir.masks import Mask
 from archdsl.ir.site import whole_size
 from archdsl.ir.static import Instance, ListValue, Ref, Template, Word, kind_of, static_key
 from archdsl.ir.wording import spelled
-from archdsl.limits import MAX_DIGITS, MAX_LIST, MAX_STEPS, raising
+from archdsl.limits import MAX_DIGITS, MAX_LIST, raising
 from archdsl.source import Span
 from archdsl.syntax import ast
 
@@ -46,9 +46,7 @@ class Expressions(Elaboration):
     """Evaluates expressions."""
 
     def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
-        self.steps += 1
-        if self.steps > MAX_STEPS:
-            raise GivenUpError(f"more than {MAX_STEPS:,} expressions are evaluated", "steps", e.span)
+        self.count_step(e.span)
         match e:
             case ast.Number():
                 return self._number(e)

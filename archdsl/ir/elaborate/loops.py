@@ -26,7 +26,7 @@ class Loops(Elaboration):
     def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
         self.not_a_tensor(s.name, scope, s.span)
         items, pattern = self._items(s, scope)
-        carried = [n for n in dict.fromkeys(_assigned(s.body)) if isinstance(scope.get(n), Value)]
+        carried = [n for n in self._names(s)[0] if isinstance(scope.get(n), Value)]
         state: list[Value] = [scope.get(n) for n in carried]
         starts = tuple(state)
         bodies: list[tuple[Graph, list[Value]]] = []
@@ -64,10 +64,16 @@ class Loops(Elaboration):
         scope.vars.update(zip(carried, state, strict=True))
         return [v for turn in emitted for v in turn] if collect else None
 
+    def _names(self, s: ast.For) -> tuple[list[str], set[str]]:
+        """What the body assigns, and what it reads; a loop in a loop is asked for it in each turn."""
+        if id(s) not in self.loops:
+            self.loops[id(s)] = list(dict.fromkeys(_assigned(s.body))), _names_read(s.body)
+        return self.loops[id(s)]
+
     def _items(self, s: ast.For, scope: Scope) -> tuple[list[Any], Pattern | None]:
         """What a loop runs over, and how the spec wrote it. Where only the count matters, the elements are None."""
         source, span = self.ev(s.iterable, scope), s.iterable.span
-        if isinstance(source, Num) and s.name not in _names_read(s.body):
+        if isinstance(source, Num) and s.name not in self._names(s)[1]:
             return [None] * repetitions(source, span), Times(source.expr, Ref(0))
         items = self.elements(source, span)
         self.remember_count(scope.frame, source, len(items))
@@ -86,6 +92,7 @@ class Loops(Elaboration):
         collect: bool,
     ) -> tuple[Graph, list[Value]]:
         """One turn of a loop as a graph of what it carries, and what it emits."""
+        self.count_step(s.span)
         frame = scope.frame
         inner = scope.inner()
         inner.in_loop = True
