@@ -103,9 +103,9 @@ class Elaboration(ABC):
             if not any(d.code == p.code and d.span == p.span and d.message == p.message for p in self.problems):
                 self.problems.append(d)
 
-    def count_step(self, span: Span | None) -> None:
+    def count_step(self, span: Span | None, steps: int = 1) -> None:
         """Raises GivenUpError where building the model takes too long."""
-        self.steps += 1
+        self.steps += steps
         if self.steps > MAX_STEPS:
             raise GivenUpError(f"more than {MAX_STEPS:,} expressions are evaluated", "steps", span)
 

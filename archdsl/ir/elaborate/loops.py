@@ -52,11 +52,14 @@ class Loops(Elaboration):
             emitted.append(tuple(Value(v.shape, v.dtype, "", v.span) for v in emits))
             if item is None and not emits and len(turns) > 1 and turns[-1] == turns[-2]:
                 rest = len(items) - len(turns)  # all of them as this one: nothing told them apart but their shapes
+                self.count_step(s.span, rest)  # later passes take each of them
                 turns += [turns[-1]] * rest
                 emitted += [()] * rest
                 break
         if not items:
             return []
+        if not carried and not any(g.nodes or emits for g, emits in bodies):
+            return [] if collect else None  # such a loop leaves nothing to run
         if len(bodies) != len({element for element, _ in memo}):
             pattern = None  # turns over one element differ by their shapes
         graphs = tuple(g for g, _ in bodies)
