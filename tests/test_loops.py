@@ -108,3 +108,20 @@ def test_a_count_that_is_written_out_is_refused_where_it_changes(body: str, n: i
     assert sum(p.numel() for p in cls(config(width=16)).parameters()) > sum(p.numel() for p in cls().parameters())
     with pytest.raises(AssertionError, match="written out for this many"):
         cls(config(n=n + 1))
+
+
+NOTHING = {
+    "of no turns": "for _ in n { x += linear(x, width) }",
+    "whose turns switch everything off": "for _ in 2 { if n > 0 { x += linear(x, width) } }",
+    "within a loop": "for i in 2 { for j in 2 { for _ in n { x = x * (i + j) } } }",
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_loop_that_changes_nothing_leaves_nothing(name: str) -> None:
+    """The tensor that it would have changed is the result all the same."""
+    text = f"model m(width = 8, n = 0){INPUT} {{ {NOTHING[name]} }}"
+    graph = api.load(text=text).block.graph
+    assert not graph.nodes
+    assert graph.outputs == graph.inputs
+    assert api.load(text=text, set={"n": 1}).block.graph.nodes

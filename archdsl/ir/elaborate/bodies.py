@@ -198,7 +198,7 @@ class Bodies(Elaboration):
         last = scope.vars.get(first)
         if last is POISON or (last is before and len(self.problems) > known):
             raise ReportedError
-        if not first or last is before:
+        if not first or (last is before and not any(first in bound_names(item) for item in body.items)):
             bound = [name for item in body.items if isinstance(item, ast.Assign) for name in bound_names(item)]
             help_ = f"end it with `return {bound[-1] if bound else '…'}`"
             help_ += f", or bind `{first}` again: `{first} += …`" if first else ""

@@ -58,7 +58,7 @@ class Loops(Elaboration):
                 break
         if not items:
             return []
-        if not carried and not any(g.nodes or emits for g, emits in bodies):
+        if not any(g.nodes or g.outputs != g.inputs for g, _ in bodies):
             return [] if collect else None  # such a loop leaves nothing to run
         if len(bodies) != len({element for element, _ in memo}):
             pattern = None  # turns over one element differ by their shapes
