@@ -192,13 +192,14 @@ class Bodies(Elaboration):
         first = next((k for k, v in given.items() if isinstance(v, Value)), "")
         before = scope.vars.get(first)
         known = len(self.problems)
-        self.statements([item for item in body.items if not isinstance(item, ast.Slot)], scope)
+        statements = [item for item in body.items if not isinstance(item, ast.Slot)]
+        self.statements(statements, scope)
         if scope.body.result is not None:
             return scope.body.result
         last = scope.vars.get(first)
         if last is POISON or (last is before and len(self.problems) > known):
             raise ReportedError
-        if not first or (last is before and not any(first in bound_names(item) for item in body.items)):
+        if not first or (last is before and not any(first in bound_names(s) for s in statements)):
             bound = [name for item in body.items if isinstance(item, ast.Assign) for name in bound_names(item)]
             help_ = f"end it with `return {bound[-1] if bound else '…'}`"
             help_ += f", or bind `{first}` again: `{first} += …`" if first else ""
