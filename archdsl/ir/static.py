@@ -264,3 +264,8 @@ def kind_of(value: Any) -> str:
     if isinstance(value, Scheme):
         return f"the scheme `{value.name}`"
     return "a tensor"
+
+
+def told(value: Any) -> str:
+    """A static value in a diagnostic: a number as it is, anything else by what it is."""
+    return str(value) if isinstance(value, Num) else kind_of(value)

@@ -39,7 +39,7 @@ from archdsl.ir.op import (
     same,
 )
 from archdsl.ir.signature import promoted
-from archdsl.ir.static import ListValue, kind_of
+from archdsl.ir.static import ListValue, kind_of, told
 
 # --- types ----------------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ def checked_axis(op: Primitive, call: Application, n: Any, option: str, rank: in
     if not isinstance(n, Num) or not isinstance(n.value, int):
         raise call.error(
             "E0204",
-            f"an axis is a whole number that is known before the model runs, but `{option}` is {n}",
+            f"an axis is a whole number that is known before the model runs, but `{option}` is {told(n)}",
             option=option,
         )
     count = len(call.shape(0)) if rank is None else rank

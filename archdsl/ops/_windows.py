@@ -11,7 +11,7 @@ from archdsl.ir.cost import Amount, Cost, contracted, elements, times
 from archdsl.ir.dims import Num, Shape, add, binary, floordiv, free_names, num, product, shape_text, sub
 from archdsl.ir.graph import OpNode, Weight
 from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, OnnxScope, Primitive, Reads, State, TorchScope, same
-from archdsl.ir.static import ListValue, kind_of
+from archdsl.ir.static import ListValue, told
 from archdsl.ops._common import demand_floats, demand_own_type, equals, first_input, listed, number
 from archdsl.ops._onnx import END, with_kernel
 
@@ -90,10 +90,9 @@ def demand_per_axis(call: Application, option: str, count: int, least: int = 1) 
     given = values(call.options[option])
     for n in given:
         if not isinstance(n, Num) or not isinstance(n.value, int):
-            shown = str(n) if isinstance(n, Num) else kind_of(n)
             raise call.error(
                 "E0203",
-                f"`{option}` is a whole number that is known before the model runs, and {shown} was given",
+                f"`{option}` is a whole number that is known before the model runs, and {told(n)} was given",
                 option=option,
             )
         if n.value < least:

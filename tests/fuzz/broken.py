@@ -46,6 +46,13 @@ STUCK = 120.0
 """Seconds on the clock after which a child that no signal reaches is killed."""
 
 
+INSIDE = re.compile(
+    r"\b(?:Template|Instance|Declared|Header|ListValue|Value|Num|Scheme|Mask|Word|Span|Source|Fraction|Name|Number)\("
+    r"|<archdsl|<class|<function|object at 0x"
+)
+"""What only the compiler knows, and no diagnostic says."""
+
+
 class Case(NamedTuple):
     """One input: a text or bytes, files beside it, and `--set`."""
 
@@ -655,6 +662,9 @@ def _judged(case: Case, folder: Path, step: list[str]) -> Verdict:
             return Verdict("wrong place", d.code, d.message)
         if len(d.message) > 10_000:
             return Verdict("endless message", d.code, d.message[:300])
+        inside = INSIDE.search(" ".join((d.message, d.help or "", *d.notes)))
+        if inside is not None and inside[0] not in str(case.text):
+            return Verdict("inside of the compiler shown", d.code, d.message[:300])
     codes = tuple(sorted({d.code for d in found if d.is_error}))
     _formatted(case, given, step, codes)
     if codes:

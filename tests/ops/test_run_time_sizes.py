@@ -45,6 +45,7 @@ USES = [
     "x -> unflatten(1, 2, time / 2)",
     'x -> rearrange("b (n p) d -> b n (p d)", p: 4)',
     'x -> rearrange("b (n p) d -> b (p n) d", n: 2)',
+    'x -> rearrange("b (n sizes) d -> b n (sizes d)", sizes: 4)',  # called like the option
     'x -> rearrange("b t (h d) -> (b t) h d", h: 2)',
     'x -> rearrange("b n (p d) -> b (n p) d", p: 2)',
     "(x -> transpose(1, 2)) * indices(time)",

@@ -82,6 +82,8 @@ WRONG = [
     (X, 'einsum("b t d, b d -> b", x)', "E0204", "2 tensors"),
     (X, 'einsum("b t t -> b t", x)', "E0301", "`t`"),
     (X, 'x -> rearrange("b t d -> b t")', "E0204", "`d` is missing"),
+    (X, 'x -> rearrange("b t d -> t b d", sizes: 4)', "E0201", "`sizes` is no axis of the pattern"),
+    (X, "x -> permute(axes: mha)", "E0204", "but `axes` is the block `mha`"),
     (X, 'x -> rearrange("b t d -> b t d e")', "E0204", "`e` is missing"),
     (X, 'x -> rearrange("b t (h d -> b t h d")', "E0204", "cannot be read"),
     (X, 'x -> rearrange("b t d")', "E0204", "cannot be read"),

@@ -107,7 +107,12 @@ class Primitives(Elaboration):
         site = Site(op, frame, scope, span)
         site.inputs = tuple(inputs)
         site.input_spans = list(spans)
+        named = dict(options)
         for hyper in op.header.hypers or ():
+            if hyper.kind == "named_sizes":
+                site.options[hyper.name] = named  # all that is left; one of them may be called like the option itself
+                continue
+            named.pop(hyper.name, None)
             if hyper.name in options:
                 value = options[hyper.name]
                 if isinstance(value, Num) and value.origin is not None and value.origin.source is span.source:
@@ -115,18 +120,12 @@ class Primitives(Elaboration):
                 site.options[hyper.name] = value
             elif hyper.kind == "sizes":
                 site.options[hyper.name] = ()
-            elif hyper.kind == "named_sizes":
-                site.options[hyper.name] = {}
             elif hyper.default is None:
                 notes = [f"its signature is {op.signature}"]
                 raise error("E0205", f"`{op.name}` still needs its `{hyper.name}`", span, notes=notes)
             else:
                 default = self.ev(hyper.default, Scope(self.module, frame, BodyState()), hyper.kind)
                 site.options[hyper.name] = coerce(default, hyper.kind, True, hyper.name, span)
-        named = {k: v for k, v in options.items() if k not in site.options}
-        for hyper in op.header.hypers or ():
-            if hyper.kind == "named_sizes":
-                site.options[hyper.name] = {**(options.get(hyper.name) or {}), **named}
         site.bind_axes()
         return site
 
