@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from archdsl.stopping import stop_if_asked
+
 
 @contextlib.contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
@@ -39,6 +41,7 @@ def written_beside(path: Path) -> Iterator[Path]:
     beside = Path(name)
     try:
         yield beside
+        stop_if_asked()
         os.chmod(beside, stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask())
         os.replace(beside, target)
     except BaseException:

@@ -264,3 +264,34 @@ def test_stopped_while_it_writes(command: str, signal_: int, status: int, tmp_pa
     _, err = small.communicate(timeout=120)
     assert small.returncode == 0, err
     assert sorted(os.listdir(tmp_path)) == ["tiny.arch", "w.onnx", "w.safetensors"]
+
+
+DROPPED = """
+import signal, sys
+from pathlib import Path
+from archdsl import stopping
+from archdsl.files import written_beside
+
+class Last:
+    def __del__(self):
+        signal.raise_signal(signal.{signal_})  # whatever is raised here, Python drops
+
+stopping.watch()
+try:
+    with written_beside(Path("w")) as beside:
+        beside.write_text("new")
+        Last()
+        print("went on")
+except (KeyboardInterrupt, stopping.TerminatedError) as problem:
+    print(type(problem).__name__)
+"""
+
+
+@pytest.mark.parametrize(("signal_", "raised"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "TerminatedError")])
+def test_stopped_where_python_drops_it(signal_: str, raised: str, tmp_path: Path) -> None:
+    (tmp_path / "w").write_text("old")
+    code = DROPPED.format(signal_=signal_)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:-1] == ["went on", raised]
+    assert (tmp_path / "w").read_text() == "old"
+    assert os.listdir(tmp_path) == ["w"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar, get_args
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar, get_a
 import typer
 
 from archdsl.diagnostics import ArchError, Diagnostic
+from archdsl.stopping import TerminatedError, watch
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -41,11 +40,10 @@ app = typer.Typer(
 def main() -> NoReturn:
     """Run the command line of this process."""
     gc.set_threshold(RARELY)
-    with contextlib.suppress(ValueError):  # not the main thread, where signals arrive
-        signal.signal(signal.SIGTERM, _terminated)
+    watch()
     try:
         app(prog_name="archdsl")
-    except _TerminatedError:
+    except TerminatedError:
         raise SystemExit(TERMINATED) from None
     except KeyboardInterrupt:
         say("interrupted")
@@ -54,14 +52,6 @@ def main() -> NoReturn:
         _silence()
         raise SystemExit(NO_READER) from None
     raise SystemExit(FINE)
-
-
-class _TerminatedError(BaseException):
-    """The process is asked to end: what it was writing is taken away on the way out."""
-
-
-def _terminated(number: int, frame: object) -> NoReturn:
-    raise _TerminatedError
 
 
 def command(name: str) -> Callable[[Callable[P, int | None]], Callable[P, None]]:

@@ -20,6 +20,7 @@ from archdsl.analyses.weights import WeightInfo, weights
 from archdsl.diagnostics import error
 from archdsl.files import written_beside
 from archdsl.ir.dims import product
+from archdsl.stopping import stop_if_asked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,6 +61,7 @@ def write_tensors(
     file.write(header(infos, dtype))
     for info in infos:
         for piece in pieces(info):
+            stop_if_asked()
             file.write(encoded(piece, stored_type(info, dtype), info.path))
         if progress is not None:
             progress(info.path, info.size)

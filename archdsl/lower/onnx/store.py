@@ -28,6 +28,7 @@ from archdsl.ir.graph import Model
 from archdsl.lower.onnx.quantize import Quantized, in_rows, quantized
 from archdsl.lower.onnx.write import Written
 from archdsl.lower.weights import Checkpoint, Progress, encoded, header, numbers, saved, stored_type, write_tensors
+from archdsl.stopping import stop_if_asked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -323,8 +324,10 @@ def _fill(
         if info.path in plain:
             file.seek(places[info.path].offset)
             for piece in pieces(info):
+                stop_if_asked()
                 file.write(encoded(piece, stored_type(info, dtype), info.path))
         if info.path in matrices:
+            stop_if_asked()
             _fill_quantized(file, matrices[info.path], dtype, places, pieces(info))
         if progress is not None:
             progress(info.path, info.size)

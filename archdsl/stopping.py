@@ -1,0 +1,37 @@
+"""Being asked to end, by Ctrl-C or SIGTERM.
+
+What a signal's handler raises arrives wherever the process happens to be. Where that is a finalizer or a callback,
+Python drops it, and the work would go on; so the handler also notes it, and what takes long asks now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import NoReturn
+
+_asked: type[BaseException] | None = None
+
+
+class TerminatedError(BaseException):
+    """The process is asked to end: what it was writing is taken away on the way out."""
+
+
+def watch() -> None:
+    """Raise KeyboardInterrupt and TerminatedError in this process when it is asked to end, unless SIGINT is ignored or
+    somebody else's."""
+    with contextlib.suppress(ValueError):  # not the main thread, where signals arrive
+        signal.signal(signal.SIGTERM, _stop)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _stop)
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    global _asked
+    _asked = KeyboardInterrupt if number == signal.SIGINT else TerminatedError
+    raise _asked
+
+
+def stop_if_asked() -> None:
+    """Raise again what a handler has raised and something has dropped."""
+    if _asked is not None:
+        raise _asked
