@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "archdsl"
 
 # From the bottom up; a module may import from its own layer or below.
 LAYERS = (
-    ("archdsl.source", "archdsl.version"),
+    ("archdsl.source", "archdsl.stopping", "archdsl.version"),
     ("archdsl.diagnostics",),
     ("archdsl.limits", "archdsl.resources", "archdsl.render", "archdsl.files", "archdsl.hardware"),
     ("archdsl.syntax",),
