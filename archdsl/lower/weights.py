@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from math import prod
 from pathlib import Path
@@ -60,11 +60,16 @@ def write_tensors(
     """Write a safetensors file, tensor by tensor: the numbers of each come in pieces, which are rounded to its type."""
     file.write(header(infos, dtype))
     for info in infos:
-        for piece in pieces(info):
-            stop_if_asked()
-            file.write(encoded(piece, stored_type(info, dtype), info.path))
+        write_numbers(file, info, dtype, pieces(info))
         if progress is not None:
             progress(info.path, info.size)
+
+
+def write_numbers(file: BinaryIO, info: WeightInfo, dtype: str, pieces: Iterable[NDArray[Any]]) -> None:
+    """Write the numbers of a weight where the file stands, rounded to its type."""
+    for piece in pieces:
+        stop_if_asked()
+        file.write(encoded(piece, stored_type(info, dtype), info.path))
 
 
 def saved(model: Model) -> list[WeightInfo]:

@@ -662,7 +662,7 @@ def _judged(case: Case, folder: Path, step: list[str]) -> Verdict:
             return Verdict("wrong place", d.code, d.message)
         if len(d.message) > 10_000:
             return Verdict("endless message", d.code, d.message[:300])
-        inside = INSIDE.search(" ".join((d.message, d.help or "", *d.notes)))
+        inside = INSIDE.search(" ".join((d.message, d.help, *d.notes)))
         if inside is not None and inside[0] not in str(case.text):
             return Verdict("inside of the compiler shown", d.code, d.message[:300])
     codes = tuple(sorted({d.code for d in found if d.is_error}))

@@ -10,7 +10,7 @@ from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.ir.dims import same_shape, shape_text
 from archdsl.ir.elaborate.base import Elaboration
 from archdsl.ir.elaborate.headers import default_none, hypers_of, library_block, tensor_params
-from archdsl.ir.elaborate.loops import bound_names
+from archdsl.ir.elaborate.loops import assigned
 from archdsl.ir.elaborate.scope import POISON, Given, ReportedError, Scope
 from archdsl.ir.graph import Value
 from archdsl.ir.site import coerce
@@ -199,8 +199,8 @@ class Bodies(Elaboration):
         last = scope.vars.get(first)
         if last is POISON or (last is before and len(self.problems) > known):
             raise ReportedError
-        if not first or (last is before and not any(first in bound_names(s) for s in statements)):
-            bound = [name for item in body.items if isinstance(item, ast.Assign) for name in bound_names(item)]
+        if not first or (last is before and first not in assigned(statements)):
+            bound = assigned([s for s in statements if isinstance(s, ast.Assign)])
             help_ = f"end it with `return {bound[-1] if bound else '…'}`"
             help_ += f", or bind `{first}` again: `{first} += …`" if first else ""
             raise error("E0213", f"`{node.name}` gives nothing back", node.name_span, help=help_)

@@ -56,10 +56,8 @@ class Loops(Elaboration):
                 turns += [turns[-1]] * rest
                 emitted += [()] * rest
                 break
-        if not items:
-            return []
         if not any(g.nodes or g.outputs != g.inputs for g, _ in bodies):
-            return [] if collect else None  # such a loop leaves nothing to run
+            return []  # no turns, or none that changes anything: nothing to run
         if len(bodies) != len({element for element, _ in memo}):
             pattern = None  # turns over one element differ by their shapes
         graphs = tuple(g for g, _ in bodies)
@@ -70,7 +68,7 @@ class Loops(Elaboration):
     def _names(self, s: ast.For) -> tuple[list[str], set[str]]:
         """What the body assigns, and what it reads; a loop in a loop is asked for it in each turn."""
         if id(s) not in self.loops:
-            self.loops[id(s)] = list(dict.fromkeys(_assigned(s.body))), _names_read(s.body)
+            self.loops[id(s)] = list(dict.fromkeys(assigned(s.body))), _names_read(s.body)
         return self.loops[id(s)]
 
     def _items(self, s: ast.For, scope: Scope) -> tuple[list[Any], Pattern | None]:
@@ -215,7 +213,7 @@ def _end(carry: ast.Carry, end: Any, shape: Shape) -> Value:
     return end
 
 
-def _assigned(items: Sequence[ast.Statement]) -> list[str]:
+def assigned(items: Sequence[ast.Statement]) -> list[str]:
     """Names of tensors that statements bind, in order."""
     found: list[str] = []
     for item in items:
@@ -230,14 +228,14 @@ def bound_names(item: ast.Statement) -> list[str]:
         if isinstance(item.value, ast.Scan):
             names += [c.name for c in item.value.carries]
         elif isinstance(item.value, ast.For):
-            names += _assigned(item.value.body)
+            names += assigned(item.value.body)
         return names
     if isinstance(item, ast.Update | ast.Let | ast.Param):
         return [item.name]
     if isinstance(item, ast.If):
-        return _assigned(item.then) + _assigned(item.otherwise)
+        return assigned(item.then) + assigned(item.otherwise)
     if isinstance(item, ast.For):
-        return _assigned(item.body)
+        return assigned(item.body)
     return []
 
 

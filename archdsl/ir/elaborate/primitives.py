@@ -107,13 +107,11 @@ class Primitives(Elaboration):
         site = Site(op, frame, scope, span)
         site.inputs = tuple(inputs)
         site.input_spans = list(spans)
-        named = dict(options)
+        single = {h.name for h in op.header.hypers or () if h.kind != "named_sizes"}
         for hyper in op.header.hypers or ():
-            if hyper.kind == "named_sizes":
-                site.options[hyper.name] = named  # all that is left; one of them may be called like the option itself
-                continue
-            named.pop(hyper.name, None)
-            if hyper.name in options:
+            if hyper.name not in single:  # all others together, one of which may be called like it
+                site.options[hyper.name] = {k: v for k, v in options.items() if k not in single}
+            elif hyper.name in options:
                 value = options[hyper.name]
                 if isinstance(value, Num) and value.origin is not None and value.origin.source is span.source:
                     site.spans[hyper.name] = value.origin

@@ -27,7 +27,7 @@ from archdsl.files import written_beside
 from archdsl.ir.graph import Model
 from archdsl.lower.onnx.quantize import Quantized, in_rows, quantized
 from archdsl.lower.onnx.write import Written
-from archdsl.lower.weights import Checkpoint, Progress, encoded, header, numbers, saved, stored_type, write_tensors
+from archdsl.lower.weights import Checkpoint, Progress, header, numbers, saved, write_numbers, write_tensors
 from archdsl.stopping import stop_if_asked
 
 if TYPE_CHECKING:
@@ -323,11 +323,8 @@ def _fill(
     for info in infos:
         if info.path in plain:
             file.seek(places[info.path].offset)
-            for piece in pieces(info):
-                stop_if_asked()
-                file.write(encoded(piece, stored_type(info, dtype), info.path))
+            write_numbers(file, info, dtype, pieces(info))
         if info.path in matrices:
-            stop_if_asked()
             _fill_quantized(file, matrices[info.path], dtype, places, pieces(info))
         if progress is not None:
             progress(info.path, info.size)
@@ -338,6 +335,7 @@ def _fill_quantized(
 ) -> None:
     at = [places[v.name or ""].offset for v in matrix.parts]
     for rows in in_rows(pieces, matrix.shape[-1]):
+        stop_if_asked()
         for i, part in enumerate(quantized(rows, matrix.bits, dtype)):
             data = part.tobytes()
             file.seek(at[i])
