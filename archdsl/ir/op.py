@@ -96,6 +96,10 @@ class TorchScope(Protocol):
     def in_steps(self) -> bool:
         """Whether this is a step of decoding, in which the new places read those before them."""
 
+    @property
+    def linear(self) -> str:
+        """The function of a product with a matrix [outputs, inputs]: `F.linear`, and in a step what is for few rows."""
+
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[str, str] | None:
         """In a step, the places of its queries and those of the keys, as texts that broadcast to [batch, …, query,
         key], with so many axes between; None where neither number is the length of the sequence."""

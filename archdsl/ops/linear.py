@@ -89,7 +89,7 @@ class Linear(Primitive):
         # In float32 (or bfloat16), whatever the type of the model.
         cast = {"float32": "float", "bfloat16": "bfloat16"}[own]
         added = f", {linear}.bias.{cast}()" if node.options["bias"] else ""
-        return f"F.linear({e.arg(0)}, {linear}.weight.{cast}(){added})"
+        return f"{e.linear}({e.arg(0)}, {linear}.weight.{cast}(){added})"
 
     def torch_grouped(self, node: OpNode, e: TorchScope, groups: str) -> Code | str:
         copies, features, inputs = node.weights[0].shape

@@ -50,4 +50,4 @@ class Unembed(Primitive):
 
     def torch(self, node: OpNode, e: TorchScope) -> str:
         cast = {"float32": ".float()", "bfloat16": ".bfloat16()"}.get(node.outputs[0].dtype, "")
-        return f"F.linear({e.arg(0)}, {e.at(1) if cast else e.arg(1)}{cast})"
+        return f"{e.linear}({e.arg(0)}, {e.at(1) if cast else e.arg(1)}{cast})"

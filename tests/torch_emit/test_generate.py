@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from decode_tools import inputs_for
 from parity.test_onnx import CASES
 from parity.test_onnx import NOT_STEPPED as TWINS_NOT_STEPPED
@@ -257,6 +258,55 @@ def test_prepacked_weights_give_the_same(name: str, rows: int, dtype: torch.dtyp
     assert any(type(m) is nn.Linear for m in module.modules())
     assert {p.data_ptr() for p in packed.parameters()} == {p.data_ptr() for p in module.parameters()}
     assert packed.state_dict().keys() == module.state_dict().keys()
+
+
+def test_generating_goes_through_the_modules_as_they_are_now() -> None:
+    """On a CPU other linear maps compute, around the same weights: hooks are called, and what has changed counts."""
+    fresh = compiled(archdsl.load(text=SMALL))
+    module: Any = compiled(archdsl.load(text=SMALL))
+    tokens, seen = prompts(), []
+    handle = module.blocks[0].attention.q.register_forward_hook(lambda _, given, made: seen.append(made.shape))
+    before = module.generate(tokens, 4)
+    assert [s[1] for s in seen] == [tokens.size(1), 1, 1, 1]
+    handle.remove()
+    with torch.no_grad():
+        for p in (*module.parameters(), *fresh.parameters()):
+            p.mul_(-0.5)
+    assert torch.equal(module.generate(tokens, 4), fresh.generate(tokens, 4))
+    assert not torch.equal(module.generate(tokens, 4), before)
+    assert not seen[4:]
+    assert all(type(m) is not type(module).step.__globals__["DecodingLinear"] for m in module.modules())
+
+    class Doubled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    module.head.__class__, module.blocks[1] = Doubled, torch.compile(module.blocks[1], backend="eager")
+    twin = type(module).step.__globals__["for_decoding"](module)
+    with torch.no_grad():
+        close(twin(tokens), 2 * whole(fresh, {"tokens": tokens}))
+
+
+@pytest.mark.parametrize("shape", [(8,), (3, 8), (0, 1, 8), (2, 1, 8), (5, 2, 8), (2, 3, 1, 8)], ids=str)
+def test_linear_maps_of_few_rows(shape: tuple[int, ...]) -> None:
+    linear = type(small().module).step.__globals__["linear"]
+    x = torch.randn(shape)
+    for weight in (
+        torch.randn(6, 8),
+        torch.randn(8, 6).t(),
+        torch.randn(12, 16)[::2, ::2],
+        nn.Parameter(torch.ones(6, 8)),
+    ):
+        for bias in (None, torch.randn(6)):
+            for given in (x, x.transpose(0, -2) if x.dim() > 1 else x):
+                with torch.no_grad():
+                    torch.testing.assert_close(linear(given, weight, bias), F.linear(given, weight, bias))
+            if isinstance(weight, nn.Parameter):
+                assert linear(x, weight, bias).requires_grad
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert linear(x, torch.randn(6, 8)).dtype == torch.bfloat16
+    with torch.no_grad():
+        assert linear(x.bfloat16(), torch.randn(6, 8).bfloat16()).dtype == torch.bfloat16
 
 
 WINDOW = SMALL.replace("causal", "causal & window(4)").replace("model small", "model windowed")

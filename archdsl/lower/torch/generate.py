@@ -10,6 +10,7 @@ from archdsl.analyses.decode import plan
 from archdsl.ir.graph import Value
 from archdsl.lower.python import local_name
 from archdsl.lower.torch.extras import Section
+from archdsl.lower.torch.few_rows import FEW_ROWS, LINEAR
 from archdsl.lower.torch.roles import Assigner, Roles
 from archdsl.lower.torch.steps import StepWriter
 
@@ -155,27 +156,6 @@ def sample(
     return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
 '''
 
-PREPACKED = '''
-class PackedLinear(nn.Module):
-    """A linear map for few rows on a CPU: beside its weight, a copy in the order in which oneDNN reads it fastest."""
-
-    def __init__(self, linear: nn.Linear, rows: int) -> None:
-        super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
-
-
-def prepacked(model: nn.Module, rows: int = 1) -> Any:
-    """The model for decoding `rows` sequences at a time on a CPU, without gradients: it shares all weights with this
-    one, and holds packed copies of those of linear maps, which later changes of the weights do not reach."""
-    memo: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    memo |= {id(m): PackedLinear(m, rows) for m in model.modules() if type(m) is nn.Linear}
-    return copy.deepcopy(model, memo)
-'''
-
 STREAM = '''
 @torch.no_grad()
 def stream(
@@ -198,7 +178,8 @@ def stream(
     the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
     batch, time = {tokens}.shape
     generator = None if seed is None else torch.Generator({tokens}.device).manual_seed(seed)
-    state, step = State(time + max_new_tokens, static=compiled), self.{step}
+    model = for_decoding(self) if {tokens}.is_cpu and not compiled else self
+    state, step = State(time + max_new_tokens, static=compiled), model.{step}
 {prefill}
     stops = torch.tensor([*stop], dtype=torch.long, device={tokens}.device)
     ended = torch.zeros(batch, dtype=torch.bool, device={tokens}.device)
@@ -336,10 +317,10 @@ class Generate(Section):
         text = "\n".join(line for w in writers for _, line in w.written.forward)
         found = {"State": state_class(set(re.findall(r"\bstate\.(\w+)", text)))}
         if self.tokens is not None:
-            found |= {"sample": SAMPLE.strip(), "prepacked": PREPACKED.strip()}
+            found |= {"sample": SAMPLE.strip(), "linear": LINEAR.strip(), "prepacked": FEW_ROWS.strip()}
             if self.together:
                 found["all_ended"] = ALL_ENDED.strip()
-            self.classes.taken.add("PackedLinear")
+            self.classes.taken |= {"DecodingLinear", "for_decoding"}
         for writer in writers:
             found |= {name: source.strip() for name, source in writer.written.helpers.items()}
         return found

@@ -160,6 +160,10 @@ class NodeScope:
     def in_steps(self) -> bool:
         return False
 
+    @property
+    def linear(self) -> str:
+        return "F.linear"
+
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[str, str] | None:
         return None
 
@@ -263,6 +267,7 @@ class ConstructorScope:
         return tuple(hints)
 
     in_steps = False
+    linear = "F.linear"
 
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[str, str] | None:
         return None

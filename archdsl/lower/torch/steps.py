@@ -33,6 +33,7 @@ from archdsl.ir.graph import (
 from archdsl.ir.op import Code
 from archdsl.lower.python import local_name
 from archdsl.lower.torch.block import BlockWriter
+from archdsl.lower.torch.few_rows import LINEAR
 from archdsl.lower.torch.locals import Hold
 from archdsl.lower.torch.reading import block_tensors
 from archdsl.lower.torch.roles import Role, Roles, inner_graphs, nodes_within, refuse
@@ -53,6 +54,10 @@ class StepScope(NodeScope):
     @property
     def in_steps(self) -> bool:
         return True
+
+    @property
+    def linear(self) -> str:
+        return self.helper(LINEAR)
 
     @property
     def declared(self) -> OpNode:

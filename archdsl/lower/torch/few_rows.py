@@ -1,0 +1,44 @@
+"""Linear maps of few rows, as a step of decoding has them: a CPU is bound by reading the weights."""
+
+LINEAR = '''
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias. For few rows in float32 on a CPU, oneDNN takes about half the time of `F.linear`; it gives
+    no gradients."""
+    plain = type(weight) in (Tensor, nn.Parameter) and x.is_cpu and x.dtype == weight.dtype == torch.float32
+    eager = not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
+    if plain and eager and torch.backends.mkldnn.is_available():
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return F.linear(x, weight, bias)
+'''
+
+FEW_ROWS = '''
+class DecodingLinear(nn.Linear):
+    """A linear map of few rows, without gradients."""
+
+    packed: Tensor | None = None  # the weight in the order in which oneDNN reads it fastest
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.packed is None:
+            return linear(x, self.weight, self.bias)
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+
+
+def for_decoding(model: nn.Module) -> Any:
+    """The model as other modules around the same weights, whose linear maps are for few rows."""
+    twins = {module: copy.copy(module) for module in model.modules()}
+    for twin in twins.values():  # past `__setattr__`, which a compiled module hands on to the module within
+        twin.__dict__["_modules"] = {name: twins.get(child) for name, child in twin._modules.items()}
+        if type(twin) is nn.Linear:
+            twin.__class__ = DecodingLinear
+    return twins[model]
+
+
+def prepacked(model: nn.Module, rows: int = 1) -> Any:
+    """The model for decoding `rows` sequences at a time on a CPU, without gradients: it shares all weights with this
+    one, and holds packed copies of those of linear maps, which later changes of the weights do not reach."""
+    packed = for_decoding(model)
+    for module in packed.modules():
+        if isinstance(module, DecodingLinear):
+            module.packed = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), rows)
+    return packed
+'''
