@@ -2,7 +2,8 @@
 
 Every matrix of a linear map is cut, row by row, into blocks of 32 numbers; a block has a scale and a zero point of its
 own, so that its least and its greatest number are met. That is what the operator `MatMulNBits` of onnxruntime reads.
-With zero points the error is smaller than without, for normal and for uniform numbers alike.
+With zero points the error is smaller than without, for normal and for uniform numbers alike. On the CPU its kernels
+round the inputs, too: to int8, in blocks of as many.
 
 What stays as it is: embeddings, and heads that are tied to one; norms and biases; routers, whose choice is all or
 nothing; linear maps in a type of their own; and what is no linear map.
@@ -26,7 +27,7 @@ from archdsl.lower.onnx.builder import CONTRIB
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from archdsl.lower.onnx.write import Writer
+    from archdsl.lower.onnx.write import Writer, Written
 
 BITS = {"int8": 8, "int4": 4}
 BLOCK = 32
@@ -70,12 +71,14 @@ class Quantizer:
         self.kept |= set(met)
         return not met
 
-    def product(self, writer: Writer, x: ir.Value, weight: FlatWeight, expert: ir.Value | None) -> ir.Value:
+    def product(self, writer: Writer, x: ir.Value, weight: FlatWeight, expert: ir.Value | int | None) -> ir.Value:
         """`x weightᵀ`; of a matrix for each expert, with that of the expert at hand."""
         builder = writer.builder
         quantized = self.quantized(writer, weight)
         parts: Sequence[ir.Value] = quantized.parts
-        if expert is not None:
+        if isinstance(expert, int):
+            parts = [writer.cut(part, weight)[expert] for part in parts]
+        elif expert is not None:
             found = []
             for part in parts:
                 key = ("expert", part)
@@ -84,7 +87,7 @@ class Quantizer:
                 found.append(builder.frames[-1].sizes[key])
             parts = found
         n, k = quantized.shape[-2:]
-        options = {"K": k, "N": n, "bits": self.bits, "block_size": BLOCK}
+        options = {"K": k, "N": n, "bits": self.bits, "block_size": BLOCK, **writer.target.few_bits}
         y: ir.Value = builder.add("MatMulNBits", [x, *parts], options, domain=CONTRIB)
         return y
 
@@ -107,6 +110,13 @@ class Quantizer:
                 part("zeros", ir.DataType.UINT8, zeros),
             )
         return self.made[weight.path]
+
+
+def keep_inputs(written: Written) -> None:
+    """Products with few bits of a graph as they are meant: of inputs that are not rounded, which may take long."""
+    for node in ir.traversal.RecursiveGraphIterator(written.model.graph):
+        if node.op_type == "MatMulNBits":
+            node.attributes.pop("accuracy_level", None)
 
 
 def settle(quantizers: Sequence[Quantizer]) -> None:

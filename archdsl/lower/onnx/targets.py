@@ -23,6 +23,8 @@ class Target:
     operators: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ALL
     """Types of weights and activations that it runs."""
+    few_bits: Mapping[str, int] = field(default_factory=dict)
+    """Attributes of products with matrices of few bits."""
 
     def offers(self, operator: str, dtype: str) -> bool:
         return dtype in self.operators.get(operator, ())
@@ -42,6 +44,9 @@ TARGETS = {
                 "MatMulNBits": ("float32", "float16"),
             },
             ("float32", "float16"),
+            # Inputs are rounded to int8, block by block: its kernels for eight bits all do so, and those for four bits
+            # that do not take twice the time. Without, a matrix of eight bits is unpacked for every product.
+            {"accuracy_level": 4},
         ),
         Target(
             "ort-cuda",

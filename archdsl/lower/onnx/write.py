@@ -342,7 +342,6 @@ class Writer:
         declared = self.declared.get(weight)
         if self.quantizer is not None and declared is not None and self.quantizer.wants(self, declared, x):
             expert = self.expert[-1] if weight.producer() is not None else None
-            assert not isinstance(expert, int)
             y = self.quantizer.product(self, x, declared, expert)
         elif self.target.offers("FusedMatMul", builder.own) and builder.dtype(x) == builder.own:
             y = builder.add("FusedMatMul", [x, weight], {"transB": 1}, domain=CONTRIB)
@@ -431,7 +430,7 @@ class Writer:
         ends = add("CumSum", [counts, builder.constant(0, "int")])
         starts = add("Sub", [ends, counts])
         x = add("Gather", [rows, add("Div", [order, k])], {"axis": 0})
-        if int(count) <= UNROLLED and self.quantizer is None:
+        if int(count) <= UNROLLED:
             y = self._one_by_one(flat, block, x, counts, (starts, ends), int(count))
         else:
             y = self._looped(flat, block, x, counts, starts, ends)
