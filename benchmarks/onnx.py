@@ -3,9 +3,9 @@ and a Mixtral of 124 million parameters each, in float32.
 
 For each: seconds to a file that onnxruntime loads, from the spec (ours) and from the module that is there (exported);
 the sizes of graph and weights; seconds to load; milliseconds for 512 tokens at once and for one token more behind 512.
-Then 4096 tokens at once for the targets `portable` and `ort-cpu`. Sessions have the options that users get. What is
-compared runs in turns, so that a busy machine slows all alike; numbers are medians. Every output is compared with
-PyTorch's first.
+Then 4096 tokens at once for the targets `portable` and `ort-cpu`, of this with weights of few bits, too. Sessions have
+the options that users get. What is compared runs in turns, so that a busy machine slows all alike; numbers are medians.
+Every output is compared with PyTorch's first, but for those of few bits, whose weights are others.
 
 A module as emitted has no caches: for the step that is exported, run eagerly and compiled, one is written here by
 hand, with the inputs that ours has. Nor does `torch.onnx.export` take its experts, which sort the tokens: those that
@@ -59,6 +59,12 @@ THREADS = 2
 OPSET = 24  # exported in the same version, which is faster than the default of `torch.onnx.export`
 TOLERANCE = 1e-3
 GOALS = {"graph": 20.0, "slower": 1.03, "long": 2.0}
+OURS = {  # way: target, quantize
+    "ours": ("portable", None),
+    "ours, ort-cpu": ("ort-cpu", None),
+    "ours, int8": ("ort-cpu", "int8"),
+    "ours, int4": ("ort-cpu", "int4"),
+}
 
 Run = Callable[[], Any]
 
@@ -181,18 +187,20 @@ class Bench:
 
     def write(self) -> None:
         """Every graph, in files; ours more than once, and the first time left out."""
-        for way, target in (("ours", "portable"), ("ours, ort-cpu", "ort-cpu")):
-            path = self.folder / f"{target}.onnx"
+        for way, (target, quantize) in OURS.items():
+            path = self.folder / f"{way}.onnx"
+            asked: dict[str, Any] = {"target": target, "quantize": quantize}
             seconds = []
-            for _ in range(6):
+            for _ in range(6 if quantize is None else 2):
                 start = time.perf_counter()
-                archdsl.to_onnx(self.case.spec, path, set=self.sizes, target=target, weights=self.weights)
+                files = archdsl.to_onnx(self.case.spec, path, set=self.sizes, weights=self.weights, **asked)
                 seconds.append(time.perf_counter() - start)
             times = self.of(way)
             times["file"] = statistics.median(seconds[1:])
-            times["graph_bytes"], times["weight_bytes"] = path.stat().st_size, self.weights.stat().st_size
-            steps = write_steps(self.model, target=target)
-            save({self.folder / f"{target}-step.onnx": steps["model"]}, self.model, weights=self.weights)
+            times["graph_bytes"] = path.stat().st_size
+            times["weight_bytes"] = (files.weights or self.weights).stat().st_size
+            steps = write_steps(self.model, **asked)
+            save({self.folder / f"{way}-step.onnx": steps["model"]}, self.model, weights=self.weights)
         sparse = {block: block.ffn for block in self.module.blocks if hasattr(block.ffn, "router")}
         for block, ffn in sparse.items():
             block.ffn = Dense(ffn)
@@ -259,12 +267,8 @@ class Bench:
         """The whole sequence at once."""
         tokens = self.tokens[:, :length]
         ways: dict[str, Run] = {}
-        for way, file in (
-            ("ours", "portable.onnx"),
-            ("ours, ort-cpu", "ort-cpu.onnx"),
-            ("exported", "exported.onnx"),
-        ):
-            session = self.session(way, file)
+        for way in (*OURS, "exported"):
+            session = self.session(way, f"{way}.onnx")
             if session is not None:
                 feed = {session.get_inputs()[0].name: tokens.numpy()}
                 ways[way] = lambda s=session, f=feed: s.run(None, f)[0]
@@ -283,12 +287,8 @@ class Bench:
         given = (token, ones, torch.tensor([[length]]))
         names = ("input_ids", "attention_mask", "position_ids")
         ways: dict[str, Run] = {}
-        for way, file in (
-            ("ours", "portable-step.onnx"),
-            ("ours, ort-cpu", "ort-cpu-step.onnx"),
-            ("exported", "exported-step.onnx"),
-        ):
-            session = self.session(way, file)
+        for way in (*OURS, "exported"):
+            session = self.session(way, f"{way}-step.onnx")
             if session is None:
                 continue
             inputs = [i.name for i in session.get_inputs()]
@@ -319,7 +319,7 @@ class Bench:
                 self.fail(way, problem)
                 del usable[way]
                 continue
-            if distance > TOLERANCE:
+            if distance > TOLERANCE and OURS.get(way, ("", None))[1] is None:
                 raise SystemExit(
                     f"{self.name}, {key}: {way} differs from PyTorch by {distance:.1e} of the largest number"
                 )

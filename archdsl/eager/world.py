@@ -205,6 +205,19 @@ torch = Names(
 )  # fmt: skip
 
 
+class Opaque:
+    """`torch.library.custom_op`: what compiled code calls, which this is not."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __call__(self, function: Callable[..., Any]) -> Opaque:
+        return self
+
+    register_fake = __call__
+
+    def register_autograd(self, *_: object, **__: object) -> None: ...
+
+
 class _Aten:
     """`torch.ops.aten.mm.default`: the function's name."""
 
@@ -251,6 +264,7 @@ def checkpoint(
 
 
 torch.ops = SimpleNamespace(aten=_Aten())
+torch.library = SimpleNamespace(custom_op=Opaque)
 checkpointing = Names(
     called="torch.utils.checkpoint",
     checkpoint=checkpoint,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from activation_tools import saved_bytes
 from flops_tools import counted, predicted
 from onnx_tools import distance, onnx_bytes, run
@@ -81,6 +82,26 @@ def test_compiled(name: str) -> None:
     (wanted**2).mean().backward()
     (found**2).mean().backward()
     same_gradients(gradients(made), gradients(plain))
+
+
+@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="a grouped kernel, which PyTorch has since 2.10")
+def test_compiled_code_calls_the_grouped_kernel() -> None:
+    """On a CPU in float32, in which it cannot be traced: values, gradients, and no rows that are nobody's."""
+    plain, made = (module(MIXTRAL, width=32, hidden=64).eval() for _ in range(2))
+    tokens = zoo.inputs(zoo.graph(MIXTRAL))["tokens"]
+    blockwise, names_of(made)["blockwise_matmul"] = names_of(made)["blockwise_matmul"], None
+    wanted, found = plain(tokens), torch.compile(made, backend="aot_eager", fullgraph=True)(tokens)
+    names_of(made)["blockwise_matmul"] = blockwise
+    close(found, wanted)
+    (wanted**2).mean().backward()
+    (found**2).mean().backward()
+    same_gradients(gradients(made), gradients(plain))
+    exported = torch.export.export(plain, (tokens,))
+    assert "opaque_matmul" not in str(exported.graph), "what is exported is of standard operators"
+    close(exported.module()(tokens), wanted)
+    x, weight, ends = sorted_rows([3, 0, 5, 1], 8, 12)
+    torch.library.opcheck(names_of(made)["opaque_matmul"], (x, weight, ends))
+    torch.library.opcheck(names_of(made)["opaque_matmul"], (x.detach().t(), torch.randn(9, 12), ends))
 
 
 @pytest.mark.slow

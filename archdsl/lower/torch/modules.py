@@ -10,7 +10,7 @@ from archdsl.ir.dims import Expr
 from archdsl.ir.graph import Block, Handle, ParamNode
 from archdsl.ir.static import Instance
 from archdsl.lower.init_torch import first_value
-from archdsl.lower.torch.grouped import BLOCKWISE_MATMUL, GROUPED_MATMUL, GROUPS
+from archdsl.lower.torch.grouped import BLOCKWISE_MATMUL, GROUPED_MATMUL, GROUPS, OPAQUE_MATMUL
 from archdsl.lower.torch.numbers import Numbers
 from archdsl.lower.torch.reading import module_names
 from archdsl.lower.torch.scope import ConstructorScope
@@ -170,4 +170,5 @@ class Modules:
         """What every class of experts builds on."""
         self.helper(GROUPS, early=True)
         self.helper(BLOCKWISE_MATMUL, early=True)
+        self.helper(OPAQUE_MATMUL, early=True)
         self.helper(GROUPED_MATMUL, early=True)

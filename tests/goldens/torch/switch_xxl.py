@@ -6,7 +6,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -46,15 +46,42 @@ def blockwise_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     return (apart @ weight[expert]).flatten(0, 1)[place]
 
 
+@torch.library.custom_op("archdsl::opaque_matmul", mutates_args=())
+def opaque_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """The grouped product, into which no compiler looks: x [rows, in] by weight [experts, in, out]; or x [in, rows] by
+    weight [rows, out], which gives [experts, in, out]."""
+    return F.grouped_mm(x, weight, offs=ends)
+
+
+@opaque_matmul.register_fake
+def _(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    experts = ends.shape if weight.dim() == 2 else ()
+    return x.new_empty(*experts, x.size(0), weight.size(-1))
+
+
+def opaque_gradients(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    x, weight, ends = context.saved_tensors
+    gradient = gradient.contiguous()
+    return opaque_matmul(gradient, weight.transpose(1, 2), ends), opaque_matmul(x.t(), gradient, ends), None
+
+
+opaque_matmul.register_autograd(
+    opaque_gradients, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)
+
+
 def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Each expert's rows of x times its own matrix."""
     if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
         x, weight = (t.to(torch.get_autocast_dtype(x.device.type)) for t in (x, weight))
     compiling = torch.compiler.is_compiling()
     aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
-    if hasattr(F, "grouped_mm") and aligned and (x.dtype == torch.bfloat16 or not compiling):
-        return F.grouped_mm(x, weight, offs=ends)
-    if compiling:  # the grouped kernel is traced in bfloat16 only
+    if hasattr(F, "grouped_mm") and aligned:
+        if x.dtype == torch.bfloat16 or not compiling:
+            return F.grouped_mm(x, weight, offs=ends)
+        if x.device.type == "cpu" and not torch.compiler.is_exporting():  # the kernel is traced in bfloat16 only
+            return opaque_matmul(x, weight, ends)
+    if compiling:
         return blockwise_matmul(x, weight, ends)
     parts = x.tensor_split(ends[:-1].long().cpu())
     return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])

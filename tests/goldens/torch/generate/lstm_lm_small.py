@@ -214,7 +214,7 @@ class LSTMLMSmall(nn.Module):
         the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-        model = for_decoding(self) if tokens.is_cpu and not compiled else self
+        model = for_decoding(self) if tokens.is_cpu else self
         state, step = State(time + max_new_tokens, static=compiled), model.step
         lengths = torch.full((batch,), time, device=tokens.device) if real is None else real.sum(1)
         if real is not None:  # padding goes behind
@@ -232,7 +232,7 @@ class LSTMLMSmall(nn.Module):
         ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
         token = tokens.new_zeros(batch)
         if compiled:
-            step = torch.compile(step, fullgraph=True)
+            step = torch.compile(self.step, fullgraph=True)
         for i in range(max_new_tokens):
             if i > 0:
                 logits = step(token[:, None], state)[:, -1]
