@@ -44,8 +44,8 @@ TARGETS = {
                 "MatMulNBits": ("float32", "float16"),
             },
             ("float32", "float16"),
-            # Inputs are rounded to int8, block by block: its kernels for eight bits all do so, without which a matrix is
-            # unpacked for every product, and those for four bits that do not take up to twice the time.
+            # Inputs are rounded to int8, block by block: else a matrix of eight bits is unpacked for every product, and
+            # those for four bits take up to twice the time.
             {"accuracy_level": 4},
         ),
         Target(
