@@ -322,6 +322,10 @@ class Mistake:
         token, previous = self.token, self.previous
         keywords = self.table.keywords
         if token.text in keywords and self.accepts("NAME"):
+            if token.text == "block" and self.next.text in ("(", "{") and not self._starts_line(token):
+                span = self._span(token.start, token.end)
+                help_ = "write it beside the model, `block layer() { … }`, and name it here: `layer`"
+                return Diagnostic("E0104", "a block is not written where it is used", span, help=help_)
             # at the start of a line it rather begins a statement, behind one that is not finished
             marks = (":", "=", "+=", ",", ")", "]")
             follows = self.next.text in marks
