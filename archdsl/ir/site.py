@@ -399,6 +399,11 @@ KINDS: dict[str, tuple[str, Any]] = {
 }
 
 
+def takes(kind: str | None, value: Any) -> bool:
+    """Whether a static value is of a kind."""
+    return kind in KINDS and bool(KINDS[kind][1](value))
+
+
 def options_of(
     op: Primitive, given: Mapping[str, tuple[Any, Span]], positional: Sequence[tuple[Any, Span]], span: Span
 ) -> dict[str, tuple[Any, Span]]:

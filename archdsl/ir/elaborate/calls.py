@@ -25,7 +25,7 @@ from archdsl.ir.elaborate.scope import (
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
-from archdsl.ir.site import coerce, name_place, options_of, unknown_option
+from archdsl.ir.site import coerce, name_place, options_of, takes, unknown_option
 from archdsl.ir.static import Declared, Instance, Template, kind_of
 from archdsl.ir.wording import listed, one_of, spelled
 from archdsl.source import Span
@@ -193,7 +193,16 @@ class Calls(Elaboration):
         for name, (value, where) in merged.items():
             hyper = hypers.get(name)
             if hyper is not None and hyper.kind not in ("sizes", "named_sizes"):
-                value = coerce(value, hyper.kind, default_none(hyper), f"`{name}` of `{template.name}`", where)
+                what = f"`{name}` of `{template.name}`"
+                try:
+                    value = coerce(value, hyper.kind, default_none(hyper), what, where)
+                except ArchError as problem:
+                    free = [h for n, h in hypers.items() if n not in merged and takes(h.kind, value)]
+                    first = problem.diagnostics[0]
+                    if first.help or len(free) != 1 or all(where is not w for _, w in in_order):
+                        raise
+                    help_ = f"give it by its name: `{free[0].name}: {where.text}`"
+                    raise ArchError([replace(first, help=help_)]) from None
                 if isinstance(template.target, Declared) and isinstance(value, Num) and value.origin is None:
                     value = value.at(where)
             args[name] = value
