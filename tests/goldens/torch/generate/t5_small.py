@@ -4,7 +4,6 @@
     archdsl compile t5.arch:t5_small --to torch --with generate
 """
 
-import copy
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -159,10 +158,11 @@ class DecodingLinear(nn.Linear):
 
 def for_decoding(model: nn.Module) -> Any:
     """The model as other modules around the same weights, whose linear maps are for few rows."""
-    twins = {module: copy.copy(module) for module in model.modules()}
-    for twin in twins.values():  # past `__setattr__`, which a compiled module hands on to the module within
-        twin.__dict__["_modules"] = {name: twins.get(child) for name, child in twin._modules.items()}
-        if type(twin) is nn.Linear:
+    twins = {module: object.__new__(type(module)) for module in model.modules()}
+    for module, twin in twins.items():  # past what wrappers make of copying and setting
+        inner = {name: twins.get(child) for name, child in module._modules.items()}
+        twin.__dict__.update(module.__dict__, _modules=inner)
+        if type(module) is nn.Linear:
             twin.__class__ = DecodingLinear
     return twins[model]
 
