@@ -228,7 +228,7 @@ def verify(
         with timed("onnxruntime"):
             found = run_session(session, inputs)
         moved = found
-        if whole.quantized and TARGETS[target].few_bits:
+        if whole.quantized and TARGETS[target].rounds_inputs:
             del session
             for graph in made.graphs.values():
                 keep_inputs(graph)

@@ -193,16 +193,13 @@ class Calls(Elaboration):
         for name, (value, where) in merged.items():
             hyper = hypers.get(name)
             if hyper is not None and hyper.kind not in ("sizes", "named_sizes"):
-                what = f"`{name}` of `{template.name}`"
                 try:
-                    value = coerce(value, hyper.kind, default_none(hyper), what, where)
+                    value = coerce(value, hyper.kind, default_none(hyper), f"`{name}` of `{template.name}`", where)
                 except ArchError as problem:
-                    free = [h for n, h in hypers.items() if n not in merged and takes(h.kind, value)]
-                    first = problem.diagnostics[0]
-                    if first.help or len(free) != 1 or all(where is not w for _, w in in_order):
+                    if takes(hyper.kind, value) or all(where is not w for _, w in in_order):
                         raise
-                    help_ = f"give it by its name: `{free[0].name}: {where.text}`"
-                    raise ArchError([replace(first, help=help_)]) from None
+                    free = [h.name for n, h in hypers.items() if n not in merged and takes(h.kind, value)]
+                    raise _by_name(problem, free, where) from None
                 if isinstance(template.target, Declared) and isinstance(value, Num) and value.origin is None:
                     value = value.at(where)
             args[name] = value
@@ -271,6 +268,14 @@ class Calls(Elaboration):
         template = self.with_options(template, {}, [(n, span) for n in numbers], span)
         given = [(ABSENT if t is None else t, span) for t in tensors]
         return self.apply_template(template, given, {}, scope, span, "", instance)
+
+
+def _by_name(problem: ArchError, free: Sequence[str], where: Span) -> ArchError:
+    """A value of the wrong kind for the option at its place, where just one of the `free` options takes it."""
+    first = problem.diagnostics[0]
+    if first.help or len(free) != 1:
+        return problem
+    return ArchError([replace(first, help=f"give it by its name: `{free[0]}: {where.text}`")])
 
 
 def _by_kind(target: Primitive | Declared, args: Sequence[Argument]) -> Arguments:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 BITS = {"int8": 8, "int4": 4}
 BLOCK = 32
+ROUNDED = {"accuracy_level": 4}
+"""What asks `MatMulNBits` to round its inputs to int8."""
 
 SCALES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
@@ -71,23 +73,15 @@ class Quantizer:
         self.kept |= set(met)
         return not met
 
-    def product(self, writer: Writer, x: ir.Value, weight: FlatWeight, expert: ir.Value | int | None) -> ir.Value:
+    def product(self, writer: Writer, x: ir.Value, weight: FlatWeight) -> ir.Value:
         """`x weightᵀ`; of a matrix for each expert, with that of the expert at hand."""
         builder = writer.builder
         quantized = self.quantized(writer, weight)
-        parts: Sequence[ir.Value] = quantized.parts
-        if isinstance(expert, int):
-            parts = [writer.cut(part, weight)[expert] for part in parts]
-        elif expert is not None:
-            found = []
-            for part in parts:
-                key = ("expert", part)
-                if key not in builder.frames[-1].sizes:
-                    builder.frames[-1].sizes[key] = builder.add("Gather", [part, expert], {"axis": 0})
-                found.append(builder.frames[-1].sizes[key])
-            parts = found
+        parts = [writer.at_hand(part, weight) for part in quantized.parts]
         n, k = quantized.shape[-2:]
-        options = {"K": k, "N": n, "bits": self.bits, "block_size": BLOCK, **writer.target.few_bits}
+        options = {"K": k, "N": n, "bits": self.bits, "block_size": BLOCK}
+        if writer.target.rounds_inputs:
+            options |= ROUNDED
         y: ir.Value = builder.add("MatMulNBits", [x, *parts], options, domain=CONTRIB)
         return y
 
@@ -116,7 +110,8 @@ def keep_inputs(written: Written) -> None:
     """Products with few bits of a graph as they are meant: of inputs that are not rounded, which may take long."""
     for node in ir.traversal.RecursiveGraphIterator(written.model.graph):
         if node.op_type == "MatMulNBits":
-            node.attributes.pop("accuracy_level", None)
+            for name in ROUNDED:
+                node.attributes.pop(name, None)
 
 
 def settle(quantizers: Sequence[Quantizer]) -> None:

@@ -23,8 +23,8 @@ class Target:
     operators: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ALL
     """Types of weights and activations that it runs."""
-    few_bits: Mapping[str, int] = field(default_factory=dict)
-    """Attributes of products with matrices of few bits."""
+    rounds_inputs: bool = False
+    """Whether products with matrices of few bits round their inputs, too."""
 
     def offers(self, operator: str, dtype: str) -> bool:
         return dtype in self.operators.get(operator, ())
@@ -44,9 +44,9 @@ TARGETS = {
                 "MatMulNBits": ("float32", "float16"),
             },
             ("float32", "float16"),
-            # Inputs are rounded to int8, block by block: else a matrix of eight bits is unpacked for every product, and
-            # those for four bits take up to twice the time.
-            {"accuracy_level": 4},
+            # To int8, block by block: else a matrix of eight bits is unpacked for every product, and one of four bits
+            # takes up to twice the time.
+            rounds_inputs=True,
         ),
         Target(
             "ort-cuda",

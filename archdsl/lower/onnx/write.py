@@ -277,7 +277,10 @@ class Writer:
 
     def weight(self, weight: FlatWeight) -> ir.Value:
         """A weight as a tensor; in the loop over experts, that of the expert at hand."""
-        x = self.initializer(weight)
+        return self.at_hand(self.initializer(weight), weight)
+
+    def at_hand(self, x: ir.Value, weight: FlatWeight) -> ir.Value:
+        """Of a tensor that holds something for each expert, what is for the expert at hand."""
         if not self.expert or weight.block.copies is None:
             return x
         expert, frame = self.expert[-1], self.builder.frames[-1]
@@ -341,8 +344,7 @@ class Writer:
         builder = self.builder
         declared = self.declared.get(weight)
         if self.quantizer is not None and declared is not None and self.quantizer.wants(self, declared, x):
-            expert = self.expert[-1] if weight.producer() is not None else None
-            y = self.quantizer.product(self, x, declared, expert)
+            y = self.quantizer.product(self, x, declared)
         elif self.target.offers("FusedMatMul", builder.own) and builder.dtype(x) == builder.own:
             y = builder.add("FusedMatMul", [x, weight], {"transB": 1}, domain=CONTRIB)
         elif weight.producer() is not None:  # an expert's, gathered: a Gemm reads it as it lies

@@ -27,7 +27,7 @@ TORCH = {
     "torch.nn.attention.flex_attention": ("BlockMask", "create_block_mask", "create_mask", "flex_attention"),
     "torch.utils.checkpoint": ("checkpoint", "create_selective_checkpoint_contexts"),
 }
-MODULES = ("copy", "math", "re")
+MODULES = ("math", "re")
 
 
 def imports(body: str) -> list[str]:
