@@ -5,15 +5,19 @@ from pathlib import Path
 import pytest
 
 import archdsl
-from fuzz.broken import BUILT, KEPT, SECONDS, Case, Verdict, case, judge, judged_in_child, run, shrunk
+from fuzz.broken import BUILT, KEPT, Case, Verdict, case, judge, judged_in_child, run, shrunk
 
 
-def test_broken_inputs_end_in_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+def once_slow(number: int, verdict: Verdict) -> bool:
+    """Whether an input took too long just that time: beside other tests, a processor does less in a second."""
+    return verdict.outcome == "slow" and any(not judged_in_child(case(5, number)).is_finding for _ in range(3))
+
+
+def test_broken_inputs_end_in_findings() -> None:
     """Each in a child with its limits; in all, of many kinds and with many codes."""
-    monkeypatch.setattr("fuzz.broken.SECONDS", 3 * SECONDS)  # beside other tests, a processor gives less in a second
     told: list[str] = []
     summary = run(seed=5, count=250, jobs=1, tell=told.append)
-    assert summary.findings == {}, told
+    assert {k: v for k, v in summary.findings.items() if not once_slow(*v)} == {}, told
     assert summary.count == 250
     assert summary.outcomes["refused"] > 100
     assert summary.outcomes["fine"] > 5
