@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -240,6 +240,38 @@ def test_a_compiled_step_is_compiled_once() -> None:
             logits = step(found[-1][:, None], state)[:, -1]
     assert counter.frame_count == 1
     assert torch.equal(torch.stack(found, 1), module.generate(tokens, 8))
+
+
+def test_compiled_steps_compute_as_those_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 by oneDNN, packed or not; what was compiled for one generation serves the next, and another module."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    module, tokens = small().module, prompts()
+    packed = type(module).step.__globals__["prepacked"](module, tokens.size(0))
+    expected = module.generate(tokens, 6)
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    for again in (False, True):
+        for i, each in enumerate((module, packed), 1):
+            assert torch.equal(each.generate(tokens, 6, compiled=True), expected)
+            assert counter.frame_count == (2 if again else i)
+    for traced in counter.graphs:
+        called = [str(n.target) for n in traced.graph.nodes if n.op == "call_function"]
+        assert not any("linear" in name for name in called)
+        assert sum("few_rows" in name for name in called) == sum(isinstance(m, nn.Linear) for m in module.modules())
+
+
+def test_an_exported_step_is_made_of_operators_of_pytorch() -> None:
+    linear = type(small().module).step.__globals__["linear"]
+
+    class Head(nn.Module):
+        def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+            return cast(Tensor, linear(x, weight))
+
+    with torch.no_grad():
+        exported = torch.export.export(Head(), (torch.randn(1, 8), torch.randn(6, 8)))
+    assert {n.target for n in exported.graph.nodes if n.op == "call_function"} == {torch.ops.aten.linear.default}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

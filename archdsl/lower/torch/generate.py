@@ -185,7 +185,7 @@ def stream(
     ended = torch.zeros(batch, dtype=torch.bool, device={tokens}.device)
     token = {tokens}.new_zeros(batch)
     if compiled:
-        step = torch.compile(self.{step}, fullgraph=True)
+        step = torch.compile(step, fullgraph=True)
     for i in range(max_new_tokens):
         if i > 0:
             logits = step(token[:, None], state)[:, -1]
