@@ -176,6 +176,11 @@ class OnnxScope(Protocol):
         """The places of queries [queries, 1] and of keys [1, keys], int64, the last query standing at the last key:
         what masks and distances are made of. `by_row` they are [batch, 1, queries, 1] and [batch, 1, 1, keys]."""
 
+    def of_places(self, made: Any, i: int, make: Callable[[Any], Any]) -> None:
+        """Tell the passes behind what a tensor would be for all places from 0 on, the same for every row: `make(t)` of
+        such a form `t` of input i, from which `made` was made alike. Only where the target has a use for it, and where
+        the input has such a form."""
+
     def varies_by_row(self, i: int) -> bool:
         """Whether input i has a further axis of batch in front, being made of places by row."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from archdsl.ir.dims import Shape
@@ -61,7 +62,11 @@ class Turn(Primitive):
                 angles = g.Gather(g.arg(1), i, axis=0)
                 angles = angles if g.by_row else g.Expand(g.Unsqueeze(angles, [0]), [rows, 1, 1])
                 found.append(g.cast(angles, kind))
+                g.of_places(found[i], 1, partial(half, i))
             return found[0], found[1]
+
+        def half(i: int, table: Any) -> Any:
+            return g.cast(g.Gather(table, i, axis=0), kind)
 
         cos, sin = g.memo(g.arg(1), f"{kind} {'rows' if x.rank > 4 or x.rank == 2 else 'batch'}", halves)
         part = {"rotary_embedding_dim": turned} if turned < width else {}

@@ -75,6 +75,8 @@ class Builder:
         """What a size is where it is a number."""
         self.path = ""
         """Where the nodes that are added stand in the model."""
+        self.of_places: dict[ir.Value, ir.Value] = {}
+        """What a tensor that is made of places would be for all of them from 0 on, the same for every row."""
 
     # --- names and types ---
 

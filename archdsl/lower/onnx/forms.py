@@ -83,6 +83,11 @@ class FormsWriter(PlacesWriter):
         x = self.place(given, self.wanted(flat, i))
         return x is not None and x in self.ranks
 
+    def every_place(self, flat: FlatOp, i: int) -> ir.Value | None:
+        given = flat.inputs[i]
+        known = isinstance(given, Value) and given in self.plan.placed and not self.plain
+        return self.as_table(given) if known and isinstance(given, Value) else None
+
     def wanted(self, flat: FlatOp, i: int) -> Form:
         """The form in which a node needs an input."""
         known = self.plan.needs.get((flat, i))
@@ -234,7 +239,7 @@ class FormsWriter(PlacesWriter):
             form = tuple(ALL if has(d, self.plan.time) else FIXED for d in value.shape)
             by_row, self.by_row = self.by_row, False
             with self.writing(form, table=True):
-                self.builder.path = maker.path if not isinstance(maker, FlatParam) else maker.weight.path
+                self.builder.path = maker.weight.path if isinstance(maker, FlatParam) else maker.path or value.name
                 if isinstance(maker, FlatOp):
                     made = self.results(maker, maker.node.op.onnx(maker.node, NodeScope(self, maker)))
                     self.tables.update((v, x) for v, x in zip(maker.outputs, made, strict=True) if x is not None)

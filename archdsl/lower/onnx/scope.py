@@ -119,6 +119,14 @@ class NodeScope:
     def pairs(self, queries: Num, keys: Num) -> tuple[Any, Any]:
         return self.writer.pairs(queries, keys)
 
+    def of_places(self, made: Any, i: int, make: Callable[[Any], Any]) -> None:
+        if not self.writer.target.packs:
+            return
+        with self.builder.within(self.builder.main):
+            table = self.writer.every_place(self.flat, i)
+            if table is not None:
+                self.builder.of_places[made] = make(table)
+
     def varies_by_row(self, i: int) -> bool:
         return self.writer.varies_by_row(self.flat, i)
 

@@ -25,6 +25,8 @@ class Target:
     """Types of weights and activations that it runs."""
     rounds_inputs: bool = False
     """Whether products with matrices of few bits round their inputs, too."""
+    packs: bool = False
+    """Whether fused attention takes queries, keys and values best in one tensor, and turns them by their places."""
 
     def offers(self, operator: str, dtype: str) -> bool:
         return dtype in self.operators.get(operator, ())
@@ -38,7 +40,8 @@ TARGETS = {
             "ort-cpu",
             "onnxruntime on the CPU: fused attention that never stores the scores",
             {
-                # Not the norms that add first: on the CPU they are slower than the two operators that they stand for.
+                # Neither the norms that add first nor the mixture of experts: on the CPU they are slower than what they
+                # stand for.
                 "GroupQueryAttention": ("float32",),
                 "FusedMatMul": ("float32",),
                 "MatMulNBits": ("float32", "float16"),
@@ -56,8 +59,10 @@ TARGETS = {
                 "SkipLayerNormalization": ALL,
                 "SkipSimplifiedLayerNormalization": ALL,
                 "FusedMatMul": ALL,
+                "MoE": ALL,
                 "MatMulNBits": ALL,
             },
+            packs=True,
         ),
     )
 }

@@ -17,6 +17,8 @@ from archdsl.ir.graph import Model, Value
 from archdsl.lower.onnx.builder import CONTRIB, IR_VERSION, OPSET, TYPES, Builder, Frame
 from archdsl.lower.onnx.fuse import fuse
 from archdsl.lower.onnx.heads import side_by_side
+from archdsl.lower.onnx.moe import at_once
+from archdsl.lower.onnx.packed import packed
 from archdsl.lower.onnx.quantize import Quantized, Quantizer, settle
 from archdsl.lower.onnx.scope import NodeScope, scan
 from archdsl.lower.onnx.targets import TARGETS, Target
@@ -92,9 +94,9 @@ class Writer:
         """The weight that an initializer, or one expert's part of it, stands for."""
         self.transposed: dict[ir.Value, ir.Value] = {}
         self.quantizer: Quantizer | None = None
-        self.expert: list[ir.Value | int] = []
+        self.expert: list[ir.Value | int | None] = []
         """The index of the expert whose weights are read: a tensor in the body of the loop over experts, a number where
-        they stand one by one."""
+        they stand one by one; None where they are read together."""
         self.parts: dict[ir.Value, list[ir.Value]] = {}
         """Weights of few experts, each by itself."""
         self.elided: set[Value] = set()
@@ -116,7 +118,10 @@ class Writer:
 
     def finish(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Written:
         builder = self.builder
-        nodes = side_by_side([*builder.prologue, *builder.main.nodes])
+        main = side_by_side(builder.main.nodes)
+        if self.target.packs:
+            main = packed(main, builder)
+        nodes = [*builder.prologue, *main]
         nodes = _live(fuse(nodes, self.target, builder.own), outputs)
         quantized: dict[str, Quantized] = self.quantizer.made if self.quantizer is not None else {}
         read = {id(x) for n in _all(nodes) for x in n.inputs if x is not None}
@@ -236,6 +241,11 @@ class Writer:
         """Whether an input is made of places by row."""
         return False
 
+    def every_place(self, flat: FlatOp, i: int) -> ir.Value | None:
+        """An input that has no axis of batch and is made of places, for all of them from 0 on; None where it is made of
+        something else."""
+        return self.operand(flat, i)
+
     def appends(self, flat: FlatOp) -> bool:
         """Whether a node may append to its caches itself."""
         return True
@@ -284,6 +294,8 @@ class Writer:
         if not self.expert or weight.block.copies is None:
             return x
         expert, frame = self.expert[-1], self.builder.frames[-1]
+        if expert is None:
+            return x
         if isinstance(expert, int):
             return self.cut(x, weight)[expert]
         key = ("expert", x)
@@ -418,10 +430,21 @@ class Writer:
     def experts(
         self, flat: FlatOp, name: str, rows: ir.Value, weights: ir.Value, chosen: ir.Value, count: Num
     ) -> ir.Value:
-        """Rows sorted by expert; the answers of the experts that have any, one by one or in a loop; these added by
-        weight, row by row."""
-        builder, block = self.builder, flat.blocks[name]
+        """The answers of the chosen experts to each row, added by weight."""
+        block, add = flat.blocks[name], self.builder.add
         k = int(flat.node.active) if flat.node.active is not None else 1
+        y = at_once(self, block, rows, chosen, count, k)
+        if y is None:
+            y = self._by_expert(flat, block, rows, chosen, count, k)
+        y = add("Reshape", [y, [-1, k, int(block.outputs[0].shape[-1])]])
+        y = add("Mul", [y, add("Unsqueeze", [self.builder.cast(weights, self.builder.dtype(y)), [-1]])])
+        return add("ReduceSum", [y, [1]], {"keepdims": 0})  # type: ignore[no-any-return]
+
+    def _by_expert(
+        self, flat: FlatOp, block: FlatGraph, rows: ir.Value, chosen: ir.Value, count: Num, k: int
+    ) -> ir.Value:
+        """Rows sorted by expert; the answers of the experts that have any, one by one or in a loop."""
+        builder = self.builder
         add = builder.add
         experts = add("Reshape", [chosen, [-1]])
         pairs = add("Shape", [experts])
@@ -436,14 +459,10 @@ class Writer:
             y = self._one_by_one(flat, block, x, counts, (starts, ends), int(count))
         else:
             y = self._looped(flat, block, x, counts, starts, ends)
-        held = builder.dtype(y)
-        # Back into the order of the pairs, and the answers of each row added.
+        # Back into the order of the pairs.
         places = add("Range", [builder.constant(0, "int"), add("Squeeze", [pairs]), builder.constant(1, "int")])
         back = add("ScatterElements", [places, order, places], {"axis": 0})
-        width = int(block.outputs[0].shape[-1])
-        y = add("Reshape", [add("Gather", [y, back], {"axis": 0}), [-1, k, width]])
-        y = add("Mul", [y, add("Unsqueeze", [builder.cast(weights, held), [-1]])])
-        return add("ReduceSum", [y, [1]], {"keepdims": 0})  # type: ignore[no-any-return]
+        return add("Gather", [y, back], {"axis": 0})  # type: ignore[no-any-return]
 
     def _one_by_one(
         self, flat: FlatOp, block: FlatGraph, rows: ir.Value, counts: ir.Value, bounds: Sequence[ir.Value], count: int
@@ -506,18 +525,21 @@ class Writer:
         self, flat: FlatOp, block: FlatGraph, rows: ir.Value, bounds: Sequence[ir.Value], expert: ir.Value | int
     ) -> ir.Value:
         """What an expert says to its rows, those between two places."""
-        builder, frame = self.builder, self.builder.frames[-1]
-        builder.path = flat.path
-        part = builder.add("Slice", [rows, *bounds, [0]])
-        self.values[block.inputs[0]] = part
+        self.builder.path = flat.path
+        answer = self.answer(block, self.builder.add("Slice", [rows, *bounds, [0]]), expert)
+        self.builder.path = flat.path
+        return self.builder.cast(answer, block.outputs[0].dtype)
+
+    def answer(self, block: FlatGraph, rows: ir.Value, expert: ir.Value | int | None) -> ir.Value:
+        """What an expert says to rows [rows, width]."""
+        self.values[block.inputs[0]] = rows
         name = symbol_name(block.inputs[0].shape[0].value)
         if name:
-            frame.symbols[name] = builder.add("Shape", [part], {"start": 0, "end": 1})
+            self.builder.frames[-1].symbols[name] = self.builder.add("Shape", [rows], {"start": 0, "end": 1})
         self.expert.append(expert)
         self.graph(block)
         self.expert.pop()
-        builder.path = flat.path
-        return builder.cast(self.value(block.outputs[0]), block.outputs[0].dtype)
+        return self.value(block.outputs[0])
 
 
 def symbol_name(value: Any) -> str:
