@@ -262,6 +262,36 @@ def test_compiled_steps_compute_as_those_that_are_not(monkeypatch: pytest.Monkey
         assert sum("few_rows" in name for name in called) == sum(isinstance(m, nn.Linear) for m in module.modules())
 
 
+@pytest.mark.parametrize("compiled_too", [False, True])
+def test_experts_of_few_rows_compute_as_those_of_many(compiled_too: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By oneDNN, one after another, without a bias and with one; more rows, gradients and other types go the usual
+    way."""
+    spec = SMALL.replace("swiglu(hidden: 64)", "moe(experts: 5, top_k: 2, expert: swiglu(hidden: 16, bias: true))")
+    module: Any = compiled(archdsl.load(text=spec))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    called: list[int] = []
+    names = type(module).step.__globals__
+    twins = [m for m in names["for_decoding"](module).modules() if type(m) is names["DecodingGroupedLinear"]]
+    assert len(twins) == 2 * 3
+    forward = names["GroupedLinear"].forward
+    monkeypatch.setattr(names["GroupedLinear"], "forward", lambda s, x, g: called.append(len(x)) or forward(s, x, g))
+    tokens = prompts(2, 20)
+    expected = tokens
+    for _ in range(5):
+        expected = torch.cat((expected, whole(module, {"tokens": expected})[:, -1:].argmax(-1)), 1)
+    called.clear()
+    assert torch.equal(module.generate(tokens, 5, compiled=compiled_too), expected[:, 20:])
+    assert called == [2 * 20 * 2] * 6  # the prompt
+    x, groups = (
+        torch.randn(3, twins[0].weight.size(2)),
+        names["Groups"](torch.tensor([0, 2, 2, 3, 3], dtype=torch.int32), torch.tensor([1, 1, 3])),
+    )
+    assert twins[0](x, groups).requires_grad
+    with torch.no_grad():
+        close(twins[0](x, groups), forward(twins[0], x, groups))
+        assert twins[0].bfloat16()(x.bfloat16(), groups).dtype == torch.bfloat16
+
+
 def test_an_exported_step_is_made_of_operators_of_pytorch() -> None:
     linear = type(small().module).step.__globals__["linear"]
 

@@ -10,7 +10,7 @@ from archdsl.analyses.decode import plan
 from archdsl.ir.graph import Value
 from archdsl.lower.python import local_name
 from archdsl.lower.torch.extras import Section
-from archdsl.lower.torch.few_rows import FEW_ROWS, LINEAR
+from archdsl.lower.torch.few_rows import few_rows_sources
 from archdsl.lower.torch.roles import Assigner, Roles
 from archdsl.lower.torch.steps import StepWriter
 
@@ -317,10 +317,11 @@ class Generate(Section):
         text = "\n".join(line for w in writers for _, line in w.written.forward)
         found = {"State": state_class(set(re.findall(r"\bstate\.(\w+)", text)))}
         if self.tokens is not None:
-            found |= {"sample": SAMPLE.strip(), "linear": LINEAR.strip(), "prepacked": FEW_ROWS.strip()}
+            experts = any("GroupedLinear" in written.helpers for written in self.classes.written())
+            found |= {"sample": SAMPLE.strip(), **few_rows_sources(experts)}
             if self.together:
                 found["all_ended"] = ALL_ENDED.strip()
-            self.classes.taken |= {"DecodingLinear", "for_decoding"}
+            self.classes.taken |= {"for_decoding", "plain", "few_rows", "few_rows_by_expert"}
         for writer in writers:
             found |= {name: source.strip() for name, source in writer.written.helpers.items()}
         return found

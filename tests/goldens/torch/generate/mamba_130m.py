@@ -126,18 +126,23 @@ def sample(
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias. For few rows in float32 on a CPU, oneDNN takes about half the time of `F.linear`; it gives
     no gradients."""
-    plain = type(weight) in (Tensor, nn.Parameter) and x.is_cpu and x.dtype == weight.dtype == torch.float32
-    exporting = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
-    if plain and not (exporting or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")):
+    if x.dtype == torch.float32 and plain(x, weight):
         return torch.ops.archdsl.few_rows(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
-def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The same by oneDNN, if PyTorch was built with it."""
-    if not torch.backends.mkldnn.is_available():
-        return F.linear(x, weight, bias)
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+def plain(x: Tensor, weight: Tensor) -> bool:
+    """Whether a product is on a CPU, and nothing but its numbers is asked for."""
+    exporting = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+    more = exporting or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
+    return x.is_cpu and type(weight) in (Tensor, nn.Parameter) and x.dtype == weight.dtype and not more
+
+
+def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias by oneDNN, if PyTorch was built with it."""
+    if torch.backends.mkldnn.is_available() and (x.dtype == torch.float32 or weight.is_mkldnn):
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return F.linear(x, weight, bias)
 
 
 if not hasattr(torch.ops.archdsl, "few_rows"):  # an op of its own: compiled code calls it as it is
@@ -159,12 +164,12 @@ class DecodingLinear(nn.Linear):
 
 def for_decoding(model: nn.Module) -> Any:
     """The model as other modules around the same weights, whose linear maps are for few rows."""
+    classes: dict[type, type] = {nn.Linear: DecodingLinear}
     twins = {module: object.__new__(type(module)) for module in model.modules()}
     for module, twin in twins.items():  # past what wrappers make of copying and setting
         inner = {name: twins.get(child) for name, child in module._modules.items()}
         twin.__dict__.update(module.__dict__, _modules=inner)
-        if type(module) is nn.Linear:
-            twin.__class__ = DecodingLinear
+        twin.__class__ = classes.get(type(module), type(module))
     return twins[model]
 
 
