@@ -298,7 +298,7 @@ def _called(value: Value) -> str:
     return f"`{value.name}`" if value.name else "the tensor"
 
 
-def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Span, choices: Sequence[str] = ()) -> Any:
+def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Span) -> Any:
     """A static value as an option of a kind; raises E0203 if it is of another."""
     if kind is None or (value is None and (default_none or kind in ("block", "position", "scheme"))):
         return value
