@@ -205,17 +205,10 @@ torch = Names(
 )  # fmt: skip
 
 
-class Opaque:
-    """`torch.library.custom_op`: what compiled code calls, which this is not."""
+class _Known:
+    """`torch.ops.archdsl`: what compiled code calls, which this is not. There is nothing to be registered."""
 
-    def __init__(self, *_: object, **__: object) -> None: ...
-
-    def __call__(self, function: Callable[..., Any]) -> Opaque:
-        return self
-
-    register_fake = __call__
-
-    def register_autograd(self, *_: object, **__: object) -> None: ...
+    def __getattr__(self, name: str) -> None: ...
 
 
 class _Aten:
@@ -263,8 +256,7 @@ def checkpoint(
     return checkpointed(function, args, kwargs, first.results if isinstance(first, Products) else [], first, again)
 
 
-torch.ops = SimpleNamespace(aten=_Aten())
-torch.library = SimpleNamespace(custom_op=Opaque)
+torch.ops = SimpleNamespace(aten=_Aten(), archdsl=_Known())
 checkpointing = Names(
     called="torch.utils.checkpoint",
     checkpoint=checkpoint,

@@ -84,11 +84,16 @@ def _interleaved(writer: Writer, first: Sequence[Linear], width: int) -> tuple[i
 
 def _expert(writer: Writer, block: FlatGraph, rows: ir.Value) -> Expert | None:
     """What the block of experts does, read off the nodes that it is written as."""
-    frame = Frame()
+    frame, path = Frame(), writer.builder.path
     with writer.builder.within(frame):
         answer = writer.answer(block, rows, None)
-    read = _Reader(frame.nodes, lambda x: x in writer.declared and x.producer() is None)
-    found = read.expert(answer)
+    writer.builder.path = path
+
+    def held(x: ir.Value) -> bool:
+        weight = writer.declared.get(x)
+        return weight is not None and weight.block.copies is not None and x.producer() is None
+
+    found = _Reader(frame.nodes, held).expert(answer)
     if found is None or any(f.x is not rows for f in found.first) or len({f.bias is None for f in found.first}) > 1:
         return None
     return found if all(d % UNIT == 0 for d in (found.last.weight.shape or (1,))[1:]) else None

@@ -157,7 +157,7 @@ def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-if not hasattr(torch.ops.archdsl, "few_rows"):  # an op of its own: compiled code calls it as it is
+if not hasattr(torch.ops.archdsl, "few_rows"):  # once for all files of a process; compiled code calls it as it is
     torch.library.define("archdsl::few_rows", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
     torch.library.impl("archdsl::few_rows", ("CPU", "MkldnnCPU"), few_rows)
     torch.library.register_fake("archdsl::few_rows", lambda x, w, bias: x.new_empty(*x.shape[:-1], w.shape[0]))
