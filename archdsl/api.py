@@ -428,6 +428,7 @@ def to_onnx(
     seed: int | None = None,
     store: Literal["safetensors", "onnx_data", "inline"] = "safetensors",
     decode: bool = False,
+    logits: Literal["all", "last"] = "all",
     bos_token_id: int | None = None,
     eos_token_id: Sequence[int] = (),
     pad_token_id: int | None = None,
@@ -448,7 +449,8 @@ def to_onnx(
     the first step is a graph of its own, `encoder.onnx` beside `model.onnx`, `x_encoder.onnx` beside `x.onnx`. A
     directory then also gets `config.json` and `genai_config.json`, by which optimum and onnxruntime-genai load it,
     where they can feed the model (`remark` of what is returned says why not). They hold the ids of tokens with a
-    meaning: padding is by default what ends a text, or 0.
+    meaning: padding is by default what ends a text, or 0. `logits` says whether a step gives those of all new tokens,
+    or of each row's last alone, which is all that generating asks of a prompt.
 
     Loads no torch. Other arguments and errors as for `load`, and ArchError: E0502 where onnx or onnx-ir is missing,
     E0503 where `weights` is not the model's, E0504 where it cannot be written like this. Raises OSError where a file
@@ -465,6 +467,7 @@ def to_onnx(
         seed=seed,
         store=store,
         decode=decode,
+        logits=logits,
         bos_token_id=bos_token_id,
         eos_token_id=eos_token_id,
         pad_token_id=pad_token_id,
@@ -484,6 +487,7 @@ def onnx_from(
     seed: int | None = None,
     store: Literal["safetensors", "onnx_data", "inline"] = "safetensors",
     decode: bool = False,
+    logits: Literal["all", "last"] = "all",
     bos_token_id: int | None = None,
     eos_token_id: Sequence[int] = (),
     pad_token_id: int | None = None,
@@ -491,6 +495,12 @@ def onnx_from(
 ) -> OnnxFiles:
     """`to_onnx` for a loaded model."""
     demand_packages("writing ONNX", "onnx", "onnx_ir")
+    if logits not in ("all", "last") or (logits == "last" and not decode):
+        raise error(
+            "E0504",
+            f"no graph of a {'step' if decode else 'whole sequence'} gives the logits of `{logits}`",
+            help="a step, with `decode`, gives those of `all` new tokens, or of the `last` of each row",
+        )
     if decode:
         from archdsl.lower.onnx.runtimes import Tokens, save_steps
 
@@ -502,6 +512,7 @@ def onnx_from(
             target=target,
             quantize=quantize,
             keep=keep,
+            last=logits == "last",
             weights=weights,
             seed=seed,
             store=store,

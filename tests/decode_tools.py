@@ -103,3 +103,26 @@ def differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2), **options: A
         second = np.take(result[1], real, made.axis - 1)
         found[side] = float(max(np.abs(result[0] - whole[0]).max(), np.abs(second - short[0]).max())) / scale
     return found
+
+
+def differences_at_the_last(model: Model, chunks: Sequence[int] = (4, 1, 2), **options: Any) -> dict[str, float]:
+    """How far a graph that gives its output at each row's last place alone is from one that gives all, whatever side a
+    shorter row is padded on, relative to the largest number."""
+    module = module_of(model)
+    time = sum(chunks)
+    tensors = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan(model).time.name: time})
+    inputs = {n: t.numpy() for n, t in tensors.items()}
+    every, last = decoder(model, module, **options), decoder(model, module, last=True, **options)
+    cases = {"whole": (inputs, np.ones((2, time), np.int64))}
+    if every.padded:
+        cases["left"] = every.moved(inputs, 1, range(2, time))
+        cases["right"] = every.moved(inputs, 1, [0, 1, *range(chunks[0], time)])
+    found = {}
+    for name, (given, mask) in cases.items():
+        wanted, result = every.run(given, chunks, mask), last.run(given, chunks, mask)
+        assert result.shape == (*wanted.shape[:1], len(chunks), *wanted.shape[2:])
+        ends = np.cumsum(chunks)
+        places = [[max(i for i in range(end) if mask[row, i]) for end in ends] for row in range(len(wanted))]
+        there = np.stack([wanted[row, at] for row, at in enumerate(places)])
+        found[name] = float(np.abs(result - there).max() / max(1.0, np.abs(wanted).max()))
+    return found

@@ -21,6 +21,7 @@ from zoo.tiny import graph
 
 import archdsl
 from archdsl.cli import app
+from archdsl.diagnostics import ArchError
 from archdsl.ir.flat import FlatOp
 from archdsl.ir.graph import Model
 from archdsl.lower.onnx.step import RowsUnsupportedError, StepWriter
@@ -93,6 +94,8 @@ MODELS = {
     "llama": (OWN["llama"], {}),
     "llama-ort": (OWN["llama"], {"target": "ort-cpu"}),
     "llama-half": (OWN["llama"], {"dtype": "float16"}),
+    "llama-last": (OWN["llama"], {"logits": "last"}),
+    "llama-ort-last": (OWN["llama"], {"target": "ort-cpu", "logits": "last"}),
     "gpt2": (archdsl.load("gpt2", set=GPT2), {}),
     "wide": (OWN["wide_heads"], {}),
     "uneven": (OWN["uneven_heads"], {}),
@@ -275,7 +278,7 @@ def test_genai_config_names_what_the_graph_has(folders: dict[str, Path]) -> None
 
 def test_buffers_are_shared_where_attention_appends_itself(folders: dict[str, Path]) -> None:
     shared = {n: read(folders[n], "genai_config.json")["search"]["past_present_share_buffer"] for n in FOR_GENAI}
-    assert shared == {n: n == "llama-ort" for n in FOR_GENAI}
+    assert shared == {n: n.startswith("llama-ort") for n in FOR_GENAI}
 
 
 TINY_T5 = {"layers": 2, "width": 32, "heads": 2, "head_dim": 16, "hidden": 48, "vocab": 96}
@@ -301,6 +304,29 @@ def test_keys_and_values_of_two_sizes_are_for_optimum_alone(folders: dict[str, P
     assert [p.name for p in files.configs] == ["config.json"]
     assert "no genai_config.json" in files.remark
     assert not (folders["uneven"] / "genai_config.json").exists()
+
+
+def test_where_one_place_is_enough(folders: dict[str, Path]) -> None:
+    """From the last attention on: its result and what is added to it are read, and one place of each row taken."""
+    nodes = {n: onnx.load(folders[n] / "model.onnx", load_external_data=False).graph for n in ("llama", "llama-last")}
+    assert [d.dim_value for d in nodes["llama-last"].output[0].type.tensor_type.shape.dim] == [0, 1, 128]
+    taken = [n for n in nodes["llama-last"].node if n.name.startswith("last/") and n.op_type == "GatherND"]
+    assert [n.input[0] for n in taken] == ["blocks.1.attention/Reshape_3", "blocks.0/Add_1"]
+
+
+def test_no_last_place_without_steps(tmp_path: Path) -> None:
+    given: list[Any] = [{"logits": "last"}, {"logits": "first", "decode": True}]
+    for options in given:
+        with pytest.raises(ArchError, match="E0504"):
+            archdsl.to_onnx(text=SPEC, model="llama", output=tmp_path / "out", seed=0, **options)
+    text = """
+    model by_head(vocab = 16)(tokens: token[batch, time]) -> [batch, 2, time, 4] {
+      x = tokens -> embedding(vocab, 8) -> split_heads(2)
+      return sdpa(x, x, x, mask: causal)
+    }"""
+    with pytest.raises(ArchError, match=r"the places of .* are not along its second axis"):
+        archdsl.to_onnx(text=text, output=tmp_path / "out", seed=0, decode=True, logits="last")
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -336,7 +362,9 @@ def test_a_directory_gets_what_the_runtimes_read(run: Callable[..., Any], tmp_pa
     [
         (["--to", "torch", "--decode"], "it goes with --to onnx"),
         (["--to", "torch", "--eos-token-id", "1"], "it goes with --to onnx --decode"),
+        (["--to", "torch", "--logits", "last"], "it goes with --to onnx --decode"),
         (["--to", "onnx", "-o", "x.onnx", "--pad-token-id", "1"], "it goes with --decode"),
+        (["--to", "onnx", "-o", "x.onnx", "--logits", "last"], "it goes with --decode"),
         (["--to", "onnx", "-o", "x.onnx", "--decode", "--pad-token-id", "1"], "only a directory gets"),
         (["--to", "onnx", "-o", "x/", "--decode", "--eos-token-id", "128"], "`--eos-token-id 128` is no token"),
         (["--to", "onnx", "-o", "x/", "--decode", "--eos-token-id", "-1"], "Invalid value for"),

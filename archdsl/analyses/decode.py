@@ -98,6 +98,33 @@ class Plan:
         found: list[Cache | Carry] = [*self.caches.values(), *self.carries.values()]
         return sorted(found, key=lambda c: c.layer)
 
+    def tail(self) -> tuple[int, tuple[Value, ...]]:
+        """Where the nodes of a step begin that look at no place but their own, up to its end, and the tensors [batch,
+        new, …] that they read of those before: of each row one place can be taken from these, and the others left out.
+
+        Raises ArchError E0504 where the output itself has its places along another axis."""
+        nodes, (output,) = self.step.nodes, self.step.outputs
+        first = len(nodes)
+        while first and self._is_own(nodes[first - 1]):
+            first -= 1
+        while True:
+            made = {v for n in nodes[first:] for v in n.outputs}
+            ends = [v for n in nodes[first:] for v in n.inputs if isinstance(v, Value)] + [output]
+            found = tuple(dict.fromkeys(v for v in ends if v not in made and NEW in self.forms.get(v, ())))
+            if all(self.forms[v].index(NEW) == 1 for v in found):
+                return first, found
+            if first == len(nodes):
+                raise _refuse(f"the places of {_shown(output)}, the output, are not along its second axis")
+            first += 1
+
+    def _is_own(self, node: FlatNode) -> bool:
+        """Whether a node looks at no place but its own."""
+        if node in self.carries or node in self.latents or isinstance(node, FlatScan):
+            return False
+        placed = any(v in self.placed for v in node.inputs if isinstance(v, Value))
+        forms = [self.needs.get((node, i), ()) for i in range(len(node.inputs))]
+        return not placed and not any(ALL in f for f in (*forms, *(self.forms.get(v, ()) for v in node.outputs)))
+
 
 def plan(model: Model) -> Plan:
     """How the model is taken step by step.

@@ -62,6 +62,10 @@ def compile_(
         bool,
         typer.Option("--decode", help="ONNX: a step of generating: new tokens, and what was kept of those before."),
     ] = False,
+    logits: Annotated[
+        Literal["all", "last"],
+        typer.Option("--logits", help="With --decode: of all new tokens, or of each row's last alone."),
+    ] = "all",
     bos_token_id: Annotated[
         int | None, typer.Option("--bos-token-id", metavar="N", min=0, help="With --decode: begins a text.")
     ] = None,
@@ -87,13 +91,13 @@ def compile_(
     allow_noncausal: NoncausalOption = False,
 ) -> None:
     """Compile a spec to one readable PyTorch file that imports only torch, or to an ONNX graph."""
-    tokens = ("bos_token_id", "eos_token_id", "pad_token_id")
+    of_steps = ("logits", "bos_token_id", "eos_token_id", "pad_token_id")
     if to != "onnx":
         from archdsl.api import source_for
         from archdsl.files import write_text
 
         only_with(context, "--to onnx", "dtype", "target", "quantize", "keep", "weights", "seed", "store", "decode")
-        only_with(context, "--to onnx --decode", *tokens)
+        only_with(context, "--to onnx --decode", *of_steps)
         demand_other(output, spec)
         text = source_for(
             spec,
@@ -119,7 +123,7 @@ def compile_(
     if weights is not None and seed is not None:
         raise typer.BadParameter("choose one", param_hint="'--weights' / '--seed'")
     if not decode:
-        only_with(context, "--decode", *tokens)
+        only_with(context, "--decode", *of_steps)
     demand_other(output, spec, weights)
     model = load_model(spec, set, allow_noncausal)
     with drawing(model, "writing") as progress:
@@ -134,6 +138,7 @@ def compile_(
             seed=seed,
             store=store,
             decode=decode,
+            logits=logits,
             bos_token_id=bos_token_id,
             eos_token_id=eos_token_id or (),
             pad_token_id=pad_token_id,

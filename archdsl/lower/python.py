@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
+from functools import lru_cache
 
 WIDTH = 120
 """Lines are broken beyond this."""
@@ -89,8 +90,9 @@ def singular(name: str) -> str:
     return name[:-1] if name.endswith("s") and len(name) > 2 and not name.endswith("ss") else name
 
 
+@lru_cache(maxsize=1024)
 def formatted(source: str) -> str:
-    """The source as `black` lays it out."""
+    """A part of a file, as `black` lays it out; many files of a process have the same parts."""
     import black
 
-    return black.format_str(source, mode=black.Mode(line_length=WIDTH))
+    return black.format_str(source, mode=black.Mode(line_length=WIDTH)).rstrip("\n")

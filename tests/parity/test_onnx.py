@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decode_tools import differences, first_output, inputs_for, module_of
+from decode_tools import differences, differences_at_the_last, first_output, inputs_for, module_of
 from onnx_tools import distance, onnx_bytes, run
 
 import archdsl
@@ -27,6 +27,7 @@ NOT_STEPPED = {
     *("funnel", "hierarchical", "modernbert", "perceiver", "roberta", "swin", "unet", "vae", "vit", "xlnet"),
 }
 """Those whose places see later ones, or whose output follows no sequence."""
+STEPPED = [(path, name) for path, name in CASES if path.stem not in NOT_STEPPED]
 SIZES = {"batch": 2, "time": 8, "frames": 8}
 
 pytestmark = pytest.mark.slow
@@ -53,3 +54,11 @@ def test_decoding_gives_what_the_whole_gives(path: Path, name: str, target: str)
     chunks = (4, 1, 1, 2) if target == "portable" else (4, 1, 1, 1)
     found = differences(model, chunks, target=target)
     assert max(found.values()) < 1e-4, found
+
+
+@pytest.mark.parametrize("target", ["portable", "ort-cpu"])
+@pytest.mark.parametrize(("path", "name"), STEPPED, ids=[f"{p.stem}-{n}" for p, n in STEPPED])
+def test_the_last_place_is_that_of_all(path: Path, name: str, target: str) -> None:
+    chunks = (4, 1, 2) if target == "portable" else (4, 1, 1)
+    found = differences_at_the_last(archdsl.load(path, model=name), chunks, target=target)
+    assert max(found.values()) < 1e-5, found

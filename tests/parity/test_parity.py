@@ -29,16 +29,15 @@ SILENT = (r"key\.bias$", r"k_proj\.bias$", r"linear_k\.bias$", r"expert_\d+\.")
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
-@cache
-def compiled(name: str) -> nn.Module:
-    """The module of a case, compiled once for all tests of a process."""
-    case = CASES[name]
-    return archdsl.to_torch(case.path, model=case.model_name).eval()
-
-
 def pair(case: Case) -> tuple[nn.Module, nn.Module]:
-    """The reference, and our module with its weights."""
-    reference, module = case.reference(), compiled(case.name)
+    """The reference, and our module with its weights; made once for all tests of a process, which leave them alone."""
+    return pair_of(case.name)
+
+
+@cache
+def pair_of(name: str) -> tuple[nn.Module, nn.Module]:
+    case = CASES[name]
+    reference, module = case.reference(), archdsl.to_torch(case.path, model=case.model_name).eval()
     load(module, carried(their_tensors(reference), case.rules, case.inert))
     return reference, module
 

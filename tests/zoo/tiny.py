@@ -5,7 +5,7 @@ Each `tiny_<part>.py` beside this file holds a table, `TINY`: a model's name, `f
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 
@@ -46,6 +46,7 @@ def place(name: str) -> tuple[Path, str]:
     return SPECS / f"{stem}.arch", model
 
 
+@lru_cache(maxsize=8)
 def graph(name: str, **more: int) -> Model:
     """The tiny model's IR; `more` are further settings."""
     path, model = place(name)

@@ -51,12 +51,12 @@ class FormsWriter(PlacesWriter):
         before = self.form, self.table, builder.in_shapes, builder.in_numbers, builder.path
         self.form, self.table = form, table
         parts = {f for f in form if f}
-        everything = self.all if table or parts == {ALL} else self.new
+        everything = symbol(self.all if table or parts == {ALL} else self.new) if not self.last else 1
 
         def shapes(size: Size) -> Size:
             if len(parts) > 1 and not table and isinstance(size, Poly) and self.plan.time in size.symbols:
                 raise error("E0504", f"a shape of {size} is ambiguous in a step of decoding")
-            return with_symbol(size, self.time, symbol(everything))
+            return with_symbol(size, self.time, everything)
 
         builder.in_shapes = shapes
         builder.in_numbers = lambda size: with_symbol(size, self.time, symbol(self.all))

@@ -31,6 +31,8 @@ class PlacesWriter(Writer):
         """Of the result that is being written."""
         self.table = False
         """Whether a table for all places, the same for every row, is being written."""
+        self.last = False
+        """Whether what is being written has one new place of each row."""
         self.asked_places = False
         """Whether what is being written has asked for places."""
         self.asked_pairs = False
@@ -55,7 +57,7 @@ class PlacesWriter(Writer):
             if d.static:
                 found.append(int(d))
             elif name == self.time:
-                found.append(names[name][places])
+                found.append(1 if self.last and places == "new" else names[name][places])
             else:
                 found.append("batch_size" if name == "batch" else str(d.value))
         return ir.Shape(found)
@@ -136,6 +138,26 @@ class PlacesWriter(Writer):
         add, builder = self.builder.add, self.builder
         start = add("Neg", [builder.main.symbols[self.new]])
         found: ir.Value = add("Slice", [x, start, [2**62], [axis]])
+        return found
+
+    def last_places(self, x: ir.Value, real_first: bool) -> ir.Value:
+        """Of each row of x [batch, new, …] its last real place: [batch, 1, …]."""
+        valid, builder, add = self.valid(), self.builder, self.builder.add
+        if valid is None:
+            found: ir.Value = add("Slice", [x, [-1], [2**62], [1]])
+            return found
+
+        def make() -> ir.Value:
+            real = builder.cast(valid, "int")
+            if real_first:
+                count = add("ReduceSum", [real, [1]], {"keepdims": 1})
+                place = add("Max", [add("Sub", [count, 1]), 0])
+            else:
+                place = add("ArgMax", [real], {"axis": 1, "keepdims": 1, "select_last_index": 1})
+            index: ir.Value = add("Unsqueeze", [place, [-1]])
+            return index
+
+        found = add("GatherND", [x, self.once("last", make)], {"batch_dims": 1})
         return found
 
     def counted(self, new: bool) -> ir.Value:

@@ -168,6 +168,7 @@ def save_steps(
     target: str = "portable",
     quantize: str | None = None,
     keep: Sequence[str] = (),
+    last: bool = False,
     weights: Path | None = None,
     seed: int | None = None,
     store: Store = "safetensors",
@@ -186,7 +187,7 @@ def save_steps(
             help=f"`-o {path.with_suffix('')}/`",
         )
     steps = plan(model)
-    graphs = write_steps(model, dtype=dtype, target=target, quantize=quantize, keep=keep, steps=steps)
+    graphs = write_steps(model, dtype=dtype, target=target, quantize=quantize, keep=keep, last=last, steps=steps)
     found = configs(model, steps, graphs, path.name, tokens) if whole else Configs({}, "")
     paths = {path: graphs["model"]}
     if "encoder" in graphs:

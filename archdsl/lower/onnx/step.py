@@ -32,13 +32,15 @@ def write_steps(
     target: str = "portable",
     quantize: str | None = None,
     keep: Sequence[str] = (),
+    last: bool = False,
     steps: Plan | None = None,
 ) -> dict[str, Written]:
     """The graphs that generate: `model`, a step; and, where a model has other inputs than the sequence, `encoder`,
     which is run once before.
 
-    Options and errors as of `write`, which writes the model for whole sequences; `steps` is its plan, if that is known.
-    Raises ArchError E0504 where the model cannot be taken step by step."""
+    With `last`, the step gives its output at each row's last new place alone. Other options and errors as of `write`,
+    which writes the model for whole sequences; `steps` is its plan, if that is known. Raises ArchError E0504 where the
+    model cannot be taken step by step."""
     chosen = target_for(target, dtype, quantize)
     steps = plan(model) if steps is None else steps
     flat = flatten(model) if quantize is not None else None
@@ -50,9 +52,9 @@ def write_steps(
         return writer.whole()
 
     try:
-        found = {"model": written("model", StepWriter(model, dtype, chosen, steps, by_row=True))}
+        found = {"model": written("model", StepWriter(model, dtype, chosen, steps, by_row=True, only_last=last))}
     except RowsUnsupportedError:
-        found = {"model": written("model", StepWriter(model, dtype, chosen, steps, by_row=False))}
+        found = {"model": written("model", StepWriter(model, dtype, chosen, steps, by_row=False, only_last=last))}
     if steps.before.outputs:
         found["encoder"] = written("encoder", EncoderWriter(model, dtype, chosen, steps))
     settle([*quantizers.values()])
@@ -85,8 +87,11 @@ class EncoderWriter(Writer):
 class StepWriter(FormsWriter):
     """Writes the graph of a step."""
 
-    def __init__(self, model: Model, dtype: str, target: Target, plan: Plan, by_row: bool) -> None:
+    def __init__(
+        self, model: Model, dtype: str, target: Target, plan: Plan, by_row: bool, only_last: bool = False
+    ) -> None:
         super().__init__(model, dtype, target, plan, by_row)
+        self.only_last = only_last
         self.presents: list[tuple[str, ir.Value]] = []
         self.appending: set[FlatNode] = set()
         """Nodes whose operators append to their caches themselves: then each row of new places is turned, so that its
@@ -119,12 +124,16 @@ class StepWriter(FormsWriter):
                 self.values[value] = builder.cast(self.mask(), "bool")
             elif value in plan.caches:
                 self.keep(value)
-        for node in plan.step.nodes:
+        first, read = plan.tail() if self.only_last else (len(plan.step.nodes), ())
+        for node in plan.step.nodes[:first]:
+            self.node(node)
+        self.leave_out(read)
+        for node in plan.step.nodes[first:]:
             self.node(node)
         (output,) = plan.step.outputs
         builder.path = ""
         x = self.value(output)
-        if self.appending and self.by_row:
+        if self.appending and self.by_row and not self.last:
             turn = self.turned(-1)
             x = builder.add("GatherND", [x, builder.add("Unsqueeze", [turn, [-1]])], {"batch_dims": 1})
         x = builder.add("Identity", [x])
@@ -141,6 +150,13 @@ class StepWriter(FormsWriter):
             y.shape = kept.shape
             outputs.append(y)
         return self.finish(self.inputs, outputs)
+
+    def leave_out(self, values: Sequence[Value]) -> None:
+        """From here on each row has its last place alone, of these tensors [batch, new, …]."""
+        self.builder.path = "last"
+        for value in values:
+            self.values[value] = self.last_places(self.value(value), bool(self.appending))
+        self.last = self.only_last
 
     def sequence(self, name: str, value: Value) -> ir.Value:
         """An input of the model, of which a step takes the new places."""

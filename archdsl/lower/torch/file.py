@@ -49,9 +49,9 @@ class FileWriter:
             helpers |= section.helpers()
         texts = [self._class(g) for g in self.classes.groups]
         below = [text.strip() for section in self.sections for text in section.functions()]
-        body = "\n\n\n".join([self._config(), *in_order(helpers, early), *texts, self._root_class(), *below])
-        text = f"{self._header(body)}\n\n\n{body}\n"
-        return formatted(text) if layout else text
+        parts = [self._config(), *in_order(helpers, early), *texts, self._root_class(), *below]
+        parts = [self._header("\n".join(parts)), *parts]
+        return "\n\n\n".join(formatted(part) if layout else part for part in parts) + "\n"
 
     def _further(self) -> None:
         """Methods of classes beside `forward`."""
