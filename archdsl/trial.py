@@ -41,8 +41,8 @@ class RunReport(BaseModel):
     gradients: int
     """How many of them have a gradient after the step."""
     gradient_norm: float
-    loss: float
-    """The mean square of the results, which makes every one of them take part."""
+    mean_square: float
+    """Of the results: the backward pass starts from it, so that every one of them takes part."""
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
     milliseconds: dict[str, float]
@@ -88,9 +88,10 @@ def run(
         results = timed("forward", lambda: module(**inputs))
         tensors = named(model, results)
         floats = [t for t in tensors.values() if t.is_floating_point()]
-        loss = torch.stack([t.float().square().mean() for t in floats]).mean() if floats else torch.zeros(())
-        if loss.requires_grad:
-            timed("backward", loss.backward)
+        squares = [t.float().square().mean() for t in floats]
+        mean_square = torch.stack(squares).mean() if squares else torch.zeros(())
+        if mean_square.requires_grad:
+            timed("backward", mean_square.backward)
     except (AssertionError, ValueError) as problem:
         raise error(
             "E0503", f"the model refused its inputs: {one_line(problem)}", help="give another `--time` or `--batch`"
@@ -110,7 +111,7 @@ def run(
         weights=len(parameters),
         gradients=len(gradients),
         gradient_norm=norm,
-        loss=float(loss.detach()),
+        mean_square=float(mean_square.detach()),
         inputs={k: _info(v) for k, v in inputs.items()},
         outputs={k: _info(v) for k, v in tensors.items()},
         milliseconds=milliseconds,

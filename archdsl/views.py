@@ -389,7 +389,7 @@ def run_view(report: RunReport) -> Iterator[RenderableType]:
         table.add_row("out", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
     for name, ms in report.milliseconds.items():
         table.add_row("time", name, f"{ms:,.1f} ms")
-    table.add_row("loss", "", f"{report.loss:.6g}")
+    table.add_row("results", "", f"mean square {report.mean_square:.6g}")
     table.add_row("gradients", "", f"{report.gradients} of {report.weights} weights, norm {report.gradient_norm:.6g}")
     yield table
 

@@ -128,6 +128,7 @@ class Mistake:
             self._define,
             self._python_if,
             self._header,
+            self._braces,
             self._product,
             self._missing_colon,
             self._bare_expression,
@@ -292,6 +293,12 @@ class Mistake:
         if char == "." and text.startswith("..", token.start):
             end = token.start + 2
         shown = text[token.start : end]
+        called = re.compile(r"(?<=[\w)\]])\.([A-Za-z_]\w*)(\()?").match(text, token.start)
+        if called is not None:
+            span, after = self._span(token.start, called.end(1)), f"write `… -> {called[1]}(…)`"
+            help_ = after if called[2] else "the sizes of a tensor are the names in its shape: `[batch, time, width]`"
+            message = f"there are no {'methods' if called[2] else 'attributes'}: `{called[0].rstrip('(')}`"
+            return Diagnostic("E0105", message, span, help=help_)
         name = f"`{shown}`" if shown.isprintable() and not shown.isspace() else f"the character U+{ord(char):04X}"
         message = f"{name} is no word of the language"
         return Diagnostic("E0105", message, self._span(token.start, end), help=FOREIGN.get(char, ""))
@@ -593,6 +600,26 @@ class Mistake:
             message = f"this body has no `{{`: {self._found()} comes before it"
             return Diagnostic("E0101", message, self._here(), help=help_)
         return None
+
+    def _braces(self) -> Diagnostic | None:
+        """`{ … }` where a value is expected, or behind the name of a slot."""
+        token, previous = self.token, self.previous
+        if token.text != "{" or self.opener is None:
+            return None
+        if self.accepts("NAME"):
+            body = self.source.text[token.end :]
+            repeated = previous is not None and previous.text == "*"
+            if self.opener.text == "[" or repeated or re.match(r"\s*(?:\w+|\"\w+\")\s*:", body) is None:
+                help_ = "write it beside the model, `block layer { … }`, and name it here: `layer`"
+                return Diagnostic("E0104", "a block is not written where it is used", self._here(), help=help_)
+            help_ = "options stand in parentheses behind a name: `rope(theta: 10_000)`"
+            return Diagnostic("E0101", "no value stands in braces", self._here(), help=help_, labels=self._inside())
+        slot = previous is not None and previous.type == "NAME" and self._starts_line(previous)
+        if previous is None or not slot or self.opener.text != "{" or not self.accepts("RETURN", back=1):
+            return None
+        help_ = f"write `{previous.text}: name(option: …)`, or declare `block {previous.text} {{ … }}` beside this one"
+        span = self._span(previous.start, token.end)
+        return Diagnostic("E0101", "a slot has no body", span, help=help_)
 
     def _begins_statement(self) -> bool:
         return self.token.type == "NAME" and self.next.text in (":", "=", "+=", ",")

@@ -8,6 +8,7 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.ir import masks
+from archdsl.ir.dims import shape_text
 from archdsl.ir.elaborate.base import Elaboration
 from archdsl.ir.elaborate.headers import hypers_of
 from archdsl.ir.elaborate.primitives import joined_names
@@ -174,9 +175,8 @@ class Names(Elaboration):
             here = value.owner is scope.frame
             value = value.template if here else replace(value.template, args=joined_names(value, value.template.args))
         if not isinstance(value, Template):
-            help_ = f"blocks are applied by an arrow: `{head} -> {key}(…)`" if isinstance(value, Value) else ""
             text = f"`{head}` is {kind_of(value)}: it has no hyper-parameters to read"
-            raise error("E0206", text, span, help=help_)
+            raise error("E0206", text, span, help=_instead(head, value, key) if isinstance(value, Value) else "")
         hypers = hypers_of(value)
         if key not in hypers:
             raise unknown_option(key, value.name, hypers, span)
@@ -208,3 +208,12 @@ def _model_with(name: str, module: Module) -> tuple[str, Span] | None:
             if slot.key == name and name in ("vocab", "context"):
                 return declaration.name, slot.key_span
     return None
+
+
+def _instead(head: str, x: Value, key: str) -> str:
+    """What is written for `x.key`, an attribute or a method of a tensor in Python."""
+    if key in ("T", "mT"):
+        return f"two axes change places by `{head} -> transpose(-1, -2)`"
+    if key in ("shape", "size", "ndim"):
+        return f"its sizes are the names in its shape, {shape_text(x.shape)}"
+    return f"blocks are applied by an arrow: `{head} -> {key}(…)`"
