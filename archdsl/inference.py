@@ -140,7 +140,7 @@ def run(
     _demand_room(model, dtype, 1)
     timed = Stopwatch()
     inputs = draw_inputs(model, batch, time, seed)
-    asked = {"dtype": dtype, "target": target, "quantize": quantize, "keep": keep}
+    asked: dict[str, Any] = {"dtype": dtype, "target": target, "quantize": quantize, "keep": keep}
     with tempfile.TemporaryDirectory(prefix="archdsl-", ignore_cleanup_errors=True) as folder:
         made = _graphs(model, Path(folder), weights, seed, decode, timed, **asked)
         found, providers = _whole(made, device, inputs, timed)
@@ -199,16 +199,13 @@ def verify(
         raise error(
             "E0502", "verifying a model needs PyTorch, which is not installed", help="pip install 'archdsl[torch,onnx]'"
         ) from None
-    from archdsl.lower.onnx.quantize import keep_inputs
-    from archdsl.lower.onnx.targets import TARGETS
-
     _demand_room(model, dtype, 3)
     timed = Stopwatch()
     inputs = draw_inputs(model, batch, time, seed, lengths=True)
-    asked = {"dtype": dtype, "target": target, "quantize": quantize, "keep": keep}
+    asked: dict[str, Any] = {"dtype": dtype, "target": target, "quantize": quantize, "keep": keep}
     steps: dict[str, Difference] = {}
     with tempfile.TemporaryDirectory(prefix="archdsl-", ignore_cleanup_errors=True) as folder:
-        made = _graphs(model, Path(folder), weights, seed, decode, timed, **asked)
+        made = _graphs(model, Path(folder), weights, seed, decode, timed, exact=True, **asked)
         whole, file = made.graphs[WHOLE], weights or made.numbers.parent / "model.safetensors"
         with timed("load"):
             session = open_session(whole, made.numbers, device)
@@ -228,11 +225,9 @@ def verify(
         with timed("onnxruntime"):
             found = run_session(session, inputs)
         moved = found
-        if whole.quantized and TARGETS[target].rounds_inputs:
+        if made.exact is not made.graphs:
             del session
-            for graph in made.graphs.values():
-                keep_inputs(graph)
-            session = open_session(whole, made.numbers, device)
+            session = open_session(made.exact[WHOLE], made.numbers, device)
             found = run_session(session, inputs)
         del session  # its weights are in memory
         if made.steps is not None:
@@ -267,6 +262,8 @@ class Graphs(NamedTuple):
 
     graphs: dict[str, Written]
     """`whole`; and those of a step, where the model decodes."""
+    exact: dict[str, Written]
+    """The same, whose products with matrices of few bits do not round their inputs."""
     numbers: Path
     steps: Plan | None
     no_decode: str | None
@@ -274,30 +271,44 @@ class Graphs(NamedTuple):
 
 
 def _graphs(
-    model: Model, folder: Path, weights: Path | None, seed: int, decode: bool, timed: Stopwatch, **asked: Any
+    model: Model,
+    folder: Path,
+    weights: Path | None,
+    seed: int,
+    decode: bool,
+    timed: Stopwatch,
+    exact: bool = False,
+    **asked: Any,
 ) -> Graphs:
-    """The graphs as `asked`. Drawn weights lie in `model.safetensors` beside the file of their numbers."""
+    """The graphs as `asked`, and `exact` ones. Drawn weights lie in `model.safetensors` beside the file of their
+    numbers."""
     from archdsl.lower.onnx.store import Place, as_they_lie, refer, save
+    from archdsl.lower.onnx.targets import TARGETS
     from archdsl.lower.onnx.write import write
     from archdsl.lower.weights import Checkpoint, draw, saved
 
     with timed("write"):
         graphs = {WHOLE: write(model, **asked)}
         steps, no_decode = _step_graphs(model, graphs, **asked) if decode else (None, NOT_ASKED)
+        plain = graphs
+        if exact and asked["quantize"] is not None and TARGETS[asked["target"]].rounds_inputs:
+            plain = {WHOLE: write(model, exact=True, **asked)}
+            if steps is not None:
+                _step_graphs(model, plain, exact=True, **asked)
     with timed("weights"):
         if weights is None:
             weights = folder / "model.safetensors"
             draw(model, seed, asked["dtype"], weights)
         checkpoint = Checkpoint(weights)
         checkpoint.demand(saved(model))
-        every = [*graphs.values()]
+        every = [*graphs.values(), *(plain.values() if plain is not graphs else ())]
         if as_they_lie(every, checkpoint, weights.parent):
             places = {name: Place(e.start, e.end - e.start) for name, e in checkpoint.entries.items()}
             refer(every, weights.name, places)
-            return Graphs(graphs, weights, steps, no_decode)
-        files = save({folder / f"graph_{name}.onnx": w for name, w in graphs.items()}, model, weights=weights)
+            return Graphs(graphs, plain, weights, steps, no_decode)
+        files = save({folder / f"graph_{i}.onnx": written for i, written in enumerate(every)}, model, weights=weights)
         assert files.weights is not None
-        return Graphs(graphs, files.weights, steps, no_decode)
+        return Graphs(graphs, plain, files.weights, steps, no_decode)
 
 
 def _whole(
@@ -337,8 +348,8 @@ def _decoder(made: Graphs, steps: Plan, device: str) -> Decoder:
     """The graphs of a step, loaded."""
     from archdsl.lower.onnx.decoder import Decoder
 
-    names = [name for name in made.graphs if name != WHOLE]
-    return Decoder(steps, {name: open_session(made.graphs[name], made.numbers, device) for name in names})
+    names = [name for name in made.exact if name != WHOLE]
+    return Decoder(steps, {name: open_session(made.exact[name], made.numbers, device) for name in names})
 
 
 def open_session(written: Written, numbers: Path, device: str) -> Any:

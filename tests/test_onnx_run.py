@@ -19,10 +19,10 @@ from archdsl.api import load, to_onnx
 from archdsl.diagnostics import ArchError
 from archdsl.inference import difference, draw_inputs, open_session, run_session, verify
 from archdsl.ir.flat import flatten
-from archdsl.lower.onnx.quantize import BITS, dequantized, in_rows, keep_inputs, quantized, routers, shapes
+from archdsl.lower.onnx.quantize import BITS, dequantized, in_rows, quantized, routers, shapes
 from archdsl.lower.onnx.step import write_steps
 from archdsl.lower.onnx.store import save
-from archdsl.lower.onnx.write import write
+from archdsl.lower.onnx.write import Written, write
 
 EXPERTS = """\
 block layer(x: [batch, time, width]) -> [batch, time, width] {
@@ -40,6 +40,7 @@ model mixture(layers = 2) {
 }
 """
 MANY = EXPERTS.replace("experts: 4", "experts: 20")
+EVEN = MANY.replace("width:   24", "width:   32").replace("hidden: 40", "hidden: 64")  # sizes that blocks of 32 fill
 OUTER = """\
 model paired(x: [batch, time, 16], padding: padding[batch, time]) {
   y = where(padding -> unsqueeze(-1), x -> linear(16), 0)
@@ -97,24 +98,22 @@ def test_pieces_become_whole_rows() -> None:
 
 
 @pytest.mark.parametrize("quantize", ["int4", "int8"])
-@pytest.mark.parametrize("text", [SPEC, EXPERTS, MANY], ids=["dense", "experts", "many experts"])
+@pytest.mark.parametrize("text", [SPEC, EXPERTS, MANY, EVEN], ids=["dense", "experts", "many experts", "at once"])
 def test_onnxruntime_reads_few_bits_as_they_are_meant(text: str, quantize: str) -> None:
     model = load(text=text)
     report = verify(model, **options(target="ort-cpu", quantize=quantize, tolerance=2e-5))
     assert report.agrees, report
     (moved,) = (d.relative for d in report.rounding.values())
     # Of twenty experts another may be chosen.
-    assert 1e-4 < moved < (0.05 if quantize == "int8" and text is not MANY else 0.5)
+    assert 1e-4 < moved < (0.05 if quantize == "int8" and text not in (MANY, EVEN) else 0.5)
 
 
 @pytest.mark.parametrize("text", [SPEC, EXPERTS], ids=["dense", "experts"])
 def test_on_the_cpu_the_inputs_of_products_are_rounded_too(text: str, tmp_path: Path) -> None:
     """Its kernels for eight bits are for such inputs only, and for matrices that are constants of the graph."""
     levels, found, inputs = [], [], draw_inputs(load(text=text), 2, 9, 0)
-    for target, whole in (("ort-cpu", False), ("ort-cpu", True), ("ort-cuda", False)):
-        made = write(load(text=text), target=target, quantize="int8")
-        if whole:
-            keep_inputs(made)
+    for target, exact in (("ort-cpu", False), ("ort-cpu", True), ("ort-cuda", False)):
+        made = write(load(text=text), target=target, quantize="int8", exact=exact)
         nodes = [n for n in ir.traversal.RecursiveGraphIterator(made.model.graph) if n.op_type == "MatMulNBits"]
         levels.append({"accuracy_level" in n.attributes for n in nodes})
         makers = [x.producer() for n in nodes for x in n.inputs[1:] if x is not None]
@@ -126,6 +125,63 @@ def test_on_the_cpu_the_inputs_of_products_are_rounded_too(text: str, tmp_path: 
     assert levels == [{True}, {False}, {False}]
     distance = np.abs(found[0] - found[1]).max() / np.abs(found[1]).max()
     assert 1e-4 < distance < 0.05
+
+
+def experts_of(made: Written) -> tuple[set[str], int]:
+    """The activations of the operators for experts of a graph, and how many products of few bits there are besides."""
+    nodes = [*ir.traversal.RecursiveGraphIterator(made.model.graph)]
+    names = {n.attributes.get_string("activation_type", "") for n in nodes if n.op_type == "QMoE"}
+    return names, sum(n.op_type == "MatMulNBits" for n in nodes)
+
+
+@pytest.mark.parametrize("quantize", ["int4", "int8"])
+@pytest.mark.parametrize(
+    ("expert", "activation"),
+    [
+        ("swiglu(hidden: 64)", "swiglu"),
+        ("swiglu(hidden: 32, bias: true)", "swiglu"),
+        ("mlp(hidden: 64, act: relu)", "relu"),
+        ("mlp(hidden: 96, act: gelu_tanh, bias: true)", "gelu"),
+        ("mlp(hidden: 64, act: silu)", "silu"),
+    ],
+)
+def test_experts_of_few_bits_are_one_operator(expert: str, activation: str, quantize: str, tmp_path: Path) -> None:
+    """Its inputs are rounded to int8, or with four bits need not be: then it is exact."""
+    model = load(text=EVEN.replace("swiglu(hidden: 64)", expert))
+    inputs, found = draw_inputs(model, 2, 9, 0), {}
+    for name, exact in (("rounded", False), ("exact", True)):
+        made = write(model, target="ort-cpu", quantize=quantize, exact=exact)
+        at_once = name == "rounded" or quantize == "int4"
+        assert experts_of(made)[0] == ({activation} if at_once else set())
+        files = save({tmp_path / f"{name}.onnx": made}, model, seed=0)
+        assert files.weights is not None
+        found[name] = run_session(open_session(made, files.weights, "cpu"), inputs)["output"]
+    assert np.isfinite(found["rounded"]).all()
+    assert 1e-4 < np.abs(found["rounded"] - found["exact"]).mean() / np.abs(found["exact"]).mean() < 0.1
+    assert verify(model, **options(target="ort-cpu", quantize=quantize, tolerance=2e-5)).agrees
+
+
+@pytest.mark.parametrize(
+    ("expert", "keep"),
+    [
+        ("geglu(hidden: 64)", ()),  # a gate that the operator does not know
+        ("swiglu(hidden: 40)", ()),  # a size that blocks do not fill
+        ("swiglu(hidden: 64)", ("*.down.*",)),  # a matrix that is kept
+        ("swiglu(hidden: 64)", ("*.experts.*",)),  # all of them
+    ],
+)
+def test_other_experts_of_few_bits_stand_in_a_loop(expert: str, keep: tuple[str, ...]) -> None:
+    model = load(text=EVEN.replace("swiglu(hidden: 64)", expert))
+    made = write(model, target="ort-cpu", quantize="int4", keep=keep)
+    assert experts_of(made)[0] == set()
+    assert any(n.op_type == "Loop" for n in made.model.graph)
+    assert verify(model, **options(target="ort-cpu", quantize="int4", keep=keep, tolerance=2e-5)).agrees
+
+
+def test_experts_of_few_bits_in_half_precision() -> None:
+    report = verify(load(text=EVEN), **options(target="ort-cpu", quantize="int4", dtype="float16"))
+    assert report.agrees, report
+    assert experts_of(write(load(text=EVEN), target="ort-cpu", quantize="int4", dtype="float16"))[0] == {"swiglu"}
 
 
 def test_what_is_quantized() -> None:

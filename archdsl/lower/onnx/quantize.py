@@ -27,12 +27,11 @@ from archdsl.lower.onnx.builder import CONTRIB
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from archdsl.lower.onnx.write import Writer, Written
+    from archdsl.lower.onnx.write import Writer
 
 BITS = {"int8": 8, "int4": 4}
 BLOCK = 32
 ROUNDED = {"accuracy_level": 4}
-"""What asks `MatMulNBits` to round its inputs to int8."""
 
 SCALES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
@@ -54,11 +53,13 @@ class Quantized:
 
 
 class Quantizer:
-    """Writes products with matrices of few bits into a graph. `keep` are patterns of paths that stay as they are."""
+    """Writes products with matrices of few bits into a graph. `keep` are patterns of paths that stay as they are;
+    `exact` products are of inputs that are not rounded, whatever the target does, and may take long."""
 
-    def __init__(self, name: str, flat: FlatGraph, keep: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, flat: FlatGraph, keep: Sequence[str] = (), exact: bool = False) -> None:
         self.bits = BITS[name]
         self.keep = keep
+        self.exact = exact
         self.kept: set[str] = set()
         """Patterns that some matrix met."""
         self.routers = routers(flat)
@@ -73,15 +74,22 @@ class Quantizer:
         self.kept |= set(met)
         return not met
 
+    @property
+    def reads_experts(self) -> bool:
+        """Whether onnxruntime's operator for experts may read them: of eight bits, it rounds its inputs always."""
+        return not (self.exact and self.bits == 8)
+
+    def rounding(self, writer: Writer) -> dict[str, int]:
+        """What asks an operator to round its inputs to int8, where the target does."""
+        return ROUNDED if writer.target.rounds_inputs and not self.exact else {}
+
     def product(self, writer: Writer, x: ir.Value, weight: FlatWeight) -> ir.Value:
         """`x weightᵀ`; of a matrix for each expert, with that of the expert at hand."""
         builder = writer.builder
         quantized = self.quantized(writer, weight)
         parts = [writer.at_hand(part, weight) for part in quantized.parts]
         n, k = quantized.shape[-2:]
-        options = {"K": k, "N": n, "bits": self.bits, "block_size": BLOCK}
-        if writer.target.rounds_inputs:
-            options |= ROUNDED
+        options = {"K": k, "N": n, "bits": self.bits, "block_size": BLOCK} | self.rounding(writer)
         y: ir.Value = builder.add("MatMulNBits", [x, *parts], options, domain=CONTRIB)
         return y
 
@@ -104,14 +112,6 @@ class Quantizer:
                 part("zeros", ir.DataType.UINT8, zeros),
             )
         return self.made[weight.path]
-
-
-def keep_inputs(written: Written) -> None:
-    """Products with few bits of a graph as they are meant: of inputs that are not rounded, which may take long."""
-    for node in ir.traversal.RecursiveGraphIterator(written.model.graph):
-        if node.op_type == "MatMulNBits":
-            for name in ROUNDED:
-                node.attributes.pop(name, None)
 
 
 def settle(quantizers: Sequence[Quantizer]) -> None:

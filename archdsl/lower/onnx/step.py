@@ -32,6 +32,7 @@ def write_steps(
     target: str = "portable",
     quantize: str | None = None,
     keep: Sequence[str] = (),
+    exact: bool = False,
     last: bool = False,
     steps: Plan | None = None,
 ) -> dict[str, Written]:
@@ -48,7 +49,7 @@ def write_steps(
 
     def written(name: str, writer: Writer) -> Written:
         if quantize is not None and flat is not None:
-            writer.quantizer = quantizers[name] = Quantizer(quantize, flat, keep)
+            writer.quantizer = quantizers[name] = Quantizer(quantize, flat, keep, exact)
         return writer.whole()
 
     try:

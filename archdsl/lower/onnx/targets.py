@@ -40,11 +40,12 @@ TARGETS = {
             "ort-cpu",
             "onnxruntime on the CPU: fused attention that never stores the scores",
             {
-                # Neither the norms that add first nor the mixture of experts: on the CPU they are slower than what they
-                # stand for.
+                # Neither the norms that add first nor the mixture of experts in float32: on the CPU they are slower
+                # than what they stand for.
                 "GroupQueryAttention": ("float32",),
                 "FusedMatMul": ("float32",),
                 "MatMulNBits": ("float32", "float16"),
+                "QMoE": ("float32", "float16"),
             },
             ("float32", "float16"),
             # To int8, block by block: else a matrix of eight bits is unpacked for every product, and one of four bits

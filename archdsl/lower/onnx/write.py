@@ -44,14 +44,16 @@ def write(
     target: str = "portable",
     quantize: str | None = None,
     keep: Sequence[str] = (),
+    exact: bool = False,
 ) -> Written:
     """The model as an ONNX graph for inference, batch and lengths open. Initializers are named as the weights are.
 
     `quantize` is `int8` or `int4`: matrices of linear maps in so few bits, but for those whose path a pattern of `keep`
-    matches. Raises ArchError: E0504 where the target does not run the type or has no operator for few bits."""
+    matches; their products are `exact`, or may round their inputs, too. Raises ArchError: E0504 where the target does
+    not run the type or has no operator for few bits."""
     writer = Writer(model, dtype, target_for(target, dtype, quantize))
     if quantize is not None:
-        writer.quantizer = Quantizer(quantize, flatten(model), keep)
+        writer.quantizer = Quantizer(quantize, flatten(model), keep, exact)
     written = writer.whole()
     settle([writer.quantizer] if writer.quantizer is not None else [])
     return written
