@@ -12,12 +12,17 @@ from typing import NoReturn
 _asked: type[BaseException] | None = None
 
 
+class StoppedError(KeyboardInterrupt):
+    """Ctrl-C. Of a KeyboardInterrupt itself, Python remembers that it passed through `exec`, as in the import of a
+    dataclass, and ends the process by the signal, whoever caught it."""
+
+
 class TerminatedError(BaseException):
     """The process is asked to end: what it was writing is taken away on the way out."""
 
 
 def watch() -> None:
-    """Raise KeyboardInterrupt and TerminatedError in this process when it is asked to end, unless SIGINT is ignored or
+    """Raise StoppedError and TerminatedError in this process when it is asked to end, unless SIGINT is ignored or
     somebody else's."""
     with contextlib.suppress(ValueError):  # not the main thread, where signals arrive
         signal.signal(signal.SIGTERM, _stop)
@@ -27,7 +32,7 @@ def watch() -> None:
 
 def _stop(number: int, frame: object) -> NoReturn:
     global _asked
-    _asked = KeyboardInterrupt if number == signal.SIGINT else TerminatedError
+    _asked = StoppedError if number == signal.SIGINT else TerminatedError
     raise _asked
 
 

@@ -287,7 +287,7 @@ except (KeyboardInterrupt, stopping.TerminatedError) as problem:
 """
 
 
-@pytest.mark.parametrize(("signal_", "raised"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "TerminatedError")])
+@pytest.mark.parametrize(("signal_", "raised"), [("SIGINT", "StoppedError"), ("SIGTERM", "TerminatedError")])
 def test_stopped_where_python_drops_it(signal_: str, raised: str, tmp_path: Path) -> None:
     (tmp_path / "w").write_text("old")
     code = DROPPED.format(signal_=signal_)
@@ -295,3 +295,15 @@ def test_stopped_where_python_drops_it(signal_: str, raised: str, tmp_path: Path
     assert done.stdout.split("\n")[:-1] == ["went on", raised]
     assert (tmp_path / "w").read_text() == "old"
     assert os.listdir(tmp_path) == ["w"]
+
+
+def test_stopped_in_an_import(tmp_path: Path) -> None:
+    """Dataclasses are made by `exec`: a KeyboardInterrupt that passes through it ends the process by its signal."""
+    (tmp_path / "stopped.py").write_text(
+        "import signal\n"
+        "from archdsl.cli import frame\n"
+        "frame.app = lambda **_: exec('signal.raise_signal(signal.SIGINT)')\n"
+        "frame.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "archdsl: interrupted\n")
