@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from archdsl.analyses.flops import Convention, Flops
     from archdsl.analyses.params import ParamsReport
+    from archdsl.backends.torch.features import Checkpoint
     from archdsl.budget.activations import Backend, Recompute
     from archdsl.budget.memory import Dtype, Memory, Optimizer
     from archdsl.ir.graph import Model
     from archdsl.ir.program import Module
     from archdsl.lower.onnx.store import OnnxFiles
-    from archdsl.lower.torch.extras import Checkpoint
     from archdsl.source import Source
     from archdsl.syntax import ast
 
@@ -175,7 +175,7 @@ def load_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = 
 
 
 def _elaborate(spec: Spec, set: Settings | None) -> tuple[Model, list[Diagnostic]]:
-    from archdsl.analyses.causality import prove
+    from archdsl.dependence.causality import prove
 
     model = _build(module_of(spec), spec.model, set)
     return model, prove(model)
@@ -219,8 +219,8 @@ def check(
 
 def check_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = False) -> tuple[Diagnostic, ...]:
     """`check` for a spec that `find_spec` has found."""
-    from archdsl.analyses.causality import prove
     from archdsl.analyses.lint import lints
+    from archdsl.dependence.causality import prove
     from archdsl.ir.program import models
 
     names: list[str | None] = [spec.model]
@@ -349,8 +349,8 @@ def torch_source(
     """The model as one PyTorch file that imports only the standard library and torch. Loads no torch. `sections` are
     parts beside the plain model; `checkpoint` says what the backward pass computes again. Arguments and errors as for
     `load`; E0508 for a section that there is not."""
-    from archdsl.lower.torch import Extras, emit
-    from archdsl.lower.torch.extras import NAMES
+    from archdsl.backends.torch import Extras, emit
+    from archdsl.backends.torch.features import NAMES
 
     for name in sections:
         if name not in NAMES:
@@ -375,8 +375,8 @@ def to_torch(
 
 def module_from(model: Model) -> nn.Module:
     """The emitted module of a loaded model."""
+    from archdsl.backends.torch import emit
     from archdsl.lower.load import load_source
-    from archdsl.lower.torch import emit
 
     module: nn.Module = load_source(emit(model))()
     return module

@@ -10,6 +10,8 @@ from archdsl.source import Span
 
 LONGEST = 1_000
 """Characters of a message."""
+REPORT = "please report it with the spec"
+"""The request that follows an internal error."""
 
 
 def shortened(text: str, most: int = 120) -> str:
@@ -56,6 +58,14 @@ class ArchError(Exception):
                 f"{d.span}: {d.code} {d.message}" if d.span else f"{d.code} {d.message}" for d in self.diagnostics
             )
         )
+
+
+class InternalError(Exception):
+    """A fault of the compiler, whatever the spec says."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.add_note(REPORT)
 
 
 def error(

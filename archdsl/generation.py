@@ -110,8 +110,8 @@ def generate(
     Raises ArchError: E0502 where torch, the tokenizer's package or the device is missing; E0503 where the model or its
     inputs do not fit; E0504 where the model cannot be taken step by step or gives no logits of tokens."""
     torch = demand_torch()
+    from archdsl.backends.torch import Extras, emit
     from archdsl.lower.load import load_source
-    from archdsl.lower.torch import Extras, emit
 
     sampling = sampling or Sampling()
     text = Text(tokenizer)

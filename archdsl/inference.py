@@ -1,4 +1,4 @@
-"""`archdsl run --backend onnx` and `archdsl verify`: the graphs in onnxruntime, alone and beside the emitted module."""
+"""`archdsl run --backend onnx`: the graphs in onnxruntime."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from archdsl.api import demand_packages
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir.graph import Model, Value
-from archdsl.trial import TensorInfo, input_shapes, load_weights, named, one_line
+from archdsl.trial import TensorInfo, input_shapes, one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from archdsl.analyses.decode import Plan
     from archdsl.lower.onnx.decoder import Decoder
     from archdsl.lower.onnx.write import Written
+    from archdsl.lower.sequences import Sequences
 
 RUNS = 5
 """How often the model is run after the first time."""
-TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
-"""The largest relative difference that is put down to rounding, by type."""
 STEPS = 16
 """How many tokens are decoded one by one, if the sequence has twice as many; else half of it."""
 NOT_ASKED = "it was not asked for"
@@ -64,43 +63,6 @@ class OnnxRunReport(BaseModel):
     the median of five more; `prefill`: the prompt in the graph of a step; `token`: the median of the steps after it."""
 
 
-class Difference(BaseModel):
-    """How far an output of onnxruntime is from PyTorch's."""
-
-    dtype: str
-    shape: list[int]
-    absolute: float
-    """The largest difference."""
-    relative: float
-    """The same, divided by the largest number of PyTorch's output; of whole numbers, the share that differs."""
-
-
-class VerifyReport(BaseModel):
-    """What `archdsl verify` prints."""
-
-    model: str
-    device: str
-    dtype: str
-    target: str
-    quantize: str | None
-    seed: int
-    parameters: int
-    tolerance: float
-    agrees: bool
-    """Whether no relative difference, of decoding either, is larger than the tolerance."""
-    inputs: dict[str, TensorInfo]
-    outputs: dict[str, Difference]
-    rounding: dict[str, Difference]
-    """With weights of few bits, how far the graph's outputs are from PyTorch's with weights as they are; {} without."""
-    decode: dict[str, Difference]
-    """How far decoding is from PyTorch's first output for the whole sequence. `prefill`: the prompt at once; `steps`:
-    the tokens after it, one by one; `left`, `right`: all places of a batch whose last row is shorter, and padded on
-    that side, where the graphs allow it."""
-    no_decode: str | None
-    """Why nothing is decoded."""
-    milliseconds: dict[str, float]
-
-
 class Stopwatch:
     """Times of named steps, in milliseconds."""
 
@@ -114,7 +76,7 @@ class Stopwatch:
         self.milliseconds[name] = 1e3 * (perf_counter() - start)
 
 
-# --- the two commands -------------------------------------------------------------------------------------------------
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def run(
@@ -136,20 +98,20 @@ def run(
 
     Raises ArchError: E0502 where a package or the device is missing, E0503 where the model cannot be run like this, the
     weights are not its own or the inputs break one of its conditions, E0504 where the graph cannot be written."""
-    _demand(device, dtype)
-    _demand_room(model, dtype, 1)
+    demand_runtime(device, dtype)
+    demand_room(model, dtype, 1)
     timed = Stopwatch()
     inputs = draw_inputs(model, batch, time, seed)
     asked: dict[str, Any] = {"dtype": dtype, "target": target, "quantize": quantize, "keep": keep}
     with tempfile.TemporaryDirectory(prefix="archdsl-", ignore_cleanup_errors=True) as folder:
-        made = _graphs(model, Path(folder), weights, seed, decode, timed, **asked)
+        made = make_graphs(model, Path(folder), weights, seed, decode, timed, **asked)
         found, providers = _whole(made, device, inputs, timed)
         prompt = None
         if made.steps is not None:
-            decoder = _decoder(made, made.steps, device)
-            chunks = _chunks(decoder, inputs)
+            decoder = open_decoder(made, made.steps, device)
+            chunks = chunks_of(decoder, inputs)
             for _ in range(2):  # the first time, onnxruntime sets memory aside
-                _asked(lambda: decoder.run(inputs, chunks), "run the graph of a step")
+                asking_runtime(lambda: decoder.run(inputs, chunks), "run the graph of a step")
             prompt = chunks[0]
             timed.milliseconds["prefill"] = decoder.milliseconds[0]
             if len(chunks) > 1:
@@ -161,94 +123,10 @@ def run(
         target=target,
         quantize=quantize,
         providers=providers,
-        parameters=_parameters(model),
-        inputs=_infos(inputs, dtype),
-        outputs=_infos(found, dtype),
+        parameters=parameters_of(model),
+        inputs=infos(inputs, dtype),
+        outputs=infos(found, dtype),
         prompt=prompt,
-        no_decode=made.no_decode,
-        milliseconds=timed.milliseconds,
-    )
-
-
-def verify(
-    model: Model,
-    *,
-    weights: Path | None,
-    seed: int,
-    batch: int,
-    time: int | None,
-    device: str,
-    dtype: str,
-    target: str = "portable",
-    quantize: str | None = None,
-    keep: Sequence[str] = (),
-    tolerance: float | None = None,
-    decode: bool = True,
-) -> VerifyReport:
-    """Run a model in PyTorch and in onnxruntime, on the same weights and inputs, and compare what comes out; with
-    `decode`, what comes out step by step too, where the model can be taken so.
-
-    With `quantize`, PyTorch is given the rounded weights, and a target that rounds the inputs of products, too, is not
-    to: what is compared is arithmetic. How far all rounding moves the outputs is reported apart.
-    `tolerance` is the largest relative difference that passes: 1e-4 by default, 2e-2 in float16, 5e-2 in bfloat16.
-    Raises ArchError as `run` does."""
-    _demand(device, dtype)
-    try:
-        import torch
-    except ImportError:
-        raise error(
-            "E0502", "verifying a model needs PyTorch, which is not installed", help="pip install 'archdsl[torch,onnx]'"
-        ) from None
-    _demand_room(model, dtype, 3)
-    timed = Stopwatch()
-    inputs = draw_inputs(model, batch, time, seed, lengths=True)
-    asked: dict[str, Any] = {"dtype": dtype, "target": target, "quantize": quantize, "keep": keep}
-    steps: dict[str, Difference] = {}
-    with tempfile.TemporaryDirectory(prefix="archdsl-", ignore_cleanup_errors=True) as folder:
-        made = _graphs(model, Path(folder), weights, seed, decode, timed, exact=True, **asked)
-        whole, file = made.graphs[WHOLE], weights or made.numbers.parent / "model.safetensors"
-        with timed("load"):
-            session = open_session(whole, made.numbers, device)
-        where = torch.device(device if device != "cpu" and torch.cuda.is_available() else "cpu")
-        with timed("torch load"):
-            module = _module(torch, model, file, where, dtype)
-
-        def expect(given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-            return _in_torch(torch, model, module, given, where, dtype)
-
-        with timed("torch"):
-            expected = expect(inputs)
-        rounded = expected
-        if whole.quantized:
-            _round(torch, module, whole)
-            rounded = expect(inputs)
-        with timed("onnxruntime"):
-            found = run_session(session, inputs)
-        moved = found
-        if made.exact is not made.graphs:
-            del session
-            session = open_session(made.exact[WHOLE], made.numbers, device)
-            found = run_session(session, inputs)
-        del session  # its weights are in memory
-        if made.steps is not None:
-            with timed("decode"):
-                steps = _steps(_decoder(made, made.steps, device), inputs, expect, dtype)
-    outputs = _differences(found, rounded, dtype)
-    limit = TOLERANCES[dtype] if tolerance is None else tolerance
-    return VerifyReport(
-        model=model.name,
-        device=device,
-        dtype=dtype,
-        target=target,
-        quantize=quantize,
-        seed=seed,
-        parameters=_parameters(model),
-        tolerance=limit,
-        agrees=all(d.relative <= limit for d in (*outputs.values(), *steps.values())),
-        inputs=_infos(inputs, dtype),
-        outputs=outputs,
-        rounding=_differences(moved, expected, dtype) if whole.quantized else {},
-        decode=steps,
         no_decode=made.no_decode,
         milliseconds=timed.milliseconds,
     )
@@ -270,7 +148,7 @@ class Graphs(NamedTuple):
     """Why there are no steps."""
 
 
-def _graphs(
+def make_graphs(
     model: Model,
     folder: Path,
     weights: Path | None,
@@ -344,7 +222,7 @@ def _step_graphs(model: Model, graphs: dict[str, Written], **asked: Any) -> tupl
     return steps, None
 
 
-def _decoder(made: Graphs, steps: Plan, device: str) -> Decoder:
+def open_decoder(made: Graphs, steps: Plan, device: str) -> Decoder:
     """The graphs of a step, loaded."""
     from archdsl.lower.onnx.decoder import Decoder
 
@@ -374,7 +252,7 @@ def open_session(written: Written, numbers: Path, device: str) -> Any:
         providers = [("CUDAExecutionProvider", {"device_id": index or "0"}), *providers]
     data = serialized(written)
     try:
-        session = _asked(lambda: runtime.InferenceSession(data, options, providers=providers), "load the graph")
+        session = asking_runtime(lambda: runtime.InferenceSession(data, options, providers=providers), "load the graph")
     finally:
         runtime.set_default_logger_severity(2)
     if kind == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
@@ -392,11 +270,11 @@ def run_session(session: Any, inputs: Mapping[str, NDArray[Any]]) -> dict[str, N
 
     feeds: dict[str, NDArray[Any]] = {i.name: inputs[i.name].astype(NUMPY[i.type]) for i in session.get_inputs()}
     names = [o.name for o in session.get_outputs()]
-    found = _asked(lambda: session.run(None, feeds), "run the graph")
+    found = asking_runtime(lambda: session.run(None, feeds), "run the graph")
     return dict(zip(names, found, strict=True))
 
 
-def _asked(work: Callable[[], Any], what: str) -> Any:
+def asking_runtime(work: Callable[[], Any], what: str) -> Any:
     try:
         return work()
     except Exception as problem:
@@ -431,7 +309,7 @@ def _outside_in_float32(written: Written) -> None:
 # --- what there must be -----------------------------------------------------------------------------------------------
 
 
-def _demand(device: str, dtype: str) -> None:
+def demand_runtime(device: str, dtype: str) -> None:
     """Raises ArchError where packages or the device are missing, or it has no such numbers."""
     demand_packages("running a graph", "onnx", "onnx_ir", "onnxruntime")
     kind, colon, index = device.partition(":")
@@ -462,7 +340,7 @@ def _demand(device: str, dtype: str) -> None:
         )
 
 
-def _demand_room(model: Model, dtype: str, copies: int) -> None:
+def demand_room(model: Model, dtype: str, copies: int) -> None:
     """Refuse what would bring the machine down: `copies` of the weights in memory, besides onnxruntime's own two."""
     from archdsl.analyses.params import total
 
@@ -485,7 +363,7 @@ def _demand_room(model: Model, dtype: str, copies: int) -> None:
         )
 
 
-def _parameters(model: Model) -> int:
+def parameters_of(model: Model) -> int:
     from archdsl.analyses.params import total
 
     return total(model)
@@ -524,7 +402,7 @@ def _drawn(value: Value, shape: list[int], rows: int, draws: np.random.Generator
     return draws.standard_normal(shape).astype(np.float32)
 
 
-def _infos(tensors: Mapping[str, NDArray[Any]], dtype: str) -> dict[str, TensorInfo]:
+def infos(tensors: Mapping[str, NDArray[Any]], dtype: str) -> dict[str, TensorInfo]:
     """Names, types and shapes; float32 stands for the model's own type, where onnxruntime was handed that."""
     return {
         name: TensorInfo(
@@ -534,133 +412,11 @@ def _infos(tensors: Mapping[str, NDArray[Any]], dtype: str) -> dict[str, TensorI
     }
 
 
-# --- PyTorch ----------------------------------------------------------------------------------------------------------
-
-
-def _module(torch: Any, model: Model, weights: Path, device: Any, dtype: str) -> Any:
-    from archdsl.lower.load import load_source
-    from archdsl.lower.torch import emit
-
-    source = emit(model)
-    with torch.device(device):
-        module = load_source(source)()
-    load_weights(module, weights, device)
-    return module.to(getattr(torch, dtype)).eval()
-
-
-def _in_torch(
-    torch: Any, model: Model, module: Any, inputs: Mapping[str, NDArray[Any]], device: Any, dtype: str
-) -> dict[str, NDArray[Any]]:
-    tensors = {}
-    for name, value in model.inputs:
-        tensor = torch.from_numpy(inputs[name]).to(device)
-        if tensor.is_floating_point():
-            tensor = tensor.to(getattr(torch, dtype if value.dtype == "float" else value.dtype))
-        tensors[name] = tensor
-    try:
-        with torch.no_grad():
-            results = module(**tensors)
-    except (AssertionError, ValueError) as problem:
-        raise error(
-            "E0503", f"the model refused its inputs: {one_line(problem)}", help="give another `--time` or `--batch`"
-        ) from None
-    return {
-        name: (t.float() if t.is_floating_point() else t).cpu().numpy() for name, t in named(model, results).items()
-    }
-
-
-def _round(torch: Any, module: Any, written: Written) -> None:
-    """Give a module the weights that the graph has, back from their few bits."""
-    from archdsl.lower.onnx.quantize import dequantized
-
-    state = dict(module.state_dict(keep_vars=True))
-    with torch.no_grad():
-        for path, matrix in written.quantized.items():
-            weight = state[path]
-            rows = weight.float().cpu().numpy().reshape(-1, weight.shape[-1])
-            back = dequantized(rows, matrix.bits, written.dtype).reshape(tuple(weight.shape))
-            weight.copy_(torch.from_numpy(back))
-
-
 # --- decoding ---------------------------------------------------------------------------------------------------------
 
 
-def _chunks(decoder: Decoder, inputs: Mapping[str, NDArray[Any]]) -> list[int]:
+def chunks_of(sequences: Sequences, inputs: Mapping[str, NDArray[Any]]) -> list[int]:
     """The prompt, then token by token."""
-    time = next(inputs[name].shape[axis] for name, axis in decoder.moving.items())
+    time = next(inputs[name].shape[axis] for name, axis in sequences.moving.items())
     after = min(STEPS, time // 2)
     return [time - after, *[1] * after]
-
-
-def _steps(
-    decoder: Decoder,
-    inputs: Mapping[str, NDArray[Any]],
-    expect: Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]],
-    dtype: str,
-) -> dict[str, Difference]:
-    """How far decoding is from what PyTorch gives for the whole sequence."""
-    paddings = {n for n, v in decoder.model.inputs if v.dtype == "padding"} & decoder.moving.keys()
-    inputs = {n: np.ones_like(x) if n in paddings else x for n, x in inputs.items()}
-    chunks, axis = _chunks(decoder, inputs), decoder.axis
-    prompt, time = chunks[0], sum(chunks)
-
-    def decoded(given: Mapping[str, NDArray[Any]], mask: NDArray[Any] | None = None) -> NDArray[Any]:
-        found: NDArray[Any] = _asked(lambda: decoder.run(given, chunks, mask), "run the graph of a step")
-        return found
-
-    whole = next(iter(expect(inputs).values()))
-    ours, theirs = (np.split(x, [prompt], axis) for x in (decoded(inputs), whole))
-    found = {"prefill": difference(ours[0], theirs[0], dtype)}
-    if prompt < time:
-        found["steps"] = difference(ours[1], theirs[1], dtype)
-    last, cut = len(whole) - 1, max(1, prompt // 3)
-    if not decoder.padded or prompt == 1:
-        return found
-    try:
-        alone = next(iter(expect(decoder.alone(inputs, last, time - cut)).values()))
-    except ArchError:
-        return found  # the model takes no rows of that length
-    for side, real in (("left", [*range(cut, time)]), ("right", [*range(prompt - cut), *range(prompt, time)])):
-        result = decoded(*decoder.moved(inputs, last, real))
-        # What stands at the filling is nobody's.
-        whole[last], result[last] = 0, _at(result[last], real, axis - 1)
-        np.moveaxis(whole[last], axis - 1, 0)[: len(real)] = np.moveaxis(alone[0], axis - 1, 0)
-        found[side] = difference(result, whole, dtype)
-    return found
-
-
-def _at(row: NDArray[Any], places: Sequence[int], axis: int) -> NDArray[Any]:
-    """What stands at those places of a row, in front; zeros behind it."""
-    found = np.zeros_like(row)
-    np.moveaxis(found, axis, 0)[: len(places)] = np.moveaxis(row, axis, 0)[[*places]]
-    return found
-
-
-# --- differences ------------------------------------------------------------------------------------------------------
-
-
-def _differences(
-    found: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]], dtype: str
-) -> dict[str, Difference]:
-    pairs = zip(expected.items(), found.values(), strict=True)
-    return {name: difference(ours, theirs, dtype) for (name, theirs), ours in pairs}
-
-
-def difference(found: NDArray[Any], expected: NDArray[Any], dtype: str = "float32") -> Difference:
-    """The largest difference of two tensors. Places where both are infinite alike, or both not a number, are equal; one
-    where only one of them is, is infinitely far off. Raises ValueError where their shapes differ."""
-    if found.shape != expected.shape:
-        raise ValueError(f"shapes differ: {found.shape} and {expected.shape}")
-    whole = expected.dtype.kind in "iub"
-    a, b = (x.astype(np.float64) for x in (found, expected))
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    with np.errstate(invalid="ignore"):
-        apart = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
-    absolute = float(apart.max(initial=0.0))
-    if whole:
-        relative = float(1 - same.mean()) if same.size else 0.0
-    else:
-        largest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
-        relative = absolute / largest if largest else absolute
-    kind = str(expected.dtype) if whole else dtype
-    return Difference(dtype=kind, shape=list(expected.shape), absolute=absolute, relative=relative)

@@ -25,7 +25,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
     "scaling": ("archdsl.analyses.scaling:ScalingReport",),
     "show": ("archdsl.analyses.tree:Branch",),
     "sweep": ("archdsl.sweep:SweepReport",),
-    "verify": ("archdsl.inference:VerifyReport",),
+    "verify": ("archdsl.verification:VerifyReport",),
 }
 """Where the class of each command's report is; of several, it prints one: `estimate` the second where it is asked about
 devices, `run` that of its backend."""

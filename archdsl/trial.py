@@ -56,8 +56,8 @@ def run(
     Raises ArchError: E0502 where torch or the device is missing, E0503 where the model does not fit, the weights are
     not its own, or the inputs break one of its conditions."""
     torch = demand_torch()
+    from archdsl.backends.torch import emit
     from archdsl.lower.load import load_source
-    from archdsl.lower.torch import emit
 
     where = device_called(torch, device)
     fits(torch, model, where, dtype)
@@ -85,7 +85,7 @@ def run(
     module = module.to(getattr(torch, dtype)).train()
     inputs = _inputs(torch, model, where, dtype, batch, time)
     try:
-        results = timed("forward", lambda: module(**inputs))
+        results = timed("forward", lambda: module(*inputs.values()))
         tensors = named(model, results)
         floats = [t for t in tensors.values() if t.is_floating_point()]
         squares = [t.float().square().mean() for t in floats]

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from archdsl.fit import FitReport
     from archdsl.generation import GenerateReport
     from archdsl.hardware import HardwareReport
-    from archdsl.inference import OnnxRunReport, VerifyReport
+    from archdsl.inference import OnnxRunReport
     from archdsl.ir.graph import Model
     from archdsl.lower.onnx.store import OnnxFiles
     from archdsl.sweep import SweepReport
     from archdsl.trial import RunReport
+    from archdsl.verification import VerifyReport
     from archdsl.zoo import ZooFamily
 
 UNBROKEN = 10_000
@@ -444,23 +445,35 @@ def verify_view(report: VerifyReport) -> Iterator[RenderableType]:
         moved = [f"{report.rounding[name].relative:.1e}"] if report.rounding else []
         row = (escape(name), escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}", *moved)
         table.add_row(*row)
-    for name, d in report.decode.items():
-        shown = f"padded {name}" if name in ("left", "right") else name
-        table.add_row(shown, escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}")
+    for of, steps in (("", report.decode), ("torch ", report.torch_decode)):
+        for name, d in steps.items():
+            shown = of + (f"padded {name}" if name in ("left", "right") else name)
+            table.add_row(shown, escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}")
     yield table
     yield from _no_decode(report.no_decode)
+    yield from assumed_view(report.assumed)
+    if report.no_torch_decode != report.no_decode:
+        yield from _no_decode(report.no_torch_decode, "not decoded by PyTorch")
     word = "[green]agree[/]" if report.agrees else "[red]disagree[/]"
     yield f"PyTorch and onnxruntime {word}: tolerance {report.tolerance:g}"
 
 
-def _no_decode(why: str | None) -> Iterator[RenderableType]:
+def assumed_view(assumed: Sequence[str]) -> Iterator[RenderableType]:
+    """What is taken for causal without a proof."""
+    from rich.markup import escape
+
+    if assumed:
+        yield f"[dim]assumed to be causal, not proved: {escape(', '.join(assumed))}[/]"
+
+
+def _no_decode(why: str | None, what: str = "not decoded") -> Iterator[RenderableType]:
     """Why nothing was decoded, if somebody wanted it."""
     from rich.markup import escape
 
     from archdsl.inference import NOT_ASKED
 
     if why not in (None, NOT_ASKED):
-        yield f"[dim]not decoded: {escape(why)}[/]"
+        yield f"[dim]{what}: {escape(why)}[/]"
 
 
 def _heading(report: OnnxRunReport | VerifyReport) -> str:

@@ -9,7 +9,7 @@ import sys
 import time
 
 import archdsl
-from archdsl.lower.torch import emit
+from archdsl.backends.torch import emit
 
 RUNS = int(sys.argv[1]) if len(sys.argv) > 1 else 31
 LAYERS = (12, 126)

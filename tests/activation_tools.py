@@ -36,7 +36,7 @@ def saved_bytes(module: nn.Module, given: Mapping[str, Tensor]) -> tuple[list[Te
 
     own = {t.untyped_storage()._cdata for t in (*module.parameters(), *module.buffers(), *given.values())}
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda box: box.tensor):
-        results = module(**given)
+        results = module(*given.values())
     storages = {s._cdata: s.nbytes() for s in (box.tensor.untyped_storage() for box in boxes)}
     return tensors_of(results), sum(n for at, n in storages.items() if at not in own)
 
@@ -87,7 +87,7 @@ def objective(results: Any) -> Tensor:
 def step(module: nn.Module, given: Mapping[str, Tensor]) -> tuple[int, int]:
     """One step: the bytes alive after the forward pass, and the most that ever were, both with the loss's."""
     with Alive([*module.parameters(), *module.buffers(), *given.values()]) as alive:
-        losses = [objective(module(**given))]
+        losses = [objective(module(*given.values()))]
         after = alive.bytes
         losses.pop().backward()
     return after, alive.most

@@ -1,4 +1,5 @@
-"""Goldens: texts that are kept in the repository and must come out again, byte by byte."""
+"""Goldens: texts that are kept in the repository and must come out again, byte by byte. The IR of every model is
+verified after each pass."""
 
 import difflib
 import sys
@@ -7,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from archdsl.ir import verify
+
 UPDATE = "--update-golden"
 SHOWN = 60
+
+verify.enabled = True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

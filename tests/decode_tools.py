@@ -1,9 +1,10 @@
-"""Decoding in onnxruntime step by step, as a runtime would, for any model that can be taken so."""
+"""Decoding step by step in onnxruntime, as a runtime would, and in PyTorch, for any model that can be taken so."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -13,11 +14,14 @@ from onnx_tools import check, session
 from archdsl.analyses.decode import plan
 from archdsl.analyses.params import vocabulary
 from archdsl.api import module_from
+from archdsl.backends.torch import Extras, emit
 from archdsl.ir.dims import evaluate
 from archdsl.ir.graph import Model
+from archdsl.lower.load import load_source
 from archdsl.lower.onnx.decoder import Decoder
 from archdsl.lower.onnx.step import write_steps
 from archdsl.lower.onnx.store import inline, serialized
+from archdsl.lower.torch_decoder import TorchDecoder
 
 Array = NDArray[Any]
 
@@ -60,7 +64,7 @@ def inputs_for(model: Model, sizes: dict[str, int], seed: int = 0) -> dict[str, 
 
 def first_output(module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Array:
     with torch.no_grad():
-        result = module(**inputs)
+        result = module(*inputs.values())
     found: Array = (result if isinstance(result, torch.Tensor) else result[0]).numpy()
     return found
 
@@ -102,6 +106,52 @@ def differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2), **options: A
         result = made.run(given, chunks, mask)
         second = np.take(result[1], real, made.axis - 1)
         found[side] = float(max(np.abs(result[0] - whole[0]).max(), np.abs(second - short[0]).max())) / scale
+    return found
+
+
+def torch_differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2)) -> dict[str, float]:
+    """How far PyTorch's own steps are from the whole sequence at once, relative to the largest number: in chunks, with
+    tensors of fixed sizes (`static`); and, where the module goes from tokens to logits, what `stream` chooses tokens by
+    in a batch of two lengths, padded on the left and on the right, its step compiled or not.
+
+    Raises ArchError E0504 where the model cannot be taken so."""
+    module = module_of(model)
+    stepping = load_source(emit(model, Extras(frozenset({"generate"}))))().eval()
+    stepping.load_state_dict(module.state_dict())
+    steps = plan(model)
+    time, first = sum(chunks), chunks[0]
+    sizes = {"batch": 2, "time": 8, "frames": 8, steps.time.name: time}
+    inputs = inputs_for(model, sizes)
+    whole = first_output(module, inputs)
+    scale = max(1.0, float(np.abs(whole).max()))
+    made = TorchDecoder(steps, stepping)
+
+    def apart(found: torch.Tensor, expected: Array) -> float:
+        assert found.shape == expected.shape, f"{tuple(found.shape)} instead of {expected.shape}"
+        return float(np.abs(found.numpy() - expected).max()) / scale
+
+    found = {
+        "steps": apart(made.run(inputs, chunks), whole),
+        "static": apart(made.run(inputs, chunks, static=True), whole),
+    }
+    if not made.streams:
+        return found
+    # The prompt of the second row is two tokens shorter.
+    name = next(n for n in made.new if n in made.moving)
+    arrays = {n: t.numpy() for n, t in inputs.items()}
+    try:
+        short = first_output(module, {n: torch.from_numpy(x) for n, x in made.alone(arrays, 1, time - 2).items()})
+    except AssertionError:
+        return found  # the model takes no rows of that length
+    expected = np.concatenate((whole[:1, first - 1 : -1], short[:, first - 3 : -1]))
+    after = inputs[name][:, first:].clone()
+    after[1] = inputs[name][1, first - 2 : -2]
+    for side, real in (("left", [*range(2, time)]), ("right", [*range(first - 2), *range(first, time)])):
+        given, mask = made.moved(arrays, 1, real)
+        prompt, kept = torch.from_numpy(given[name][:, :first]), torch.from_numpy(mask[:, :first] > 0)
+        found[side] = apart(made.stream(inputs, prompt, after, kept), expected)
+        with patch.object(torch, "compile", lambda step, **_: step):
+            found[f"{side}, static"] = apart(made.stream(inputs, prompt, after, kept, compiled=True), expected)
     return found
 
 

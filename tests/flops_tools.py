@@ -96,15 +96,15 @@ def _input(value: Any, sizes: Mapping[str, int], device: str, dtype: torch.dtype
 
 def _forward(module: nn.Module, inputs: dict[str, Tensor]) -> int:
     with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
-        module(**inputs)
+        module(*inputs.values())
     return counter.get_total_flops()
 
 
 def _step(module: nn.Module, inputs: dict[str, Tensor]) -> int:
     losses: dict[str, Tensor] = {}
-    more = {"losses": losses} if "losses" in inspect.signature(module.forward).parameters else {}
+    more = [losses] if len(inspect.signature(module.forward).parameters) > len(inputs) else []
     with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
-        results = [*_flat(module(**inputs, **more)), *losses.values()]
+        results = [*_flat(module(*inputs.values(), *more)), *losses.values()]
         wanted = [t.float().sum() for t in results if t.is_floating_point() and t.requires_grad]
         if wanted:
             torch.stack(wanted).sum().backward()

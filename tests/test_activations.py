@@ -14,6 +14,7 @@ from zoo.tiny import BATCH, OTHER, TIME, graph, inputs, module, tables
 
 import archdsl
 from archdsl.api import module_from
+from archdsl.backends.torch import Extras, emit
 from archdsl.budget import activations
 from archdsl.budget.activations import BACKENDS, estimate, inputs_of, outputs_of, saved
 from archdsl.budget.memory import estimate as memory
@@ -29,7 +30,6 @@ from archdsl.eager.world import model_of
 from archdsl.ir.graph import Model
 from archdsl.ir.op import Example
 from archdsl.lower.load import load_source
-from archdsl.lower.torch import Extras, emit
 from archdsl.ops import registry
 
 pytestmark = measured

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import archdsl
 from archdsl import api, resources
-from archdsl.analyses.causality import prove
+from archdsl.dependence.causality import prove
 from archdsl.diagnostics import Diagnostic
 from archdsl.ir.build import Elaborator
 from archdsl.ir.graph import Model

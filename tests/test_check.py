@@ -298,3 +298,22 @@ def test_a_name_of_an_import(tmp_path: Path) -> None:
     assert (found.code, found.help) == ("E0206", "did you mean `parts.layer`?")
     spec.write_text('import "parts.arch" as parts\n' + MODEL.replace("layer", "parts.layer"))
     assert check(spec) == ()
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "block layer(x) { attention: mha(heads: x)  mask: causal }",
+        "block layer(memory = 2) { attention: mha(heads: memory)  cross_attention: mha(heads: 2) }",
+        "block layer(x) = mha(heads: x, mask: causal)",
+        "block layer(memory) = mha(heads: memory, mask: causal)",
+    ],
+)
+def test_a_hyper_parameter_is_not_called_like_a_tensor_that_has_no_header(block: str) -> None:
+    name = "memory" if "memory" in block else "x"
+    call = "layer" if "=" in block.split(")")[0] else f"layer({name}: 2)"
+    (found,) = check(text=f"{block}\nmodel m {{ vocab: 8  context: 8  width: 8  blocks: 2 * {call}  head: lm }}")
+    assert (found.code, found.span.text if found.span else "") == (
+        "E0202",
+        block[block.index("(") + 1 : block.index(")")],
+    )

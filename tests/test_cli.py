@@ -16,6 +16,7 @@ import pytest
 
 import archdsl
 from archdsl import resources
+from archdsl.diagnostics import InternalError
 
 TINY = """\
 # A tiny model.
@@ -466,6 +467,23 @@ def test_an_error_of_ours_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(ZeroDivisionError):
         main()
+
+
+def test_debug_verifies_what_passes_make(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from archdsl.cli import main
+    from archdsl.ir import verify
+
+    monkeypatch.setattr(verify, "violations", lambda model: [f"`{model.name}` is wrong"])
+    monkeypatch.setattr(verify, "enabled", False)
+    monkeypatch.setenv("ARCHDSL_DEBUG", "")
+    assert run("estimate", "tiny.arch").status == 0
+    monkeypatch.setattr(sys, "argv", ["archdsl", "--debug", "estimate", "tiny.arch"])
+    with pytest.raises(InternalError, match=r"^after elaboration: `tiny` is wrong\nplease report it with the spec$"):
+        main()
+    monkeypatch.setenv("ARCHDSL_DEBUG", "")
+    done = run("estimate", "tiny.arch")
+    assert done.status == 70
+    assert done.err.startswith("archdsl: internal error: after elaboration: `tiny` is wrong\narchdsl: please report it")
 
 
 def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

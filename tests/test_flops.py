@@ -21,13 +21,13 @@ from archdsl.analyses import pairs
 from archdsl.analyses.flops import CONVENTIONS, estimate
 from archdsl.analyses.pairs import count
 from archdsl.analyses.work import work_of
+from archdsl.backends.torch.helpers import helpers
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model, OpNode
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Example
 from archdsl.ir.program import models
 from archdsl.ops import registry
-from archdsl.ops.mask import RANDOM_KEYS
 
 pytestmark = measured
 PARITY = Path(__file__).resolve().parent / "parity" / "specs"
@@ -342,7 +342,7 @@ def test_random_keys_are_those_that_a_module_draws(queries: int, keys: int, chos
     ours = torch.zeros(queries, keys, dtype=torch.bool)
     ours[torch.from_numpy(row), torch.from_numpy(key)] = True
     scope: dict[str, Any] = {"torch": torch, "Tensor": Tensor}
-    exec(RANDOM_KEYS, scope)
+    exec(helpers()["random_keys"].source, scope)
     places = torch.arange(keys)
     assert torch.equal(ours, scope["random_keys"](places[keys - queries :, None], places, chosen, seed))
 

@@ -18,8 +18,10 @@ LAYERS = (
     ("archdsl.syntax",),
     ("archdsl.ir",),
     ("archdsl.ops",),
+    ("archdsl.dependence",),
     ("archdsl.analyses",),
     ("archdsl.lower",),
+    ("archdsl.backends",),
     ("archdsl.eager",),
     ("archdsl.budget",),  # what a training step takes is found by following the emitted code
     (
@@ -32,6 +34,7 @@ LAYERS = (
         "archdsl.schemas",
         "archdsl.sweep",
         "archdsl.trial",
+        "archdsl.verification",
         "archdsl.zoo",
         "archdsl.zoo_page",
     ),

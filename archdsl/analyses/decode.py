@@ -6,7 +6,9 @@ those places.  Along time a tensor is therefore wanted in one of two forms: its 
 1. What an op reads at its own place alone (`Primitive.reads`) it needs in the form of its result; what it reads whole,
    or says that it keeps (`Primitive.keeps`: the keys and values of attention), it needs of all places: such a tensor
    is cached, once, however many read it.
-2. A tensor with two axes of time (scores, masks) has new places along the first and all along the second.
+2. A tensor with two axes of time (scores, masks) has new places along the first and all along the second. Where an op
+   reads it beside its own place along the first (a convolution over queries and keys), it is computed anew for all
+   places along both, and so is what it is made of, back to tensors with one axis of time.
 3. A recurrence hands on a state of a fixed size (`Primitive.states`), which is zeros before the first token.
 4. Tensors made of places alone (masks, rope tables, positions) are computed in whichever form is asked for.
 5. Keys and values that are, place by place, linear maps of something much narrower are not cached; that is. The
@@ -25,11 +27,12 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from archdsl.analyses.causality import prove
 from archdsl.analyses.cut import minimum_cut
+from archdsl.dependence.causality import prove
 from archdsl.diagnostics import ArchError, error
+from archdsl.ir import verify
 from archdsl.ir.dims import Num, Poly, Symbol
-from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, live, unroll
+from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, live, unroll, violations
 from archdsl.ir.graph import CausalNode, Graph, Model, Value
 from archdsl.ir.op import At, Reads, State
 
@@ -89,6 +92,10 @@ class Plan:
     latents: dict[FlatNode, Latent] = field(default_factory=dict)
     placed: set[Value] = field(default_factory=set)
     """Tensors made of places alone."""
+    whole: set[Value] = field(default_factory=set)
+    """Tensors of which each step computes all places along two axes."""
+    beside: set[FlatNode] = field(default_factory=set)
+    """Nodes that read queries or keys by their distance: no padding may stand between two of them."""
     makers: dict[Value, FlatNode] = field(default_factory=dict)
     root: Unrolled | None = None
     """What became of the model's block."""
@@ -134,6 +141,8 @@ def plan(model: Model) -> Plan:
     time = _time(model, flat)
     _demand_causal(model)
     found = _Planner(model, flat, time).plan()
+    for part in (found.before, found.step):
+        verify.checked(part, violations, "the plan of decoding")
     found.root = root
     return found
 
@@ -177,7 +186,7 @@ def _demand_causal(model: Model) -> None:
     less, or be let pass unproved."""
     graph = model.block.graph
     output = next(v for v in graph.outputs if v is not None)
-    nodes = tuple(n for n in graph.nodes if not isinstance(n, CausalNode))
+    nodes = tuple(n for n in graph.nodes if not isinstance(n, CausalNode) or n.assumed)
     claimed = Graph(graph.inputs, (*nodes, CausalNode(output, 1)), graph.outputs)
     found = prove(replace(model, block=replace(model.block, graph=claimed)))
     if found:
@@ -269,6 +278,7 @@ class _Planner:
             axes = self.axes(value)
             full = ALL if value.dtype == "padding" else NEW
             found.forms[value] = tuple(full if i in axes else FIXED for i in range(value.rank))
+        found.whole = self.find_whole()
         for node in found.step.nodes:
             if isinstance(node, FlatOp):
                 self.op(node)
@@ -278,6 +288,33 @@ class _Planner:
                 found.placed.add(node.output)
         self.latent()
         return found
+
+    def find_whole(self) -> set[Value]:
+        """Tensors with two axes of time that are computed for all places along both."""
+        found: set[Value] = set()
+        for node in reversed(self.found.step.nodes):
+            pairs = [v for v in node.outputs if len(self.axes(v)) == 2]
+            if not isinstance(node, FlatOp) or not pairs:
+                continue
+            along = [self.distance(node, axis) for axis in (0, 1)]
+            if any(along):
+                self.found.beside.add(node)
+            if any(v in found for v in pairs) or along[0]:
+                found.update(pairs)
+                found.update(v for _, v in self.timed(node) if len(self.axes(v)) == 2)
+        return found
+
+    def distance(self, node: FlatOp, which: int) -> bool:
+        """Whether an op reads other places than the own along the first or the second axis of time of a tensor that has
+        two, and not just all keys; or adds places."""
+        if any(not is_time(v.shape[self.axes(v)[which]], self.time) for v in node.outputs if len(self.axes(v)) == 2):
+            return True
+        if node.node.op.keeps(node.node):
+            return False
+        pairs = [(i, self.axes(v)[which]) for i, v in self.timed(node) if len(self.axes(v)) == 2]
+        reads = node.node.op.reads_of(node.node, 0)
+        along = [reads[i][axis] for i, axis in pairs]
+        return any((not which) if read is None else read.earlier or _own(read) is None for read in along)
 
     def op(self, node: FlatOp) -> None:
         found = self.found
@@ -322,15 +359,23 @@ class _Planner:
         for i, value in self.timed(node):
             wanted: list[str] = [FIXED] * value.rank
             for axis in self.axes(value):
-                if kept.get(i, (None, ""))[0] == axis:
+                if len(self.axes(value)) == 2:
+                    wanted[axis] = self.of_pairs(node, i, axis, forms[0])
+                elif kept.get(i, (None, ""))[0] == axis:
                     wanted[axis] = ALL
                 else:  # a recurrence keeps for itself what it needs of earlier places
                     wanted[axis] = NEW if states else self.wanted(node, i, axis, forms)
-            if len(self.axes(value)) == 2:  # of queries and keys, whatever the latest key is that one sees
-                first, last = self.axes(value)
-                wanted[first], wanted[last] = NEW, ALL
             found.append((i, tuple(wanted), kept.get(i, (0, ""))[1]))
         return _Taken(tuple(forms), states, bool(kept), tuple(found))
+
+    def of_pairs(self, node: FlatOp, i: int, axis: int, form: Form) -> str:
+        """The form that an axis of an input with two axes of time is needed in: all keys, whatever the latest is that a
+        query sees."""
+        read = node.node.op.reads_of(node.node, 0)[i][axis]
+        if isinstance(read, At) and not read.axes and not read.also:
+            raise self.blame(node, "reads a place that is always the same one")
+        own = None if read is None or read.earlier else _own(read)
+        return (form[own] if own is not None else FIXED) or ALL
 
     def timed(self, node: FlatNode) -> list[tuple[int, Value]]:
         """Inputs that have an axis of time."""
@@ -339,10 +384,14 @@ class _Planner:
     def states(self, node: FlatOp) -> tuple[State, ...]:
         """What a recurrence along time hands on; none where it runs along another axis."""
         states = tuple(node.node.op.states(node.node))
+        if any(v in self.found.whole for v in node.outputs):
+            return ()
         return states if states and has(node.node.outputs[0].shape[states[0].axis], self.time) else ()
 
     def result(self, node: FlatNode, value: Value) -> Form:
         axes = self.axes(value)
+        if value in self.found.whole:
+            return tuple(ALL if i in axes else FIXED for i in range(value.rank))
         form = [FIXED] * value.rank
         for axis in axes:
             if not _linear(value.shape[axis], self.time):
@@ -384,6 +433,8 @@ class _Planner:
         if value in found.placed or value not in found.forms:
             return
         have = found.forms[value]
+        if len(self.axes(value)) == 2 and NEW in wanted and [f for f in wanted if f] != [NEW, ALL]:
+            raise self.blame(node, f"reads {_shown(value)}, which has two axes of time, by its keys")
         grown = [a for a, (h, w) in enumerate(zip(have, wanted, strict=True)) if h == NEW and w == ALL]
         if not grown:
             return

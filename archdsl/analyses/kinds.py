@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, get_args
 
-from archdsl.analyses.causality import prove
 from archdsl.analyses.params import layer_count
+from archdsl.dependence.causality import prove
 from archdsl.ir.dims import Poly, Symbol
 from archdsl.ir.graph import (
     BOOLEANS,

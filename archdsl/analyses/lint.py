@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from archdsl.dependence.causality import assumptions
 from archdsl.diagnostics import Diagnostic
 from archdsl.ir import masks
 from archdsl.ir.dims import Num
@@ -46,6 +47,7 @@ def lints(model: Model, module: Module) -> list[Diagnostic]:
         *_matrices(model),
         *_heads(model),
         *_post_norm(model, module),
+        *_assumed(model),
     ]
     unique = {(d.code, d.message, d.span): d for d in found}
     return sorted(unique.values(), key=lambda d: d.span.start if d.span is not None else 0)
@@ -318,3 +320,19 @@ def _post_norm(model: Model, module: Module) -> Iterator[Diagnostic]:
                             placement.span,
                             help="use `placement: pre`, or `residual: deepnorm(layers)` with `init: deepnorm(layers)`",
                         )
+
+
+# --- dependence -------------------------------------------------------------------------------------------------------
+
+
+def _assumed(model: Model) -> Iterator[Diagnostic]:
+    """W0407: causality that is assumed."""
+    for claim, needed in assumptions(model).items():
+        name = f"`{claim.value.name}`" if claim.value.name else "a tensor"
+        if needed:
+            text = f"{name} is taken for causal without a proof"
+            help_ = "decoding step by step relies on it: `archdsl verify` compares its numbers"
+        else:
+            text = f"{name} is assumed to be causal, which is proved"
+            help_ = "write `assert causal(…)`, or leave it out"
+        yield Diagnostic("W0407", text, claim.span, help=help_)

@@ -61,6 +61,11 @@ def weights(model: Model) -> Iterator[WeightInfo]:
     yield from _of_block(model.block, "")
 
 
+def weights_of(block: Block) -> Iterator[WeightInfo]:
+    """Every weight that lives in a block, by its path there."""
+    yield from _of_block(block, "")
+
+
 def shape_of(weight: Weight) -> tuple[int, ...]:
     """The sizes as numbers; () for a buffer whose size only the running model knows."""
     return tuple(int(d) for d in weight.shape) if all(d.static for d in weight.shape) else ()

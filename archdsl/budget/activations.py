@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, Field
 
 from archdsl.analyses.flops import demand_sizes, sizes_at
+from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import error
 from archdsl.eager import functions as f
 from archdsl.eager.engine import Frame, backward
@@ -26,7 +27,6 @@ from archdsl.eager.tensors import CPU, CUDA, DTYPES, DType, Node, Profile, Sessi
 from archdsl.eager.world import model_of
 from archdsl.ir.cost import whole_at
 from archdsl.ir.graph import Model
-from archdsl.lower.torch import Extras, emit
 
 Backend = Literal["cpu-eager", "cuda-eager", "compiled"]
 Recompute = Literal["none", "selective", "full"]

@@ -245,7 +245,7 @@ def verify(
     allow_noncausal: NoncausalOption = False,
 ) -> int:
     """Run a model in PyTorch and in onnxruntime, on the same weights, and compare what comes out, step by step too."""
-    from archdsl.inference import verify as compare
+    from archdsl.verification import verify as compare
     from archdsl.views import verify_view
 
     keep_needs_bits(keep, quantize)

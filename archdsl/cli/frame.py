@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar, get_a
 
 import typer
 
-from archdsl.diagnostics import ArchError, Diagnostic
+from archdsl.diagnostics import REPORT, ArchError, Diagnostic, InternalError
 from archdsl.stopping import TerminatedError, watch
 
 if TYPE_CHECKING:
@@ -93,8 +93,9 @@ def _status(work: Callable[[], int | None]) -> int:
     except Exception as problem:
         if _debug() or isinstance(problem, _usage_errors()):
             raise
-        say(f"internal error: {type(problem).__name__}: {_one_line(problem)}")
-        say("please report it with the spec; ARCHDSL_DEBUG=1 shows where it happened")
+        kind = "" if isinstance(problem, InternalError) else f"{type(problem).__name__}: "
+        say(f"internal error: {kind}{_one_line(problem)}")
+        say(f"{REPORT}; ARCHDSL_DEBUG=1 shows where it happened")
         return INTERNAL
 
 
@@ -163,10 +164,16 @@ def blame(diagnostics: Iterable[Diagnostic]) -> int:
 @app.callback(invoke_without_command=True)
 def _main(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an internal error happened.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Verify the IR after each pass; show where an internal error happened.")
+    ] = False,
 ) -> None:
     if debug:
         os.environ["ARCHDSL_DEBUG"] = "1"
+    if _debug():
+        from archdsl.ir import verify
+
+        verify.enabled = True
     if version:
         from archdsl import __version__
 

@@ -105,9 +105,10 @@ def show(
         sys.stdout.write(mermaid(drawing(model if block is None else block_of(model, block))))
         return
     from archdsl.analyses.tree import tree
-    from archdsl.views import tree_view
+    from archdsl.dependence.causality import assumed
+    from archdsl.views import assumed_view, tree_view
 
-    print_or_json(tree(model), lambda found: [tree_view(found)], json)
+    print_or_json(tree(model), lambda found: [tree_view(found), *assumed_view(assumed(model))], json)
 
 
 @command("fmt")

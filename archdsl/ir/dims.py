@@ -21,9 +21,11 @@ from archdsl.source import Span
 
 @dataclass(frozen=True, order=True)
 class Symbol:
-    """A size that only the running model knows: `batch`, `time`."""
+    """A size that only the running model knows: `batch`, `time`; or, not `whole`, a name that may stand for any
+    number."""
 
     name: str
+    whole: bool = True
 
     def __str__(self) -> str:
         return self.name
@@ -131,13 +133,17 @@ def _terms(value: Value) -> dict[Monomial, Fraction]:
     return {(): Fraction(value)}
 
 
-def symbol(name: str) -> Poly:
-    """The value of a size called `name` that only the running model knows."""
-    return Poly(((((Symbol(name), 1),), Fraction(1)),))
+def symbol(name: str, *, whole: bool = True) -> Poly:
+    """The value of a size called `name` that only the running model knows; not `whole`, of any number."""
+    return _of_atom(Symbol(name, whole))
 
 
 def opaque(function: str, *args: Value) -> Poly:
-    return Poly(((((Opaque(function, args), 1),), Fraction(1)),))
+    return _of_atom(Opaque(function, args))
+
+
+def _of_atom(atom: Atom) -> Poly:
+    return Poly(((((atom, 1),), Fraction(1)),))
 
 
 def _times(a: Monomial, b: Monomial) -> Monomial:
@@ -206,35 +212,10 @@ def div(a: Value, b: Value) -> Value:
 def floordiv(a: Value, b: Value) -> Value:
     """Division rounded down; raises ZeroDivisionError."""
     if isinstance(a, Poly) or isinstance(b, Poly):
-        quotient = div(a, b)
-        if not isinstance(quotient, Poly):
-            return floor(quotient)
-        if is_size_like(quotient):
-            return quotient
-        return _floor_of(a, b) if isinstance(a, Poly) and isinstance(b, int) else opaque("floor", a, b)
+        return floor(div(a, b))
     if b == 0:
         raise ZeroDivisionError
     return whole(a // b) if not isinstance(a, float) and not isinstance(b, float) else math.floor(a / b)
-
-
-def _floor_of(a: Poly, b: int) -> Value:
-    """a // b in one form: whole multiples of b outside, the constant within 0 … b - 1, a floor of a floor as one."""
-    inner = [(m, c) for m, c in a.terms if len(m) == 1 and m[0][1] == 1 and isinstance(m[0][0], Opaque)]
-    if len(inner) == 1 and inner[0][1] == 1:
-        atom = inner[0][0][0][0]
-        assert isinstance(atom, Opaque)
-        rest = sub(a, Poly(((inner[0][0], Fraction(1)),)))
-        if atom.function == "floor" and len(atom.args) == 2 and isinstance(atom.args[1], int) and isinstance(rest, int):
-            return floordiv(add(atom.args[0], rest * atom.args[1]), atom.args[1] * b)
-    outside: Value = 0
-    within: Value = 0
-    for m, c in a.terms:
-        q = c // b if c.denominator == 1 else Fraction(0)
-        term = mul(q, Poly(((m, Fraction(1)),))) if m else q
-        outside = add(outside, whole(term) if not isinstance(term, Poly) else term)
-        left = c - q * b
-        within = add(within, mul(left, Poly(((m, Fraction(1)),))) if m else whole(left))
-    return add(outside, opaque("floor", within, b) if isinstance(within, Poly) else floor(div(within, b)))
 
 
 def with_symbol(value: Value, name: str, replacement: Value) -> Value:
@@ -246,14 +227,24 @@ def with_symbol(value: Value, name: str, replacement: Value) -> Value:
         term: Value = whole(coefficient)
         for atom, exponent in monomial:
             if isinstance(atom, Symbol):
-                base = replacement if atom.name == name else Poly((((((atom, 1),)), Fraction(1)),))
+                base = replacement if atom.name == name else _of_atom(atom)
             else:
-                args = [with_symbol(a, name, replacement) for a in atom.args]
-                base = floordiv(*args) if atom.function == "floor" and len(args) == 2 else opaque(atom.function, *args)
+                base = _of_function(atom, [with_symbol(a, name, replacement) for a in atom.args])
             for _ in range(abs(exponent)):
                 term = mul(term, base) if exponent > 0 else div(term, base)
         total = add(total, term)
     return total
+
+
+def _of_function(atom: Opaque, args: list[Value]) -> Value:
+    """What the function of an atom makes of other arguments."""
+    if atom.function == "sum":
+        return args[0]
+    if atom.function == "pow":
+        return power(*args)
+    if atom.function == "floor":
+        return floordiv(*args)
+    return apply_function({"min": "minimum", "max": "maximum"}.get(atom.function, atom.function), *args)
 
 
 def equal_where_whole(a: Value, b: Value) -> bool:
@@ -267,13 +258,49 @@ def equal_where_whole(a: Value, b: Value) -> bool:
     return with_symbol(a, name, multiple) == with_symbol(b, name, multiple)
 
 
-def is_size_like(value: Poly) -> bool:
-    """Whether the value is a whole number whatever the symbols are."""
-    return value.denominator == 1 and all(
-        p > 0 and (isinstance(a, Symbol) or a.function in ("floor", "ceil", "max", "min"))
-        for m, _ in value.terms
-        for a, p in m
+def is_size_like(value: Value) -> bool:
+    """Whether the value is a whole number whatever its symbols stand for."""
+    if not isinstance(value, Poly):
+        return isinstance(value, int)
+    return value.denominator == 1 and all(_is_whole(m) for m, _ in value.terms)
+
+
+def _is_whole(monomial: Monomial) -> bool:
+    return all(p > 0 and _is_whole_atom(a) for a, p in monomial)
+
+
+def _is_whole_atom(atom: Atom) -> bool:
+    if isinstance(atom, Symbol):
+        return atom.whole
+    if atom.function == "pow":
+        base, exponent = atom.args
+        return is_size_like(base) and is_size_like(exponent) and _is_above_zero(exponent)
+    return atom.function in ("floor", "sign") or (
+        atom.function in ("max", "min", "abs", "sum") and all(is_size_like(a) for a in atom.args)
     )
+
+
+def _is_above_zero(value: Value) -> bool:
+    """Whether it is made of sizes, which are 1 at least, in a way that keeps it above zero."""
+    if not isinstance(value, Poly):
+        return value > 0
+    atoms = [a for m, _ in value.terms for a, _ in m]
+    return all(c > 0 for _, c in value.terms) and all(isinstance(a, Symbol) and a.whole for a in atoms)
+
+
+def at_least_zero(value: Value | Atom) -> bool:
+    """Whether it is surely not negative: sizes are 1 at least."""
+    if isinstance(value, Symbol):
+        return value.whole
+    if isinstance(value, Opaque):
+        if value.function in ("floor", "min", "sum"):
+            return all(map(at_least_zero, value.args))
+        return value.function in ("abs", "exp", "sqrt") or (
+            value.function == "max" and any(map(at_least_zero, value.args))
+        )
+    if isinstance(value, Poly):
+        return all(c > 0 and all(at_least_zero(a) for a, _ in m) for m, c in value.terms)
+    return value >= 0
 
 
 def mod(a: Value, b: Value) -> Value:
@@ -285,25 +312,64 @@ def mod(a: Value, b: Value) -> Value:
 
 
 def floor(a: Value) -> Value:
-    if isinstance(a, Poly):
-        return a if is_size_like(a) else floordiv(mul(a, a.denominator), a.denominator)
-    return math.floor(a)
+    """The value rounded down, in one form: whole parts outside, what is left as `floor(above / below)`."""
+    if not isinstance(a, Poly):
+        return math.floor(a)
+    outside: Value = 0
+    within: Value = 0
+    for m, c in a.terms:
+        count = math.floor(c) if _is_whole(m) else 0
+        outside = add(outside, _normal({m: Fraction(count)}))
+        within = add(within, _normal({m: c - count}))
+    if not isinstance(within, Poly):
+        return add(outside, math.floor(within))
+    above, below = _quotient(within)
+    merged = _floor_of_floor(above, below) if isinstance(below, int) else None
+    return add(outside, opaque("floor", above, below) if merged is None else merged)
+
+
+def _quotient(value: Poly) -> tuple[Value, Value]:
+    """The value as one quotient of two in which nothing is divided."""
+    powers: dict[Atom, int] = {}
+    for m, _ in value.terms:
+        for atom, p in m:
+            powers[atom] = max(powers.get(atom, 0), -p)
+    above: Value = mul(value, value.denominator)
+    below: Value = value.denominator
+    for atom, p in powers.items():
+        for _ in range(p):
+            above = mul(above, _of_atom(atom))
+            below = mul(below, atom.args[0] if isinstance(atom, Opaque) and atom.function == "sum" else _of_atom(atom))
+    return above, below
+
+
+def _floor_of_floor(above: Value, below: int) -> Value | None:
+    """floor((floor(x) + n) / below) as floor((x + n) / below), for a whole n; None where it is nothing of the kind."""
+    floors = [a for m, c in _terms(above).items() if c == 1 and len(m) == 1 for a, p in m if p == 1]
+    atom = floors[0] if len(floors) == 1 else None
+    if not isinstance(atom, Opaque) or atom.function != "floor":
+        return None
+    rest = sub(above, _of_atom(atom))
+    return floor(div(add(div(*atom.args), rest), below)) if isinstance(rest, int) else None
 
 
 def ceil(a: Value) -> Value:
+    """The value rounded up."""
     if isinstance(a, Poly):
-        return floordiv(add(mul(a, a.denominator), a.denominator - 1), a.denominator)
+        above, below = _quotient(a)
+        if is_size_like(above) and is_size_like(below) and _is_above_zero(below):
+            return floor(div(add(above, sub(below, 1)), below))  # what is rounded stays above zero, as in the model
     return neg(floor(neg(a)))
 
 
 def power(a: Value, b: Value) -> Value:
     """a ** b; raises TooLargeError where the result would be absurdly large, ValueError where it is not real."""
     if isinstance(a, Poly):
-        if isinstance(b, int) and 0 <= b <= 16:
+        if isinstance(b, int) and abs(b) <= 16:
             result: Value = 1
-            for _ in range(b):
+            for _ in range(abs(b)):
                 result = within_limits(mul(result, a))
-            return result
+            return result if b >= 0 else div(1, result)
         return opaque("pow", a, b)
     if isinstance(b, Poly):
         return opaque("pow", a, b)
@@ -361,22 +427,13 @@ def evaluate(value: Value, sizes: Mapping[str, int]) -> int | Fraction | float:
         product: int | Fraction | float = coefficient
         for atom, exponent in monomial:
             if isinstance(atom, Symbol):
-                base: int | Fraction | float = sizes[atom.name]
+                base: Value = sizes[atom.name]
             else:
-                args = [evaluate(a, sizes) for a in atom.args]
-                if atom.function == "floor" and len(args) == 2:
-                    base = math.floor(Fraction(args[0]) / Fraction(args[1]))
-                elif atom.function == "sum":
-                    base = args[0]
-                elif atom.function == "pow":
-                    base = float(args[0]) ** float(args[1])
-                elif atom.function in ("min", "max"):
-                    base = min(args) if atom.function == "min" else max(args)
-                else:
-                    base = float(getattr(math, atom.function)(float(args[0])))
+                base = _of_function(atom, [evaluate(a, sizes) for a in atom.args])
+            assert not isinstance(base, Poly)
             product = product * base**exponent if exponent >= 0 else product / Fraction(base) ** -exponent
         total = total + product
-    return int(total) if isinstance(total, Fraction) and total.denominator == 1 else total
+    return whole_number(total)
 
 
 # --- expressions in the names of a block ---------------------------------------------------------------------------
@@ -468,8 +525,20 @@ def substitute(expr: Expr, names: Mapping[str, Expr]) -> Expr:
             raise TooLargeError(raising("expression"))
         return Bin(expr.op, left, right)
     if isinstance(expr, Fn):
-        return Fn(expr.name, tuple(substitute(a, names) for a in expr.args))
+        args = tuple(substitute(a, names) for a in expr.args)
+        if all(new is old for new, old in zip(args, expr.args, strict=True)):
+            return expr
+        if sum(map(_weight, args)) > MAX_EXPRESSION:
+            raise TooLargeError(raising("expression"))
+        return Fn(expr.name, args)
     return expr
+
+
+def negated(expr: Expr) -> Expr:
+    """`-expr`"""
+    if isinstance(expr, Lit):
+        return Lit(expr.text[1:] if expr.text.startswith("-") else f"-{expr.text}")
+    return Bin("*", Lit("-1"), expr)
 
 
 def free_names(expr: Expr) -> tuple[str, ...]:
@@ -484,12 +553,14 @@ def free_names(expr: Expr) -> tuple[str, ...]:
 
 
 PRECEDENCE = {"+": 60, "-": 60, "*": 70, "/": 70, "//": 70, "%": 70, "**": 90}
+NEGATIVE = 80
+"""How tightly the sign of a negative number binds."""
 
 
 def expr_text(expr: Expr, above: int = 0, name: Callable[[str], str] = str) -> str:
     """The expression as text; parentheses only where the surrounding precedence `above` asks for them."""
     if isinstance(expr, Lit):
-        return expr.text
+        return f"({expr.text})" if expr.text.startswith("-") and above > NEGATIVE else expr.text
     if isinstance(expr, Var):
         return name(expr.name)
     if isinstance(expr, Fn):
@@ -503,15 +574,34 @@ def expr_text(expr: Expr, above: int = 0, name: Callable[[str], str] = str) -> s
 
 
 @cache
-def expr_value(expr: Expr) -> Value:
-    """The expression as a value over its own names: two spellings of one number are equal."""
+def expr_value(expr: Expr, sizes: bool = False) -> Value:
+    """The expression as a value over its own names, which may stand for any number: with `sizes`, for whole numbers
+    from 1 on alone. Two expressions of equal values are equal whatever the names stand for, where both have a value."""
     if isinstance(expr, Lit):
+        if expr.text in ("inf", "-inf"):
+            return float(expr.text)
         return whole(Fraction(expr.text.replace("_", "")))
     if isinstance(expr, Var):
-        return symbol(expr.name)
+        return symbol(expr.name, whole=sizes)
     if isinstance(expr, Fn):
-        return apply_function(expr.name, *(expr_value(a) for a in expr.args))
-    return OPERATORS[expr.op](expr_value(expr.left), expr_value(expr.right))
+        return apply_function(expr.name, *(expr_value(a, sizes) for a in expr.args))
+    return OPERATORS[expr.op](expr_value(expr.left, sizes), expr_value(expr.right, sizes))
+
+
+def value_in(expr: Expr, names: Mapping[str, Value], known: dict[int, Value]) -> Value:
+    """Evaluate an expression, given the values of its names; `known` collects those of its parts by their id. Raises
+    KeyError, ArithmeticError, ValueError."""
+    if isinstance(expr, Var):
+        return names[expr.name]
+    if isinstance(expr, Lit):
+        return expr_value(expr)
+    if id(expr) not in known:
+        if isinstance(expr, Fn):
+            value = apply_function(expr.name, *(value_in(a, names, known) for a in expr.args))
+        else:
+            value = OPERATORS[expr.op](value_in(expr.left, names, known), value_in(expr.right, names, known))
+        known[id(expr)] = value
+    return known[id(expr)]
 
 
 OPERATORS: dict[str, Callable[[Value, Value], Value]] = {
@@ -529,12 +619,12 @@ def shortest(expr: Expr, local: Mapping[str, Expr]) -> Expr:
     """`heads * head_dim` where `head_dim = width / heads` is simply `width`; anything longer stays as it was
     written."""
     full = expr
-    for _ in range(len(local) + 1):
-        names = [n for n in free_names(full) if n in local]
-        if not names:
-            break
-        full = substitute(full, {n: local[n] for n in names})
     try:
+        for _ in range(len(local) + 1):
+            names = [n for n in free_names(full) if n in local]
+            if not names:
+                break
+            full = substitute(full, {n: local[n] for n in names})
         value = expr_value(full)
     except (ArithmeticError, ValueError):
         return expr
@@ -609,7 +699,7 @@ def _tidy(op: str, a: Expr, b: Expr) -> Expr:
     one, zero = Lit("1"), Lit("0")
     if op == "*" and one in (a, b):
         return b if a == one else a
-    if op in ("/", "//", "**") and b == one:
+    if op in ("/", "**") and b == one:
         return a
     if op in ("+", "-") and b == zero:
         return a

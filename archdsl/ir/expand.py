@@ -178,8 +178,8 @@ class Expander(Elaborator):
             self._register(value, self.slot_values[id(e)])
         return value
 
-    def with_options(self, template: Template, static: Any, in_order: Any, span: Span) -> Template:
-        result = super().with_options(template, static, in_order, span)
+    def with_options(self, template: Template, static: Any, in_order: Any, span: Span, frame: Frame) -> Template:
+        result = super().with_options(template, static, in_order, span, frame)
         origin = self.origins.get(id(template.args))
         if origin is not None and result.args is not template.args:
             expr, known = origin
@@ -481,14 +481,16 @@ class Expander(Elaborator):
                     recorder.notes.append(Kept(lambda names: f"let {instance.label} = shared({spelled(made, names)})"))
                     self._register(instance, name_of(instance.label))
             elif isinstance(item, ast.Assert):
-                self._assertion(item, scope, recorder)
+                message = f', "{item.message}"' if item.message is not None else ""
+                self._claim_kept("assert", item.condition, message, scope, recorder)
+            elif isinstance(item, ast.Assume):
+                self._claim_kept("assume", item.condition, "", scope, recorder)
         except ExpansionError as problem:
             recorder.failed = str(problem)
 
-    def _assertion(self, item: ast.Assert, scope: Scope, recorder: Recorder) -> None:
-        """Static conditions hold and are gone; what only the running model knows stays, and what is to be proved."""
-        condition = item.condition
-        message = f', "{item.message}"' if item.message is not None else ""
+    def _claim_kept(self, word: str, condition: ast.Expr, message: str, scope: Scope, recorder: Recorder) -> None:
+        """Static conditions hold and are gone; what only the running model knows stays, and what is to be proved or is
+        assumed."""
         if (
             isinstance(condition, ast.Call)
             and isinstance(condition.function, ast.Name)
@@ -509,7 +511,7 @@ class Expander(Elaborator):
             return
         if call not in recorder.asserted:
             recorder.asserted.append(call)
-            recorder.notes.append(Kept(lambda names: f"assert {spelled(call, names)}{message}", (call,)))
+            recorder.notes.append(Kept(lambda names: f"{word} {spelled(call, names)}{message}", (call,)))
 
     def _bind(self, name: str, value: Any, type_: Any, scope: Scope, span: Span) -> None:
         super()._bind(name, value, type_, scope, span)

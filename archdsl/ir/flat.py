@@ -6,12 +6,15 @@ Blocks are shared, so a value of a block stands for as many tensors as the block
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from functools import lru_cache
+from typing import Any
 
+from archdsl.ir import verify
 from archdsl.ir.dims import Num
+from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -28,6 +31,7 @@ from archdsl.ir.graph import (
     Value,
     Weight,
     WeightNode,
+    node_outputs,
 )
 from archdsl.ir.paths import Step, counter, skip
 from archdsl.ir.static import Instance
@@ -135,7 +139,8 @@ def unroll(model: Model) -> tuple[FlatGraph, Unrolled]:
     scope = Scope(block, "", {v: v for v in block.graph.inputs}, {i: i.path for i in block.instances})
     flattener.graph(block.graph, scope, str)
     outputs = tuple(scope.values[v] for v in block.graph.outputs if v is not None)
-    return FlatGraph(block.graph.inputs, live(flattener.nodes, outputs), outputs), scope.unrolled
+    graph = FlatGraph(block.graph.inputs, live(flattener.nodes, outputs), outputs)
+    return verify.checked(graph, violations, "unrolling"), scope.unrolled
 
 
 def live(nodes: list[FlatNode], outputs: tuple[Value, ...]) -> tuple[FlatNode, ...]:
@@ -338,3 +343,60 @@ def flat_init(graph: Graph) -> FlatGraph:
     """The expression of a weight's first value."""
     nodes = [FlatOp(n, n.inputs, n.outputs, "") for n in graph.nodes if isinstance(n, OpNode)]
     return FlatGraph((), tuple(nodes), tuple(v for v in graph.outputs if v is not None))
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def violations(graph: FlatGraph) -> Iterator[str]:
+    """Yield the violations in an unrolled graph: see `archdsl.ir.verify`."""
+    yield from _wrong(graph, set())
+    shapes: dict[str, list[Size]] = {}
+    for node in walk(graph):
+        read = (node.weight,) if isinstance(node, FlatParam) else ()
+        for found in node.weights.values() if isinstance(node, FlatOp) else read:
+            shape = [d.value for d in found.weight.shape]
+            if shapes.setdefault(found.path, shape) != shape:  # a shared block may be another for another length
+                yield f"`{found.path}` is the path of two weights"
+
+
+def _wrong(graph: FlatGraph, visible: set[int]) -> Iterator[str]:
+    """A value is defined once, and read after its definition in the same graph or in one inside it; the tensors of a
+    node have the types that the node of its block has."""
+    from archdsl.ir.verify.rules import differing
+
+    defined = [*graph.inputs]
+    for node in (*graph.nodes, None):
+        visible.update(id(v) for v in defined)
+        if node is None:
+            break
+        where = f"{type(node).__name__} `{getattr(node, 'path', '')}`: "
+        lost = (v for v in node.inputs if isinstance(v, Value) and id(v) not in visible)
+        yield from (f"{where}{v} is read outside its scope" for v in lost)
+        yield from (f"{where}{v} is defined twice" for v in node.outputs if id(v) in visible)
+        for what, found, due in _types(node):
+            yield from (where + w for w in differing(what, found, due))
+        inner = node.blocks.values() if isinstance(node, FlatOp) else (node.body,) if isinstance(node, FlatScan) else ()
+        for further in inner:
+            yield from (where + w for w in _wrong(further, set(visible)))
+        defined = [*node.outputs]
+    yield from (f"{v} is given back and not defined" for v in graph.outputs if id(v) not in visible)
+
+
+def _types(node: FlatNode) -> Iterator[tuple[str, Sequence[Any], Sequence[Any]]]:
+    """Yield the tensors of a node, kind by kind, with those of the node of its block."""
+    if isinstance(node, FlatOp):
+        yield "inputs", _tensors(node.inputs), _tensors(node.node.inputs)
+        declared = [Value(w.shape, w.dtype) for w in node.node.weights]
+        yield "weights", [Value(w.weight.shape, w.weight.dtype) for w in node.weights.values()], declared
+    if isinstance(node, FlatScan):
+        yield "starts", _tensors(node.starts), _tensors(node.node.starts)
+        yield "sequences", node.sequences, node.node.sequences
+        yield "inputs of a step", node.body.inputs, node.node.body.inputs
+        yield "results of a step", node.body.outputs, node.node.body.outputs
+    if not isinstance(node, FlatParam):
+        yield "outputs", node.outputs, node_outputs(node.node)
+
+
+def _tensors(values: Sequence[Input]) -> list[Value]:
+    return [v for v in values if isinstance(v, Value)]

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error
-from archdsl.ir.dims import Expr, Num, Poly, Var, div, evaluate, substitute, symbol
+from archdsl.ir.dims import Expr, Num, Poly, Var, ceil, div, substitute, symbol
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import (
     CallNode,
+    Condition,
     Context,
     Graph,
     Handle,
@@ -25,7 +26,8 @@ from archdsl.ir.graph import (
     WeightNode,
     node_outputs,
 )
-from archdsl.ir.static import Instance, Scheme, outward, static_key
+from archdsl.ir.static import Instance, Scheme, numbers_of, outward, static_key
+from archdsl.ir.wording import MERGED
 from archdsl.source import Span
 
 if TYPE_CHECKING:
@@ -42,6 +44,13 @@ _ATTRIBUTES = """
     register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook
     register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty
     train training type xpu zero_grad self super init_weights
+    _apply _backward_hooks _backward_pre_hooks _buffers _call_impl _compiled_call_impl _forward_hooks
+    _forward_hooks_always_called _forward_hooks_with_kwargs _forward_pre_hooks _forward_pre_hooks_with_kwargs
+    _get_backward_hooks _get_backward_pre_hooks _get_name _is_full_backward_hook _load_from_state_dict
+    _load_state_dict_post_hooks _load_state_dict_pre_hooks _maybe_warn_non_full_backward_hook _modules _named_members
+    _non_persistent_buffers_set _parameters _register_load_state_dict_pre_hook _register_state_dict_hook
+    _replicate_for_data_parallel _save_to_state_dict _slow_forward _state_dict_hooks _state_dict_pre_hooks _version
+    _wrapped_call_impl
 """
 MODULE_ATTRIBUTES = frozenset(_ATTRIBUTES.split())
 
@@ -72,6 +81,17 @@ class Once:
         inputs = tuple(i.value if isinstance(i, Num) else None if i is None else i.key for i in self.inputs)
         options = () if self.instance is not None else tuple((k, _option_key(v)) for k, v in self.options.items())
         return ("once", self.op, inputs, options, id(self.instance) if self.instance is not None else None)
+
+    @property
+    def numbers(self) -> Iterator[Num]:
+        """Those that it is made of, in one order for all demands of a key."""
+        for i in self.inputs:
+            if isinstance(i, Num):
+                yield i
+            elif isinstance(i, Once):
+                yield from i.numbers
+        if self.instance is None:
+            yield from numbers_of(self.options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +150,10 @@ def option_outward(value: Any, names: Mapping[str, Expr]) -> Any:
     return outward(value, names)
 
 
-def _under_own_names(value: Value) -> Value:
-    """A value of another block, its sizes under names that only this block knows: `table.0`."""
-    name = value.name or "tensor"
+def under_name(value: Value, name: str) -> Value:
+    """A value of another block, its sizes called by a name of this one's: `table.0`."""
     shape = tuple(d.named(f"{name}.{i}") for i, d in enumerate(value.shape))
-    return Value(shape, value.dtype, name, value.span)
+    return Value(shape, value.dtype, value.name or "tensor", value.span)
 
 
 # --- the frame --------------------------------------------------------------------------------------------------------
@@ -177,11 +196,18 @@ class Frame:
         self.contexts: dict[Hashable, Context] = {}
         self.demand_of: dict[int, Demand] = {}
         self.made: dict[Hashable, Value] = {}
+        self.first_of: dict[Hashable, list[Num]] = {}
+        """The numbers of what is made once, as they were spelled first."""
         self.local: dict[str, Expr] = {}
         self.axes: dict[str, Num] = {}
+        self.tensors: set[str] = set()
+        """The names of tensors that sizes are called by: `table.0`."""
         self.known: dict[str, Num] = {}
         """Hyper-parameters that are numbers."""
-        self.asserts: list[tuple[Expr, str, Expr, str]] = []
+        self.asserts: list[Condition] = []
+        self.decisions: dict[tuple[Expr, str, Expr], Condition] = {}
+        self.sizes: set[str] = set()
+        """Names that are known to stand for whole numbers of at least 1."""
         self.instances: list[Instance] = []
         self.init: Scheme | None = None
         self.copies: Num | None = None
@@ -276,14 +302,22 @@ class Frame:
         if isinstance(demand, Use) and demand.instance.owner is self:
             return self._own_instance(demand)
         if demand.key in self.made:
-            return self.made[demand.key]
+            return self._known(demand, self.made[demand.key])
         if demand.key in self.contexts:
-            return self.contexts[demand.key].value
+            return self._known(demand, self.contexts[demand.key].value)
+        if isinstance(demand, Once):
+            self.first_of[demand.key] = list(demand.numbers)
         if self.root or self._level(demand) is not None:
             value = self._make(demand)
             self.made[demand.key] = value
             return value
         return self._implicit(demand)
+
+    def _known(self, demand: Demand, found: Value | Handle) -> Value | Handle:
+        """What was made before, for numbers that may have been spelled otherwise."""
+        if isinstance(demand, Once):
+            self.elaborator.same_static(self, self.first_of[demand.key], list(demand.numbers), MERGED)
+        return found
 
     def _translate(self, demand: Demand, names: Mapping[str, Expr]) -> Demand:
         if isinstance(demand, Once):
@@ -305,9 +339,9 @@ class Frame:
             self.contexts[demand.key] = Context(demand.key, name, handle, demand)
             return handle
         if isinstance(demand, Use):
-            value = self.own(_under_own_names(self._weight_value(demand)), 0)
+            value = self.own(self._under_own_names(self._weight_value(demand)), 0)
         elif isinstance(demand, Foreign):
-            value = self.own(_under_own_names(demand.value), 0)
+            value = self.own(self._under_own_names(demand.value), 0)
         elif isinstance(demand, ModelInput):
             value = self.own(self.elaborator.model_input_value(demand), 0)
         else:
@@ -316,6 +350,19 @@ class Frame:
         self.contexts[demand.key] = Context(demand.key, value.name, value, demand)
         self.demand_of[id(value)] = demand
         return value
+
+    def _under_own_names(self, value: Value) -> Value:
+        """A value of another block, its sizes under names that only this block knows from now on."""
+        name = self.free_tensor(value)
+        self.tensors.add(name)
+        return under_name(value, name)
+
+    def free_tensor(self, value: Value) -> str:
+        """A name for a value of another block that no other tensor's sizes are called by."""
+        name = value.name or "tensor"
+        while name in self.tensors:
+            name += "_"
+        return name
 
     def contexts_at(self, contexts: Sequence[Context], names: dict[str, Expr]) -> tuple[Value | Handle, ...]:
         """What a callee's contexts are here; sizes that the callee knows by its context alone get their names too."""
@@ -405,7 +452,4 @@ def whole_axis(length: Num) -> tuple[DimValue, int]:
     if isinstance(ratio, int):
         return axis, ratio
     # ceil(time / 2) and the like: the same strided axis by another spelling.
-    for step in range(2, 65):
-        if all(evaluate(value, {name: n}) == -(-n // step) for n in (step * 40, step * 40 + 1, step * 41 - 1)):
-            return axis, step
-    return value, 1
+    return next(((axis, step) for step in range(2, 65) if value == ceil(div(axis, step))), (value, 1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archdsl.ir.dims import Expr, Num, Shape, Symbol
 from archdsl.source import Span
@@ -227,11 +227,12 @@ class CheckNode:
 
 @dataclass(frozen=True, eq=False)
 class CausalNode:
-    """`assert causal(value, ahead: n)`: proved by the causality analysis."""
+    """`assert causal(value, ahead: n)`: proved by the causality analysis; `assume causal(…)`: taken for proved."""
 
     value: Value
     ahead: int
     span: Span | None = None
+    assumed: bool = False
     outputs: tuple[Value, ...] = ()
 
 
@@ -318,6 +319,13 @@ def reads(node: Node) -> Iterator[Value]:
 
 
 def _reads(node: Node) -> Iterator[Value]:
+    yield from operands(node)
+    for graph in subgraphs(node):
+        yield from captured(graph)
+
+
+def operands(node: Node) -> Iterator[Value]:
+    """Yield the values that a node reads itself, those read in its inner graphs left out."""
     if isinstance(node, OpNode):
         yield from (v for v in node.inputs if isinstance(v, Value))
     elif isinstance(node, CallNode):
@@ -328,8 +336,6 @@ def _reads(node: Node) -> Iterator[Value]:
         yield from (v for v in (*node.starts, *node.sequences) if isinstance(v, Value))
     elif isinstance(node, CausalNode | LossNode):
         yield node.value
-    for graph in subgraphs(node):
-        yield from captured(graph)
 
 
 def captured(graph: Graph) -> Iterator[Value]:
@@ -365,6 +371,16 @@ class Context:
     recipe: Any = field(repr=False)
 
 
+class Condition(NamedTuple):
+    """`left op right` of static sizes, where `op` is one of `==` `!=` `<` `<=` `>` `>=`. `message` is a sentence
+    without numbers: what holds, and what to change where it does not."""
+
+    left: Expr
+    op: str
+    right: Expr
+    message: str
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """One elaborated block: a declaration with all its hyper-parameters and the shapes of its tensors."""
@@ -385,8 +401,12 @@ class Block:
     """Names that the body computes from others: `head_dim = width / heads`."""
     axes: Mapping[str, Num]
     """Names of axes, bound from the tensors that arrived."""
-    asserts: tuple[tuple[Expr, str, Expr, str], ...] = ()
-    """Conditions on static sizes that hold and that the emitted code checks again: (left, operator, right, message)."""
+    asserts: tuple[Condition, ...] = ()
+    """Conditions on static sizes that hold and that the emitted class checks again, in the block's own names."""
+    decisions: tuple[Condition, ...] = ()
+    """What else was decided from static sizes while the block was elaborated, in its own names: whichever numbers these
+    names stand for, the block is the same as long as all of `asserts` and `decisions` hold. `ir.conditions` says them
+    in the names of the Config."""
     instances: tuple[Instance, ...] = ()
     """Shared blocks that live here, in order of first use."""
     library: bool = False

@@ -44,6 +44,12 @@ class Mask:
         else:
             yield self
 
+    def inner(self) -> Iterator[Mask]:
+        """The mask, and every mask that it is made of."""
+        yield self
+        for part in self.parts:
+            yield from part.inner()
+
     def outward(self, names: Mapping[str, Expr]) -> Mask:
         """The same mask with its numbers in the caller's names."""
         return Mask(
@@ -169,6 +175,38 @@ def reach(mask: Mask) -> int | None:
     if mask.rule == "prefix":
         return _number(mask.numbers[0], -1)
     return ahead(mask)
+
+
+def sees(mask: Mask, query: int, key: int) -> bool | None:
+    """Whether a mask lets a query see a key in a sequence of one document without padding; None where that depends on
+    more than their positions."""
+    if mask.rule in ("&", "|", "~"):
+        found = [sees(part, query, key) for part in mask.parts]
+        if mask.rule == "~":
+            return None if found[0] is None else not found[0]
+        decides = mask.rule == "|"
+        return decides if decides in found else None if None in found else not decides
+    if mask.rule in ("padding", "documents"):
+        return True
+    if mask.rule not in RULES or mask.rule == "random" or any(not isinstance(n.value, int) for n in mask.numbers):
+        return None
+    first, second = (*(int(n) for n in mask.numbers), 0, 0)[:2]
+    match mask.rule:
+        case "causal":
+            return key <= query
+        case "window":
+            return abs(query - key) < first
+        case "chunked":
+            return query // first == key // first
+        case "prefix":
+            return key < first
+        case "global":
+            return query < first or key < first
+        case "strided":
+            return (query - key) % first == 0
+        case "dilated":
+            return abs(query - key) < first * second and (query - key) % second == 0
+    return True
 
 
 def _number(n: Num, offset: int) -> int | None:

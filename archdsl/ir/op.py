@@ -11,104 +11,87 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, cached_property
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 from archdsl.diagnostics import ArchError
 from archdsl.ir.cost import Amount, Cost, elements
 from archdsl.ir.dims import Num, Shape, mul
+from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Input, OpNode, Value, Weight
 from archdsl.source import Source, Span
 from archdsl.syntax import ast
 
-# --- Python text with its binding strength ----------------------------------------------------------------------------
-
-ATOM, POWER, UNARY, TIMES, PLUS, BIT_AND, BIT_OR, COMPARE, COND, NONE = 100, 90, 80, 70, 60, 50, 45, 40, 10, 0
+# --- what ops write themselves through ------------------------------------------------------------------------------
 
 
-class Code(NamedTuple):
-    """A Python expression and how tightly it binds (ATOM: needs no parentheses anywhere)."""
-
-    text: str
-    strength: int = ATOM
-
-    def within(self, strength: int) -> str:
-        """The text, in parentheses where the surroundings bind tighter."""
-        return self.text if self.strength >= strength else f"({self.text})"
+class Tree:
+    """A Python expression as a tree, made by `TorchScope.py`: its leaves are tensors, numbers and submodules."""
 
 
 class TorchScope(Protocol):
-    """What a primitive is handed to write itself as PyTorch. Texts are for `forward` unless said otherwise."""
+    """What a primitive is handed to write itself as PyTorch: expressions for `forward`, unless said otherwise."""
 
-    def arg(self, i: int) -> str:
-        """Input i as an argument of a function: no parentheses."""
+    def py(self, template: str, /, **holes: Any) -> Tree:
+        """An expression of Python with typed holes: `e.py("F.pad({0}, {widths})", widths=(1, 0))`.
 
-    def at(self, i: int) -> str:
-        """Input i where `.method()` or `[…]` follows."""
+        `{0}` is input 0, a tensor or a number; `{x}` what the keyword says: a tree, a `Num`, a Python number, string or
+        None, or a tuple of these. `{*xs}` are several arguments, `{**options}` keyword arguments, `{*inputs}` all
+        inputs that were given, `{module}` the submodule that the node has (see `Primitive.torch_module`). Parentheses
+        are written where they are needed. Names in a template are torch's (`torch`, `F`, `nn`), `math`, `self`,
+        built-ins, and the helpers of `backends/torch/runtime`, which the file then has."""
 
-    def operand(self, i: int, strength: int) -> str:
-        """Input i as an operand of an operator of that strength."""
+    def input(self, i: int) -> Tree:
+        """Input i: a tensor or a number."""
 
     def has(self, i: int) -> bool:
         """Whether input i was given."""
 
-    def mask(self, i: int) -> tuple[str, str]:
-        """Input i, a mask: ("", "") where there is none, ("causal", "") where it is just causal and needs no tensor,
-        ("tensor", text), or ("either", text) where the same class also stands where the text is None and the mask just
-        causal."""
+    def mask(self, i: int) -> tuple[str, Tree | None]:
+        """Input i, a mask: ("", None) where there is none, ("causal", None) where it is just causal and needs no
+        tensor, ("tensor", tree), or ("either", tree) where the same class also stands where the tree is None and the
+        mask just causal."""
 
-    def number(self, n: Num, strength: int = NONE) -> str:
-        """A number in `forward`: a literal, `self.heads`, or an expression of run-time sizes such as `x.size(1)`."""
+    def stateless(self, name: str, constructor: Tree) -> Tree:
+        """A submodule without weights (`nn.Dropout({rate})`), one for all uses in the block: `self.dropout`."""
 
-    def init(self, n: Num, strength: int = NONE) -> str:
-        """A static number in `__init__`: a literal, `config.width`, `4 * config.width`."""
-
-    def size(self, i: int, axis: int) -> str:
-        """The size of an axis of input i, read off the tensor: `x.size(1)`."""
-
-    def module(self, constructor: str) -> str:
-        """Make a submodule in `__init__` under the node's step in the path of names; the text that reads it:
-        `self.q`."""
-
-    def stateless(self, name: str, constructor: str) -> str:
-        """A submodule without weights (`nn.Dropout(0.1)`), one for all uses in the block: `self.dropout`."""
-
-    def helper(self, source: str) -> str:
-        """Put a function or class (source text, one top-level definition, with docstring) above the block's class; its
-        name."""
-
-    def local(self, hint: str, code: Code | str) -> str:
-        """Bind an expression to a fresh local name in a statement of its own; the name."""
-
-    def device(self) -> str:
-        """`x.device` of some tensor at hand."""
-
-    def dtype(self) -> str:
-        """The model's own type: `x.dtype` of some tensor of that type at hand, else that of a weight."""
-
-    def child(self, name: str) -> str:
+    def child(self, name: str) -> Tree:
         """The submodule of one of the node's own `blocks`: `self.experts`."""
 
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Which of the outputs are read at all: '' for the others."""
+    def let(self, hint: str, tree: Tree) -> Tree:
+        """Bind an expression to a local in a statement of its own, one for all ops that bind the same; what reads
+        it."""
+
+    def unpack(self, hints: Sequence[str], tree: Tree) -> tuple[Tree, ...]:
+        """Bind the several results of an expression to locals of the op's own; what reads them."""
+
+    def define(self, name: str, parameters: Mapping[str, str], result: Tree) -> Tree:
+        """Put a function above the classes that returns an expression of its parameters (names and types), which stand
+        in the expression as names; what reads the function."""
+
+    def like(self) -> Tree:
+        """Some tensor at hand, for its device."""
+
+    def device(self) -> Tree:
+        """`x.device` of some tensor at hand."""
+
+    def dtype(self) -> Tree:
+        """The model's own type: `x.dtype` of some tensor of that type at hand, else that of a weight."""
 
     @property
     def in_steps(self) -> bool:
-        """Whether this is a step of decoding, in which the new places read those before them."""
+        """Whether this is a step of decoding, in which the new positions read those before them."""
 
     @property
     def linear(self) -> str:
-        """The function of a product with a matrix [outputs, inputs]: `F.linear`, and in a step what is for few rows."""
+        """The name of the function of a product with a matrix [outputs, inputs]: `F.linear`, and in a step what is for
+        few rows."""
 
-    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[str, str] | None:
-        """In a step, the places of its queries and those of the keys, as texts that broadcast to [batch, …, query,
-        key], with so many axes between; None where neither number is the length of the sequence."""
+    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
+        """In a step, the positions of its queries and those of the keys, which broadcast to [batch, …, query, key],
+        with so many axes between; None where neither number is the length of the sequence."""
 
-    def newest(self, i: int) -> str:
-        """The new places of input i, of which all places are read."""
-
-    def unpacked(self, hints: Sequence[str], code: Code | str) -> tuple[str, ...]:
-        """Bind the several results of an expression to fresh local names; these."""
+    def newest(self, i: int) -> Tree:
+        """The new positions of input i, of which all are read."""
 
 
 class OnnxScope(Protocol):
@@ -268,6 +251,19 @@ Reads = tuple["At | None", ...]
 
 
 @dataclass(frozen=True)
+class Joint:
+    """A sum, or a mean with weights, of what elements of several inputs make together.
+
+    `terms` names the axes of each input (() for one that is no tensor), `result` those of the result; a name that the
+    result has not is summed over. Where input i is the number `nothing[i]`, what it takes part in counts for nothing;
+    None where no number does that."""
+
+    terms: tuple[tuple[str, ...], ...]
+    result: tuple[str, ...]
+    nothing: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
 class Regrouping:
     """What an op does that only cuts, moves and merges the axes of its first input. `cuts` are the sizes that each
     input axis is cut into, the last running fastest; `axes` the (input axis, cut) that each output axis is made of,
@@ -352,6 +348,27 @@ class Application(Protocol):
         """Demand `left op right` (`==`, `<=`, or `%` for "right divides left") of sizes: checked now if they are
         static, else when the model runs. An error E0401 if it does not hold."""
 
+    def holds(self, op: str, a: Num, b: Num | float, message: str = "") -> bool:
+        """Whether `a op b` (`==` `!=` `<` `<=` `>` `>=`) of static numbers. Whatever is decided by the value of a
+        number is asked by one of these: the answer becomes a condition that the emitted code holds its user's numbers
+        to, and `message` says what it is about."""
+
+    def same(self, a: Num, b: Num, message: str = "") -> bool:
+        """Whether two sizes are equal. Only that they are becomes a condition: what stands for sizes that differ has to
+        stand for equal ones too."""
+
+    def fits(self, a: Num, b: Num) -> bool:
+        """Whether an axis of size a can stand for one of size b: equal, or 1."""
+
+    def is_number(self, n: Num, value: float) -> bool:
+        """Whether a number is that one, be it static. Only that it is becomes a condition."""
+
+    def is_whole(self, n: Num) -> bool:
+        """Whether a number is a whole one, whatever the run-time sizes are."""
+
+    def fixed(self, n: Num) -> int:
+        """A static whole number on which the graph depends: the emitted code takes no other."""
+
     def node(
         self,
         *,
@@ -417,6 +434,10 @@ class Primitive:
     now."""
     variadic: ClassVar[bool] = False
     """The last tensor of the signature may be given any number of times."""
+    further_inputs: ClassVar[int] = 0
+    """The number of inputs of its nodes beside those of the signature, which `build` adds: the mask of attention."""
+    one_type: ClassVar[tuple[str, ...]] = ()
+    """Tensors of the signature that must be of one type, because PyTorch does not bring them together."""
     mixes: ClassVar[bool] = True
     """Whether places other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
     own_type: ClassVar[bool] = False
@@ -449,6 +470,12 @@ class Primitive:
     """Element-wise operations for each number of the result; 0 where numbers are only moved or chosen."""
     additive: ClassVar[bool] = False
     """Whether it is linear in all inputs that have gradients, so that these need none of them."""
+    moves: ClassVar[bool] = False
+    """Whether each element of the result is that of the first input at exactly the position that `reads` gives."""
+    relation: ClassVar[str] = ""
+    """`<=`, `==`, …, where the result says whether the first input stands in that relation to the second."""
+    chosen: ClassVar[tuple[int, ...]] = ()
+    """Inputs of which others decide what is read, or whether it is."""
     moves_axes: ClassVar[bool] = False
     """Whether as many axes come out in another order: worth a comment with the shape in emitted code."""
 
@@ -483,11 +510,10 @@ class Primitive:
         return result_shapes(self, call)
 
     def dtypes(self, call: Application) -> Sequence[str]:
-        """Types of the outputs; by default that of the inputs together (`float` where they are numbers)."""
-        from archdsl.ir.signature import promoted
+        """Types of the outputs; by default those of the signature, or that of the inputs together."""
+        from archdsl.ir.signature import result_types
 
-        count = 1 if self.elementwise or self.header.results is None else len(self.header.results)
-        return (promoted(call.inputs),) * count
+        return result_types(self, call)
 
     def weights(self, call: Application) -> Sequence[Weight]:
         """Weights, in the order of the emitted module's own."""
@@ -508,6 +534,50 @@ class Primitive:
     def reads_of(self, node: OpNode, result: int) -> Sequence[Reads]:
         """The same for the place in another result, for ops whose results read different places."""
         return self.reads(node)
+
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        """The number that an element of the result is, where the elements that it is made of at its own position are
+        the numbers `known` (None: any finite one; truth values are 0 and 1). None where that does not fix it. By
+        default what numpy makes of numbers that are all known."""
+        from archdsl.ir.signature import computed
+
+        return computed(self, known)
+
+    def constants(self, node: OpNode) -> Sequence[tuple[At, float]]:
+        """Forms of the position in the result, and the number that the result is wherever the form is larger than 0,
+        whatever the inputs are."""
+        return ()
+
+    def element(self, node: OpNode, index: Sequence[int]) -> float | None:
+        """The number at a position of the result, where that follows from the position alone; else None."""
+        return None
+
+    def picks(self, node: OpNode, known: Sequence[float | None]) -> int | None:
+        """The input whose element an element of the result is, given what is known of those at its position (None: any
+        number); None where that is not clear, or the op does not pick."""
+        return None
+
+    def positions(self, node: OpNode) -> At | None:
+        """A form of the position in the result that its whole numbers are equal to."""
+        return None
+
+    def combines(self, node: OpNode) -> Sequence[Fraction] | None:
+        """The factors of the inputs where the result is the sum of them, each times a number; None otherwise."""
+        return None
+
+    def joint(self, node: OpNode) -> Joint | None:
+        """How elements of several inputs make one of the result, where that is a sum of products or the like: it says
+        more than `reads`, which knows one input at a time."""
+        return None
+
+    def largest(self, node: OpNode, inputs: Sequence[int | None]) -> DimValue | None:
+        """The largest number of the first result, one of whole numbers, given those of the inputs (numbers stand for
+        themselves); None where it is not known."""
+        return None
+
+    def table(self, node: OpNode) -> tuple[int, Num] | None:
+        """Of an op that looks up rows: the input that says which, and how many there are."""
+        return None
 
     def regroups(self, node: OpNode) -> Regrouping | None:
         """How axes are cut and merged, for ops that do nothing else: it says more than `reads` can, which knows one
@@ -540,12 +610,20 @@ class Primitive:
         """What PyTorch has the output as, where it is handed from block to block."""
         return "Tensor"
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code | str | Sequence[Code | str]:
-        """The PyTorch expression (or one for each output). A plain string is taken for one that needs no
-        parentheses."""
+    def torch(self, node: OpNode, e: TorchScope) -> Tree | Sequence[Tree]:
+        """The PyTorch expression: one whose value is the output (or, of several outputs, their tuple), or one for each
+        output."""
         raise TypeError(f"{type(self).__name__} says nothing of PyTorch")
 
-    def torch_grouped(self, node: OpNode, e: TorchScope, groups: str) -> Code | str | None:
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        """What makes the node's submodule in `__init__`, where it has one: an expression of static numbers alone."""
+        raise TypeError(f"{type(self).__name__} has no module")
+
+    def torch_grouped_module(self, node: OpNode, e: TorchScope) -> Tree:
+        """The same where every weight has a leading axis of experts."""
+        raise TypeError(f"{type(self).__name__} says nothing of experts")
+
+    def torch_grouped(self, node: OpNode, e: TorchScope, groups: Tree) -> Tree | None:
         """The same where every weight has a leading axis of experts and the rows of the input are sorted by expert.
         `groups` is a local of type Groups (`ends`: where each expert's rows end; `expert`: the expert of each row).
         None: no weights, `torch` will do."""
@@ -570,15 +648,15 @@ class Primitive:
         return tuple(Amount(mul(self.passes, elements(v.shape))) for v in node.outputs if v.is_float)
 
     def torch_step(
-        self, node: OpNode, e: TorchScope, past: Sequence[str]
-    ) -> tuple[Code | str | Sequence[Code | str], Sequence[str]]:
+        self, node: OpNode, e: TorchScope, past: Sequence[Tree]
+    ) -> tuple[Tree | Sequence[Tree], Sequence[Tree]]:
         """What `torch` says for the new places of a sequence, given the states after those before them (locals, zeros
-        before the first place): the output, and the texts of the states after the last of them."""
+        before the first place): the output (or one for each), and the states after the last of them."""
         raise TypeError(f"{type(self).__name__} has states and says nothing of steps")
 
-    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[str]:
-        """The states before the first place, where they are not zeros: texts, '' for zeros."""
-        return ("",) * len(self.states(node))
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
+        """The states before the first place; None for zeros."""
+        return (None,) * len(self.states(node))
 
     def leading(self, node: OpNode, i: int) -> int | None:
         """Of input i, a table that has rows for places: how many axes it has before those that align with the result.
@@ -641,9 +719,9 @@ class Primitive:
         sequence of one for each), and the states after the last of them."""
         raise TypeError(f"{type(self).__name__} has states and says nothing of steps")
 
-    def torch_absorbed(self, node: OpNode, e: TorchScope, rows: str, keys: str, values: str) -> Code:
-        """The same in PyTorch: names of `rows` [batch, source, dim] and of the maps, [1, heads, dim, key_dim] and [1,
-        heads, dim, value_dim]."""
+    def torch_absorbed(self, node: OpNode, e: TorchScope, rows: Tree, keys: Tree, values: Tree) -> Tree:
+        """The same in PyTorch, given `rows` [batch, source, dim] and the maps, [1, heads, dim, key_dim] and [1, heads,
+        dim, value_dim]."""
         raise TypeError(f"{type(self).__name__} does not absorb maps")
 
     def caches_itself(self, node: OpNode, g: OnnxScope) -> bool:

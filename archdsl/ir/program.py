@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -64,11 +65,25 @@ class Module:
             copy.imports = [(prefix, module.fresh(made)) for prefix, module in self.imports]
         return made[id(self)]
 
+    def files(self, found: dict[int, Module] | None = None) -> Collection[Module]:
+        """The file, and all that it imports, each once."""
+        found = {} if found is None else found
+        if id(self) not in found:
+            found[id(self)] = self
+            for _, module in self.imports:
+                module.files(found)
+        return found.values()
+
     def visible(self) -> Iterator[str]:
         """Every name that can be said in this file, the library's left out."""
         yield from self.names
         for prefix, module in self.imports:
             yield from (n if prefix is None else f"{prefix}.{n}" for n in module.names)
+
+
+def words(text: str) -> frozenset[str]:
+    """Every name that a text says."""
+    return frozenset(re.findall(r"\w+", text))
 
 
 def declare(source: Source, tree: ast.File) -> tuple[Module, list[Diagnostic]]:
@@ -102,7 +117,10 @@ def declare(source: Source, tree: ast.File) -> tuple[Module, list[Diagnostic]]:
 
 
 def _signature_problems(declaration: ast.Block | ast.Model) -> list[Diagnostic]:
-    """Names that a signature gives twice: hyper-parameters, tensors, and a tensor called like an axis."""
+    """Unknown kinds, and names that a signature gives twice: hyper-parameters, tensors, and a tensor called like an
+    axis."""
+    from archdsl.ir.site import KINDS
+
     header = declaration.header
     entries: list[ast.Hyper | ast.TensorParam] = [*(header.hypers or ()), *(header.tensors or ())]
     seen: dict[str, Span] = {}
@@ -110,6 +128,12 @@ def _signature_problems(declaration: ast.Block | ast.Model) -> list[Diagnostic]:
     if len(entries) > MAX_SIGNATURE:
         text = f"`{declaration.name}` takes {len(entries):,} hyper-parameters and tensors"
         return [Diagnostic("E0404", text, declaration.name_span, help=raising("signature"))]
+    for hyper in header.hypers or ():
+        if hyper.kind is not None and hyper.kind not in KINDS:
+            help_ = one_of(hyper.kind, KINDS, "kinds are")
+            problems.append(
+                Diagnostic("E0203", f"`{hyper.kind}` is no kind of hyper-parameters", hyper.span, help=help_)
+            )
     for entry in entries:
         if entry.name in seen:
             problems.append(

@@ -1,26 +1,40 @@
-"""Schemes: ways to draw a weight, by name. Each is a name, its numbers, and a default value for each (None: must be
-given)."""
+"""Schemes: ways to draw a weight, by name, each with its numbers."""
 
 from __future__ import annotations
 
-SCHEMES: dict[str, dict[str, float | None]] = {
+from typing import NamedTuple
+
+
+class Field(NamedTuple):
+    """A number of a scheme or scaling: its kind, and what it is where nobody gives it."""
+
+    kind: str
+    default: float | None = None
+    needed: bool = True
+    """Whether one without a default must be given."""
+    many: bool = False
+    """Whether it is a list of such numbers."""
+
+
+SCHEMES: dict[str, dict[str, Field]] = {
     "zeros": {},
     "ones": {},
-    "constant": {"value": None},
-    "normal": {"std": 0.02, "mean": 0},
-    "truncated_normal": {"std": 0.02, "limit": 2},
-    "uniform": {"bound": None},
-    "xavier": {"gain": 1},
-    "xavier_normal": {"gain": 1},
+    "constant": {"value": Field("number")},
+    "normal": {"std": Field("nonnegative", 0.02), "mean": Field("number", 0)},
+    # Within `limit` times the standard deviation.
+    "truncated_normal": {"std": Field("positive", 0.02), "limit": Field("positive", 2)},
+    "uniform": {"bound": Field("nonnegative")},
+    "xavier": {"gain": Field("nonnegative", 1)},
+    "xavier_normal": {"gain": Field("nonnegative", 1)},
     "kaiming": {},
     "kaiming_normal": {},
-    "orthogonal": {"gain": 1},
+    "orthogonal": {"gain": Field("number", 1)},
     # GPT-2: normal(std), the last linear of each residual branch by 1 / sqrt(2 * layers).
-    "depth_scaled": {"std": 0.02, "layers": None},
+    "depth_scaled": {"std": Field("nonnegative", 0.02), "layers": Field("positive")},
     # SmallInit (Nguyen and Salazar, 2019): normal(sqrt(2 / (5 * width))).
     "small": {},
     # DeepNet (Wang et al., 2022): xavier, by beta = (8 * layers) ** -1/4 for values, outputs and feed-forwards.
-    "deepnorm": {"layers": None},
+    "deepnorm": {"layers": Field("positive")},
 }
 """What `default` is, which needs no name: linear maps and convolutions uniform within 1 / sqrt(fan in), embeddings
 normal(0.02), biases of linear maps uniform within 1 / sqrt(fan in), gains one, biases of norms zero."""

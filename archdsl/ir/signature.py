@@ -3,6 +3,7 @@ axis."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -30,6 +31,20 @@ def promoted(inputs: Sequence[Input]) -> str:
     return "int" if found == "bool" and any(isinstance(v, Num) for v in inputs) else found
 
 
+def real_type(inputs: Sequence[Input]) -> str:
+    """The type of a function with real values: float32 where whole numbers come in."""
+    found = promoted([v for v in inputs if isinstance(v, Value)])
+    return "float32" if found in ("int", "bool") else found
+
+
+def result_types(op: Primitive, call: Application) -> Sequence[str]:
+    """Types as the signature writes them: `float` is that of a function with real values; without one, a result has
+    the type that the inputs have together."""
+    kinds = [result.type.kind for result in op.header.results or ()] or [None]
+    made = {None: promoted, "float": real_type}
+    return [made[kind](call.inputs) if kind in made else str(kind) for kind in kinds]
+
+
 def broadcast(call: Application, name: str) -> Shape:
     """The shape of an element-wise result: axes from the right are equal or 1 (NumPy's rule). Raises E0301."""
     result: list[Num] = []
@@ -43,9 +58,9 @@ def broadcast(call: Application, name: str) -> Shape:
             owner.insert(0, i)
         for back in range(1, len(shape) + 1):
             mine, other = shape[-back], result[-back]
-            if mine.value == other.value or mine.value == 1:
+            if call.fits(mine, other):
                 continue
-            if other.value == 1:
+            if call.is_number(other, 1):
                 result[-back], owner[-back] = mine, i
                 continue
             raise shape_mismatch(call, name, owner[-back], i, back)
@@ -123,6 +138,24 @@ def elementwise_reads(node: OpNode) -> Sequence[Reads]:
             )
         )
     return reads
+
+
+def computed(op: Primitive, known: Sequence[float | None]) -> float | None:
+    """What numpy makes of numbers that are all known; None where one is not, the op says nothing of numpy, or a number
+    may be rounded in a type of 16 bits."""
+    numbers = [n for n in known if n is not None and never_rounded(n)]
+    if not isinstance(op.numpy, str) or not op.elementwise or len(numbers) < len(known):
+        return None
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        found = float(getattr(np, op.numpy)(*numbers))
+    return found if never_rounded(found) else None
+
+
+def never_rounded(n: float) -> bool:
+    """Whether a number is the same in every type: infinite, or whole and small."""
+    return math.isinf(n) or (abs(n) <= 256 and n == math.floor(n))
 
 
 def named_reads(op: Primitive, node: OpNode) -> Sequence[Reads]:

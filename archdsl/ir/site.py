@@ -9,17 +9,17 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Label, error
-from archdsl.ir.dims import Num, Shape, expr_text, num, shape_text
+from archdsl.ir.dims import Num, Poly, Shape, expr_text, free_names, is_size_like, literal, num, shape_text
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.frame import Foreign, Frame, ModelInput, Once, whole_axis
 from archdsl.ir.graph import CallNode, Handle, Init, Input, OpNode, Value, Weight
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
-from archdsl.ir.static import Instance, ListValue, Ref, Scheme, Template, Word, kind_of
-from archdsl.ir.wording import one_of
+from archdsl.ir.ranges import NUMBERS, RANGES, demand_range
+from archdsl.ir.static import Instance, ListValue, Ref, Scheme, Template, Word, as_operand, kind_of
+from archdsl.ir.wording import MERGED, one_of
 from archdsl.limits import MAX_AXES
 from archdsl.source import Span
-from archdsl.syntax import ast
 
 if TYPE_CHECKING:
     from archdsl.ir.elaborate.base import Elaboration
@@ -93,6 +93,32 @@ class Site:
     def condition(self, op: str, left: Num, right: Num, message: str) -> None:
         self.elaborator.condition(self.frame, op, left, right, message, self.span)
 
+    def holds(self, op: str, a: Num, b: Num | float, message: str = "") -> bool:
+        return self.elaborator.holds(self.frame, op, a, b, message or self._decided())
+
+    def same(self, a: Num, b: Num, message: str = "") -> bool:
+        return self.elaborator.same(self.frame, a, b, message or f"`{self.op.name}` needs these sizes to be equal")
+
+    def fits(self, a: Num, b: Num) -> bool:
+        return self.elaborator.fits(self.frame, a, b, f"an axis of `{self.op.name}` fits another")
+
+    def is_number(self, n: Num, value: float) -> bool:
+        found = n.static and float(n) == value
+        if found:
+            self.elaborator.fixed(self.frame, n, self._decided())
+        return found
+
+    def is_whole(self, n: Num) -> bool:
+        if isinstance(n.value, Poly):
+            return is_size_like(n.value)
+        return self.elaborator.is_whole(self.frame, n, self._decided())
+
+    def fixed(self, n: Num) -> int:
+        return int(self.elaborator.fixed(self.frame, n, self._decided()))
+
+    def _decided(self) -> str:
+        return f"`{self.op.name}` was compiled for this: compile the spec anew for other numbers"
+
     def node(
         self,
         *,
@@ -157,11 +183,13 @@ class Site:
             if isinstance(value, Value) and demand is None:
                 # It reads a tensor of this block: as far out as that tensor is.
                 depth = max(frame.level_of[id(v)] for v in inputs if isinstance(v, Value))
+                numbers = [i for i in inputs if isinstance(i, Num)]
                 key = ("here", name, tuple(i.value if isinstance(i, Num) else id(i) for i in inputs), repr(options))
                 if key not in frame.made:
                     frame.made[key] = self.elaborator.primitive(
                         frame, self.scope, name, inputs, options, self.span, depth, hint
                     )[0]
+                self.elaborator.same_static(frame, frame.first_of.setdefault(key, numbers), numbers, MERGED)
                 return frame.made[key]
             demands.append(demand)
         found = frame.satisfy(Once(name, hint, tuple(demands), options, self.span, instance))
@@ -201,7 +229,13 @@ class Site:
         axis, step = whole_axis(length)
         value = self.frame.satisfy(ModelInput(kind, axis, self.span))
         assert isinstance(value, Value)
-        return value if step == 1 else self.once("every", value.name, [value], step=num(step), axis=num(1))
+        if step == 1:
+            return value
+        for name in free_names(length.expr):  # of which the step is made
+            known = self.frame.known.get(name)
+            if known is not None and known.static:
+                self.fixed(known.named(name))
+        return self.once("every", value.name, [value], step=num(step), axis=num(1))
 
     def bring(self, value: Value) -> Value:
         found = self.frame.satisfy(Foreign(value))
@@ -228,78 +262,14 @@ class Site:
             )
         return replace(weight, init=init, shape=shape, told=weight.told or told)
 
-    # --- binding ---
-
-    def bind_axes(self) -> None:
-        """Names of the signature's axes, from the tensors that arrived."""
-        header = self.op.header
-        params = list(header.tensors or ())
-        for i, value in enumerate(self.inputs):
-            if not isinstance(value, Value):
-                continue
-            param = params[min(i, len(params) - 1)]
-            dims = param.type.dims
-            if self.op.elementwise or (len(dims) == 1 and isinstance(dims[0], ast.Ellipsis)):
-                continue
-            self._match(param, value, i)
-
-    def _match(self, param: ast.TensorParam, value: Value, i: int) -> None:
-        dims = list(param.type.dims)
-        spot = next((k for k, d in enumerate(dims) if isinstance(d, ast.Ellipsis)), None)
-        fixed = len(dims) - (spot is not None)
-        if value.rank < fixed or (spot is None and value.rank != fixed):
-            raise self.error(
-                "E0302",
-                f"`{self.op.name}` takes {param.name}: {_type_text(param.type)}, but {_called(value)} has "
-                f"{value.rank} axes: {shape_text(value.shape)}",
-                input=i,
-            )
-        shape = list(value.shape)
-        if spot is None:
-            pairs = list(zip(dims, shape, strict=True))
-        else:
-            after = len(dims) - spot - 1
-            pairs = list(zip(dims[:spot], shape[:spot], strict=True))
-            pairs += list(zip(dims[spot + 1 :], shape[len(shape) - after :], strict=True))
-        for dim, size in pairs:
-            if not isinstance(dim, ast.Name):
-                continue
-            known = self.axes.get(dim.id)
-            if known is None and isinstance(self.options.get(dim.id), Num):
-                known = self.options[dim.id]
-            if known is None:
-                self.axes[dim.id] = size
-            elif known.value != size.value:
-                raise self._axis_mismatch(param, dim.id, known, size, i)
-
-    def _axis_mismatch(self, param: ast.TensorParam, axis: str, known: Num, size: Num, i: int) -> ArchError:
-        problem = self.error(
-            "E0301",
-            f"`{self.op.name}` needs one size for its axis `{axis}`, but it is {known} and, in {param.name}, {size}",
-            input=i,
-        )
-        origins = [(n, n.origin) for n in (known, size) if n.origin is not None and n.origin != self.span]
-        labels = [Label(origin, f"{n} comes from here") for n, origin in origins]
-        d = problem.diagnostics[0]
-        return ArchError([replace(d, labels=(*d.labels, *labels))])
-
 
 def _sizes(weights: Sequence[Weight]) -> list[tuple[DimValue, ...]]:
     return [tuple(d.value for d in w.shape) for w in weights]
 
 
-def _type_text(t: ast.TensorType) -> str:
-    from archdsl.syntax.format import format_expr
-
-    return f"{t.kind or ''}[{', '.join('...' if isinstance(d, ast.Ellipsis) else format_expr(d) for d in t.dims)}]"
-
-
-def _called(value: Value) -> str:
-    return f"`{value.name}`" if value.name else "the tensor"
-
-
 def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Span) -> Any:
-    """A static value as an option of a kind; raises E0203 if it is of another."""
+    """A static value as an option of a kind; raises E0203 if it is of another, E0204 or E0401 for a number that is none
+    of that kind."""
     if kind is None or (value is None and (default_none or kind in ("block", "position", "scheme"))):
         return value
     wanted = KINDS.get(kind)
@@ -325,6 +295,8 @@ def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Sp
             return value.items
     if kind in ("size", "int") and isinstance(value, Num):
         return whole_size(value, kind, what, span)
+    if kind in RANGES and isinstance(value, Num):
+        demand_range(value, kind, what, span)
     if kind == "scheme" and isinstance(value, Template) and value.name in ("zeros", "ones"):
         return Scheme(value.name)
     if test(value):
@@ -335,6 +307,8 @@ def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Sp
 
 def _instead(value: Any, kind: str, what: str) -> str:
     """What was probably meant by a value of the wrong kind."""
+    if as_operand(value) is not value:
+        return "`inf` stands among tensors: `where(seen, scores, -inf)`"
     if isinstance(value, str) and (value.isidentifier() or value.replace(".", "", 1).replace("_", "").isdecimal()):
         return f"write it without quotes: `{value}`"
     if kind == "bool" and isinstance(value, Num) and value.value in (0, 1):
@@ -358,7 +332,7 @@ def whole_size(value: Num, kind: str, what: str, span: Span) -> Num:
     v: DimValue = value.value
     if isinstance(v, float) and v.is_integer():
         v = int(v)
-        value = Num(v, value.expr, value.origin)
+        value = Num(v, value.expr if free_names(value.expr) else literal(v), value.origin)
     if isinstance(v, Fraction | float):
         written, number = expr_text(value.expr), f"{float(v):g}"
         is_ = f"{number} was given" if written == number else f"{written} = {number}"
@@ -380,7 +354,7 @@ def _is_added_position(value: Any) -> bool:
 KINDS: dict[str, tuple[str, Any]] = {
     "size": ("a whole number", lambda v: isinstance(v, Num)),
     "int": ("a whole number", lambda v: isinstance(v, Num)),
-    "number": ("a number", lambda v: isinstance(v, Num)),
+    **{kind: ("a number", lambda v: isinstance(v, Num)) for kind in NUMBERS},
     "bool": ("`true` or `false`", lambda v: isinstance(v, bool)),
     "string": ("a string", lambda v: isinstance(v, str)),
     "word": ("a word", lambda v: isinstance(v, Word)),

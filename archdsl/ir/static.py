@@ -3,12 +3,13 @@ schemes."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import math
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from archdsl.ir.dims import Expr, Num
+from archdsl.ir.dims import Expr, Lit, Num, Var
 from archdsl.ir.masks import Mask
 from archdsl.source import Span
 
@@ -29,6 +30,17 @@ class Word:
         return self.name
 
 
+INFINITE = {"inf": math.inf, "-inf": -math.inf}
+"""The words for what is larger, or smaller, than every number. Among tensors they are numbers; no size or option is."""
+
+
+def as_operand(value: Any) -> Any:
+    """The number that a word for infinity is among tensors; any other value as it is."""
+    if isinstance(value, Word) and value.name in INFINITE:
+        return Num(INFINITE[value.name], Lit(value.name))
+    return value
+
+
 @dataclass(frozen=True)
 class Ref:
     """An index into a list's distinct elements."""
@@ -38,10 +50,11 @@ class Ref:
 
 @dataclass(frozen=True)
 class Times:
-    """`count * part`."""
+    """`count * part`; `times` is what the count comes to."""
 
     count: Expr
     part: Pattern
+    times: int
 
 
 @dataclass(frozen=True)
@@ -169,6 +182,35 @@ def spelling(value: Any) -> Hashable:
     return None
 
 
+def numbers_of(value: Any) -> Iterator[Num]:
+    """Every number in a static value, or in several, in an order that is the same for values of one key."""
+    if isinstance(value, Num):
+        yield value
+    elif isinstance(value, Template):
+        yield from numbers_of(tuple(value.args.values()))
+    elif isinstance(value, Scheme):
+        yield from value.numbers.values()
+    elif isinstance(value, Mask):
+        yield from (*value.numbers, *numbers_of(value.parts))
+    elif isinstance(value, ListValue):
+        yield from numbers_of(value.items)
+    elif isinstance(value, Mapping):
+        yield from numbers_of(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from numbers_of(item)
+
+
+def counts_of(pattern: Pattern) -> Iterator[Times]:
+    """Every repetition in a list."""
+    if isinstance(pattern, Times):
+        yield pattern
+        yield from counts_of(pattern.part)
+    elif isinstance(pattern, Plus):
+        for part in pattern.parts:
+            yield from counts_of(part)
+
+
 def _identity(target: Any) -> Any:
     return target.node if isinstance(target, Declared) else target
 
@@ -184,21 +226,37 @@ def outward(value: Any, names: Mapping[str, Expr]) -> Any:
     return value
 
 
-def localise(name: str, value: Any, bind: dict[str, Expr], label: str = "") -> Any:
+def localise(name: str, value: Any, bind: dict[str, Expr], taken: Collection[str] = ()) -> Any:
     """A caller's value under a callee's name; what each new name is in the caller's goes to `bind`.
 
-    The numbers inside a block, mask or scheme get joined names: `expert_hidden` for `expert: swiglu(hidden: 2048)`."""
+    The numbers inside a block, mask or scheme get joined names, none of those that are `taken`: `expert_hidden` for
+    `expert: swiglu(hidden: 2048)`."""
     if isinstance(value, Num):
         bind[name] = value.expr
         return value.named(name)
+    return _localise(name, value, bind, "", taken)
+
+
+def free_name(name: str, expr: Expr, bind: Mapping[str, Expr], taken: Collection[str]) -> str:
+    """The name, with `_` behind it as long as it is taken or stands for something else."""
+    while name in taken or bind.get(name, expr) != expr:
+        name += "_"
+    return name
+
+
+def _localise(name: str, value: Any, bind: dict[str, Expr], label: str, taken: Collection[str]) -> Any:
+    if isinstance(value, Num):
+        return localise(free_name(name, value.expr, bind, taken), value, bind)
     if isinstance(value, Template):
-        args = {k: localise(f"{name}_{k}", v, bind, k) for k, v in value.args.items()}
+        args = {k: _localise(f"{name}_{k}", v, bind, k, taken) for k, v in value.args.items()}
         return replace(value, args=args, label=label or name, alias=value.alias or label or name)
     if isinstance(value, Mask):
-        return _localise_mask(name, value, bind, [0])
+        return _localise_mask(name, value, bind, taken, [0])
     if isinstance(value, Scheme):
         # A number that the scheme fills in by itself needs no name.
-        numbers = {k: v if v.origin is None else localise(f"{name}_{k}", v, bind) for k, v in value.numbers.items()}
+        numbers = {
+            k: v if v.origin is None else _localise(f"{name}_{k}", v, bind, "", taken) for k, v in value.numbers.items()
+        }
         return Scheme(value.name, numbers)
     if isinstance(value, ListValue):
         # Repeated elements share their names, as they share their class.
@@ -208,36 +266,35 @@ def localise(name: str, value: Any, bind: dict[str, Expr], label: str = "") -> A
             key = (static_key(item), spelling(item))
             if key not in seen:
                 inner = f"{name}_{len(seen)}" if len(value.items) > 1 else name
-                seen[key] = localise(inner, item, bind, label or name)
+                seen[key] = _localise(inner, item, bind, label or name, taken)
             items.append(seen[key])
-        return ListValue(tuple(items), _rename_pattern(value.pattern, name, bind))
+        return ListValue(tuple(items), _rename_pattern(value.pattern, name, bind, taken))
     return value
 
 
-def _localise_mask(name: str, mask: Mask, bind: dict[str, Expr], count: list[int]) -> Mask:
+def _localise_mask(name: str, mask: Mask, bind: dict[str, Expr], taken: Collection[str], count: list[int]) -> Mask:
     numbers = []
     for n in mask.numbers:
         count[0] += 1
         joined = f"{name}_{mask.rule}" if count[0] == 1 else f"{name}_{mask.rule}_{count[0]}"
-        bind[joined] = n.expr
-        numbers.append(n.named(joined))
-    return Mask(mask.rule, tuple(numbers), mask.tensor, tuple(_localise_mask(name, p, bind, count) for p in mask.parts))
+        numbers.append(_localise(joined, n, bind, "", taken))
+    parts = tuple(_localise_mask(name, p, bind, taken, count) for p in mask.parts)
+    return Mask(mask.rule, tuple(numbers), mask.tensor, parts)
 
 
-def _rename_pattern(pattern: Pattern, name: str, bind: dict[str, Expr]) -> Pattern:
+def _rename_pattern(pattern: Pattern, name: str, bind: dict[str, Expr], taken: Collection[str]) -> Pattern:
     """Counts of a list (`layers * block`) are numbers too."""
-    from archdsl.ir.dims import Lit, Var
-
     if isinstance(pattern, Times):
+        part = pattern.part
         if isinstance(pattern.count, Lit):
-            return Times(pattern.count, _rename_pattern(pattern.part, name, bind))
+            return replace(pattern, part=_rename_pattern(part, name, bind, taken))
         joined = f"{name}_count"
-        while joined in bind and bind[joined] != pattern.count:
+        while joined in taken or bind.get(joined, pattern.count) != pattern.count:
             joined += "_2"
         bind[joined] = pattern.count
-        return Times(Var(joined), _rename_pattern(pattern.part, name, bind))
+        return Times(Var(joined), _rename_pattern(part, name, bind, taken), pattern.times)
     if isinstance(pattern, Plus):
-        return Plus(tuple(_rename_pattern(p, name, bind) for p in pattern.parts))
+        return Plus(tuple(_rename_pattern(p, name, bind, taken) for p in pattern.parts))
     return pattern
 
 
@@ -252,7 +309,7 @@ def kind_of(value: Any) -> str:
     if isinstance(value, str):
         return "a string"
     if isinstance(value, Word):
-        return f"the word `{value.name}`"
+        return f"`{value.name}`" if value.name in INFINITE else f"the word `{value.name}`"
     if isinstance(value, ListValue):
         return "a list"
     if isinstance(value, Template):

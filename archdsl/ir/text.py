@@ -275,7 +275,7 @@ class _BlockPrinter:
             )
             return [f'check {holds}, "{node.message}"']
         if isinstance(node, CausalNode):
-            return [f"causal {self.use(node.value)}, ahead: {node.ahead}"]
+            return [f"{'assume ' if node.assumed else ''}causal {self.use(node.value)}, ahead: {node.ahead}"]
         if isinstance(node, LossNode):
             return [f"loss {node.name} = {self.use(node.value)}"]
         if isinstance(node, LoopNode):

@@ -6,19 +6,24 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from archdsl.diagnostics import Label, did_you_mean
-from archdsl.ir.dims import Num, expr_text, free_names
+from archdsl.ir.dims import Lit, Num, expr_text, free_names
 from archdsl.ir.graph import Value
 from archdsl.source import Span
 
 WRITTEN_OUT = "`forward` is written out for this many: compile the spec anew"
 """What the emitted code says of a count that its text depends on."""
+FIXED_NUMBER = "the graph depends on this number: compile the spec anew for another"
+MERGED = "what is the same for these numbers is computed once: compile the spec anew for numbers that differ"
+SIZE = "a size is at least 1"
+WHOLE = "a size is a whole number"
 
 
 def spelled(n: Num) -> str:
     """A number as it was written, with what it is: `4 * width = 3072`."""
     number = plain(n)
     text = expr_text(n.expr) if not any("." in x for x in free_names(n.expr)) else number
-    return text if text.replace("_", "") == number else f"{text} = {number}" if n.static else text
+    written = isinstance(n.expr, Lit) or text.replace("_", "") == number
+    return text if written or not n.static else f"{text} = {number}"
 
 
 def plain(n: Num) -> str:
@@ -35,6 +40,20 @@ def written_shape(value: Value) -> str:
     """A shape as a signature would write it."""
     texts = [(expr_text(d.expr), str(d)) for d in value.shape]
     return f"[{', '.join(number if '.' in text else text for text, number in texts)}]"
+
+
+def called(value: Value) -> str:
+    """A tensor by its name, if it has one."""
+    return f"`{value.name}`" if value.name else "the tensor"
+
+
+def holds(value: Value, exact: bool = False) -> str:
+    """What a tensor holds; `exact` tells types of real numbers apart."""
+    if not value.is_float:
+        return "whole numbers" if value.is_int else "true and false"
+    if not exact:
+        return "real numbers"
+    return "real numbers of the model's own type" if value.dtype == "float" else f"real numbers of type {value.dtype}"
 
 
 def listed(names: Iterable[str]) -> str:

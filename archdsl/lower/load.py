@@ -25,7 +25,8 @@ def load_source(source: str, class_name: str = "") -> type[Any]:
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         sys.modules[name] = module  # dataclasses look their module up while they are made
         try:
-            exec(compile(source, file, "exec"), module.__dict__)
+            # Annotations are evaluated, as where the file is imported.
+            exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
         except BaseException:
             del sys.modules[name]
             raise

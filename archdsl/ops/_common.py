@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from archdsl.ir.dims import (
     Shape,
     Symbol,
     add,
+    at_least_zero,
     binary,
     div,
     is_size_like,
@@ -27,19 +29,19 @@ from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import Input, OpNode, Value
 from archdsl.ir.op import (
     EVERYWHERE,
-    UNARY,
     Application,
     At,
-    Code,
     OnnxScope,
     Parts,
     Primitive,
     Reads,
     TorchScope,
+    Tree,
     same,
 )
 from archdsl.ir.signature import promoted
 from archdsl.ir.static import ListValue, kind_of, told
+from archdsl.ir.wording import called
 
 # --- types ----------------------------------------------------------------------------------------------------------
 
@@ -54,98 +56,22 @@ def equals(n: Num, value: float) -> bool:
     return n.static and float(n) == value
 
 
-def arithmetic_type(inputs: Sequence[Input]) -> str:
-    """The type of a sum or product: a number adapts to tensors, but whole ones and a fraction give float32."""
+def arithmetic_type(inputs: Sequence[Input], call: Application | None = None) -> str:
+    """The type of a sum or product: a number adapts to tensors, but whole ones and a fraction give float32. While an
+    application is checked, `call` records what that was decided from."""
     found = promoted([v for v in inputs if isinstance(v, Value)])
     numbers = [v for v in inputs if isinstance(v, Num)]
     if found in ("int", "bool") and numbers:
-        return "int" if all(is_whole(n) for n in numbers) else "float32"
+        whole = [is_whole(n) if call is None else call.is_whole(n) for n in numbers]
+        return "int" if all(whole) else "float32"
     return found
 
 
-def real_type(inputs: Sequence[Input]) -> str:
-    """The type of a function with real values: float32 where whole numbers come in."""
-    found = promoted([v for v in inputs if isinstance(v, Value)])
-    return "float32" if found in ("int", "bool") else found
+CASTS = {"float": "", "float32": ".float()", "bfloat16": ".bfloat16()"}
+"""What brings a weight, which is of the model's own type, to that of a result."""
 
 
-HOLDS = {"int": "whole numbers", "bool": "true and false"}
-
-
-def called(value: Value) -> str:
-    return f"`{value.name}`" if value.name else "the tensor"
-
-
-def demand_floats(op: Primitive, call: Application, inputs: Sequence[int] | None = None) -> None:
-    """Refuse whole numbers and truth values."""
-    for i in range(len(call.inputs)) if inputs is None else inputs:
-        value = call.inputs[i]
-        if isinstance(value, Value) and not value.is_float:
-            raise call.error(
-                "E0304",
-                f"`{op.name}` takes real numbers, but {called(value)} holds {HOLDS['int' if value.is_int else 'bool']}",
-                input=i,
-                help="token ids are looked up first: `tokens -> embedding(vocab, width)`"
-                if value.dtype == "token"
-                else "make it one of real numbers first: `cast(float)`",
-            )
-
-
-def demand_own_type(op: Primitive, call: Application, inputs: Sequence[int] | None = None) -> None:
-    """Refuse what a matrix of the model's own type cannot be multiplied with: a tensor fixed to float32 in a model of
-    bfloat16."""
-    demand_floats(op, call, inputs)
-    for i in range(len(call.inputs)) if inputs is None else inputs:
-        value = call.inputs[i]
-        if isinstance(value, Value) and value.dtype != "float":
-            raise call.error(
-                "E0304",
-                f"the weights of `{op.name}` are of the model's own type, "
-                f"but {called(value)} is {value.dtype} whatever that is",
-                input=i,
-                help="bring it back first: `cast(float)`, or `cast_like(x)`",
-            )
-
-
-def demand_numbers(op: Primitive, call: Application) -> None:
-    """Refuse truth values."""
-    for i, value in enumerate(call.inputs):
-        if isinstance(value, Value) and value.is_bool:
-            raise call.error(
-                "E0304",
-                f"`{op.name}` takes numbers, but {called(value)} holds true and false",
-                input=i,
-                help="make it one of numbers first: `cast(int)` or `cast(float)`",
-            )
-
-
-def demand_bools(op: Primitive, call: Application) -> None:
-    """Refuse numbers."""
-    for i, value in enumerate(call.inputs):
-        if not isinstance(value, Value) or not value.is_bool:
-            what = f"{called(value)} holds {value.dtype} numbers" if isinstance(value, Value) else "a number was given"
-            raise call.error(
-                "E0304",
-                f"`{op.name}` takes tensors of true and false, but {what}",
-                input=i if isinstance(value, Value) else None,
-                help="compare first: `x != 0`",
-            )
-
-
-def demand_one_type(op: Primitive, call: Application, inputs: Sequence[int]) -> None:
-    """Refuse inputs of different types, which PyTorch does not bring together here."""
-    first = call.tensor(inputs[0])
-    for i in inputs[1:]:
-        value = call.tensor(i)
-        if promoted([value]) != promoted([first]):
-            raise call.error(
-                "E0304",
-                f"`{op.name}` takes tensors of one type, but {called(first)} is {first.dtype} "
-                f"and {called(value)} is {value.dtype}",
-                input=i,
-                help=f"bring them together first: `cast({promoted([first, value])})`",
-            )
-
+RATE = "a rate is at least 0 and less than 1"
 
 # --- axes -----------------------------------------------------------------------------------------------------------
 
@@ -174,7 +100,7 @@ def checked_axis(op: Primitive, call: Application, n: Any, option: str, rank: in
             input=None if rank is not None else 0,
             help=f"{allowed}-1 is the last axis",
         )
-    return n.value % count
+    return call.fixed(n) % count
 
 
 def numbers_in(options: Mapping[str, Any], option: str) -> tuple[Any, ...]:
@@ -192,7 +118,7 @@ def demand_sizes(op: Primitive, call: Application, option: str, least: int = 1) 
             raise call.error(
                 "E0203", f"`{op.name}` takes whole numbers as `{option}`, and {kind_of(n)} was given", option=option
             )
-        if n.static and (not is_whole(n) or int(n) < least):
+        if n.static and not (call.is_whole(n) and call.holds(">=", n, least)):
             raise call.error(
                 "E0204",
                 f"`{op.name}` takes whole numbers of at least {least} as `{option}`, and {n} was given",
@@ -224,9 +150,9 @@ def from_right(node: OpNode, option: str = "axis", rank: int | None = None) -> i
     return place(node, option, rank) - (first_input(node).rank if rank is None else rank)
 
 
-def written(node: OpNode, option: str = "axis") -> str:
-    """The axis as the spec has it: `-1` stays `-1`."""
-    return str(int(number(node, option)))
+def written(node: OpNode, option: str = "axis") -> int:
+    """The axis as the spec has it: -1 stays -1."""
+    return int(number(node, option))
 
 
 def axes_of(op: Primitive, call: Application, option: str = "axis") -> tuple[int, ...]:
@@ -264,9 +190,9 @@ def surely_at_most(a: Num, b: Num) -> bool:
         return difference >= 0
     least = Fraction(0)
     for monomial, coefficient in difference.terms:
-        if any(power < 0 for _, power in monomial) or (monomial and coefficient < 0):
+        if monomial and (coefficient < 0 or not all(at_least_zero(atom) for atom, _ in monomial)):
             return False
-        if all(isinstance(atom, Symbol) for atom, _ in monomial):
+        if all(isinstance(atom, Symbol) and power > 0 for atom, power in monomial):
             least += coefficient
     return least >= 0
 
@@ -291,9 +217,27 @@ def without_floors(value: DimValue) -> DimValue:
 
 
 def demand_at_most(call: Application, a: Num, b: Num, message: str) -> None:
-    """The condition `a <= b`, unless it always holds."""
-    if not surely_at_most(a, b):
+    """The condition `a <= b`, unless it holds whatever the run-time sizes are."""
+    if (a.static and b.static) or not surely_at_most(a, b):
         call.condition("<=", a, b, message)
+
+
+# --- results that are known -------------------------------------------------------------------------------------------
+
+
+VANISHES = -1000.0
+"""`exp` of it, or of less, is 0 in every type."""
+
+
+def overruling(known: Sequence[float | None], *numbers: float) -> float | None:
+    """Of those numbers, the one that stands among what is known, whatever the rest is; the rest is finite."""
+    found = {n for n in known if n is not None and (n in numbers or math.isinf(n))}
+    return found.pop() if len(found) == 1 and found <= {*numbers} else None
+
+
+def factor(n: Input) -> Fraction | None:
+    """A number as an exact factor."""
+    return Fraction(n.value) if isinstance(n, Num) and isinstance(n.value, int | Fraction) else None
 
 
 # --- which places are read ------------------------------------------------------------------------------------------
@@ -316,24 +260,13 @@ def later(axis: int, offset: Num, sign: int = 1) -> At | None:
     return same(axis) if sign < 0 else EVERYWHERE
 
 
-# --- texts ----------------------------------------------------------------------------------------------------------
+# --- PyTorch --------------------------------------------------------------------------------------------------------
 
 
-def argument(node: OpNode, e: TorchScope, i: int) -> str:
-    """An input as the argument of a function, be it a tensor or a number."""
-    value = node.inputs[i]
-    return e.number(value) if isinstance(value, Num) else e.arg(i)
-
-
-def numeric_operand(node: OpNode, e: TorchScope, i: int, strength: int) -> str:
+def numeric_operand(node: OpNode, e: TorchScope, i: int) -> Tree:
     """An operand; truth values are made numbers."""
     value = node.inputs[i]
-    return f"{e.at(i)}.long()" if isinstance(value, Value) and value.is_bool else e.operand(i, strength)
-
-
-def listed(texts: Sequence[str]) -> str:
-    """A tuple: `(a, b)`, `(a,)`."""
-    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+    return e.py("{x}.long()", x=e.input(i)) if isinstance(value, Value) and value.is_bool else e.input(i)
 
 
 # --- ONNX -----------------------------------------------------------------------------------------------------------
@@ -377,18 +310,12 @@ class Activation(Primitive):
     elementwise = True
     mixes = False
 
-    def check(self, call: Application) -> None:
-        demand_floats(self, call)
-
 
 class RealFunction(Primitive):
     """An element-wise function with real values, also of whole numbers."""
 
     elementwise = True
     mixes = False
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (real_type(call.inputs),)
 
 
 class Arithmetic(Primitive):
@@ -398,17 +325,10 @@ class Arithmetic(Primitive):
     mixes = False
 
     def dtypes(self, call: Application) -> Sequence[str]:
-        return (arithmetic_type(call.inputs),)
+        return (arithmetic_type(call.inputs, call),)
 
 
-class Numeric(Arithmetic):
-    """The same, not defined for truth values."""
-
-    def check(self, call: Application) -> None:
-        demand_numbers(self, call)
-
-
-class Rounding(Numeric):
+class Rounding(Arithmetic):
     """A way of rounding, which leaves whole numbers as they are."""
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -422,8 +342,9 @@ class Comparison(Primitive):
     mixes = False
     symbol: ClassVar[str]
 
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("bool",)
+    @property
+    def relation(self) -> str:  # type: ignore[override]
+        return self.symbol
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return getattr(g, self.operator)(*self.operands(node, g))
@@ -433,10 +354,8 @@ class Comparison(Primitive):
         dtype = arithmetic_type(node.inputs)
         return g.args("int32" if dtype == "bool" else dtype)
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code:
-        from archdsl.ir.op import COMPARE
-
-        return Code(f"{e.operand(0, COMPARE + 1)} {self.symbol} {e.operand(1, COMPARE + 1)}", COMPARE)
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py(f"{{0}} {self.symbol} {{1}}")
 
 
 class Logical(Primitive):
@@ -445,35 +364,25 @@ class Logical(Primitive):
     elementwise = True
     mixes = False
 
-    def check(self, call: Application) -> None:
-        demand_bools(self, call)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("bool",)
-
 
 class Prefix(Primitive):
     """An element-wise operator that stands before its operand."""
 
     symbol: ClassVar[str]
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code:
-        return Code(f"{self.symbol}{e.operand(0, UNARY)}", UNARY)
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py(f"{self.symbol}{{0}}")
 
 
 class Reduction(Primitive):
     """One number for all places along some axes."""
 
     method: ClassVar[str]
-    real: ClassVar[bool] = True
-    """Whether only real numbers are taken."""
-    extra: ClassVar[str] = ""
-    """More arguments of the method."""
+    extra: ClassVar[Mapping[str, Any]] = {}
+    """More arguments of the method, by name."""
 
     def check(self, call: Application) -> None:
         axes_of(self, call)
-        if self.real:
-            demand_floats(self, call)
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         axes = axes_of(self, call)
@@ -500,14 +409,15 @@ class Reduction(Primitive):
         x = g.arg(0, "int32" if own == "bool" else own)
         return getattr(g, self.operator)(x, self.axes_from_right(node), keepdims=int(node.options["keep"]))
 
-    def arguments(self, node: OpNode) -> str:
-        """What stands between the parentheses."""
-        axes = [str(int(n)) for n in numbers_in(node.options, "axis")]
-        keep = ", keepdim=True" if node.options["keep"] else ""
-        return f"{axes[0] if len(axes) == 1 else listed(axes)}{self.extra}{keep}"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return self.reduced(node, e, e.input(0))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.{self.method}({self.arguments(node)})"
+    def reduced(self, node: OpNode, e: TorchScope, x: Tree) -> Tree:
+        """By torch's method, of the input or what was made of it."""
+        axes = tuple(int(n) for n in numbers_in(node.options, "axis"))
+        more = {**self.extra, **({"keepdim": True} if node.options["keep"] else {})}
+        where = axes[0] if len(axes) == 1 else axes
+        return e.py(f"{{x}}.{self.method}({{where}}, {{**more}})", x=x, where=where, more=more)
 
 
 def kept_reads(rank: int, gone: set[int], keep: bool) -> tuple[At | None, ...]:
@@ -545,7 +455,7 @@ def demand_like(op: Primitive, call: Application, i: int, *, to: int = 0, but: i
             help="`unsqueeze(axis)` adds an axis of size 1",
         )
     for axis, (x, y) in enumerate(zip(first, other, strict=True)):
-        if axis != but and x.value != y.value:
+        if axis != but and not call.same(x, y):
             raise call.error(
                 "E0301",
                 f"`{op.name}` needs equal axes{'' if but is None else f' but for axis {but}'}, "
@@ -554,8 +464,14 @@ def demand_like(op: Primitive, call: Application, i: int, *, to: int = 0, but: i
             )
 
 
+def usual(call: Application, **options: float) -> None:
+    """Record options that are what torch takes where nothing is said: the emitted text leaves them out."""
+    for option, value in options.items():
+        call.is_number(call.size(option), value)
+
+
 def demand_divisor(op: Primitive, call: Application) -> None:
     """Refuse the number 0 as a divisor."""
     divisor = call.inputs[1]
-    if isinstance(divisor, Num) and equals(divisor, 0):
+    if isinstance(divisor, Num) and divisor.static and not call.holds("!=", divisor, 0, f"`{op.name}` by 0"):
         raise call.error("E0204", f"`{op.name}` by the number 0")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from archdsl.ir.dims import Num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, OnnxScope, Primitive, TorchScope
-from archdsl.ops._common import demand_floats, equals, first_input, number
+from archdsl.ir.op import Application, OnnxScope, Primitive, TorchScope, Tree
+from archdsl.ops._common import equals, first_input, number
 
 DEFAULTS = {"eps": 1e-5, "momentum": 0.1}
 """What torch's norms take where nothing is said."""
@@ -14,7 +15,6 @@ DEFAULTS = {"eps": 1e-5, "momentum": 0.1}
 
 def demand_norm(op: Primitive, call: Application, *options: str) -> None:
     """Real numbers to be normalized, and options that are known before the model runs."""
-    demand_floats(op, call)
     for option in options:
         if not call.size(option).static:
             raise call.error(
@@ -24,19 +24,20 @@ def demand_norm(op: Primitive, call: Application, *options: str) -> None:
             )
 
 
-def settings(node: OpNode, e: TorchScope, *options: str) -> str:
+def settings(node: OpNode, *options: str) -> dict[str, Num]:
     """Options as further arguments, those that are torch's own left out."""
-    given = [(option, number(node, option)) for option in options]
-    return "".join(f", {option}={e.init(n)}" for option, n in given if not equals(n, DEFAULTS[option]))
+    given = {option: number(node, option) for option in options}
+    return {option: n for option, n in given.items() if not equals(n, DEFAULTS[option])}
 
 
-def channels_second(node: OpNode, e: TorchScope, module: str, axis: int) -> str:
-    """A module of torch's applied to an input whose channels are the axis 1 or the last."""
+def channels_second(node: OpNode, e: TorchScope, axis: int, norm: str = "{module}({x})") -> Tree:
+    """A norm of torch's, as a template of what it normalizes (`{x}`), of an input whose channels are the axis 1 or the
+    last."""
     if axis == 1:
-        return f"{module}({e.arg(0)})"
+        return e.py(norm, x=e.input(0))
     if first_input(node).rank == 3:
-        return f"{module}({e.at(0)}.transpose(1, 2)).transpose(1, 2)"
-    return f"{module}({e.at(0)}.movedim(-1, 1)).movedim(1, -1)"
+        return e.py(f"{norm}.transpose(1, 2)", x=e.py("{0}.transpose(1, 2)"))
+    return e.py(f"{norm}.movedim(1, -1)", x=e.py("{0}.movedim(-1, 1)"))
 
 
 def per_channel(g: OnnxScope, x: Any, after: int) -> Any:

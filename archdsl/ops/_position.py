@@ -9,7 +9,7 @@ from typing import Any
 
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
-from archdsl.ir.op import Application, Primitive, TorchScope
+from archdsl.ir.op import Application, Primitive, TorchScope, Tree
 from archdsl.ir.static import Instance, Scheme, Template
 
 
@@ -35,13 +35,13 @@ class Factor:
     """What scores are multiplied with: the number, and how PyTorch writes it."""
 
     value: float
-    torch: Callable[[TorchScope], str]
+    torch: Callable[[TorchScope], Tree]
 
     def __str__(self) -> str:
         return f"{self.value:g}"
 
 
-def attention_scale(position: Any) -> Factor | None:
+def attention_scale(position: Any, call: Application) -> Factor | None:
     """The factor that the scaling of a rope puts on the scores: YaRN and LongRoPE sharpen attention over longer
     contexts."""
     if position is None:
@@ -50,16 +50,22 @@ def attention_scale(position: Any) -> Factor | None:
     if not isinstance(scaling, Scheme):
         return None
     numbers = scaling.numbers
-    if scaling.name == "yarn" and numbers["mscale"].value != 0 and float(numbers["factor"]) > 1:
+    if scaling.name == "yarn" and call.holds("!=", numbers["mscale"], 0) and call.holds(">", numbers["factor"], 1):
         value = (0.1 * float(numbers["mscale"]) * math.log(float(numbers["factor"])) + 1) ** 2
         return Factor(
             value,
-            lambda e: f"(0.1 * {e.number(numbers['mscale'], 70)} * math.log({e.number(numbers['factor'])}) + 1) ** 2",
+            lambda e: e.py("(0.1 * {mscale} * math.log({factor}) + 1) ** 2", **numbers),
         )
-    if scaling.name == "longrope" and "factor" in numbers and float(numbers["factor"]) > 1:
+    if scaling.name == "longrope" and "factor" in numbers and call.holds(">", numbers["factor"], 1):
+        if not call.holds(">", numbers["original"], 1, "`longrope` stretches a context of more than one position"):
+            raise call.error(
+                "E0204",
+                f"`longrope` stretches a context of more than one position, and `original` is {numbers['original']}",
+                option="position",
+            )
         value = 1 + math.log(float(numbers["factor"])) / math.log(float(numbers["original"]))
         return Factor(
             value,
-            lambda e: f"(1 + math.log({e.number(numbers['factor'])}) / math.log({e.number(numbers['original'])}))",
+            lambda e: e.py("1 + math.log({factor}) / math.log({original})", **numbers),
         )
     return None

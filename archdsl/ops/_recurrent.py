@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from archdsl.ir.cost import Amount, Cost, contracted, times
-from archdsl.ir.dims import Shape, binary, num, sub
+from archdsl.ir.dims import Num, Shape, binary, num, sub
 from archdsl.ir.graph import OpNode, Value, Weight
-from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, State, TorchScope, same, up_to
-from archdsl.ops._common import called, demand_like, demand_own_type, first_input, listed, number, own_but
+from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, State, TorchScope, Tree, same, up_to
+from archdsl.ir.wording import called
+from archdsl.ops._common import demand_like, first_input, number, own_but
 
 
 def recurrent_weights(call: Application, gates: int, suffix: str) -> Sequence[Weight]:
@@ -35,6 +36,14 @@ def demand_act(call: Application) -> None:
         )
 
 
+def constructed(node: OpNode, e: TorchScope, cls: str, **more: Any) -> Tree:
+    """What makes a recurrent module of that class."""
+    if not node.options["bias"]:
+        more["bias"] = False
+    sizes = (first_input(node).shape[-1], number(node, "hidden"))
+    return e.py(f"{cls}({{*sizes}}, {{**more}})", sizes=sizes, more=more)
+
+
 class Layer(Primitive):
     """A recurrent layer: [batch, time, inputs] to [batch, time, hidden]."""
 
@@ -46,9 +55,6 @@ class Layer(Primitive):
     """What one step hands to the next."""
     order: ClassVar[tuple[int, ...]]
     """Which of torch's gates stands where in ONNX."""
-
-    def check(self, call: Application) -> None:
-        demand_own_type(self, call)
 
     def weights(self, call: Application) -> Sequence[Weight]:
         return recurrent_weights(call, self.gates, "_l0")
@@ -118,30 +124,19 @@ class Layer(Primitive):
         direction = "reverse" if node.options["reverse"] else "forward"
         return {"hidden_size": int(number(node, "hidden")), "direction": direction}
 
-    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
-        y = e.local("y", f"{self.torch_module(node, e)}({e.arg(0)}, {past[0]})")
-        return y, (f"{y}[:, -1]",)
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
+        y = e.let("y", e.py("{module}({0}, {start})", start=past[0]))
+        return y, (e.py("{y}[:, -1]", y=y),)
 
-    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[str]:
-        return [e.arg(i) if e.has(i) else "" for i in range(1, 1 + len(self.carried))]
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
+        return [e.input(i) if e.has(i) else None for i in range(1, 1 + len(self.carried))]
 
-    def torch_module(self, node: OpNode, e: TorchScope) -> str:
-        """The layer as a module: from the input [batch, time, inputs] and the states to start from."""
-        raise TypeError(f"{type(self).__name__} says nothing of PyTorch")
-
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return self.applied(node, e, self.torch_module(node, e))
-
-    def constructor(self, node: OpNode, e: TorchScope, cls: str, more: str = "") -> str:
-        bias = "" if node.options["bias"] else ", bias=False"
-        return f"{cls}({e.init(first_input(node).shape[-1])}, {e.init(number(node, 'hidden'))}{more}{bias})"
-
-    def applied(self, node: OpNode, e: TorchScope, module: str) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         """The module applied to the input, and to the starts that were given."""
-        starts = "".join(f", {e.arg(i)}" for i in range(1, len(node.inputs)) if e.has(i))
+        starts = [e.input(i) for i in range(1, len(node.inputs)) if e.has(i)]
         if node.options["reverse"]:
-            return f"{module}({e.at(0)}.flip(1){starts}).flip(1)"
-        return f"{module}({e.arg(0)}{starts})"
+            return e.py("{module}({0}.flip(1), {*starts}).flip(1)", starts=starts)
+        return e.py("{module}({0}, {*starts})", starts=starts)
 
 
 class Cell(Primitive):
@@ -154,7 +149,6 @@ class Cell(Primitive):
     mixes = False
 
     def check(self, call: Application) -> None:
-        demand_own_type(self, call)
         rank = len(call.shape(0))
         for i in range(1, len(call.inputs)):
             if len(call.shape(i)) != rank:
@@ -192,15 +186,16 @@ class Cell(Primitive):
         bias = g.cast(g.weight(f"bias_{kind}"), own) if node.options["bias"] else None
         return g.linear(g.arg(i, own), g.cast(g.weight(f"weight_{kind}"), own), bias)
 
-    def module(self, node: OpNode, e: TorchScope, cls: str, more: str = "") -> str:
-        bias = "" if node.options["bias"] else ", bias=False"
-        return e.module(f"{cls}({e.init(first_input(node).shape[-1])}, {e.init(number(node, 'hidden'))}{more}{bias})")
-
-    def rows(self, node: OpNode, e: TorchScope, i: int) -> str:
+    def rows(self, node: OpNode, e: TorchScope, i: int) -> Tree:
         """An input as torch's cells take it, with one leading axis at most."""
-        return f"{e.at(i)}.flatten(0, -2)" if first_input(node).rank > 2 else e.arg(i)
+        return e.py("{x}.flatten(0, -2)", x=e.input(i)) if first_input(node).rank > 2 else e.input(i)
 
-    def back(self, node: OpNode, e: TorchScope) -> str:
-        """The leading axes again."""
-        shape = first_input(node).shape
-        return f".unflatten(0, {listed(['-1', *(e.number(n) for n in shape[1:-1])])})" if len(shape) > 2 else ""
+    def leading_sizes(self, node: OpNode) -> tuple[int | Num, ...]:
+        """The leading axes that `rows` made one."""
+        return (-1, *first_input(node).shape[1:-1])
+
+    def back(self, node: OpNode, e: TorchScope, y: Tree) -> Tree:
+        """A result with the leading axes again."""
+        if first_input(node).rank <= 2:
+            return y
+        return e.py("{y}.unflatten(0, {sizes})", y=y, sizes=self.leading_sizes(node))

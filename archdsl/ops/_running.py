@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, OnnxScope, Reads, State, TorchScope, up_to
+from archdsl.ir.op import Application, OnnxScope, Reads, State, TorchScope, Tree, up_to
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import AxisOp, first_input, own_but, place, written
 
@@ -31,15 +31,14 @@ class Running(AxisOp):
         kind = "int" if output.dtype == "int" else "float32"
         return (State(self.name, shape, kind, axis),) if axis else ()
 
-    def torch_after(self, node: OpNode, e: TorchScope, past: str, symbol: str) -> tuple[str, Sequence[str]]:
+    def torch_after(self, node: OpNode, e: TorchScope, past: Tree, symbol: str) -> tuple[Tree, Sequence[Tree]]:
         """What is of the new places alone, put together with what was before them."""
-        x, axis = first_input(node), place(node)
-        before = f"{past}.unsqueeze({axis})"
-        if node.outputs[0].dtype == "int":
-            y = e.local(self.name, f"{before} {symbol} {e.at(0)}.{self.name}({axis})")
-            return y, (f"{y}.select({axis}, -1)",)
-        y = e.local(self.name, f"{before} {symbol} {e.at(0)}.float().{self.name}({axis})")
-        return (y if x.dtype == "float32" else f"{y}.type_as({e.arg(0)})"), (f"{y}.select({axis}, -1)",)
+        x, axis, whole = first_input(node), place(node), node.outputs[0].dtype == "int"
+        terms = e.input(0) if whole else e.py("{0}.float()")
+        both = f"{{past}}.unsqueeze({{axis}}) {symbol} {{terms}}.{self.name}({{axis}})"
+        y = e.let(self.name, e.py(both, past=past, terms=terms, axis=axis))
+        last = e.py("{y}.select({axis}, -1)", y=y, axis=axis)
+        return (y if whole or x.dtype == "float32" else e.py("{y}.type_as({0})", y=y)), (last,)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.{self.name}({written(node)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py(f"{{0}}.{self.name}({{axis}})", axis=written(node))

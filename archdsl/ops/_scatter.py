@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, OnnxScope, Reads, TorchScope
+from archdsl.ir.op import Application, OnnxScope, Reads, TorchScope, Tree
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import (
     AxisOp,
     axis_of,
     demand_like,
-    demand_one_type,
     first_input,
     from_right,
     own_but,
@@ -25,6 +24,8 @@ from archdsl.ops._common import (
 class Scattering(AxisOp):
     """Values go to given places along an axis. Its name is that of torch's method."""
 
+    chosen = (0, 2)
+    one_type = ("x", "values")
     reduction: ClassVar[str] = "none"
     """What becomes of values that go to one place."""
 
@@ -32,7 +33,6 @@ class Scattering(AxisOp):
         axis = axis_of(self, call)
         demand_like(self, call, 1, but=axis)
         demand_like(self, call, 2, to=1)
-        demand_one_type(self, call, (0, 2))
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return (promoted([call.tensor(0)]),)
@@ -49,5 +49,5 @@ class Scattering(AxisOp):
         x, values = g.arg(0, own), g.arg(2, own)
         return g.ScatterElements(x, g.arg(1, "int"), values, axis=from_right(node), reduction=self.reduction)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.{self.name}({written(node)}, {e.arg(1)}, {e.arg(2)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py(f"{{0}}.{self.name}({{axis}}, {{1}}, {{2}})", axis=written(node))

@@ -1,4 +1,4 @@
-"""What convolutions and poolings share: windows that slide along axes, their sizes, reads and texts."""
+"""What convolutions and poolings share: windows that slide along axes, their sizes, reads and PyTorch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from archdsl.ir.cost import Amount, Cost, contracted, elements, times
 from archdsl.ir.dims import Num, Shape, add, binary, floordiv, free_names, num, product, shape_text, sub
 from archdsl.ir.graph import OpNode, Weight
-from archdsl.ir.op import EVERYWHERE, UNARY, Application, At, OnnxScope, Primitive, Reads, State, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, At, OnnxScope, Primitive, Reads, State, TorchScope, Tree, same
 from archdsl.ir.static import ListValue, told
-from archdsl.ops._common import demand_floats, demand_own_type, equals, first_input, listed, number
+from archdsl.ops._common import equals, first_input, number
 from archdsl.ops._onnx import END, with_kernel
 
 Options = Mapping[str, Any]
@@ -64,6 +64,15 @@ class Window:
         last = plus(length, minus(slack, num(1)))
         return Num(value, plus(binary("//", last, self.stride), num(1)).expr, length.origin)
 
+    def decided(self, call: Application, *, halves: bool) -> None:
+        """Record what is left out where it changes nothing: zeros, steps of one place, and lengths that stay."""
+        if halves:
+            call.holds("==", binary("%", self.reach, num(2)), 0, HALVES)
+        else:
+            call.is_number(minus(plus(self.before, self.after), self.reach), 0)
+        for n, usual in ((self.reach, 0), (self.before, 0), (self.after, 0), (self.stride, 1), (self.dilation, 1)):
+            call.is_number(n, usual)
+
     def reads(self, axis: int) -> At:
         """The latest place that is read along the axis, given the place of the output along it."""
         last = Fraction(int(self.reach) - int(self.before))
@@ -72,6 +81,7 @@ class Window:
 
 # --- options ------------------------------------------------------------------------------------------------------
 
+HALVES = "the zeros before and after are as many, or one more after: compile the spec anew for the other"
 PADDINGS = ("same", "causal", "none")
 
 
@@ -95,7 +105,7 @@ def demand_per_axis(call: Application, option: str, count: int, least: int = 1) 
                 f"`{option}` is a whole number that is known before the model runs, and {told(n)} was given",
                 option=option,
             )
-        if n.value < least:
+        if not call.holds(">=", n, least, f"`{option}` is at least {least}"):
             raise call.error("E0204", f"`{option}` must be at least {least}, and {n} was given", option=option)
     if len(given) not in (1, count):
         needed = "one number" if count == 1 else f"one number for all {count} axes or a list of one for each"
@@ -125,22 +135,22 @@ def demand_padding(call: Application, count: int) -> None:
         )
 
 
-# --- texts --------------------------------------------------------------------------------------------------------
+# --- PyTorch ------------------------------------------------------------------------------------------------------
 
 
-def joined(texts: Sequence[str]) -> str:
+def joined(sizes: Sequence[Num]) -> Num | tuple[Num, ...]:
     """One number where all are written the same, else a tuple."""
-    return texts[0] if len(set(texts)) == 1 else listed(texts)
+    return sizes[0] if all(n.expr == sizes[0].expr for n in sizes) else tuple(sizes)
 
 
-def setting(name: str, given: Sequence[Num], usual: int, write: Callable[[Num], str]) -> str:
-    """`, stride=2`, or nothing where it is the usual number."""
-    return "" if all(equals(n, usual) for n in given) else f", {name}={joined([write(n) for n in given])}"
+def setting(name: str, given: Sequence[Num], usual: int) -> dict[str, Any]:
+    """`stride=2` as a keyword argument, or none where it is the usual number."""
+    return {} if all(equals(n, usual) for n in given) else {name: joined(given)}
 
 
-def padded(text: str, found: Sequence[Window], e: TorchScope) -> str:
+def padded(x: Tree, found: Sequence[Window], e: TorchScope) -> Tree:
     """Zeros put around the last axes."""
-    return f"F.pad({text}, {listed([e.number(n) for w in reversed(found) for n in (w.before, w.after)])})"
+    return e.py("F.pad({x}, {widths})", x=x, widths=[n for w in reversed(found) for n in (w.before, w.after)])
 
 
 # --- families -----------------------------------------------------------------------------------------------------
@@ -148,8 +158,6 @@ def padded(text: str, found: Sequence[Window], e: TorchScope) -> str:
 
 class Sliding(Primitive):
     """Along time of [..., time, channels], or along height and width of [batch, channels, height, width]."""
-
-    own_type = True
 
     spatial: ClassVar[int]
 
@@ -200,19 +208,28 @@ class Sliding(Primitive):
         kind = g.dtype(with_kernel(g, g.arg(0)))
         return [g.cast(g.weight(name), kind) for name in ("weight", *(("bias",) if node.options["bias"] else ()))]
 
-    def applied(self, node: OpNode, e: TorchScope, function: Callable[[str], str], x: str = "") -> str:
-        """`function` of the input (or of the local `x`) in torch's order of axes, [batch, channels, time], and the way
-        back."""
+    def applied(self, node: OpNode, e: TorchScope, function: Callable[[Tree], Tree], x: Tree | None = None) -> Tree:
+        """`function` of the input (or of `x`) in torch's order of axes, [batch, channels, time], and the way back."""
         if self.spatial == 2:
-            return function(e.arg(0))
-        x = x or e.at(0)
+            return function(e.input(0))
+        x = e.input(0) if x is None else x
         shape = node.outputs[0].shape
         if len(shape) == 2:
-            return f"{function(f'{x}.transpose(0, 1)')}.transpose(0, 1)"
+            return e.py("{y}.transpose(0, 1)", y=function(e.py("{x}.transpose(0, 1)", x=x)))
         if len(shape) == 3:
-            return f"{function(f'{x}.transpose(1, 2)')}.transpose(1, 2)"
-        leading = listed(["-1", *(e.number(n) for n in shape[1:-2])])
-        return f"{function(f'{x}.flatten(0, -3).transpose(1, 2)')}.transpose(1, 2).unflatten(0, {leading})"
+            return e.py("{y}.transpose(1, 2)", y=function(e.py("{x}.transpose(1, 2)", x=x)))
+        y = function(e.py("{x}.flatten(0, -3).transpose(1, 2)", x=x))
+        return e.py("{y}.transpose(1, 2).unflatten(0, {leading})", y=y, leading=(-1, *shape[1:-2]))
+
+    def constructor(
+        self, node: OpNode, e: TorchScope, cls: str, kernel: Sequence[Num], settings: Mapping[str, Any]
+    ) -> Tree:
+        """torch's module of that class, with such settings as are not the usual ones."""
+        more = {**settings, **setting("groups", [number(node, "groups")], 1)}
+        if not node.options["bias"]:
+            more["bias"] = False
+        sizes = (self.channels(first_input(node).shape), number(node, "features"), joined(kernel))
+        return e.py(f"nn.{cls}{self.spatial}d({{*sizes}}, {{**more}})", sizes=sizes, more=more)
 
 
 class Windowed(Sliding):
@@ -236,15 +253,18 @@ class Windowed(Sliding):
         return found
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
         for option in ("kernel", "stride", "dilation"):
             if call.options.get(option) is not None:
                 demand_per_axis(call, option, self.spatial)
         demand_padding(call, self.spatial)
         shape = call.shape(0)
         for window, axis in zip(self.windows(call.options), self.axes(len(shape)), strict=True):
+            window.decided(call, halves=padding_word(call.options) == "same")
             room = int(window.before) + int(window.after)
-            if shape[axis].static and int(shape[axis]) + room <= int(window.reach):
+            if not shape[axis].static:
+                continue
+            padded = binary("+", shape[axis], binary("+", window.before, window.after))
+            if not call.holds(">", padded, window.reach, "a window is no longer than its axis"):
                 raise call.error(
                     "E0401",
                     f"a window of `{self.name}` is {int(window.reach) + 1} places long, "
@@ -266,21 +286,23 @@ class Windowed(Sliding):
 
 def demand_groups(call: Application, channels: Num) -> None:
     groups = call.size("groups")
+    call.is_number(groups, 1)
     call.condition("%", channels, groups, "the groups of a convolution share its input channels equally")
     call.condition("%", call.size("features"), groups, "the groups of a convolution share its features equally")
 
 
-def share(size: Num, groups: Num) -> Num:
+def share(call: Application, size: Num, groups: Num) -> Num:
     """The part of a size that one group has."""
-    return num(1) if size.value == groups.value else binary("/", size, groups)
+    return num(1) if call.same(size, groups) else binary("/", size, groups)
 
 
 class Convolution(Windowed):
     """Weighted sums over windows: `nn.Conv1d`, `nn.Conv2d`."""
 
+    own_type = True
+
     def check(self, call: Application) -> None:
         super().check(call)
-        demand_own_type(self, call)
         demand_groups(call, self.channels(call.shape(0)))
 
     def shapes(self, call: Application) -> Sequence[Shape]:
@@ -289,8 +311,8 @@ class Convolution(Windowed):
     def weights(self, call: Application) -> Sequence[Weight]:
         features, groups = call.size("features"), call.size("groups")
         kernel = per_axis(call.options, "kernel", self.spatial)
-        inputs = share(self.channels(call.shape(0)), groups)
-        fan_in, fan_out = product((inputs, *kernel)), product((share(features, groups), *kernel))
+        inputs = share(call, self.channels(call.shape(0)), groups)
+        fan_in, fan_out = product((inputs, *kernel)), product((share(call, features, groups), *kernel))
         found = [Weight("weight", (features, inputs, *kernel), "matrix", fan_in=fan_in, fan_out=fan_out)]
         if call.options["bias"]:
             found.append(Weight("bias", (features,), "bias", fan_in=fan_in, fan_out=fan_out))
@@ -319,12 +341,11 @@ class Convolution(Windowed):
         both = g.Concat(past[0], g.gated(g.arg(0), 0, rank, axis), axis=axis)
         return self.over(node, g, both, [(0, 0)]), [g.tail(both, reach, rank, axis)]
 
-    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
-        axis, reach = first_input(node).rank - 2, e.number(self.windows(node.options)[0].reach)
-        both = e.local("places", f"torch.cat(({past[0]}, {e.arg(0)}), dim={axis})")
-        module = self.torch_module(node, e)
-        y = self.applied(node, e, lambda x: f"{module}({x})", both)
-        return y, (f"{both}[{':, ' * axis}-{reach}:]" if reach.isdecimal() else f"{both}[{':, ' * axis}-({reach}) :]",)
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
+        axis, reach = first_input(node).rank - 2, self.windows(node.options)[0].reach
+        both = e.let("places", e.py("torch.cat(({past}, {0}), dim={axis})", past=past[0], axis=axis))
+        y = self.applied(node, e, lambda x: e.py("{module}({x})", x=x), both)
+        return y, (e.py(f"{{both}}[{':, ' * axis}-{{reach}}:]", both=both, reach=reach),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return self.over(node, g, g.arg(0), [(int(w.before), int(w.after)) for w in self.windows(node.options)])
@@ -341,9 +362,13 @@ class Convolution(Windowed):
         }
         return self.onnx_applied(node, g, lambda x: g.Conv(x, *self.onnx_weights(node, g), **attributes), x)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        found, module = self.windows(node.options), self.torch_module(node, e)
-        return self.applied(node, e, lambda x: f"{module}({padded(x, found, e) if self.uneven(node) else x})")
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        found = self.windows(node.options)
+
+        def function(x: Tree) -> Tree:
+            return e.py("{module}({x})", x=padded(x, found, e) if self.uneven(node) else x)
+
+        return self.applied(node, e, function)
 
     def uneven(self, node: OpNode) -> bool:
         """Whether torch's module does not put the zeros around the input itself."""
@@ -351,24 +376,18 @@ class Convolution(Windowed):
         same = padding_word(node.options) == "same" and all(equals(w.stride, 1) for w in found)
         return not same and any(int(w.before) != int(w.after) for w in found)
 
-    def torch_module(self, node: OpNode, e: TorchScope) -> str:
-        found, padding = self.windows(node.options), ""
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        found, padding = self.windows(node.options), dict[str, Any]()
         if padding_word(node.options) == "same" and all(equals(w.stride, 1) for w in found):
-            padding = "" if all(equals(w.reach, 0) for w in found) else ', padding="same"'
+            padding = {} if all(equals(w.reach, 0) for w in found) else {"padding": "same"}
         elif not self.uneven(node):
-            padding = setting("padding", [w.before for w in found], 0, e.init)
-        constructor = (
-            f"nn.Conv{self.spatial}d({e.init(self.channels(first_input(node).shape))}, "
-            + f"{e.init(number(node, 'features'))}, "
-            + joined([e.init(w.kernel) for w in found])
-            + setting("stride", [w.stride for w in found], 1, e.init)
-            + padding
-            + setting("dilation", [w.dilation for w in found], 1, e.init)
-            + setting("groups", [number(node, "groups")], 1, e.init)
-            + ("" if node.options["bias"] else ", bias=False")
-            + ")"
-        )
-        return e.module(constructor)
+            padding = setting("padding", [w.before for w in found], 0)
+        more = {
+            **setting("stride", [w.stride for w in found], 1),
+            **padding,
+            **setting("dilation", [w.dilation for w in found], 1),
+        }
+        return self.constructor(node, e, "Conv", [w.kernel for w in found], more)
 
 
 class Pooling(Windowed):
@@ -379,7 +398,10 @@ class Pooling(Windowed):
     def check(self, call: Application) -> None:
         super().check(call)
         for window in self.windows(call.options):
-            if 2 * int(window.before) > int(window.kernel):
+            call.same(window.stride, window.kernel)
+            if not call.holds(
+                "<=", binary("*", num(2), window.before), window.kernel, "`padding` is at most half a window"
+            ):
                 raise call.error(
                     "E0204",
                     f"`padding` is at most half a window, and {window.before} is more than half of {window.kernel}",
@@ -418,28 +440,34 @@ class Pooling(Windowed):
             return g.Squeeze(y, list(range(4 - rank)))
         return y if lead is None else g.Reshape(y, [lead, -1, g.size(0, -1)])
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         found = self.windows(node.options)
-        settings = self.sizes_text([e.number(w.kernel) for w in found], "1")
+        kernel, more = self.pooled([w.kernel for w in found], 1), dict[str, Any]()
         if any(w.stride.value != w.kernel.value for w in found):
-            settings += f", stride={self.sizes_text([e.number(w.stride) for w in found], '1')}"
+            more["stride"] = self.pooled([w.stride for w in found], 1)
         if not all(equals(w.before, 0) for w in found):
-            settings += f", padding={self.sizes_text([e.number(w.before) for w in found], '0')}"
+            more["padding"] = self.pooled([w.before for w in found], 0)
+
+        def function(x: Tree) -> Tree:
+            return e.py(f"F.{self.function}_pool2d({{x}}, {{kernel}}, {{**more}})", x=x, kernel=kernel, more=more)
+
         shape = first_input(node).shape
         if len(shape) == 2:
-            return f"F.{self.function}_pool2d({e.at(0)}.unsqueeze(0), {settings}).squeeze(0)"
+            return e.py("{y}.squeeze(0)", y=function(e.py("{0}.unsqueeze(0)")))
         if len(shape) > 4:
-            leading = listed(["-1", *(e.number(n) for n in shape[1:-2])])
-            return f"F.{self.function}_pool2d({e.at(0)}.flatten(0, -3), {settings}).unflatten(0, {leading})"
-        return f"F.{self.function}_pool2d({e.arg(0)}, {settings})"
+            y = function(e.py("{0}.flatten(0, -3)"))
+            return e.py("{y}.unflatten(0, {leading})", y=y, leading=(-1, *shape[1:-2]))
+        return function(e.input(0))
 
-    def sizes_text(self, texts: Sequence[str], aside: str) -> str:
+    def pooled(self, sizes: Sequence[Num], aside: int) -> Any:
         """Sizes for torch's pooling of the last two axes: time and channels, which stand aside, or height and width."""
-        return listed([*texts, aside]) if self.spatial == 1 else joined(texts)
+        return (*sizes, aside) if self.spatial == 1 else joined(sizes)
 
 
 class Transposed(Sliding):
     """The transpose of a convolution, each place spread over a window: `nn.ConvTranspose1d` and `2d`."""
+
+    own_type = True
 
     def cuts(self, options: Options) -> list[tuple[Num, Num]]:
         """How many of the full `(size - 1) * stride + kernel` places are cut off at both ends, or added."""
@@ -453,14 +481,27 @@ class Transposed(Sliding):
             return [(zero, n) for n in spare]
         return [(zero, n) if int(n) < 0 else halves(n)[::-1] for n in spare]
 
+    def decided(self, call: Application) -> None:
+        """Record what is left out where it changes nothing, and which end is cut."""
+        options = call.options
+        kernels, strides = per_axis(options, "kernel", self.spatial), per_axis(options, "stride", self.spatial)
+        for kernel, stride, (before, after) in zip(kernels, strides, self.cuts(options), strict=True):
+            spare = minus(kernel, stride)
+            if padding_word(options) == "same" and call.holds(">=", spare, 0):
+                call.holds("==", binary("%", spare, num(2)), 0, HALVES)
+            for n in (before, after, minus(before, after), minus(spare, plus(before, after))):
+                call.is_number(n, 0)
+            if call.holds(">=", minus(before, after), 0):
+                call.holds("<", minus(before, after), stride)
+
     def check(self, call: Application) -> None:
-        demand_own_type(self, call)
         for option in ("kernel", "stride"):
             demand_per_axis(call, option, self.spatial)
         demand_padding(call, self.spatial)
         demand_groups(call, self.channels(call.shape(0)))
+        self.decided(call)
         for size in self.sizes(call):
-            if size.static and int(size) < 1:
+            if size.static and not call.holds(">=", size, 1, "the padding leaves something over"):
                 raise call.error(
                     "E0401",
                     f"the padding of `{self.name}` cuts everything off: a size of its result is {size}",
@@ -486,9 +527,9 @@ class Transposed(Sliding):
     def weights(self, call: Application) -> Sequence[Weight]:
         channels, features, groups = self.channels(call.shape(0)), call.size("features"), call.size("groups")
         kernel = per_axis(call.options, "kernel", self.spatial)
-        outputs = share(features, groups)
+        outputs = share(call, features, groups)
         # As torch has it: the weight's second axis, the features of a group, is what its first values depend on.
-        fan_in, fan_out = product((outputs, *kernel)), product((share(channels, groups), *kernel))
+        fan_in, fan_out = product((outputs, *kernel)), product((share(call, channels, groups), *kernel))
         found = [Weight("weight", (channels, outputs, *kernel), "matrix", fan_in=fan_in, fan_out=fan_out)]
         if call.options["bias"]:
             found.append(Weight("bias", (features,), "bias", fan_in=fan_in, fan_out=fan_out))
@@ -539,28 +580,22 @@ class Transposed(Sliding):
 
         return self.onnx_applied(node, g, function)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        strides = per_axis(node.options, "stride", self.spatial)
-        padding: list[Num] = []
-        extra: list[Num] = []
-        slices: list[str] = []
-        for cut, short, before, after in self.split_cuts(node.options):
-            padding.append(cut)
-            extra.append(short)
-            first = "" if equals(before, 0) else e.number(before)
-            last = "" if equals(after, 0) else f"-{e.number(after, UNARY)}"
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        strides, cuts = per_axis(node.options, "stride", self.spatial), self.split_cuts(node.options)
+        more = {
+            **setting("stride", strides, 1),
+            **setting("padding", [cut for cut, *_ in cuts], 0),
+            **setting("output_padding", [short for _, short, *_ in cuts], 0),
+        }
+        return self.constructor(node, e, "ConvTranspose", per_axis(node.options, "kernel", self.spatial), more)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        cuts = self.split_cuts(node.options)
+        slices, ends = [], dict[str, Num]()
+        for i, (_, _, before, after) in enumerate(cuts):
+            first = "" if equals(before, 0) else f"{{first_{i}}}"
+            last = "" if equals(after, 0) else f"-{{last_{i}}}"
             slices.append(f"{first}:{last}")
-        constructor = (
-            f"nn.ConvTranspose{self.spatial}d({e.init(self.channels(first_input(node).shape))}, "
-            + f"{e.init(number(node, 'features'))}, "
-            + joined([e.init(n) for n in per_axis(node.options, "kernel", self.spatial)])
-            + setting("stride", strides, 1, e.init)
-            + setting("padding", padding, 0, e.init)
-            + setting("output_padding", extra, 0, e.init)
-            + setting("groups", [number(node, "groups")], 1, e.init)
-            + ("" if node.options["bias"] else ", bias=False")
-            + ")"
-        )
-        module = e.module(constructor)
+            ends |= {f"first_{i}": before, f"last_{i}": after}
         rest = "" if set(slices) == {":"} else f"[..., {', '.join(slices)}]"
-        return self.applied(node, e, lambda x: f"{module}({x}){rest}")
+        return self.applied(node, e, lambda x: e.py(f"{{module}}({{x}}){rest}", x=x, **ends))

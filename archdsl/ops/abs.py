@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
-from archdsl.ops._common import Numeric
+from archdsl.ir.op import Example, TorchScope, Tree
+from archdsl.ops._common import Arithmetic
 
 
-class Abs(Numeric):
+class Abs(Arithmetic):
     """The absolute value, element by element."""
 
     operator = "Abs"
-    signature = "abs()(x: [...]) -> [...]"
+    signature = "abs()(x: number[...]) -> [...]"
     numpy = "abs"
     examples = (
         Example("x -> abs"),
@@ -19,5 +19,5 @@ class Abs(Numeric):
         Example("abs(2) * x"),
     )
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.abs()"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.abs()")

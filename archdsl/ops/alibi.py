@@ -9,29 +9,9 @@ from typing import Any
 from archdsl.ir.dims import Num, Shape
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import Mask
-from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope, Tree
+from archdsl.ops._common import number
 from archdsl.ops._position import Position
-
-ALIBI = '''
-def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
-    """ALiBi (Press et al., 2021): each head looks back with a slope of its own."""
-    power = 2 ** math.floor(math.log2(heads))
-    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
-    slopes += [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
-    query = torch.arange(keys - queries, keys, device=device)[:, None]
-    distance = (query - torch.arange(keys, device=device)).abs()
-    return -torch.tensor(slopes, device=device)[:, None, None] * distance  # [heads, query, key]
-'''
-
-
-ALIBI_BETWEEN = '''
-def alibi_between(heads: int, query: Tensor, key: Tensor) -> Tensor:
-    """ALiBi (Press et al., 2021) for pairs of places: each head looks back with a slope of its own."""
-    power = 2 ** math.floor(math.log2(heads))
-    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
-    slopes += [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
-    return -torch.tensor(slopes, device=key.device)[:, None, None] * (query - key).abs()  # [batch, heads, query, key]
-'''
 
 
 def slopes(heads: int) -> list[float]:
@@ -78,13 +58,11 @@ class Alibi(Position):
         distance = g.cast(g.Abs(g.Sub(query, key)), "float32")
         return g.Mul(g.constant([[[-slope]] for slope in slopes(int(node.options["heads"]))], "float32"), distance)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         queries, keys = node.inputs
         assert isinstance(queries, Num)
         assert isinstance(keys, Num)
-        pairs = e.pairs(queries, keys)
+        heads, pairs = number(node, "heads"), e.pairs(queries, keys)
         if pairs is not None:
-            return f"{e.helper(ALIBI_BETWEEN)}({e.number(node.options['heads'])}, {', '.join(pairs)})"
-        return (
-            f"{e.helper(ALIBI)}({e.number(node.options['heads'])}, {e.number(queries)}, {e.number(keys)}, {e.device()})"
-        )
+            return e.py("alibi_between({heads}, {*pairs})", heads=heads, pairs=pairs)
+        return e.py("alibi({heads}, {0}, {1}, {device})", heads=heads, device=e.device())

@@ -12,7 +12,7 @@ class AvgPool1d(Pooling):
     Zeros that `padding` puts on either side count like others."""
 
     signature = (
-        "avg_pool1d(kernel: size, stride: size = none, padding: int = 0)(x: [..., time, channels]) "
+        "avg_pool1d(kernel: size, stride: size = none, padding: int = 0)(x: float[..., time, channels]) "
         "-> [..., time, channels]"
     )
     spatial = 1

@@ -12,7 +12,7 @@ class AvgPool2d(Pooling):
     Zeros that `padding` puts on either side count like others."""
 
     signature = (
-        "avg_pool2d(kernel: ints, stride: ints = none, padding: ints = 0)(x: [batch, channels, height, width]) "
+        "avg_pool2d(kernel: ints, stride: ints = none, padding: ints = 0)(x: float[batch, channels, height, width]) "
         "-> [batch, channels, rows, columns]"
     )
     spatial = 2

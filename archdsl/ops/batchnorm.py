@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.graph import Init, OpNode, Weight
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import axis_of, first_input, number, place
-from archdsl.ops._norms import channels_second, demand_norm, scaled, settings
+from archdsl.ir.graph import Init, OpNode, Value, Weight
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
+from archdsl.ops._common import axis_of, first_input, number, place, usual
+from archdsl.ops._norms import DEFAULTS, channels_second, demand_norm, scaled, settings
 
 
 class BatchNorm(Primitive):
@@ -19,8 +19,8 @@ class BatchNorm(Primitive):
 
     passes = 7
     signature = (
-        "batchnorm(eps: number = 1e-5, momentum: number = 0.1, axis: int = -1, init: scheme = none)"
-        "(x: [batch, ..., channels]) -> [batch, ..., channels]"
+        "batchnorm(eps: positive = 1e-5, momentum: share = 0.1, axis: int = -1, init: scheme = none)"
+        "(x: float[batch, ..., channels]) -> [batch, ..., channels]"
     )
     examples = (
         Example("x -> batchnorm"),
@@ -31,6 +31,7 @@ class BatchNorm(Primitive):
 
     def check(self, call: Application) -> None:
         demand_norm(self, call, "eps", "momentum")
+        usual(call, **DEFAULTS)
         rank, axis = len(call.shape(0)), axis_of(self, call)
         if axis not in (1, rank - 1):
             raise call.error(
@@ -57,6 +58,14 @@ class BatchNorm(Primitive):
             Weight("num_batches_tracked", (), "buffer", Init("zeros"), trained=False, dtype="int64"),
         )
 
+    def build(self, call: Application) -> Sequence[Value]:
+        """torch's module takes numbers of the type of its running means alone."""
+        x = call.tensor(0)
+        if x.dtype == "float":
+            return call.node()
+        (y,) = call.node(inputs=(call.apply("cast", x, dtype="float"),))
+        return (call.apply("cast", y, dtype=x.dtype),)
+
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = place(node)
         return (tuple(same(i) if i == axis else EVERYWHERE for i in range(first_input(node).rank)),)
@@ -66,9 +75,13 @@ class BatchNorm(Primitive):
         mean, variance = g.weight("running_mean"), g.weight("running_var")
         return scaled(g, g.arg(0, "float32"), variance, number(node, "eps"), mean, after)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
         x, axis = first_input(node), place(node)
-        module = e.module(
-            f"nn.BatchNorm{max(x.rank - 2, 1)}d({e.init(x.shape[axis])}{settings(node, e, 'eps', 'momentum')})"
+        return e.py(
+            f"nn.BatchNorm{max(x.rank - 2, 1)}d({{channels}}, {{**more}})",
+            channels=x.shape[axis],
+            more=settings(node, "eps", "momentum"),
         )
-        return channels_second(node, e, module, axis)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return channels_second(node, e, place(node))

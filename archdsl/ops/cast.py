@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope, Tree
 from archdsl.ir.signature import promoted
 
-TYPES = {"float32": "float()", "bfloat16": "bfloat16()", "int": "long()", "bool": "bool()"}
+METHODS = {"float32": "float", "bfloat16": "bfloat16", "int": "long", "bool": "bool"}
 
 
 class Cast(Primitive):
@@ -17,6 +17,7 @@ class Cast(Primitive):
 
     by_rows = True
     passes = 0
+    moves = True
     signature = "cast(dtype: type)(x: [...]) -> [...]"
     mixes = False
     examples = (
@@ -36,6 +37,8 @@ class Cast(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.arg(0)  # which is brought to the type of the result
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         dtype = node.options["dtype"]
-        return f"{e.at(0)}.to({e.dtype()})" if dtype == "float" else f"{e.at(0)}.{TYPES[dtype]}"
+        if dtype == "float":
+            return e.py("{0}.to({dtype})", dtype=e.dtype())
+        return e.py(f"{{0}}.{METHODS[dtype]}()")

@@ -17,6 +17,7 @@ from archdsl.ir.op import (
     Primitive,
     Reads,
     TorchScope,
+    Tree,
     same,
 )
 
@@ -26,6 +27,7 @@ class CastLike(Primitive):
 
     by_rows = True
     passes = 0
+    moves = True
     signature = "cast_like()(x: [...], like: [...]) -> [...]"
     mixes = False
     examples = (Example("(x -> cast(float32)) -> cast_like(y)", "x: [2, 5, 8], y: [3]", gradients=False),)
@@ -54,5 +56,5 @@ class CastLike(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.arg(0)  # which is brought to the type of the result
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.type_as({e.arg(1)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.type_as({1})")

@@ -7,12 +7,11 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree
 from archdsl.ir.signature import promoted
 from archdsl.limits import MAX_LIST
 from archdsl.ops._common import (
     axis_of,
-    equals,
     first_input,
     from_right,
     later,
@@ -28,6 +27,7 @@ class Chunk(Primitive):
     """An axis cut into equal parts: as many results as parts."""
 
     passes = 0
+    moves = True
     signature = "chunk(parts: size, axis: int = -1)(x: [...]) -> [...]"
     examples = (
         Example("b, a", statements="a, b = x -> chunk(2)"),
@@ -42,10 +42,11 @@ class Chunk(Primitive):
                 f"`chunk` makes a known number of parts, at most {MAX_LIST}, but `parts` is {parts}",
                 option="parts",
             )
+        call.fixed(parts)
         call.condition("%", size, parts, "`chunk` cuts into equal parts")
 
     def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if equals(call.size("parts"), 1) else call.node()
+        return (call.tensor(0),) if call.is_number(call.size("parts"), 1) else call.node()
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         axis, parts = axis_of(self, call), call.size("parts")
@@ -69,5 +70,5 @@ class Chunk(Primitive):
         count = len(node.outputs)
         return g.Split(g.arg(0), axis=from_right(node), num_outputs=count, outputs=count)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.chunk({e.number(number(node, 'parts'))}, dim={written(node)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.chunk({parts}, dim={axis})", parts=number(node, "parts"), axis=written(node))

@@ -7,14 +7,13 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, Reads, TorchScope, Tree
 from archdsl.ops._common import (
     axis_of,
     demand_like,
     first_input,
     from_right,
     later,
-    listed,
     own_but,
     place,
     replaced,
@@ -73,5 +72,5 @@ class Concat(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Concat(*g.args(), axis=from_right(node))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"torch.cat({listed([e.arg(i) for i in range(len(node.inputs))])}, dim={written(node)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("torch.cat(({*inputs},), dim={axis})", axis=written(node))

@@ -14,7 +14,7 @@ class Conv1d(Convolution):
 
     signature = (
         "conv1d(features: size, kernel: size, stride: size = 1, dilation: size = 1, groups: size = 1, "
-        "padding: word = same, bias: bool = true, init: scheme = none)(x: [..., time, channels]) "
+        "padding: word = same, bias: bool = true, init: scheme = none)(x: float[..., time, channels]) "
         "-> [..., time, features]"
     )
     spatial = 1

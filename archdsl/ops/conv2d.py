@@ -14,7 +14,7 @@ class Conv2d(Convolution):
 
     signature = (
         "conv2d(features: size, kernel: ints, stride: ints = 1, dilation: ints = 1, groups: size = 1, "
-        "padding = none, bias: bool = true, init: scheme = none)(x: [batch, channels, height, width]) "
+        "padding = none, bias: bool = true, init: scheme = none)(x: float[batch, channels, height, width]) "
         "-> [batch, features, rows, columns]"
     )
     spatial = 2

@@ -14,7 +14,7 @@ class ConvTranspose1d(Transposed):
 
     signature = (
         "conv_transpose1d(features: size, kernel: size, stride: size = 1, groups: size = 1, padding: word = same, "
-        "bias: bool = true, init: scheme = none)(x: [..., time, channels]) -> [..., time, features]"
+        "bias: bool = true, init: scheme = none)(x: float[..., time, channels]) -> [..., time, features]"
     )
     spatial = 1
     examples = (

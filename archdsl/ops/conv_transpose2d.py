@@ -14,7 +14,7 @@ class ConvTranspose2d(Transposed):
 
     signature = (
         "conv_transpose2d(features: size, kernel: ints, stride: ints = 1, groups: size = 1, padding = none, "
-        "bias: bool = true, init: scheme = none)(x: [batch, channels, height, width]) "
+        "bias: bool = true, init: scheme = none)(x: float[batch, channels, height, width]) "
         "-> [batch, features, rows, columns]"
     )
     spatial = 2

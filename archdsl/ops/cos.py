@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, TorchScope, Tree
 from archdsl.ops._common import RealFunction
 
 
@@ -11,7 +11,7 @@ class Cos(RealFunction):
     """The cosine, element by element."""
 
     operator = "Cos"
-    signature = "cos()(x: [...]) -> [...]"
+    signature = "cos()(x: [...]) -> float[...]"
     numpy = "cos"
     examples = (
         Example("x -> cos"),
@@ -19,5 +19,5 @@ class Cos(RealFunction):
         Example("cos(2) * x"),
     )
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"torch.cos({e.arg(0)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("torch.cos({0})")

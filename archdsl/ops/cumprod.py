@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, OnnxScope, TorchScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope, Tree
 from archdsl.ops._common import first_input, place
 from archdsl.ops._onnx import END
 from archdsl.ops._running import Running
@@ -48,10 +48,9 @@ class CumProd(Running):
 
         return multiplied
 
-    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         return self.torch_after(node, e, past[0], "*")
 
-    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[str]:
-        sizes = ", ".join(e.number(d) for d in self.states(node)[0].shape)
-        kind = "" if node.outputs[0].dtype == "int" else ", dtype=torch.float32"
-        return (f"{e.at(0)}.new_ones({sizes}{kind})",)
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
+        kind = {} if node.outputs[0].dtype == "int" else {"dtype": e.py("torch.float32")}
+        return (e.py("{0}.new_ones({*sizes}, {**kind})", sizes=self.states(node)[0].shape, kind=kind),)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, OnnxScope, TorchScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope, Tree
 from archdsl.ops._common import first_input, place
 from archdsl.ops._running import Running
 
@@ -28,5 +28,5 @@ class CumSum(Running):
         y = g.Add(g.CumSum(terms, g.constant(axis, "int")), g.Unsqueeze(past[0], [axis]))
         return y, [g.Gather(y, g.constant(-1, "int"), axis=axis)]
 
-    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         return self.torch_after(node, e, past[0], "+")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import TIMES, Application, Code, Example, TorchScope
+from archdsl.ir.op import Application, Example, TorchScope, Tree
 from archdsl.ops._common import RealFunction, demand_divisor
 
 
@@ -11,7 +13,7 @@ class Divide(RealFunction):
     """`a / b`, element by element; axes from the right are equal or 1. Whole numbers give float32."""
 
     operator = "Div"
-    signature = "divide()(a: [...], b: [...]) -> [...]"
+    signature = "divide()(a: [...], b: [...]) -> float[...]"
     numpy = "divide"
     examples = (
         Example("x / exp(y)", "x: [2, 5, 8], y: [8]"),
@@ -23,5 +25,8 @@ class Divide(RealFunction):
     def check(self, call: Application) -> None:
         demand_divisor(self, call)
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code:
-        return Code(f"{e.operand(0, TIMES)} / {e.operand(1, TIMES + 1)}", TIMES)
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        return 0.0 if known[0] == 0 and known[1] is None else super().constant(node, known)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0} / {1}")

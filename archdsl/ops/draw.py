@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from archdsl.ir.dims import Num, Shape
+from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import TIMES, Application, Code, Primitive, TorchScope
+from archdsl.ir.op import Application, Primitive, TorchScope, Tree
 from archdsl.ir.static import Scheme
-from archdsl.ops._common import listed, numbers_in
+from archdsl.ops._common import equals, numbers_in
 
-# Law of a scheme that needs no shape -> (torch text over the sizes, how tightly it binds).
 CONSTANTS = {"zeros": "torch.zeros", "ones": "torch.ones"}
 
 
@@ -37,27 +36,18 @@ class Draw(Primitive):
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("float",)
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code | str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         scheme: Scheme = node.options["scheme"]
-        sizes = [e.init(n) for n in numbers_in(node.options, "dims")]
-        shape, number = ", ".join(sizes), {k: e.init(n) for k, n in scheme.numbers.items()}
+        holes = {**scheme.numbers, "sizes": numbers_in(node.options, "dims")}
         if scheme.name in CONSTANTS:
-            return f"{CONSTANTS[scheme.name]}({shape})"
+            return e.py(f"{CONSTANTS[scheme.name]}({{*sizes}})", **holes)
         if scheme.name == "constant":
-            return f"torch.full({listed(sizes)}, {number['value']})"
+            return e.py("torch.full({sizes}, {value})", **holes)
         if scheme.name == "uniform":
-            return f"torch.empty({shape}).uniform_(-{_operand(number['bound'])}, {number['bound']})"
+            return e.py("torch.empty({*sizes}).uniform_(-{bound}, {bound})", **holes)
         if scheme.name == "truncated_normal":
-            limit = f"{_operand(number['limit'])} * {_operand(number['std'])}"
-            return f"nn.init.trunc_normal_(torch.empty({shape}), std={number['std']}, a=-{limit}, b={limit})"
-        if _is(scheme.numbers["mean"], 0):
-            return Code(f"torch.randn({shape}) * {e.init(scheme.numbers['std'], TIMES + 1)}", TIMES)
-        return f"torch.empty({shape}).normal_({number['mean']}, {number['std']})"
-
-
-def _is(n: Num, value: float) -> bool:
-    return n.static and float(n) == value
-
-
-def _operand(text: str) -> str:
-    return f"({text})" if " " in text else text
+            made = "nn.init.trunc_normal_(torch.empty({*sizes}), std={std}, a=-{limit} * {std}, b={limit} * {std})"
+            return e.py(made, **holes)
+        if equals(scheme.numbers["mean"], 0):
+            return e.py("torch.randn({*sizes}) * {std}", **holes)
+        return e.py("torch.empty({*sizes}).normal_({mean}, {std})", **holes)

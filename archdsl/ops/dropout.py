@@ -7,9 +7,8 @@ from typing import Any
 
 from archdsl.ir.cost import Amount, elements
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Saved, TorchScope
-from archdsl.ir.wording import plain
-from archdsl.ops._common import demand_floats, equals, number
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Saved, TorchScope, Tree
+from archdsl.ops._common import number
 
 
 class Dropout(Primitive):
@@ -17,20 +16,15 @@ class Dropout(Primitive):
 
     by_rows = True
     passes = 0
-    signature = "dropout(rate: number)(x: [...]) -> [...]"
+    signature = "dropout(rate: rate)(x: float[...]) -> [...]"
     mixes = False
     examples = (Example("x -> dropout(0.1)"), Example("(x -> dropout(0)) + 1"))
 
-    def check(self, call: Application) -> None:
-        demand_floats(self, call)
-        rate = call.size("rate")
-        if not rate.static or not 0 <= float(rate) < 1:
-            raise call.error(
-                "E0204", f"a dropout rate is at least 0 and less than 1, and {plain(rate)} was given", option="rate"
-            )
-
     def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if equals(call.size("rate"), 0) else call.node()
+        return (call.tensor(0),) if call.is_number(call.size("rate"), 0) else call.node()
+
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        return 0.0 if known[0] == 0 else None
 
     def saves(self, node: OpNode) -> Saved:
         """Which numbers were kept."""
@@ -39,6 +33,6 @@ class Dropout(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.arg(0)  # of inference
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        module = e.stateless("dropout", f"nn.Dropout({e.init(number(node, 'rate'))})")
-        return f"{module}({e.arg(0)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        module = e.stateless("dropout", e.py("nn.Dropout({rate})", rate=number(node, "rate")))
+        return e.py("{module}({0})", module=module)

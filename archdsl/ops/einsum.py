@@ -9,8 +9,21 @@ from archdsl.diagnostics import did_you_mean
 from archdsl.ir.cost import Amount, Cost, contracted, times
 from archdsl.ir.dims import Num, Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Parts, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import called, demand_floats, demand_one_type
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    At,
+    Example,
+    Joint,
+    OnnxScope,
+    Parts,
+    Primitive,
+    Reads,
+    TorchScope,
+    Tree,
+    same,
+)
+from archdsl.ir.wording import called
 from archdsl.ops._onnx import with_kernel
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -22,7 +35,8 @@ class Einsum(Primitive):
     Axes are names with blanks between them (or, without any blanks, single letters); axes of one name have one size;
     `...` are any axes, equal from the right or 1."""
 
-    signature = "einsum(pattern: string)(x: [...]) -> [...]"
+    signature = "einsum(pattern: string)(x: float[...]) -> [...]"
+    one_type = ("x",)
     variadic = True
     examples = (
         Example('einsum("r t, b h t d -> b h r d", e, k)', "e: [4, 5], k: [2, 3, 5, 8]"),
@@ -35,8 +49,6 @@ class Einsum(Primitive):
 
     def check(self, call: Application) -> None:
         terms, result = self.parse(call)
-        demand_floats(self, call)
-        demand_one_type(self, call, range(len(call.inputs)))
         sizes: dict[str, tuple[Num, int]] = {}
         for i, term in enumerate(terms):
             value = call.tensor(i)
@@ -50,9 +62,11 @@ class Einsum(Primitive):
                 )
             for name, size in zip(spread(term, value.rank), value.shape, strict=True):
                 known, where = sizes.setdefault(name, (size, i))
-                if name.startswith("...") and 1 in (known.value, size.value):
-                    sizes[name] = (size if known.value == 1 else known, where)
-                elif known.value != size.value:
+                if call.same(known, size):
+                    continue
+                if name.startswith("...") and call.is_number(known, 1):
+                    sizes[name] = (size, where)
+                elif not (name.startswith("...") and call.is_number(size, 1)):
                     shown = "a leading axis" if name.startswith("...") else f"`{name}`"
                     raise call.error(
                         "E0301",
@@ -122,6 +136,12 @@ class Einsum(Primitive):
             reads.append(tuple(places))
         return reads
 
+    def joint(self, node: OpNode) -> Joint:
+        terms, result = parsed(node.options["pattern"])
+        names = (spread(term, v.rank) for term, v in zip(terms, node.inputs, strict=True) if isinstance(v, Value))
+        nothing = (0.0,) * len(terms)
+        return Joint(tuple(map(tuple, names)), tuple(spread(result, node.outputs[0].rank)), nothing)
+
     def flops(self, node: OpNode) -> Cost:
         """Two tensors at a time from the left, as `torch.einsum` does without an optimizer of paths: an axis is summed
         over as soon as no later tensor and not the result has it. Where nothing is summed it is a plain product."""
@@ -178,9 +198,9 @@ class Einsum(Primitive):
         equation = written(spelt, spread(result, node.outputs[0].rank))
         return g.Einsum(*(with_kernel(g, x) for x in g.args()), equation=equation)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         equation = written(*parsed(node.options["pattern"]))
-        return f'torch.einsum("{equation}", {", ".join(e.arg(i) for i in range(len(node.inputs)))})'
+        return e.py("torch.einsum({equation}, {*inputs})", equation=equation)
 
 
 def parsed(pattern: str) -> tuple[list[list[str]], list[str]]:

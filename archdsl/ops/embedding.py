@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from archdsl.ir.dims import Num
 from archdsl.ir.graph import OpNode, Weight
-from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, TorchScope
-from archdsl.ops._common import called, number
+from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, TorchScope, Tree
+from archdsl.ops._common import number
 
 
 class Embedding(Primitive):
@@ -22,23 +23,15 @@ class Embedding(Primitive):
         Example("ids -> embedding(7, 4)", "ids: int[3]"),
     )
 
-    def check(self, call: Application) -> None:
-        ids = call.tensor(0)
-        if not ids.is_int:
-            raise call.error(
-                "E0304",
-                f"`embedding` looks up whole numbers, but {called(ids)} holds "
-                f"{'true and false' if ids.is_bool else 'real numbers'}",
-                input=0,
-                help="`linear(width)` projects vectors; ids are declared `token[batch, time]` or `int[batch, time]`",
-            )
-
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("float",)
 
     def weights(self, call: Application) -> Sequence[Weight]:
         rows, width = call.size("rows"), call.size("width")
         return (Weight("weight", (rows, width), "embedding", fan_in=rows, fan_out=width, told=True),)
+
+    def table(self, node: OpNode) -> tuple[int, Num]:
+        return 0, number(node, "rows")
 
     def opens(self, node: OpNode) -> Parts:
         """Rows of the table: a device that does not hold a row adds zeros."""
@@ -47,6 +40,8 @@ class Embedding(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Gather(g.weight("weight"), g.arg(0), axis=0)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        rows, width = e.init(number(node, "rows")), e.init(number(node, "width"))
-        return f"{e.module(f'nn.Embedding({rows}, {width})')}({e.arg(0)})"
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("nn.Embedding({rows}, {width})", rows=number(node, "rows"), width=number(node, "width"))
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{module}({0})")

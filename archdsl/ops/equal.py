@@ -10,7 +10,7 @@ class Equal(Comparison):
     """`a == b`, element by element: where the two are equal; axes from the right are equal or 1."""
 
     operator = "Equal"
-    signature = "equal()(a: [...], b: [...]) -> [...]"
+    signature = "equal()(a: [...], b: [...]) -> bool[...]"
     symbol = "=="
     numpy = "equal"
     examples = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, TorchScope, Tree
 from archdsl.ops._common import RealFunction
 
 
@@ -11,11 +11,11 @@ class Erf(RealFunction):
     """The error function, element by element."""
 
     operator = "Erf"
-    signature = "erf()(x: [...]) -> [...]"
+    signature = "erf()(x: [...]) -> float[...]"
     examples = (
         Example("x -> erf"),
         Example("erf(ids)", "ids: int[2, 5]", gradients=False),
     )
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"torch.erf({e.arg(0)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("torch.erf({0})")

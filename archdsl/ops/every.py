@@ -8,7 +8,7 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
 from archdsl.ops._common import axis_of, number, place
 from archdsl.ops._onnx import END
 
@@ -17,6 +17,7 @@ class Every(Primitive):
     """Every `step`-th place along an axis, the first one included."""
 
     passes = 0
+    moves = True
     signature = "every(step: size, axis: int = 1)(x: [...])"
     examples = (Example("x -> every(2)"), Example("x -> every(3, axis: 2)"))
 
@@ -37,5 +38,5 @@ class Every(Primitive):
         axis = place(node) - node.outputs[0].rank
         return g.Slice(g.arg(0), [0], [END], [axis], [number(node, "step")])
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}[{':, ' * place(node)}::{e.number(node.options['step'])}]"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py(f"{{0}}[{':, ' * place(node)}::{{step}}]", step=number(node, "step"))

@@ -7,14 +7,15 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope
-from archdsl.ops._common import axis_of, equals, first_input, from_right, number, own_but, place, replaced
+from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, Tree
+from archdsl.ops._common import axis_of, first_input, from_right, number, own_but, place, replaced
 
 
 class Expand(Primitive):
     """An axis of size 1 read as one of `size`: the same at every place, without a copy."""
 
     passes = 0
+    moves = True
     placed = True
     signature = "expand(axis: int, size: size)(x: [...]) -> [...]"
     examples = (
@@ -24,7 +25,7 @@ class Expand(Primitive):
 
     def check(self, call: Application) -> None:
         axis = axis_of(self, call)
-        if call.shape(0)[axis].value != 1:
+        if not call.is_number(call.shape(0)[axis], 1):
             raise call.error(
                 "E0301",
                 f"`expand` needs an axis of size 1, but axis {call.size('axis')} of {shape_text(call.shape(0))} "
@@ -35,7 +36,7 @@ class Expand(Primitive):
             )
 
     def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if equals(call.size("size"), 1) else call.node()
+        return (call.tensor(0),) if call.is_number(call.size("size"), 1) else call.node()
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return (replaced(call.shape(0), axis_of(self, call), call.size("size")),)
@@ -49,7 +50,7 @@ class Expand(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Expand(g.arg(0), [number(node, "size"), *[1] * (-from_right(node) - 1)])
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        sizes = ["-1"] * first_input(node).rank
-        sizes[place(node)] = e.number(number(node, "size"))
-        return f"{e.at(0)}.expand({', '.join(sizes)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        sizes: list[Any] = [-1] * first_input(node).rank
+        sizes[place(node)] = number(node, "size")
+        return e.py("{0}.expand({*sizes})", sizes=sizes)

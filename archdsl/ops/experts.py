@@ -8,48 +8,8 @@ from typing import Any
 from archdsl.ir.cost import Amount, elements, times
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, Saved, TorchScope, same
-from archdsl.ir.wording import plain
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, Saved, TorchScope, Tree, same
 from archdsl.ops._common import number
-
-DISPATCH = '''
-def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Send each token to its chosen experts and add their answers, weighted."""
-    tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
-    expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
-    ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
-    token = order // chosen.size(-1)
-    y = experts(tokens[token], Groups(ends, expert)) * weights[order, None].to(x.dtype)
-    return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
-'''
-
-
-WITH_ROOM = '''
-def with_room(chosen: Tensor, count: int, capacity: float) -> Tensor:
-    """Which choices [..., time, top_k] find room: of a sequence an expert takes the first ones, in the order of tokens,
-    up to `capacity` times its even share."""
-    pairs = chosen.flatten(-2)
-    expert, order = pairs.sort(stable=True)
-    before = torch.arange(pairs.size(-1), device=pairs.device) - torch.searchsorted(expert, expert)
-    room = before < capacity * pairs.size(-1) / count
-    return torch.empty_like(room).scatter(-1, order, room).view_as(chosen)
-'''
-
-DISPATCH_WITHIN = '''
-def dispatch_within(
-    capacity: float | None, experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor
-) -> Tensor:
-    """Send each token to those of its chosen experts that have room; to all of them where there is no capacity."""
-    if capacity is None:
-        return dispatch(experts, count, x, weights, chosen)
-    room = with_room(chosen, count, capacity)
-    if torch.compiler.is_compiling() or x.device.type == "meta":  # no size may depend on what is chosen
-        return dispatch(experts, count, x, weights * room, chosen)
-    tokens, pair = x.flatten(0, -2), room.flatten().nonzero().squeeze(-1)
-    token, weights, chosen = pair // chosen.size(-1), weights.flatten()[pair, None], chosen.flatten()[pair, None]
-    y = dispatch(experts, count, tokens[token], weights, chosen)
-    return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
-'''
 
 
 class Experts(Primitive):
@@ -64,8 +24,8 @@ class Experts(Primitive):
     """
 
     signature = (
-        "experts(expert: block, count: size, capacity: number = none)"
-        "(x: [..., width], weights: [..., top_k], chosen: int[..., top_k]) -> [..., width]"
+        "experts(expert: block, count: size, capacity: positive = none)"
+        "(x: float[..., width], weights: float[..., top_k], chosen: int[..., top_k]) -> [..., width]"
     )
     examples = (
         Example("experts(swiglu(hidden: 8), 5)(x, w, c)", "x: [2, 6, 8], w: [2, 6, 2], c: int[2, 6, 2]"),
@@ -78,14 +38,9 @@ class Experts(Primitive):
     def check(self, call: Application) -> None:
         if call.options["capacity"] is None:
             return
-        capacity = call.size("capacity")
-        if not capacity.static or float(capacity) <= 0:
-            raise call.error(
-                "E0204",
-                f"a capacity is a number greater than 0, and {plain(capacity)} was given",
-                option="capacity",
-                help="1 is an even share of the choices, 1.25 a quarter more; without a capacity none is dropped",
-            )
+        if not call.size("capacity").static:
+            text = f"`capacity` must be known before the model runs, and {call.size('capacity')} is not"
+            raise call.error("E0204", text, option="capacity")
         if len(call.shape(0)) < 2:
             raise call.error(
                 "E0302",
@@ -102,14 +57,17 @@ class Experts(Primitive):
                 f"`experts` sends each token to {top_k} of {count}, which is known only when the model runs",
                 help="weights and chosen: [..., top_k], their last axis fixed: see `topk`",
             )
+        x, *rest = call.inputs
+        if call.tensor(0).dtype != "float":  # the weights of experts are of the model's own type
+            x = call.apply("cast", x, dtype="float")
         expert = call.expert(call.options["expert"], count, call.axes["width"])
-        return call.node(blocks={"": expert}, copies=count, active=call.axes["top_k"])
+        return call.node(inputs=(x, *rest), blocks={"": expert}, copies=count, active=call.axes["top_k"])
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return (call.shape(0),)
 
     def dtypes(self, call: Application) -> Sequence[str]:
-        return (call.tensor(0).dtype,)
+        return ("float",)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rows = tuple(same(i) for i in range(node.outputs[0].rank - 1))
@@ -135,13 +93,10 @@ class Experts(Primitive):
         y = g.experts("", rows, g.Reshape(g.arg(1), [-1, k]), g.Reshape(g.arg(2), [-1, k]), node.copies)
         return g.Reshape(y, g.Shape(g.arg(0))) if width.value == x.shape[-1].value else y
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        count = node.copies
-        assert count is not None
-        dispatch = e.helper(DISPATCH)
-        arguments = f"{e.child('')}, {e.number(count)}, {e.arg(0)}, {e.arg(1)}, {e.arg(2)}"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        assert node.copies is not None
+        holes = {"experts": e.child(""), "count": node.copies}
         if node.options["capacity"] is None:
-            return f"{dispatch}({arguments})"
-        e.helper(WITH_ROOM)
-        capacity = e.number(number(node, "capacity"))
-        return f"{e.helper(DISPATCH_WITHIN)}({capacity} if self.training else None, {arguments})"
+            return e.py("dispatch({experts}, {count}, {0}, {1}, {2})", **holes)
+        within = "dispatch_within({capacity} if self.training else None, {experts}, {count}, {0}, {1}, {2})"
+        return e.py(within, capacity=number(node, "capacity"), **holes)

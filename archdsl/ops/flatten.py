@@ -18,6 +18,7 @@ from archdsl.ir.op import (
     Reads,
     Regrouping,
     TorchScope,
+    Tree,
     same,
 )
 from archdsl.ops._common import axis_of, first_input, own_places, place, reshaped, written
@@ -73,6 +74,6 @@ class Flatten(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return reshaped(g, g.arg(0), first_input(node).shape, node.outputs[0].shape)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        last = written(node, "last")
-        return f"{e.at(0)}.flatten({written(node, 'first')}{'' if last == '-1' else f', {last}'})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        axes = (written(node, "first"), written(node, "last"))
+        return e.py("{0}.flatten({*axes})", axes=axes[:1] if axes[1] == -1 else axes)

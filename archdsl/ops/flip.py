@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, OnnxScope, TorchScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope, Tree
 from archdsl.ops._common import AxisOp, from_right, written
 from archdsl.ops._onnx import END
 
@@ -20,5 +20,5 @@ class Flip(AxisOp):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Slice(g.arg(0), [-1], [-END], [from_right(node)], [-1])
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.flip({written(node)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.flip({axis})", axis=written(node))

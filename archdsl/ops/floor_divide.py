@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import TIMES, Application, Code, Example, OnnxScope, TorchScope
-from archdsl.ops._common import Numeric, demand_divisor, remainder
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope, Tree
+from archdsl.ops._common import Arithmetic, demand_divisor, remainder
 
 
-class FloorDivide(Numeric):
+class FloorDivide(Arithmetic):
     """`a // b`, element by element: the quotient rounded down. No gradient flows."""
 
-    signature = "floor_divide()(a: [...], b: [...]) -> [...]"
+    signature = "floor_divide()(a: number[...], b: number[...]) -> [...]"
     numpy = "floor_divide"
     examples = (
         Example("ids // 2", "ids: int[2, 5]", gradients=False),
@@ -39,9 +40,13 @@ class FloorDivide(Numeric):
     def differentiates(self, node: OpNode, i: int) -> bool:
         return False
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code:
+    def largest(self, node: OpNode, inputs: Sequence[int | None]) -> int | None:
+        a, b = inputs
+        return a // b if a is not None and b is not None and isinstance(node.inputs[1], Num) and b > 0 else None
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         a, b = (
-            f"{e.at(i)}.detach()" if isinstance(x, Value) and x.is_float else str(e.operand(i, TIMES + i))
+            e.py("{x}.detach()", x=e.input(i)) if isinstance(x, Value) and x.is_float else e.input(i)
             for i, x in enumerate(node.inputs)
         )  # torch knows no gradient of `//`, not even that it is 0
-        return Code(f"{a} // {b}", TIMES)
+        return e.py("{a} // {b}", a=a, b=b)

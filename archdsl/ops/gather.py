@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import axis_of, demand_like, first_input, from_right, own_but, own_places, place, written
 
@@ -16,6 +16,7 @@ class Gather(Primitive):
     """What stands at the given places along an axis, `gather(scores, chosen)`; all other axes of the two are equal."""
 
     passes = 0
+    chosen = (0,)
     signature = "gather(axis: int = -1)(x: [...], places: int[...]) -> [...]"
     examples = (
         Example("gather(x, places)", "x: [2, 5, 8], places: int[2, 5, 3]"),
@@ -38,5 +39,5 @@ class Gather(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.GatherElements(g.arg(0), g.arg(1, "int"), axis=from_right(node))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.gather({written(node)}, {e.arg(1)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.gather({axis}, {1})", axis=written(node))

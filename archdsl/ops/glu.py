@@ -7,19 +7,18 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
-from archdsl.ops._common import axis_of, demand_floats, first_input, own_but, place, replaced, written
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree
+from archdsl.ops._common import axis_of, first_input, own_but, place, replaced, written
 
 
 class GLU(Primitive):
     """Gated linear unit (Dauphin et al., 2016): the first half of an axis times the sigmoid of the second."""
 
     passes = 2
-    signature = "glu(axis: int = -1)(x: [...]) -> [...]"
+    signature = "glu(axis: int = -1)(x: float[...]) -> [...]"
     examples = (Example("x -> glu"), Example("x -> glu(axis: 1)", "x: [2, 6, 4]"))
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
         size = call.shape(0)[axis_of(self, call)]
         call.condition("%", size, num(2), "`glu` halves the axis")
 
@@ -34,6 +33,6 @@ class GLU(Primitive):
         a, b = g.Split(g.arg(0), axis=place(node), num_outputs=2, outputs=2)
         return g.Mul(a, g.Sigmoid(b))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         axis = written(node)
-        return f"F.glu({e.arg(0)})" if axis == "-1" else f"F.glu({e.arg(0)}, dim={axis})"
+        return e.py("F.glu({0})") if axis == -1 else e.py("F.glu({0}, dim={axis})", axis=axis)

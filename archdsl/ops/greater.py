@@ -10,7 +10,7 @@ class Greater(Comparison):
     """`a > b`, element by element: where the first is the larger; axes from the right are equal or 1."""
 
     operator = "Greater"
-    signature = "greater()(a: [...], b: [...]) -> [...]"
+    signature = "greater()(a: [...], b: [...]) -> bool[...]"
     symbol = ">"
     numpy = "greater"
     examples = (

@@ -10,7 +10,7 @@ class GreaterEqual(Comparison):
     """`a >= b`, element by element: where the first is not the smaller; axes from the right are equal or 1."""
 
     operator = "GreaterOrEqual"
-    signature = "greater_equal()(a: [...], b: [...]) -> [...]"
+    signature = "greater_equal()(a: [...], b: [...]) -> bool[...]"
     symbol = ">="
     numpy = "greater_equal"
     examples = (

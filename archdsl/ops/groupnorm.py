@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode, Weight
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import axis_of, first_input, number, place
-from archdsl.ops._norms import channels_second, demand_norm, per_channel, settings
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
+from archdsl.ops._common import CASTS, axis_of, first_input, number, place, usual
+from archdsl.ops._norms import DEFAULTS, channels_second, demand_norm, per_channel, settings
 
 
 class GroupNorm(Primitive):
@@ -19,8 +19,8 @@ class GroupNorm(Primitive):
 
     passes = 7
     signature = (
-        "groupnorm(groups: size, eps: number = 1e-5, axis: int = -1, init: scheme = none)"
-        "(x: [batch, ..., channels]) -> [batch, ..., channels]"
+        "groupnorm(groups: size, eps: positive = 1e-5, axis: int = -1, init: scheme = none)"
+        "(x: float[batch, ..., channels]) -> [batch, ..., channels]"
     )
     examples = (
         Example("x -> groupnorm(2)"),
@@ -30,6 +30,7 @@ class GroupNorm(Primitive):
 
     def check(self, call: Application) -> None:
         demand_norm(self, call, "groups", "eps")
+        usual(call, eps=DEFAULTS["eps"])
         rank, axis = len(call.shape(0)), axis_of(self, call)
         if axis not in (1, rank - 1):
             raise call.error(
@@ -62,8 +63,14 @@ class GroupNorm(Primitive):
         y = g.Transpose(y, perm=[0, 2, 1, 3]) if last else y
         return g.Add(g.Mul(g.Reshape(y, g.Shape(x)), gain), bias)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        axis = place(node)
-        channels = e.init(first_input(node).shape[axis])
-        module = e.module(f"nn.GroupNorm({e.init(number(node, 'groups'))}, {channels}{settings(node, e, 'eps')})")
-        return channels_second(node, e, module, axis)
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        sizes = (number(node, "groups"), first_input(node).shape[place(node)])
+        return e.py("nn.GroupNorm({*sizes}, {**more})", sizes=sizes, more=settings(node, "eps"))
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        cast = CASTS[node.outputs[0].dtype]
+        if not cast:
+            return channels_second(node, e, place(node))
+        weights = f"{{module}}.weight{cast}, {{module}}.bias{cast}"
+        norm = f"F.group_norm({{x}}, {{module}}.num_groups, {weights}, {{module}}.eps)"
+        return channels_second(node, e, place(node), norm)

@@ -5,31 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
-from archdsl.ops._recurrent import Layer
-
-GRU = '''
-class GRU(nn.Module):
-    """One layer of gated recurrent units: nn.GRU as a function, which torch.compile takes whole."""
-
-    def __init__(self, inputs: int, hidden: int, bias: bool = True) -> None:
-        super().__init__()
-        self.hidden = hidden
-        self.bias = bias
-        self.weight_ih_l0 = nn.Parameter(torch.empty(3 * hidden, inputs))
-        self.weight_hh_l0 = nn.Parameter(torch.empty(3 * hidden, hidden))
-        if bias:
-            self.bias_ih_l0 = nn.Parameter(torch.empty(3 * hidden))
-            self.bias_hh_l0 = nn.Parameter(torch.empty(3 * hidden))
-        for weight in self.parameters():
-            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
-
-    def forward(self, x: Tensor, start: Tensor | None = None) -> Tensor:
-        if start is None:
-            start = x.new_zeros(x.size(0), self.hidden)
-        weights = list(self.parameters())
-        return torch.gru(x, start[None], weights, self.bias, 1, 0.0, self.training, False, True)[0]
-'''
+from archdsl.ir.op import Example, TorchScope, Tree
+from archdsl.ops._recurrent import Layer, constructed
 
 
 class Gru(Layer):
@@ -40,7 +17,7 @@ class Gru(Layer):
 
     signature = (
         "gru(hidden: size, bias: bool = true, reverse: bool = false, init: scheme = none)"
-        "(x: [batch, time, inputs], h: [batch, hidden] = none) -> [batch, time, hidden]"
+        "(x: float[batch, time, inputs], h: float[batch, hidden] = none) -> [batch, time, hidden]"
     )
     gates = 3
     order = (1, 0, 2)
@@ -53,5 +30,5 @@ class Gru(Layer):
     def attributes(self, node: OpNode) -> dict[str, Any]:
         return {**super().attributes(node), "linear_before_reset": 1}
 
-    def torch_module(self, node: OpNode, e: TorchScope) -> str:
-        return e.module(self.constructor(node, e, e.helper(GRU)))
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        return constructed(node, e, "GRU")

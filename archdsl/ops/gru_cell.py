@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, OnnxScope, TorchScope
-from archdsl.ops._recurrent import Cell
+from archdsl.ir.op import Example, OnnxScope, TorchScope, Tree
+from archdsl.ops._recurrent import Cell, constructed
 
 
 class GruCell(Cell):
@@ -15,7 +15,7 @@ class GruCell(Cell):
     Weights are torch's: gates reset, update, new; two vectors of bias."""
 
     signature = (
-        "gru_cell(hidden: size, bias: bool = true, init: scheme = none)(x: [..., inputs], h: [..., hidden]) "
+        "gru_cell(hidden: size, bias: bool = true, init: scheme = none)(x: float[..., inputs], h: float[..., hidden]) "
         "-> [..., hidden]"
     )
     gates = 3
@@ -33,6 +33,8 @@ class GruCell(Cell):
         new = g.Tanh(g.Add(x[2], g.Mul(reset, h[2])))
         return g.Add(new, g.Mul(update, g.Sub(g.arg(1, g.dtype(new)), new)))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        cell, x, h = self.module(node, e, "nn.GRUCell"), self.rows(node, e, 0), self.rows(node, e, 1)
-        return f"{cell}({x}, {h}){self.back(node, e)}"
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        return constructed(node, e, "nn.GRUCell")
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return self.back(node, e, e.py("{module}({*rows})", rows=[self.rows(node, e, i) for i in range(2)]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope, Tree
 
 
 class Identity(Primitive):
@@ -24,5 +24,5 @@ class Identity(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.arg(0)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return e.arg(0)
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.input(0)

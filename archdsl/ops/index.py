@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from archdsl.ir.dims import Num, Poly, Shape, binary, neg, num, shape_text
+from archdsl.ir.dims import Num, Poly, Shape, binary, free_names, neg, num, shape_text
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import called, demand_at_most, equals, first_input, later, minus, without_floors
+from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
+from archdsl.ir.wording import called
+from archdsl.ops._common import demand_at_most, equals, first_input, later, minus, without_floors
 from archdsl.ops._onnx import END
+
+INDEX = "an index lies within its axis"
+LIES = "slices lie within their axis"
 
 
 class Index(Primitive):
@@ -19,6 +23,7 @@ class Index(Primitive):
     Numbers below 0 count from the end. A slice has to lie within its axis."""
 
     passes = 0
+    moves = True
     signature = "index(items: list)(x: [...]) -> [...]"
     examples = (
         Example("x[:, 0]"),
@@ -52,9 +57,10 @@ class Index(Primitive):
 
     def check_place(self, call: Application, axis: int, n: Num) -> None:
         size = call.shape(0)[axis]
-        if n.static and not isinstance(n.value, int):
+        if n.static and not call.is_whole(n):
             raise call.error("E0204", f"a place is a whole number, and {n} was given")
-        if isinstance(n.value, int) and isinstance(size.value, int) and not -size.value <= n.value < size.value:
+        if n.static and size.static and not self.within(call, n, size):
+            assert isinstance(size.value, int)
             raise call.error(
                 "E0303",
                 f"there is no place {n}: axis {axis} of {shape_text(call.shape(0))} has {size}",
@@ -62,28 +68,37 @@ class Index(Primitive):
                 help=f"places are 0 to {size.value - 1}, or -1 (the last) to {-size.value}",
             )
 
+    def within(self, call: Application, n: Num, size: Num) -> bool:
+        """Whether there is a place of that number, from the start or, below 0, from the end."""
+        if call.holds(">=", n, 0):
+            return call.holds("<", n, size, INDEX)
+        return call.holds("<=", binary("-", num(0), n), size, INDEX)
+
     def check_slice(self, call: Application, axis: int, item: tuple[Any, ...]) -> None:
         size = call.shape(0)[axis]
         for n in item[1:]:
-            if n is not None and n.static and not isinstance(n.value, int):
+            if n is not None and n.static and not call.is_whole(n):
                 raise call.error("E0204", f"a slice begins and ends at whole numbers, and {n} was given")
+            if n is not None and n.static:
+                call.holds(">=", n, 0)
         low, high = ends(item, size)
+        call.is_number(low, 0)
         for n in (low, high):
-            if isinstance(n.value, int) and isinstance(size.value, int) and not 0 <= n.value <= size.value:
+            if n.static and size.static and not (call.holds(">=", n, 0, LIES) and call.holds("<=", n, size, LIES)):
                 raise call.error(
                     "E0303",
                     f"the slice goes to place {n.value}, but axis {axis} of {shape_text(call.shape(0))} has {size}",
                     input=0,
                     help="slices have to lie within their axis",
                 )
-        if isinstance(low.value, int) and isinstance(high.value, int) and low.value >= high.value:
+        if low.static and high.static and not call.holds("<", low, high, "a slice begins before it ends"):
             raise call.error("E0303", f"the slice from {low} up to {high} holds nothing", input=0)
         if high is not size:
             demand_at_most(call, high, size, "a slice ends within its axis")
         demand_at_most(call, low, high, "a slice begins before it ends")
         start = item[1]
         if start is not None and negative(start):
-            back = num(-start.value) if isinstance(start.value, int) else minus(size, low)
+            back = minus(size, low)
             demand_at_most(call, back, size, "a slice begins within its axis")
 
     def build(self, call: Application) -> Sequence[Any]:
@@ -138,8 +153,16 @@ class Index(Primitive):
             y = g.Gather(y, g.number(n), axis=axis)
         return y
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}[{', '.join(text(item, e) for item in node.options['items'])}]"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        items, numbers = [], dict[str, Num]()
+        for i, item in enumerate(node.options["items"]):
+            if is_rest(item):
+                items.append("...")
+                continue
+            given = {f"n{i}_{k}": n for k, n in enumerate((item,) if isinstance(item, Num) else item[1:])}
+            items.append(":".join("" if n is None else f"{{{name}}}" for name, n in given.items()))
+            numbers |= given
+        return e.py(f"{{0}}[{', '.join(items)}]", **numbers)
 
 
 def is_rest(item: Any) -> bool:
@@ -170,15 +193,6 @@ def ends(item: tuple[Any, ...], size: Num) -> tuple[Num, Num]:
 def from_start(n: Num, size: Num) -> Num:
     if not negative(n):
         return n
-    if isinstance(n.value, int):
+    if isinstance(n.value, int) and not free_names(n.expr):
         return minus(size, num(-n.value))
     return binary("+", size, n)
-
-
-def text(item: Any, e: TorchScope) -> str:
-    """One item as Python writes it."""
-    if is_rest(item):
-        return "..."
-    if isinstance(item, Num):
-        return e.number(item)
-    return ":".join("" if n is None else e.number(n) for n in item[1:])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from archdsl.ir.dims import Value as DimValue
+from archdsl.ir.dims import sub
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
+from archdsl.ir.op import At, Example, OnnxScope, Primitive, TorchScope, Tree, same
 from archdsl.ops._common import number
 
 
@@ -23,11 +25,14 @@ class Indices(Primitive):
         Example("indices(5)", gradients=False),
     )
 
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("int",)
+    def positions(self, node: OpNode) -> At:
+        return same(0)
+
+    def largest(self, node: OpNode, inputs: Sequence[int | None]) -> DimValue:
+        return sub(number(node, "length").value, 1)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.places(number(node, "length"))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"torch.arange({e.number(number(node, 'length'))}, device={e.device()})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("torch.arange({length}, device={device})", length=number(node, "length"), device=e.device())

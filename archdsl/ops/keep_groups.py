@@ -8,26 +8,8 @@ from typing import Any
 
 from archdsl.ir.dims import binary, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
-from archdsl.ops._common import demand_floats, first_input, number, own_but, reshaped
-
-KEEP_GROUPS = '''
-def keep_groups(scores: Tensor, groups: int, top: int) -> Tensor:
-    """Leave only the experts of the best groups; a group is as good as its two best experts together."""
-    scores = scores.unflatten(-1, (groups, -1))
-    best = scores.topk(2).values.sum(-1).topk(top).indices
-    keep = torch.zeros_like(scores[..., 0], dtype=torch.bool).scatter(-1, best, True)
-    return scores.masked_fill(~keep[..., None], -torch.inf).flatten(-2)
-'''
-
-KEEP_GROUPS_BY_MAX = '''
-def keep_groups_by_max(scores: Tensor, groups: int, top: int) -> Tensor:
-    """Leave only the experts of the best groups; a group is as good as its best expert."""
-    scores = scores.unflatten(-1, (groups, -1))
-    best = scores.amax(-1).topk(top).indices
-    keep = torch.zeros_like(scores[..., 0], dtype=torch.bool).scatter(-1, best, True)
-    return scores.masked_fill(~keep[..., None], -torch.inf).flatten(-2)
-'''
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree
+from archdsl.ops._common import first_input, number, own_but, reshaped
 
 
 class KeepGroups(Primitive):
@@ -36,7 +18,9 @@ class KeepGroups(Primitive):
     A group is as good as its best two experts together (`score: top2`, DeepSeek-V3) or as its best one (`max`,
     DeepSeek-V2)."""
 
-    signature = "keep_groups(groups: size, top: size, score: word = top2)(scores: [..., experts]) -> [..., experts]"
+    signature = (
+        "keep_groups(groups: size, top: size, score: word = top2)(scores: float[..., experts]) -> [..., experts]"
+    )
     mixes = False
     examples = (
         Example("x -> keep_groups(4, 2)"),
@@ -45,7 +29,6 @@ class KeepGroups(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
         experts, groups, top, score = call.axes["experts"], call.size("groups"), call.size("top"), call.options["score"]
         if score not in ("top2", "max"):
             raise call.error("E0204", f"a group is scored by its `top2` or its `max`, not by `{score}`", option="score")
@@ -78,6 +61,6 @@ class KeepGroups(Primitive):
         scores = g.Where(g.Unsqueeze(kept, [-1]), scores, -math.inf)
         return reshaped(g, scores, (*x.shape[:-1], groups, each), x.shape)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        function = e.helper(KEEP_GROUPS if node.options["score"] == "top2" else KEEP_GROUPS_BY_MAX)
-        return f"{function}({e.arg(0)}, {e.number(number(node, 'groups'))}, {e.number(number(node, 'top'))})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        function = "keep_groups" if node.options["score"] == "top2" else "keep_groups_by_max"
+        return e.py(f"{function}({{0}}, {{groups}}, {{top}})", groups=number(node, "groups"), top=number(node, "top"))

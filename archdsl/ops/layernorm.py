@@ -6,37 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode, Weight
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
-from archdsl.ops._common import first_input, number, own_but
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree
+from archdsl.ops._common import CASTS, first_input, number, own_but
 from archdsl.ops._norms import demand_norm
-
-GROUPED_LAYER_NORM = '''
-class GroupedLayerNorm(nn.Module):
-    """Layer normalization with a gain and a bias for each expert. The rows of x are sorted by expert."""
-
-    def __init__(self, experts: int, width: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(experts, width))
-        self.bias = nn.Parameter(torch.zeros(experts, width))
-
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        y = F.layer_norm(x.float(), x.shape[-1:], eps=self.eps)
-        return (y * self.weight[groups.expert] + self.bias[groups.expert]).to(x.dtype)
-'''
-
-GROUPED_LAYER_NORM_WITHOUT_BIAS = '''
-class GroupedLayerNormWithoutBias(nn.Module):
-    """Layer normalization with a gain for each expert. The rows of x are sorted by expert."""
-
-    def __init__(self, experts: int, width: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(experts, width))
-
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        return (F.layer_norm(x.float(), x.shape[-1:], eps=self.eps) * self.weight[groups.expert]).to(x.dtype)
-'''
 
 
 class LayerNorm(Primitive):
@@ -47,8 +19,8 @@ class LayerNorm(Primitive):
     by_rows = True
     passes = 7
     signature = (
-        "layernorm(eps: number = 1e-5, weight: bool = true, bias: bool = true, init: scheme = none)"
-        "(x: [..., width]) -> [..., width]"
+        "layernorm(eps: positive = 1e-5, weight: bool = true, bias: bool = true, init: scheme = none)"
+        "(x: float[..., width]) -> [..., width]"
     )
     mixes = False
     examples = (
@@ -82,21 +54,29 @@ class LayerNorm(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         width, x = first_input(node).shape[-1], g.arg(0)
-        gain = g.cast(g.weight("weight"), g.dtype(x)) if node.options["weight"] else g.Expand(1.0, [width])
+        kind = g.dtype(x)
+        gain = g.cast(g.weight("weight"), kind) if node.options["weight"] else g.Expand(g.constant(1.0, kind), [width])
         bias = g.cast(g.weight("bias"), g.dtype(x)) if node.options["bias"] else None
         return g.LayerNormalization(x, gain, bias, axis=-1, epsilon=float(number(node, "eps")))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
         width, eps = first_input(node).shape[-1], number(node, "eps")
-        if not node.options["weight"]:
-            return f"F.layer_norm({e.arg(0)}, ({e.number(width)},), eps={e.number(eps)})"
-        bias = "" if node.options["bias"] else ", bias=False"
-        return f"{e.module(f'nn.LayerNorm({e.init(width)}, eps={e.init(eps)}{bias})')}({e.arg(0)})"
+        bias = {} if node.options["bias"] else {"bias": False}
+        return e.py("nn.LayerNorm({width}, eps={eps}, {**bias})", width=width, eps=eps, bias=bias)
 
-    def torch_grouped(self, node: OpNode, e: TorchScope, groups: str) -> str | None:
-        if not node.weights:
-            return None
-        cls = e.helper(GROUPED_LAYER_NORM if node.options["bias"] else GROUPED_LAYER_NORM_WITHOUT_BIAS)
-        copies, width = node.weights[0].shape
-        eps = e.init(number(node, "eps"))
-        return f"{e.module(f'{cls}({e.init(copies)}, {e.init(width)}, eps={eps})')}({e.arg(0)}, {groups})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        if cast := node.options["weight"] and CASTS[node.outputs[0].dtype]:
+            shift = e.py(f"{{module}}.bias{cast}") if node.options["bias"] else None
+            weights = f"{{module}}.weight{cast}, {{shift}}"
+            return e.py(f"F.layer_norm({{0}}, {{module}}.normalized_shape, {weights}, {{module}}.eps)", shift=shift)
+        if node.options["weight"]:
+            return e.py("{module}({0})")
+        width, eps = first_input(node).shape[-1], number(node, "eps")
+        return e.py("F.layer_norm({0}, ({width},), eps={eps})", width=width, eps=eps)
+
+    def torch_grouped_module(self, node: OpNode, e: TorchScope) -> Tree:
+        cls = "GroupedLayerNorm" if node.options["bias"] else "GroupedLayerNormWithoutBias"
+        return e.py(f"{cls}({{*sizes}}, eps={{eps}})", sizes=node.weights[0].shape, eps=number(node, "eps"))
+
+    def torch_grouped(self, node: OpNode, e: TorchScope, groups: Tree) -> Tree | None:
+        return e.py("{module}({0}, {groups})", groups=groups) if node.weights else None

@@ -10,7 +10,7 @@ class Less(Comparison):
     """`a < b`, element by element: where the first is the smaller; axes from the right are equal or 1."""
 
     operator = "Less"
-    signature = "less()(a: [...], b: [...]) -> [...]"
+    signature = "less()(a: [...], b: [...]) -> bool[...]"
     symbol = "<"
     numpy = "less"
     examples = (

@@ -10,7 +10,7 @@ class LessEqual(Comparison):
     """`a <= b`, element by element: where the first is not the larger; axes from the right are equal or 1."""
 
     operator = "LessOrEqual"
-    signature = "less_equal()(a: [...], b: [...]) -> [...]"
+    signature = "less_equal()(a: [...], b: [...]) -> bool[...]"
     symbol = "<="
     numpy = "less_equal"
     examples = (

@@ -7,40 +7,23 @@ from typing import Any
 
 from archdsl.ir.cost import Cost, contracted
 from archdsl.ir.graph import OpNode, Weight
-from archdsl.ir.op import Application, Code, Example, OnnxScope, Parts, Primitive, TorchScope
-from archdsl.ops._common import demand_floats, first_input
-
-GROUPED_LINEAR = '''
-class GroupedLinear(nn.Module):
-    """One weight matrix an expert. The rows of x are sorted by expert."""
-
-    def __init__(self, experts: int, inputs: int, outputs: int, bias: bool = True) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
-        self.bias = nn.Parameter(torch.empty(experts, outputs)) if bias else None
-        for weight in self.parameters():
-            nn.init.uniform_(weight, -(inputs**-0.5), inputs**-0.5)
-
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        y = grouped_matmul(x, self.weight.transpose(1, 2), groups.ends)
-        return y if self.bias is None else y + self.bias[groups.expert]
-'''
+from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, TorchScope, Tree
+from archdsl.ops._common import first_input
 
 
 class Linear(Primitive):
     """An affine map of the last axis: `x @ weight.T + bias`."""
 
     by_rows = True
-    signature = "linear(features: size, bias: bool = true, init: scheme = none)(x: [..., inputs]) -> [..., features]"
+    signature = (
+        "linear(features: size, bias: bool = true, init: scheme = none)(x: float[..., inputs]) -> [..., features]"
+    )
     mixes = False
     examples = (
         Example("x -> linear(5)"),
         Example("x -> linear(5, bias: false)"),
         Example("x -> linear(5)", "x: [3, 8]"),
     )
-
-    def check(self, call: Application) -> None:
-        demand_floats(self, call)
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return (call.tensor(0).dtype,)
@@ -79,22 +62,24 @@ class Linear(Primitive):
         bias = g.cast(g.weight("bias"), own) if node.options["bias"] else None
         return g.linear(g.arg(0, own), g.cast(g.weight("weight"), own), bias)
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code | str:
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
         features, inputs = node.weights[0].shape
-        bias = "" if node.options["bias"] else ", bias=False"
-        linear = e.module(f"nn.Linear({e.init(inputs)}, {e.init(features)}{bias})")
+        bias = {} if node.options["bias"] else {"bias": False}
+        return e.py("nn.Linear({inputs}, {features}, {**bias})", inputs=inputs, features=features, bias=bias)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         own = node.outputs[0].dtype
         if own == "float":
-            return f"{linear}({e.arg(0)})"
+            return e.py("{module}({0})")
         # In float32 (or bfloat16), whatever the type of the model.
         cast = {"float32": "float", "bfloat16": "bfloat16"}[own]
-        added = f", {linear}.bias.{cast}()" if node.options["bias"] else ""
-        return f"{e.linear}({e.arg(0)}, {linear}.weight.{cast}(){added})"
+        weights = [e.py(f"{{module}}.{w.name}.{cast}()") for w in node.weights]
+        return e.py(f"{e.linear}({{0}}, {{*weights}})", weights=weights)
 
-    def torch_grouped(self, node: OpNode, e: TorchScope, groups: str) -> Code | str:
+    def torch_grouped_module(self, node: OpNode, e: TorchScope) -> Tree:
         copies, features, inputs = node.weights[0].shape
-        bias = "" if node.options["bias"] else ", bias=False"
-        cls = e.helper(GROUPED_LINEAR)
-        return (
-            f"{e.module(f'{cls}({e.init(copies)}, {e.init(inputs)}, {e.init(features)}{bias})')}({e.arg(0)}, {groups})"
-        )
+        bias = {} if node.options["bias"] else {"bias": False}
+        return e.py("GroupedLinear({*sizes}, {**bias})", sizes=(copies, inputs, features), bias=bias)
+
+    def torch_grouped(self, node: OpNode, e: TorchScope, groups: Tree) -> Tree:
+        return e.py("{module}({0}, {groups})", groups=groups)

@@ -11,74 +11,20 @@ from archdsl.ir.dims import add, binary, floordiv, mul, num, shape_text
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import (
     EVERYWHERE,
-    TIMES,
     Application,
     At,
-    Code,
     Example,
     OnnxScope,
     Primitive,
     Reads,
     State,
     TorchScope,
+    Tree,
     same,
     up_to,
 )
-from archdsl.ops._common import demand_floats, demand_one_type, number
+from archdsl.ops._common import number
 from archdsl.ops._onnx import END, in_chunks, padded, with_kernel
-from archdsl.ops.linear_recurrence import LINEAR_RECURRENCE
-
-CAUSAL_LINEAR_ATTENTION = '''
-def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The sum over s <= t of (q[t] · k[s]) v[s]: within chunks of 64 places by scores, between them by a state."""
-    time = q.size(2)
-    padding = (0, 0, 0, 64 * (time // 64 + 2) - time)  # two chunks at least: torch.export takes one for special
-    q, k, v = (F.pad(t, padding).unfold(2, 64, 64).mT for t in (q, k, v))  # [batch, heads, chunk, place, dim]
-    states = (k.mT @ v).float().cumsum(2).to(v.dtype)  # after each chunk
-    before = F.pad(states, (0, 0, 0, 0, 1, 0))[:, :, :-1]
-    y = q @ before + (q @ k.mT).tril() @ v
-    return y.flatten(2, 3).index_select(2, torch.arange(time, device=q.device))
-'''
-
-DECAYED_LINEAR_ATTENTION = '''
-def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
-    """The sum over s <= t of exp(log_decay[s + 1] + … + log_decay[t]) (q[t] · k[s]) v[s], in float32."""
-    dtype, time = v.dtype, q.size(2)
-    padding = (0, 0, 0, 64 * (time // 64 + 2) - time)  # two chunks at least: torch.export takes one for special
-    q, k, v, log_decay = (
-        F.pad(t.float(), padding).unfold(2, 64, 64).mT  # [batch, heads, chunk, place, dim]
-        for t in (q, k, v, log_decay.expand(q.shape[:3])[..., None])
-    )
-    passed = log_decay.cumsum(3)  # since the chunk began
-    later = torch.ones(64, 64, dtype=torch.bool, device=q.device).triu(1)
-    scores = q @ k.mT * (passed - passed.mT).masked_fill(later, -torch.inf).exp()
-    last = passed[..., -1:, :]
-    sums = (k * (last - passed).exp()).mT @ v
-    states = linear_recurrence(last.exp().transpose(1, 2), sums.transpose(1, 2)).transpose(1, 2)  # after each chunk
-    before = F.pad(states, (0, 0, 0, 0, 1, 0))[:, :, :-1]
-    y = (q * passed.exp()) @ before + scores @ v
-    return y.flatten(2, 3).index_select(2, torch.arange(time, device=q.device)).to(dtype)
-'''
-
-
-LINEAR_ATTENTION_ON = '''
-def linear_attention_on(
-    q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Causal linear attention from a state [batch, heads, dim, value] on: what each place reads, and the state after
-    the last."""
-    dtype = v.dtype
-    q, k, v = (t.float() for t in (q, k, v))
-    scores = q @ k.mT
-    if log_decay is None:
-        return (q @ state + scores.tril() @ v).to(dtype), state + k.mT @ v
-    passed = log_decay.float().expand(q.shape[:3])[..., None].cumsum(2)  # since the step began
-    later = torch.ones(q.size(2), q.size(2), dtype=torch.bool, device=q.device).triu(1)
-    scores = scores * (passed - passed.mT).masked_fill(later, -torch.inf).exp()
-    last = passed[:, :, -1:]
-    after = state * last.exp() + (k * (last - passed).exp()).mT @ v
-    return ((q * passed.exp()) @ state + scores @ v).to(dtype), after
-'''
 
 
 class LinearAttention(Primitive):
@@ -90,10 +36,11 @@ class LinearAttention(Primitive):
     log_decay[t])` (RetNet, Mamba-2)."""
 
     signature = (
-        "linear_attention(causal: bool = true, normalize: bool = false, eps: number = 1e-6)"
-        "(q: [batch, heads, time, dim], k: [batch, heads, source, dim], v: [batch, heads, source, value], "
-        "log_decay: [...] = none) -> [batch, heads, time, value]"
+        "linear_attention(causal: bool = true, normalize: bool = false, eps: positive = 1e-6)"
+        "(q: float[batch, heads, time, dim], k: float[batch, heads, source, dim], "
+        "v: float[batch, heads, source, value], log_decay: float[...] = none) -> [batch, heads, time, value]"
     )
+    one_type = ("q", "k", "v")
     examples = (
         Example("linear_attention(q, k, v)", "q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6]"),
         Example(
@@ -116,8 +63,6 @@ class LinearAttention(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
-        demand_one_type(self, call, (0, 1, 2))
         if call.options["causal"]:
             call.condition("==", call.axes["time"], call.axes["source"], "causal attention has a query for every key")
         if call.inputs[3] is None:
@@ -131,13 +76,16 @@ class LinearAttention(Primitive):
             )
         wanted = (*call.shape(0)[:2], call.axes["source"])
         given = call.shape(3)
-        if len(given) > 3 or any(d.value not in (1, w.value) for d, w in zip(given[::-1], wanted[::-1], strict=False)):
+        if len(given) > 3 or not all(call.fits(d, w) for d, w in zip(given[::-1], wanted[::-1], strict=False)):
             raise call.error(
                 "E0301",
                 f"`log_decay` has the axes {shape_text(wanted)} or some from the right, but it is {shape_text(given)}",
                 input=3,
                 help="one decay for each head is [heads, 1]",
             )
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (call.tensor(2).dtype,)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         source = up_to(2) if node.options["causal"] else EVERYWHERE
@@ -272,30 +220,33 @@ class LinearAttention(Primitive):
         y = g.Reshape(y, [0, 0, -1, g.Shape(v, start=4)])
         return y if isinstance(missing, int) and not missing else g.Slice(y, [0], [length], [2])
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code | str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         if not node.options["normalize"]:
-            return self.weighted(node, e, e.arg(2), e.operand(2, TIMES + 1))
-        # A column of ones gives the sum of what each value is multiplied with.
-        ones = f"F.pad({e.arg(2)}, (0, 1), value=1.0)"
-        y = e.local("y", self.weighted(node, e, ones, ones))
-        return Code(f"{y}[..., :-1] / ({y}[..., -1:] + {e.number(number(node, 'eps'))})", TIMES)
+            return self.weighted(node, e, e.input(2))
+        return self.divided(node, e, e.let("y", self.weighted(node, e, self.with_ones(e))))
 
-    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[Code | str, Sequence[str]]:
-        values = f"F.pad({e.arg(2)}, (0, 1), value=1.0)" if node.options["normalize"] else e.arg(2)
-        args = [e.arg(0), e.arg(1), values, past[0], *([e.arg(3)] if e.has(3) else [])]
-        y, after = e.unpacked(("y", past[0]), f"{e.helper(LINEAR_ATTENTION_ON)}({', '.join(args)})")
-        if not node.options["normalize"]:
-            return y, (after,)
-        return Code(f"{y}[..., :-1] / ({y}[..., -1:] + {e.number(number(node, 'eps'))})", TIMES), (after,)
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
+        values = self.with_ones(e) if node.options["normalize"] else e.input(2)
+        decay = [e.input(3)] if e.has(3) else []
+        on = e.py("linear_attention_on({0}, {1}, {v}, {kv}, {*decay})", v=values, kv=past[0], decay=decay)
+        y, after = e.unpack(("y", self.states(node)[0].name), on)
+        return (self.divided(node, e, y) if node.options["normalize"] else y), (after,)
 
-    def weighted(self, node: OpNode, e: TorchScope, v: str, right: str) -> Code:
-        """The sum over values `v`; as the right operand of a product, `right`."""
+    def weighted(self, node: OpNode, e: TorchScope, v: Tree) -> Tree:
+        """The sum over values `v`."""
         if not node.options["causal"]:
-            return Code(f"{e.operand(0, TIMES)} @ ({e.at(1)}.transpose(-2, -1) @ {right})", TIMES)
+            return e.py("{0} @ ({1}.transpose(-2, -1) @ {v})", v=v)
         if not e.has(3):
-            return Code(f"{e.helper(CAUSAL_LINEAR_ATTENTION)}({e.arg(0)}, {e.arg(1)}, {v})")
-        e.helper(LINEAR_RECURRENCE)
-        return Code(f"{e.helper(DECAYED_LINEAR_ATTENTION)}({e.arg(0)}, {e.arg(1)}, {v}, {e.arg(3)})")
+            return e.py("causal_linear_attention({0}, {1}, {v})", v=v)
+        return e.py("decayed_linear_attention({0}, {1}, {v}, {3})", v=v)
+
+    def with_ones(self, e: TorchScope) -> Tree:
+        """The values with a column of ones, which gives the sum of what each value is multiplied with."""
+        return e.py("F.pad({2}, (0, 1), value=1.0)")
+
+    def divided(self, node: OpNode, e: TorchScope, y: Tree) -> Tree:
+        """The sums over values by that of what they are multiplied with."""
+        return e.py("{y}[..., :-1] / ({y}[..., -1:] + {eps})", y=y, eps=number(node, "eps"))
 
 
 def swapped(g: OnnxScope, x: Any) -> Any:

@@ -7,33 +7,10 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, State, TorchScope, same, up_to
-from archdsl.ops._common import demand_floats, first_input, listed, own_but
+from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, State, TorchScope, Tree, same, up_to
+from archdsl.ir.signature import promoted
+from archdsl.ops._common import first_input, own_but
 from archdsl.ops._onnx import recurrence
-
-LINEAR_RECURRENCE = '''
-def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
-    """h[t] = a[t] * h[t - 1] + b[t] along axis 1: chunks of 32 places side by side, then what each hands on."""
-    time, rest = b.size(1), (0, 0) * (b.dim() - 2)
-    padding = (*rest, 32, 32 * (time // 32 + 1) - time)  # a chunk of zeros before the first
-    # 32 steps, each [batch, chunk, ...]
-    a_steps, b_steps = (F.pad(t.float(), padding).unfold(1, 32, 32).unbind(-1) for t in (a, b))
-    states, products = [b_steps[0]], [a_steps[0]]
-    for a_t, b_t in zip(a_steps[1:], b_steps[1:]):
-        states.append(a_t * states[-1] + b_t)
-        products.append(a_t * products[-1])
-
-    # The state after a chunk, from 2, 4, 8, … chunks; a fixed number of turns, so that time can be any when exported.
-    carry, factor = states[-1], products[-1]
-    chunk = torch.arange(carry.size(1), device=b.device)
-    for distance in (2**i for i in range(16)):
-        before = (chunk - distance).clamp(min=0)
-        carry = carry + factor * carry.index_select(1, before)
-        factor = factor * factor.index_select(1, before)
-    start = carry.index_select(1, (chunk - 1).clamp(min=0)).unsqueeze(2)
-    h = torch.stack(states, dim=2) + torch.stack(products, dim=2) * start
-    return h.flatten(1, 2).index_select(1, torch.arange(32, 32 + time, device=b.device)).to(b.dtype)
-'''
 
 
 class LinearRecurrence(Primitive):
@@ -44,7 +21,7 @@ class LinearRecurrence(Primitive):
 
     passes = 2
     signature = (
-        "linear_recurrence()(a: [batch, time, ...], b: [batch, time, ...], start: [batch, ...] = none) "
+        "linear_recurrence()(a: float[batch, time, ...], b: float[batch, time, ...], start: float[batch, ...] = none) "
         "-> [batch, time, ...]"
     )
     examples = (
@@ -54,7 +31,6 @@ class LinearRecurrence(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
         a, b = call.shape(0), call.shape(1)
         if len(a) != len(b):
             raise call.error(
@@ -63,7 +39,7 @@ class LinearRecurrence(Primitive):
                 input=1,
                 help="`unsqueeze(axis)` adds an axis of size 1",
             )
-        if any(x.value != y.value and x.value != 1 for x, y in zip(a[2:], b[2:], strict=True)):
+        if not all(call.fits(x, y) for x, y in zip(a[2:], b[2:], strict=True)):
             raise call.error(
                 "E0301",
                 f"an axis of the factors is that of the terms or 1, but they are {shape_text(a)} and {shape_text(b)}",
@@ -74,6 +50,9 @@ class LinearRecurrence(Primitive):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return (call.shape(1),)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (call.tensor(1).dtype,)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = node.outputs[0].rank
@@ -101,30 +80,33 @@ class LinearRecurrence(Primitive):
         h, last = recurrence(g, a, b, g.size(1, 1), rank, start)
         return h, [last]
 
-    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
-        step = listed(["0", "0"] * (node.outputs[0].rank - 2) + ["1", "0"])
-        terms = f"torch.cat(({past[0]}.unsqueeze(1), {e.at(1)}.float()), dim=1)"
-        h = e.local("states", f"{e.helper(LINEAR_RECURRENCE)}(F.pad({e.arg(0)}, {step}), {terms})[:, 1:]")
-        return f"{h}.type_as({e.arg(1)})", (f"{h}[:, -1]",)
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
+        start, terms = e.py("{past}.unsqueeze(1)", past=past[0]), e.py("{1}.float()")
+        h = e.let("states", self.begun(node, e, start, terms))
+        return e.py("{h}.type_as({1})", h=h), (e.py("{h}[:, -1]", h=h),)
 
-    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[str]:
-        return (f"{e.at(2)}.float()" if e.has(2) else "",)
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
+        return (e.py("{2}.float()") if e.has(2) else None,)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        function = e.helper(LINEAR_RECURRENCE)
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         if not e.has(2):
-            return f"{function}({e.arg(0)}, {e.arg(1)})"
-        # The start is one step more, which nothing comes before.
-        step = listed(["0", "0"] * (node.outputs[0].rank - 2) + ["1", "0"])
-        terms = f"torch.cat(({e.at(2)}.unsqueeze(1), {e.arg(1)}), dim=1)"
-        return f"{function}(F.pad({e.arg(0)}, {step}), {terms})[:, 1:]"
+            return e.py("linear_recurrence({0}, {1})")
+        alike = promoted(node.inputs[1:2]) == promoted(node.inputs[2:])
+        start = e.input(2) if alike else e.py("{2}.type_as({1})")
+        return self.begun(node, e, e.py("{start}.unsqueeze(1)", start=start), e.input(1))
+
+    def begun(self, node: OpNode, e: TorchScope, start: Tree, terms: Tree) -> Tree:
+        """The recurrence from a start on: one step more, which nothing comes before."""
+        both = e.py("torch.cat(({start}, {terms}), dim=1)", start=start, terms=terms)
+        step = (0, 0) * (node.outputs[0].rank - 2) + (1, 0)
+        return e.py("linear_recurrence(F.pad({0}, {step}), {both})[:, 1:]", step=step, both=both)
 
 
 def demand_start(op: Primitive, call: Application) -> None:
     """The start has the axes of the terms but for time."""
     terms, start = call.shape(1), call.shape(2)
     wanted = (terms[0], *terms[2:])
-    if tuple(d.value for d in wanted) != tuple(d.value for d in start):
+    if len(wanted) != len(start) or not all(call.same(d, w) for d, w in zip(start, wanted, strict=True)):
         raise call.error(
             "E0301",
             f"`{op.name}` starts from {shape_text(wanted)}, the terms without time, but `start` is {shape_text(start)}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, TorchScope, Tree
 from archdsl.ops._common import RealFunction
 
 
@@ -11,7 +11,7 @@ class Log(RealFunction):
     """The natural logarithm, element by element."""
 
     operator = "Log"
-    signature = "log()(x: [...]) -> [...]"
+    signature = "log()(x: [...]) -> float[...]"
     numpy = "log"
     examples = (
         Example("log(1 + x * x)"),
@@ -19,5 +19,5 @@ class Log(RealFunction):
         Example("log(2) * x"),
     )
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"torch.log({e.arg(0)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("torch.log({0})")

@@ -10,7 +10,7 @@ class LogicalNot(Prefix, Logical):
     """`~a`, element by element, of a tensor of true and false: where it is false."""
 
     operator = "Not"
-    signature = "logical_not()(a: bool[...]) -> [...]"
+    signature = "logical_not()(a: bool[...]) -> bool[...]"
     symbol = "~"
     numpy = "logical_not"
     examples = (Example("~a", "a: bool[2, 5]", gradients=False), Example("~(x > 0)", gradients=False))

@@ -12,7 +12,7 @@ from archdsl.ops._common import Reduction
 class LogSumExp(Reduction):
     """`log(sum(exp(x)))` along one or several axes, without overflow; `keep` leaves them, of size 1."""
 
-    signature = "logsumexp(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
+    signature = "logsumexp(axis: ints = -1, keep: bool = false)(x: float[...]) -> [...]"
     method = "logsumexp"
     examples = (
         Example("x -> logsumexp"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.dims import Shape
+from archdsl.ir.dims import Num, Shape
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
 from archdsl.ir.signature import promoted
-from archdsl.ops._common import own_places
+from archdsl.ops._common import first_input, own_places
 
 
 class Lookup(Primitive):
@@ -17,6 +17,7 @@ class Lookup(Primitive):
 
     by_rows = True
     passes = 0
+    chosen = (0,)
     signature = "lookup()(table: [rows, ...], ids: int[...]) -> [...]"
     examples = (
         Example("table[ids]", "table: [5, 8], ids: int[2, 3]"),
@@ -30,6 +31,9 @@ class Lookup(Primitive):
     def dtypes(self, call: Application) -> Sequence[str]:
         return (promoted([call.tensor(0)]),)
 
+    def table(self, node: OpNode) -> tuple[int, Num]:
+        return 1, first_input(node).shape[0]
+
     def reads(self, node: OpNode) -> Sequence[Reads]:
         table, ids = node.inputs
         assert isinstance(table, Value)
@@ -39,5 +43,5 @@ class Lookup(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Gather(g.arg(0), g.arg(1), axis=0)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}[{e.arg(1)}]"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}[{1}]")

@@ -7,9 +7,9 @@ from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope, Tree
 from archdsl.ops._common import first_input
-from archdsl.ops._recurrent import Cell
+from archdsl.ops._recurrent import Cell, constructed
 
 
 class LstmCell(Cell):
@@ -19,7 +19,8 @@ class LstmCell(Cell):
 
     signature = (
         "lstm_cell(hidden: size, bias: bool = true, init: scheme = none)"
-        "(x: [..., inputs], h: [..., hidden], c: [..., hidden]) -> (state: [..., hidden], cell: [..., hidden])"
+        "(x: float[..., inputs], h: float[..., hidden], c: float[..., hidden]) "
+        "-> (state: [..., hidden], cell: [..., hidden])"
     )
     gates = 4
     examples = (
@@ -39,9 +40,12 @@ class LstmCell(Cell):
         cell = g.Add(kept, g.Mul(g.Sigmoid(come), g.Tanh(new)))
         return g.Mul(g.Sigmoid(out), g.Tanh(cell)), cell
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        x, h, c = (self.rows(node, e, i) for i in range(3))
-        step = f"{self.module(node, e, 'nn.LSTMCell')}({x}, ({h}, {c}))"
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        return constructed(node, e, "nn.LSTMCell")
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        x, *states = (self.rows(node, e, i) for i in range(3))
+        after = e.py("{module}({x}, {states})", x=x, states=states)
         if first_input(node).rank == 2:
-            return step
-        return f"(s{self.back(node, e)} for s in {step})"
+            return after
+        return e.py("(s.unflatten(0, {sizes}) for s in {after})", sizes=self.leading_sizes(node), after=after)

@@ -8,88 +8,19 @@ from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from archdsl.ir.dims import Num, Shape, num
+from archdsl.ir.dims import Num, Shape, num, sub
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.masks import KEY_RULES, RULES, Mask, breadth
+from archdsl.ir.masks import KEY_RULES, RULES, Mask, ahead, breadth, sees
 from archdsl.ir.op import (
-    BIT_AND,
-    BIT_OR,
-    COMPARE,
-    PLUS,
-    TIMES,
-    UNARY,
     Application,
     At,
-    Code,
     OnnxScope,
     Primitive,
     Reads,
     TorchScope,
+    Tree,
     same,
 )
-
-RANDOM_KEYS = '''
-def random_keys(query: Tensor, key: Tensor, count: int, seed: int) -> Tensor:
-    """For each query the `count` keys whose hash with it is largest: random, and the same at every call."""
-    mixed = (query * 40_503 + key * 30_011 + seed * 7_919 + 1) % 2_147_483_647
-    mixed = (mixed * mixed + query * 97 + key) % 2_147_483_647
-    mixed = (mixed * mixed + key * 89) % 2_147_483_647
-    best = mixed.topk(min(count, mixed.size(-1)), dim=-1).indices
-    return torch.zeros_like(mixed, dtype=torch.bool).scatter(-1, best, True)
-'''
-
-MASK_OF = '''
-def mask_of(rule: Callable[..., Tensor], time: int, like: Tensor, *given: Any) -> Tensor | BlockMask:
-    """The pairs of a query and a key that a rule lets through: on CUDA blocks of them for FlexAttention (Dong et al.,
-    2024), elsewhere a bool tensor [query, key], or [batch, 1, query, key]. Those of lengths alone are made once."""
-    traced = torch.compiler.is_compiling() or type(like) is not Tensor
-    if traced or any(isinstance(x, Tensor) for x in given):
-        return new_mask(rule, time, like.device, *given)
-    return kept_mask(rule, time, like.device, *given)
-'''
-
-KEPT_MASK = '''
-@lru_cache(maxsize=16)
-def kept_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: int) -> Tensor | BlockMask:
-    """The mask of a rule, if it is one of the latest from before."""
-    with torch.inference_mode(False):  # what inference makes serves training, too
-        return new_mask(rule, time, device, *given)
-'''
-
-NEW_MASK = """
-def new_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: Any) -> Tensor | BlockMask:
-    rows = [x.size(0) for x in given if isinstance(x, Tensor) and x.dim() == 2]
-    batch = rows[0] if rows else 1
-    if not in_blocks(device):
-        key = torch.arange(time, device=device)
-        return rule(torch.arange(batch, device=device)[:, None, None, None], key[:, None], key, *given)
-    if not torch.compiler.is_compiling():  # numbers as tensors: what is compiled for one of them serves all
-        given = tuple(x if isinstance(x, Tensor) else torch.tensor(x, device=device) for x in given)
-
-    def seen(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return rule(b, query, key, *given)
-
-    return fused(create_block_mask)(seen, batch, None, time, time, device)
-"""
-
-IN_BLOCKS = '''
-def in_blocks(device: torch.device) -> bool:
-    """Whether attention is computed block by block: CUDA has the kernels, and an exported graph is for all devices."""
-    exported = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
-    return device.type == "cuda" and not exported
-'''
-
-FUSED = '''
-def fused(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled, as FlexAttention needs it; in a model that is compiled as a whole it is so already."""
-    return function if torch.compiler.is_compiling() else compiled(function)
-'''
-
-COMPILED = """
-@cache
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function)
-"""
 
 
 class MaskTensor(Primitive):
@@ -101,6 +32,7 @@ class MaskTensor(Primitive):
     placed = True
     by_rows = True
     passes = 0
+    chosen = tuple(range(2, 10))
     signature = (
         "mask(mask: mask, heads: int = 1, plain: bool = false, blocks: bool = none)"
         "(queries: [], keys: [], tensors: [...])"
@@ -141,6 +73,30 @@ class MaskTensor(Primitive):
             found.append((same(0), place) if value.rank == 2 else (place,))
         return found
 
+    def constants(self, node: OpNode) -> Sequence[tuple[At, float]]:
+        """False at keys later than a query may see; the last query stands at the last key."""
+        queries, keys = node.inputs[0], node.inputs[1]
+        assert isinstance(queries, Num)
+        assert isinstance(keys, Num)
+        bound, before = ahead(node.options["mask"]), sub(keys.value, queries.value)
+        if bound is None or not isinstance(before, int):
+            return ()
+        rank = node.outputs[0].rank
+        later = At(((rank - 1, Fraction(1)), (rank - 2, Fraction(-1))), Fraction(-bound - before))
+        return ((later, 0.0),)
+
+    def element(self, node: OpNode, index: Sequence[int]) -> float | None:
+        queries, keys = node.inputs[0], node.inputs[1]
+        assert isinstance(queries, Num)
+        assert isinstance(keys, Num)
+        before = sub(keys.value, queries.value)
+        if not isinstance(before, int):
+            if node.options["mask"].reads_queries:
+                return None
+            before = 0
+        seen = sees(node.options["mask"], index[-2] + before, index[-1])
+        return None if seen is None else float(seen)
+
     def is_mask(self, options: Mapping[str, Any]) -> bool:
         return not options.get("plain")
 
@@ -173,7 +129,7 @@ class MaskTensor(Primitive):
             return seen  # which compares every query with every key
         return g.And(seen, g.LessOrEqual(g.Mul(query, 0), key))
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         mask: Mask = node.options["mask"]
         queries, keys = node.inputs[0], node.inputs[1]
         assert isinstance(queries, Num)
@@ -181,42 +137,41 @@ class MaskTensor(Primitive):
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
         if node.options.get("blocks") and not e.in_steps:
             return self.by_rule(node, e, tensors)
-        same_axis = queries.value == keys.value
-        writer = Writer(node, e, same_axis, tensors)
+        writer = Writer(node, e, tensors)
         pairs = e.pairs(queries, keys, int(node.options["heads"])) if e.in_steps else None
         if pairs is not None:
             writer.query, writer.key = pairs
         elif any(leaf.rule not in ("keys", "queries", "same", "padding", "documents") for leaf in mask.leaves()):
+            device = e.device()
             if not mask.reads_queries:
-                writer.key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})[None, :]")
-            elif same_axis:
-                key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})")
-                writer.key, writer.query = key, e.local("query", f"{key}[:, None]")
+                writer.key = e.let("key", e.py("torch.arange({1}, device={device})[None, :]", device=device))
             else:
-                writer.key = e.local("key", f"torch.arange({e.number(keys)}, device={e.device()})")
-                first = Code(f"{e.number(keys, PLUS)} - {e.number(queries, PLUS + 1)}", PLUS)
-                writer.query = e.local(
-                    "query", f"torch.arange({first.text}, {e.number(keys)}, device={e.device()})[:, None]"
-                )
+                writer.key = e.let("key", e.py("torch.arange({1}, device={device})", device=device))
+                if queries.value == keys.value:
+                    query = e.py("{key}[:, None]", key=writer.key)
+                else:
+                    query = e.py("torch.arange({1} - {0}, {1}, device={device})[:, None]", device=device)
+                writer.query = e.let("query", query)
         return writer.write(mask)
 
     def result_type(self, options: Mapping[str, Any]) -> str:
         return "Tensor | BlockMask" if options.get("blocks") else "Tensor"
 
-    def by_rule(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> Code:
+    def by_rule(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> Tree:
         """A function of places above the classes, and the mask that is made of it."""
-        keys = node.inputs[1]
-        assert isinstance(keys, Num)
-        for helper in (COMPILED, FUSED, IN_BLOCKS, NEW_MASK, KEPT_MASK, MASK_OF):
-            e.helper(helper)
+        mask: Mask = node.options["mask"]
         writer = RuleWriter(node, e, tensors)
-        rule = e.helper(writer.function(node.options["mask"]))
-        like = e.device().removesuffix(".device")
-        return Code(f"mask_of({', '.join([rule, e.number(keys), like, *writer.given.values()])})")
+        seen = writer.write(mask)
+        name = rule_name(mask)
+        if depth(mask) > 2:  # names of masks within masks within masks may be the same
+            name += f"_{hashlib.sha256(repr(seen).encode()).hexdigest()[:6]}"
+        rule = e.define(name, {"b": "Tensor", "query": "Tensor", "key": "Tensor", **writer.types}, seen)
+        given = writer.given.values()
+        return e.py("mask_of({rule}, {1}, {like}, {*given})", rule=rule, like=e.like(), given=given)
 
 
 def random_keys(g: OnnxScope, query: Any, key: Any, count: int, seed: int) -> Any:
-    """For each query the `count` keys whose hash with it is largest: what RANDOM_KEYS computes."""
+    """For each query the `count` keys whose hash with it is largest: what emitted code computes by the same name."""
     modulus = 2_147_483_647
     mixed = g.Add(g.Add(g.Mul(query, 40_503), g.Mul(key, 30_011)), seed * 7_919 + 1)
     mixed = g.Mod(mixed, modulus)
@@ -329,114 +284,103 @@ class OnnxWriter:
 class Writer:
     """Masks as Python: each leaf is a comparison of places, as in the definition."""
 
-    def __init__(self, node: OpNode, e: TorchScope, same_axis: bool, tensors: dict[int, int]) -> None:
-        self.node, self.e, self.same_axis, self.tensors = node, e, same_axis, tensors
-        self.query = self.key = ""
+    def __init__(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> None:
+        self.node, self.e, self.tensors = node, e, tensors
+        self.query: Tree | None = None
+        self.key: Tree | None = None
         self.middle = "None, " * int(node.options["heads"])
 
-    def write(self, mask: Mask) -> Code:
+    def write(self, mask: Mask, causal: bool = False) -> Tree:
+        """`causal` says that keys after the query are ruled out anyway."""
         if mask.rule in ("&", "|"):
-            strength = BIT_AND if mask.rule == "&" else BIT_OR
             causal = mask.rule == "&" and any(p.rule == "causal" for p in mask.parts)
-            texts = [self.leaf(p, causal).within(strength + 1) for p in mask.parts]
-            return Code(f" {mask.rule} ".join(texts), strength)
+            found, *more = (self.write(p, causal) for p in mask.parts)
+            for part in more:
+                found = self.e.py(f"{{found}} {mask.rule} {{part}}", found=found, part=part)
+            return found
         if mask.rule == "~":
-            return Code(f"~{self.write(mask.parts[0]).within(UNARY)}", UNARY)
-        return self.leaf(mask, False)
+            return self.e.py("~{part}", part=self.write(mask.parts[0]))
+        return self.leaf(mask, causal)
 
-    def leaf(self, mask: Mask, causal: bool) -> Code:
-        if mask.parts:
-            return self.write(mask)
-        query, key = self.query, self.key
-
-        def n(i: int = 0, strength: int = COMPARE + 1) -> str:
-            return self.number(mask, i, strength)
-
+    def leaf(self, mask: Mask, causal: bool) -> Tree:
+        distance = "{query} - {key}" if causal else "({query} - {key}).abs()"
         match mask.rule:
             case "full":
-                return Code(f"{key} >= 0", COMPARE) if key else Code("True")
+                return self.of_places(mask, "{key} >= 0" if self.key is not None else "True")
             case "causal":
-                return Code(f"{key} <= {query}", COMPARE)
+                return self.of_places(mask, "{key} <= {query}")
             case "window":
-                return Code(f"{query} - {key} < {n()}" if causal else f"({query} - {key}).abs() < {n()}", COMPARE)
+                return self.of_places(mask, f"{distance} < {{n}}")
             case "chunked":
-                return Code(f"{query} // {n(0, TIMES + 1)} == {key} // {n(0, TIMES + 1)}", COMPARE)
+                return self.of_places(mask, "{query} // {n} == {key} // {n}")
             case "prefix":
-                return Code(f"{key} < {n()}", COMPARE)
+                return self.of_places(mask, "{key} < {n}")
             case "global":
-                return Code(f"({query} < {n()}) | ({key} < {n()})", BIT_OR)
+                return self.of_places(mask, "({query} < {n}) | ({key} < {n})")
             case "strided":
-                return Code(f"({query} - {key}) % {n(0, TIMES + 1)} == 0", COMPARE)
+                return self.of_places(mask, "({query} - {key}) % {n} == 0")
             case "dilated":
-                reach = Code(f"{n(0, TIMES)} * {n(1, TIMES + 1)}", TIMES).text
-                near = f"{query} - {key} < {reach}" if causal else f"({query} - {key}).abs() < {reach}"
-                return Code(f"({near}) & (({query} - {key}) % {n(1, TIMES + 1)} == 0)", BIT_AND)
+                return self.of_places(mask, f"({distance} < {{n}} * {{m}}) & (({{query}} - {{key}}) % {{m}} == 0)")
             case "random":
-                return Code(f"{self.e.helper(RANDOM_KEYS)}({query}, {key}, {n(0, 0)}, {n(1, 0)})")
+                return self.of_places(mask, "random_keys({query}, {key}, {n}, {m})")
         return self.tensor(mask)
 
-    def number(self, mask: Mask, i: int, strength: int) -> str:
-        return self.e.number(mask.numbers[i], strength)
+    def of_places(self, mask: Mask, template: str) -> Tree:
+        """A rule by the places of query and key and its own numbers, `n` and `m`."""
+        numbers = [self.number(mask, i) for i in range(len(mask.numbers))]
+        return self.e.py(template, query=self.query, key=self.key, **dict(zip("nm", numbers, strict=False)))
 
-    def tensor(self, mask: Mask) -> Code:
+    def number(self, mask: Mask, i: int) -> Num | Tree:
+        return mask.numbers[i]
+
+    def tensor(self, mask: Mask) -> Tree:
         i = self.tensors[id(mask)]
-        value, text = self.node.inputs[i], self.e.at(i)
+        value, x = self.node.inputs[i], self.e.input(i)
         assert isinstance(value, Value)
-        batch = ":, " if value.rank == 2 else ""
-        middle = self.middle if value.rank == 2 else ""
-        by_key, by_query = f"{text}[{batch}{middle}None, :]", f"{text}[{batch}{middle}:, None]"
+        lead = f":, {self.middle}" if value.rank == 2 else ""
+        by_key, by_query = self.e.py(f"{{x}}[{lead}None, :]", x=x), self.e.py(f"{{x}}[{lead}:, None]", x=x)
         if self.e.in_steps:
-            by_query = f"{self.e.newest(i)}[:, {self.middle}:, None]"
+            by_query = self.e.py(f"{{x}}[:, {self.middle}:, None]", x=self.e.newest(i))
+        return self.compared(mask, by_query, by_key)
+
+    def compared(self, mask: Mask, by_query: Tree, by_key: Tree) -> Tree:
+        """A rule by what a tensor says of query and key."""
         if mask.rule in ("keys", "padding"):
-            return Code(by_key)
+            return by_key
         if mask.rule == "queries":
-            return Code(by_query)
-        return Code(f"{by_query} == {by_key}", COMPARE)
+            return by_query
+        return self.e.py("{by_query} == {by_key}", by_query=by_query, by_key=by_key)
 
 
 class RuleWriter(Writer):
     """A mask as a function of the places of a query and a key, and of what it is `given`: numbers and tensors."""
 
     def __init__(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> None:
-        super().__init__(node, e, True, tensors)
-        self.query, self.key = "query", "key"
-        self.given: dict[str, str] = {}
-        """Its further parameters, and what is handed to them."""
-        self.types: list[str] = []
+        super().__init__(node, e, tensors)
+        self.query, self.key = e.py("query"), e.py("key")
+        self.types: dict[str, str] = {}
+        """The types of its further parameters."""
+        self.given: dict[str, Num | Tree] = {}
+        """What is handed to them."""
         self.names: dict[Hashable, str] = {}
         """The parameter of each number and tensor."""
 
-    def function(self, mask: Mask) -> str:
-        """The source. It tells of the mask's structure alone, and so does its name."""
-        text = self.write(mask).text
-        parameters = [f"{name}: {kind}" for name, kind in zip(self.given, self.types, strict=True)]
-        head = ", ".join(["b: Tensor", "query: Tensor", "key: Tensor", *parameters])
-        name = rule_name(mask)
-        if depth(mask) > 2:  # names of masks within masks within masks may be the same
-            name += f"_{hashlib.sha256(text.encode()).hexdigest()[:6]}"
-        return f"\ndef {name}({head}) -> Tensor:\n    return {text}\n"
-
-    def parameter(self, name: str, kind: str, of: Hashable, text: str) -> str:
+    def parameter(self, name: str, kind: str, of: Hashable, given: Num | Tree) -> Tree:
         if of not in self.names:
             taken = sum(re.fullmatch(rf"{name}(_\d+)?", other) is not None for other in self.given)
             self.names[of] = found = f"{name}_{taken + 1}" if taken else name
-            self.given[found] = text
-            self.types.append(kind)
-        return self.names[of]
+            self.types[found], self.given[found] = kind, given
+        return self.e.py(self.names[of])
 
-    def number(self, mask: Mask, i: int, strength: int) -> str:
+    def number(self, mask: Mask, i: int) -> Num | Tree:
         name = NUMBER_NAMES.get(mask.rule, RULES[mask.rule][i])
-        return self.parameter(name, "int", (id(mask), i), self.e.number(mask.numbers[i]))
+        return self.parameter(name, "int", (id(mask), i), mask.numbers[i])
 
-    def tensor(self, mask: Mask) -> Code:
+    def tensor(self, mask: Mask) -> Tree:
         i = self.tensors[id(mask)]
         value = self.node.inputs[i]
         assert isinstance(value, Value)
-        text = self.parameter(TENSOR_NAMES[mask.rule], "Tensor", id(mask), self.e.arg(i))
-        batch = "b, " if value.rank == 2 else ""
-        by_key, by_query = f"{text}[{batch}key]", f"{text}[{batch}query]"
-        if mask.rule in ("keys", "padding"):
-            return Code(by_key)
-        if mask.rule == "queries":
-            return Code(by_query)
-        return Code(f"{by_query} == {by_key}", COMPARE)
+        x = self.parameter(TENSOR_NAMES[mask.rule], "Tensor", id(mask), self.e.input(i))
+        lead = "b, " if value.rank == 2 else ""
+        by_key, by_query = self.e.py(f"{{x}}[{lead}key]", x=x), self.e.py(f"{{x}}[{lead}query]", x=x)
+        return self.compared(mask, by_query, by_key)

@@ -12,7 +12,6 @@ class Max(Reduction):
     operator = "ReduceMax"
     signature = "max(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
     method = "amax"
-    real = False
     examples = (
         Example("x -> max"),
         Example("x -> max(1)"),

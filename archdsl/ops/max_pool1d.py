@@ -10,7 +10,7 @@ class MaxPool1d(Pooling):
     """The largest of each window of `kernel` places of time, channels last; `stride` apart, or else side by side."""
 
     signature = (
-        "max_pool1d(kernel: size, stride: size = none, padding: int = 0)(x: [..., time, channels]) "
+        "max_pool1d(kernel: size, stride: size = none, padding: int = 0)(x: float[..., time, channels]) "
         "-> [..., time, channels]"
     )
     spatial = 1

@@ -10,7 +10,7 @@ class MaxPool2d(Pooling):
     """The largest of each window over height and width; windows are `stride` apart, or else side by side."""
 
     signature = (
-        "max_pool2d(kernel: ints, stride: ints = none, padding: ints = 0)(x: [batch, channels, height, width]) "
+        "max_pool2d(kernel: ints, stride: ints = none, padding: ints = 0)(x: float[batch, channels, height, width]) "
         "-> [batch, channels, rows, columns]"
     )
     spatial = 2

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
-from archdsl.ops._common import Numeric
+from archdsl.ir.op import Example, TorchScope, Tree
+from archdsl.ops._common import Arithmetic
 
 
-class Maximum(Numeric):
+class Maximum(Arithmetic):
     """The larger of two, element by element; axes from the right are equal or 1."""
 
     operator = "Max"
-    signature = "maximum()(a: [...], b: [...]) -> [...]"
+    signature = "maximum()(a: number[...], b: number[...]) -> [...]"
     numpy = "maximum"
     examples = (
         Example("maximum(x, y)", "x: [2, 5, 8], y: [8]"),
@@ -21,10 +24,13 @@ class Maximum(Numeric):
         Example("maximum(ids, 2)", "ids: int[2, 5]", gradients=False),
     )
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        return math.inf if math.inf in known else super().constant(node, known)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         a, b = node.inputs
         if isinstance(b, Num):
-            return f"{e.at(0)}.clamp(min={e.number(b)})"
+            return e.py("{0}.clamp(min={1})")
         if isinstance(a, Num):
-            return f"{e.at(1)}.clamp(min={e.number(a)})"
-        return f"torch.maximum({e.arg(0)}, {e.arg(1)})"
+            return e.py("{1}.clamp(min={0})")
+        return e.py("torch.maximum({0}, {1})")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, TorchScope
-from archdsl.ops._common import Reduction, first_input, real_type
+from archdsl.ir.op import Example, TorchScope, Tree
+from archdsl.ops._common import Reduction, first_input
 
 
 class Mean(Reduction):
@@ -14,9 +12,8 @@ class Mean(Reduction):
 
     operator = "ReduceMean"
     additive = True
-    signature = "mean(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
+    signature = "mean(axis: ints = -1, keep: bool = false)(x: [...]) -> float[...]"
     method = "mean"
-    real = False
     examples = (
         Example("x -> mean"),
         Example("x -> mean(1)"),
@@ -26,9 +23,6 @@ class Mean(Reduction):
         Example("mean(real)", "real: bool[2, 5]", gradients=False),
     )
 
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (real_type(call.inputs),)
-
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        cast = "" if first_input(node).is_float else ".float()"
-        return f"{e.at(0)}{cast}.mean({self.arguments(node)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        x = e.input(0) if first_input(node).is_float else e.py("{0}.float()")
+        return self.reduced(node, e, x)

@@ -7,7 +7,18 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, binary
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, Regrouping, TorchScope, same
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    Example,
+    OnnxScope,
+    Primitive,
+    Reads,
+    Regrouping,
+    TorchScope,
+    Tree,
+    same,
+)
 from archdsl.ops._common import first_input, own_places
 
 
@@ -39,7 +50,7 @@ class MergeHeads(Primitive):
         order[-3:-1] = order[-2], order[-3]
         return g.Reshape(g.Transpose(g.arg(0), perm=order), [0] * (rank - 2) + [node.outputs[0].shape[-1]])
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         if first_input(node).rank == 4:
-            return f"{e.at(0)}.transpose(1, 2).flatten(2)"
-        return f"{e.at(0)}.transpose(-3, -2).flatten(-2)"
+            return e.py("{0}.transpose(1, 2).flatten(2)")
+        return e.py("{0}.transpose(-3, -2).flatten(-2)")

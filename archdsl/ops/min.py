@@ -12,7 +12,6 @@ class Min(Reduction):
     operator = "ReduceMin"
     signature = "min(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
     method = "amin"
-    real = False
     examples = (
         Example("x -> min"),
         Example("x -> min(1)"),

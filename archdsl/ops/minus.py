@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 
+from archdsl.ir.dims import Num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import PLUS, Application, Code, Example, TorchScope
-from archdsl.ops._common import Arithmetic, arithmetic_type, numeric_operand
+from archdsl.ir.op import Application, Example, TorchScope, Tree
+from archdsl.ops._common import Arithmetic, arithmetic_type, numeric_operand, overruling
 
 
 class Minus(Arithmetic):
@@ -24,8 +27,19 @@ class Minus(Arithmetic):
     )
 
     def dtypes(self, call: Application) -> Sequence[str]:
-        found = arithmetic_type(call.inputs)
+        found = arithmetic_type(call.inputs, call)
         return ("int" if found == "bool" else found,)
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code:
-        return Code(f"{numeric_operand(node, e, 0, PLUS)} - {numeric_operand(node, e, 1, PLUS + 1)}", PLUS)
+    def largest(self, node: OpNode, inputs: Sequence[int | None]) -> int | None:
+        a, b = inputs
+        return a - b if a is not None and b is not None and isinstance(node.inputs[1], Num) else None
+
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        a, b = known
+        return overruling((a, None if b is None else -b), math.inf, -math.inf) or super().constant(node, known)
+
+    def combines(self, node: OpNode) -> Sequence[Fraction]:
+        return Fraction(1), Fraction(-1)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{a} - {b}", a=numeric_operand(node, e, 0), b=numeric_operand(node, e, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, TorchScope, Tree
 from archdsl.ops._common import Activation
 
 
@@ -11,8 +11,8 @@ class Mish(Activation):
     """`x * tanh(softplus(x))` (Misra, 2019)."""
 
     operator = "Mish"
-    signature = "mish()(x: [...]) -> [...]"
+    signature = "mish()(x: float[...]) -> [...]"
     examples = (Example("x -> mish"), Example("mish(x + 1)", "x: [5]"))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"F.mish({e.arg(0)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("F.mish({0})")

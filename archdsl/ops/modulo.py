@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import TIMES, Application, Code, Example, OnnxScope, TorchScope
-from archdsl.ops._common import Numeric, demand_divisor, remainder
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope, Tree
+from archdsl.ops._common import Arithmetic, demand_divisor, remainder
 
 
-class Modulo(Numeric):
+class Modulo(Arithmetic):
     """`a % b`, element by element: what `a // b` leaves, with the sign of b."""
 
-    signature = "modulo()(a: [...], b: [...]) -> [...]"
+    signature = "modulo()(a: number[...], b: number[...]) -> [...]"
     numpy = "remainder"
     examples = (
         Example("ids % 2", "ids: int[2, 5]", gradients=False),
@@ -31,5 +31,5 @@ class Modulo(Numeric):
         rest, less = remainder(g, a, b)
         return g.Where(less, g.Add(rest, b), rest)
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code:
-        return Code(f"{e.operand(0, TIMES)} % {e.operand(1, TIMES + 1)}", TIMES)
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0} % {1}")

@@ -5,16 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
-from archdsl.ops._common import demand_floats
-
-NOISE = '''
-class Noise(nn.Module):
-    """Normal noise of a given spread in training, zeros else."""
-
-    def forward(self, spread: Tensor) -> Tensor:
-        return spread * torch.randn_like(spread) if self.training else spread * 0
-'''
+from archdsl.ir.op import Example, OnnxScope, Primitive, TorchScope, Tree
 
 
 class NormalNoise(Primitive):
@@ -22,19 +13,15 @@ class NormalNoise(Primitive):
 
     `logits + (spread -> noise)` is a noisy gate (Shazeer et al., 2017, equation 4). Gradients reach the spread."""
 
-    signature = "noise()(x: [...]) -> [...]"
+    signature = "noise()(x: float[...]) -> [...]"
     mixes = False
     examples = (Example("x -> noise"), Example("x + (softplus(x) -> noise)"))
 
     def undivided_in_training(self, node: OpNode) -> bool:
         return True
 
-    def check(self, call: Application) -> None:
-        demand_floats(self, call)
-
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Mul(g.arg(0), 0)  # of inference
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        module = e.stateless("noise", f"{e.helper(NOISE)}()")
-        return f"{module}({e.arg(0)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{module}({0})", module=e.stateless("noise", e.py("Noise()")))

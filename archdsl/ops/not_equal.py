@@ -13,7 +13,7 @@ class NotEqual(Comparison):
     """`a != b`, element by element: where the two differ; axes from the right are equal or 1."""
 
     operator = "Equal"
-    signature = "not_equal()(a: [...], b: [...]) -> [...]"
+    signature = "not_equal()(a: [...], b: [...]) -> bool[...]"
     symbol = "!="
     numpy = "not_equal"
     examples = (

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
+from archdsl.ir.op import Example, OnnxScope, Primitive, TorchScope, Tree
 from archdsl.ops._common import number
 
 
@@ -20,11 +19,8 @@ class OneHot(Primitive):
         Example("x * one_hot(5)(ids)", "x: [2, 3, 5], ids: int[3]"),
     )
 
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("int",)
-
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.OneHot(g.arg(0), number(node, "classes"), [0, 1], axis=-1)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"F.one_hot({e.arg(0)}, {e.number(number(node, 'classes'))})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("F.one_hot({0}, {classes})", classes=number(node, "classes"))

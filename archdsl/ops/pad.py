@@ -7,20 +7,9 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, binary
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
-from archdsl.ops._common import (
-    axis_of,
-    called,
-    equals,
-    first_input,
-    is_whole,
-    later,
-    listed,
-    number,
-    own_but,
-    place,
-    replaced,
-)
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree
+from archdsl.ir.wording import called
+from archdsl.ops._common import axis_of, equals, first_input, later, number, own_but, place, replaced, usual
 from archdsl.ops._onnx import padded
 
 
@@ -40,14 +29,16 @@ class Pad(Primitive):
         axis_of(self, call)
         for option in ("before", "after"):
             n = call.size(option)
-            if n.static and float(n) < 0:
+            if n.static and not call.holds(">=", n, 0, "`pad` only adds places"):
                 raise call.error(
                     "E0204",
                     f"`{option}` is {n}: `pad` only adds places",
                     option=option,
                     help="cut places off by a slice: `x[:, 1:]`",
                 )
-        if not call.tensor(0).is_float and not is_whole(call.size("value")):
+        value = call.size("value")
+        usual(call, value=0)
+        if not call.tensor(0).is_float and not call.is_whole(value):
             raise call.error(
                 "E0204",
                 f"{called(call.tensor(0))} holds whole numbers, which {call.size('value')} is not",
@@ -55,7 +46,11 @@ class Pad(Primitive):
             )
 
     def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if equals(call.size("before"), 0) and equals(call.size("after"), 0) else call.node()
+        return (
+            (call.tensor(0),)
+            if call.is_number(call.size("before"), 0) and call.is_number(call.size("after"), 0)
+            else call.node()
+        )
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         axis = axis_of(self, call)
@@ -70,8 +65,8 @@ class Pad(Primitive):
         before, after = (int(n) if n.static else n for n in (number(node, "before"), number(node, "after")))
         return padded(g, g.arg(0), before, after, place(node), number(node, "value"))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        rank, axis, value = first_input(node).rank, place(node), number(node, "value")
-        amounts = ["0", "0"] * (rank - 1 - axis) + [e.number(number(node, "before")), e.number(number(node, "after"))]
-        fill = "" if equals(value, 0) else f", value={e.number(value)}"
-        return f"F.pad({e.arg(0)}, {listed(amounts)}{fill})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        after, value = first_input(node).rank - 1 - place(node), number(node, "value")
+        widths = (*(0, 0) * after, number(node, "before"), number(node, "after"))
+        more = {} if equals(value, 0) else {"value": value}
+        return e.py("F.pad({0}, {widths}, {**more})", widths=widths, more=more)

@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
 from archdsl.ops._common import axes_of, first_input, numbers_in
 
 
@@ -15,6 +15,7 @@ class Permute(Primitive):
     """The axes in another order, each named once: the result of `permute(0, 2, 1)` has the input's axis 2 as axis 1."""
 
     passes = 0
+    moves = True
     signature = "permute(axes: sizes)(x: [...]) -> [...]"
     moves_axes = True
     examples = (Example("x -> permute(2, 0, 1)"), Example("x -> permute(0, -1, 1)"), Example("x -> permute(0, 1, 2)"))
@@ -47,5 +48,5 @@ class Permute(Primitive):
         rank = first_input(node).rank
         return g.Transpose(g.arg(0), perm=[int(n) % rank for n in numbers_in(node.options, "axes")])
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.permute({', '.join(str(int(n)) for n in numbers_in(node.options, 'axes'))})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.permute({*axes})", axes=[int(n) for n in numbers_in(node.options, "axes")])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.dims import Num
-from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import POWER, UNARY, Application, Code, Example, OnnxScope, TorchScope
-from archdsl.ops._common import Numeric
+from archdsl.ir.dims import Num, at_least_zero
+from archdsl.ir.graph import Input, OpNode, Value
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope, Tree
+from archdsl.ops._common import Arithmetic, arithmetic_type
 
 
-class Power(Numeric):
-    """`a ** b`, element by element."""
+class Power(Arithmetic):
+    """`a ** b`, element by element. Whole numbers give float32, unless the exponent is a number that is whole and not
+    negative."""
 
-    signature = "power()(a: [...], b: [...]) -> [...]"
+    signature = "power()(a: number[...], b: number[...]) -> [...]"
     numpy = "float_power"
     examples = (
         Example("x ** 2"),
@@ -21,39 +23,32 @@ class Power(Numeric):
         Example("2 ** x"),
         Example("-(x + 1) ** 2"),
         Example("10_000 ** -(ids / 8)", "ids: int[8]", gradients=False),
+        Example("ids ** 2", "ids: int[8]", gradients=False),
+        Example("(ids + 1) ** -2", "ids: int[8]", gradients=False),
+        Example("2 ** (-2 * ids)", "ids: int[8]", gradients=False),
     )
 
-    def check(self, call: Application) -> None:
-        super().check(call)
-        base, exponent = call.inputs
-        if (
-            isinstance(base, Value)
-            and base.is_int
-            and isinstance(exponent, Num)
-            and exponent.static
-            and float(exponent) < 0
-        ):
-            raise call.error(
-                "E0304",
-                f"whole numbers have no power {exponent} that is whole",
-                input=0,
-                help="make them real numbers first: `cast(float32)`",
-            )
+    def dtypes(self, call: Application) -> Sequence[str]:
+        found = arithmetic_type(call.inputs, call)
+        return ("float32" if found == "int" and not _keeps_whole(call, call.inputs[1]) else found,)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         a, b = g.args()
         exponent = node.inputs[1]
-        if isinstance(exponent, Num) and exponent.static:
-            found = known_power(g, a, float(exponent))
-            return g.Pow(a, b) if found is None else found
-        if not node.outputs[0].is_int:
-            return g.Pow(a, b)
-        # A whole number to a power below 0 is 0, but for 1 and -1.
-        vanishes = g.And(g.Less(b, 0), g.Not(g.Equal(g.Abs(a), 1)))
-        return g.Where(vanishes, 0, g.Pow(a, g.Abs(b)))
+        found = known_power(g, a, float(exponent)) if isinstance(exponent, Num) and exponent.static else None
+        return g.Pow(a, b) if found is None else found
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code:
-        return Code(f"{e.operand(0, POWER + 1)} ** {e.operand(1, UNARY)}", POWER)
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        if node.outputs[0].is_float and arithmetic_type(node.inputs) == "int":
+            return e.py("{0}.float() ** {1}" if isinstance(node.inputs[0], Value) else "{0} ** {1}.float()")
+        return e.py("{0} ** {1}")
+
+
+def _keeps_whole(call: Application, exponent: Input) -> bool:
+    """Whether whole numbers have whole powers with that exponent."""
+    if not isinstance(exponent, Num) or not call.is_whole(exponent):
+        return False
+    return call.holds(">=", exponent, 0) if exponent.static else at_least_zero(exponent.value)
 
 
 def known_power(g: OnnxScope, x: Any, exponent: float) -> Any:

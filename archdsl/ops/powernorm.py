@@ -6,30 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import Init, OpNode, Weight
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import first_input, number
-from archdsl.ops._norms import demand_norm, scaled, settings
-
-POWER_NORM = '''
-class PowerNorm(nn.Module):
-    """Power normalization (Shen et al., 2020, PN-V): each channel by its root mean square, or a running one."""
-
-    def __init__(self, width: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        super().__init__()
-        self.eps = eps
-        self.momentum = momentum
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.register_buffer("running_square", torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            square = x.float().square().flatten(0, -2).mean(0)
-            self.running_square.lerp_(square.detach().to(self.running_square.dtype), self.momentum)
-        else:
-            square = self.running_square.float()
-        return (x * (square + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
-'''
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
+from archdsl.ops._common import first_input, number, usual
+from archdsl.ops._norms import DEFAULTS, demand_norm, scaled, settings
 
 
 class PowerNorm(Primitive):
@@ -40,13 +19,14 @@ class PowerNorm(Primitive):
 
     passes = 4
     signature = (
-        "powernorm(eps: number = 1e-5, momentum: number = 0.1, init: scheme = none)(x: [batch, ..., channels]) "
+        "powernorm(eps: positive = 1e-5, momentum: share = 0.1, init: scheme = none)(x: float[batch, ..., channels]) "
         "-> [batch, ..., channels]"
     )
     examples = (Example("x -> powernorm"), Example("x -> powernorm(eps: 1e-3, momentum: 0.2)", "x: [5, 8]"))
 
     def check(self, call: Application) -> None:
         demand_norm(self, call, "eps", "momentum")
+        usual(call, **DEFAULTS)
 
     def weights(self, call: Application) -> Sequence[Weight]:
         channels = (call.axes["channels"],)
@@ -63,7 +43,9 @@ class PowerNorm(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return scaled(g, g.arg(0, "float32"), g.weight("running_square"), number(node, "eps"))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        more = settings(node, e, "eps", "momentum")
-        cls, width = e.helper(POWER_NORM), e.init(first_input(node).shape[-1])
-        return f"{e.module(f'{cls}({width}{more})')}({e.arg(0)})"
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        width, more = first_input(node).shape[-1], settings(node, "eps", "momentum")
+        return e.py("PowerNorm({width}, {**more})", width=width, more=more)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{module}({0})")

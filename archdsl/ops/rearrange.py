@@ -12,9 +12,21 @@ from typing import Any
 from archdsl.diagnostics import did_you_mean
 from archdsl.ir.dims import Num, Shape, binary, product, shape_text
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Primitive, Reads, Regrouping, TorchScope
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    At,
+    Example,
+    OnnxScope,
+    Primitive,
+    Reads,
+    Regrouping,
+    TorchScope,
+    Tree,
+)
 from archdsl.ir.static import kind_of
-from archdsl.ops._common import called, first_input, is_whole, listed, reshaped
+from archdsl.ir.wording import called
+from archdsl.ops._common import first_input, reshaped
 
 Group = tuple[str, ...]
 """The names that one axis is made of, the last of them running fastest: `(n p)`; none where the axis has size 1."""
@@ -91,7 +103,7 @@ class Rearrange(Primitive):
                 raise call.error(
                     "E0203", f"`{name}` is the size of an axis, and {kind_of(size)} was given", option=name
                 )
-            if size.static and (not is_whole(size) or int(size) < 1):
+            if size.static and not (call.is_whole(size) and call.holds(">=", size, 1)):
                 raise call.error(
                     "E0204",
                     f"`{name}` is the size of an axis, a whole number of at least 1, and {size} was given",
@@ -160,32 +172,33 @@ class Rearrange(Primitive):
             y = reshaped(g, y, tuple(plan.sizes[n] for n in after), node.outputs[0].shape)
         return y
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         plan = planned(node.options, first_input(node).shape)
-        text = e.at(0)
+        y = e.input(0)
         for axis in reversed(range(len(plan.left))):
             group = plan.left[axis]
             if not group:
-                text += f".squeeze({axis})"
+                y = e.py("{y}.squeeze({axis})", y=y, axis=axis)
             elif len(group) > 1:
                 free = plan.free(group)
-                text += f".unflatten({axis}, {listed(['-1' if n == free else e.number(plan.sizes[n]) for n in group])})"
+                sizes = [-1 if n == free else plan.sizes[n] for n in group]
+                y = e.py("{y}.unflatten({axis}, {sizes})", y=y, axis=axis, sizes=sizes)
         before, after = ([n for group in groups for n in group] for groups in (plan.left, plan.right))
         order = [before.index(n) for n in after]
         moved = [i for i, n in enumerate(order) if i != n]
         if len(moved) == 2:
-            text += f".transpose({moved[0]}, {moved[1]})"
+            y = e.py("{y}.transpose({*moved})", y=y, moved=moved)
         elif moved:
-            text += f".permute({', '.join(map(str, order))})"
+            y = e.py("{y}.permute({*order})", y=y, order=order)
         for axis in reversed(range(len(plan.right))):
             group = plan.right[axis]
             start = sum(len(g) for g in plan.right[:axis])
             if not group:
-                text += f".unsqueeze({start})"
+                y = e.py("{y}.unsqueeze({start})", y=y, start=start)
             elif len(group) > 1:
-                last = axis == len(plan.right) - 1
-                text += f".flatten({start})" if last else f".flatten({start}, {start + len(group) - 1})"
-        return text
+                end = () if axis == len(plan.right) - 1 else (start + len(group) - 1,)
+                y = e.py("{y}.flatten({start}, {*end})", y=y, start=start, end=end)
+        return y
 
 
 def side(text: str) -> list[Group] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import TIMES, Code, Example, TorchScope
+from archdsl.ir.op import Example, TorchScope, Tree
 from archdsl.ops._common import RealFunction
 
 
@@ -11,12 +11,12 @@ class Reciprocal(RealFunction):
     """`1 / x`, element by element."""
 
     operator = "Reciprocal"
-    signature = "reciprocal()(x: [...]) -> [...]"
+    signature = "reciprocal()(x: [...]) -> float[...]"
     numpy = "reciprocal"
     examples = (
         Example("reciprocal(1 + x * x)"),
         Example("reciprocal(ids + 1)", "ids: int[2, 5]", gradients=False),
     )
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code:
-        return Code(f"1 / {e.operand(0, TIMES + 1)}", TIMES)
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("1 / {0}")

@@ -6,43 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.dims import Num, Shape, num
+from archdsl.ir.dims import Num, Shape, binary, num
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.masks import Mask, ahead
-from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
-from archdsl.ir.static import Instance
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope, Tree
+from archdsl.ir.static import Instance, numbers_of
 from archdsl.ops._position import Position, arguments
 
-RELATIVE_BIAS = '''
-class RelativeBias(nn.Embedding):
-    """A bias for each head and bucket of distances; buckets grow with the distance (T5, Raffel et al., 2019, section
-    2.1)."""
-
-    def __init__(self, buckets: int, heads: int, max_distance: int, bidirectional: bool = True) -> None:
-        super().__init__(buckets, heads)
-        self.max_distance = max_distance
-        self.bidirectional = bidirectional
-        nn.init.normal_(self.weight, std=0.02)
-
-    def forward(self, queries: int, keys: int) -> Tensor:
-        query = torch.arange(keys - queries, keys, device=self.weight.device)[:, None]
-        return self.between(query, torch.arange(keys, device=self.weight.device))
-
-    def between(self, query: Tensor, key: Tensor) -> Tensor:
-        distance = query - key  # how far back the key lies
-        buckets, bucket = self.num_embeddings, torch.zeros_like(distance)
-        if self.bidirectional:
-            buckets //= 2
-            bucket = (distance < 0) * buckets
-            distance = distance.abs()
-        else:
-            distance = distance.clamp(min=0)
-        near = buckets // 2
-        far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (buckets - near)
-        far = (near + far.long()).clamp(max=buckets - 1)
-        bucket = bucket + torch.where(distance < near, distance, far)
-        return super().forward(bucket).movedim(-1, -3)  # [heads, query, key]
-'''
+FAR = "the last of all distances is larger than those that have a bucket each"
 
 
 class RelativeBias(Position):
@@ -75,7 +46,7 @@ class RelativeBias(Position):
             )
         given = arguments(position)
         both_ways = given.get("bidirectional")
-        both_ways = ahead(mask) != 0 if both_ways is None else both_ways
+        both_ways = looks_ahead(call, mask) if both_ways is None else both_ways
         self.demand_far(call, given, both_ways)
         options = {**given, "bidirectional": both_ways, "heads": given.get("heads") or q.shape[-3]}
         inputs = (q.shape[-2], k.shape[-2])
@@ -87,8 +58,10 @@ class RelativeBias(Position):
         """The first half of the buckets are one distance each, the others share the rest up to `max_distance`."""
         buckets, most = given.get("buckets", num(32)), given.get("max_distance", num(128))
         if buckets.static and most.static:
-            near = int(buckets) // (4 if both_ways else 2)
-            if near < 1 or int(most) <= near:
+            half = 4 if both_ways else 2
+            near = int(buckets) // half
+            enough = call.holds(">=", buckets, half, "half of the buckets of one side hold one distance each")
+            if not (enough and call.holds("<", binary("//", buckets, num(half)), most, FAR)):
                 raise call.error(
                     "E0204",
                     f"{buckets} buckets hold the first {near} distances one by one, and {most} is the last of all",
@@ -134,15 +107,24 @@ class RelativeBias(Position):
         bias = g.Gather(g.weight("weight"), g.Squeeze(found, [1]), axis=0)  # [batch, query, key, heads]
         return g.Transpose(bias, perm=[0, 3, 1, 2])
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        more = {} if node.options["bidirectional"] else {"bidirectional": False}
+        sizes = (*node.weights[0].shape, node.options["max_distance"])  # buckets, heads, distance
+        return e.py("RelativeBias({*sizes}, {**more})", sizes=sizes, more=more)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         queries, keys = node.inputs
         assert isinstance(queries, Num)
         assert isinstance(keys, Num)
-        buckets, heads = node.weights[0].shape
-        one_way = "" if node.options["bidirectional"] else ", bidirectional=False"
-        cls = e.helper(RELATIVE_BIAS)
-        made = e.module(f"{cls}({e.init(buckets)}, {e.init(heads)}, {e.init(node.options['max_distance'])}{one_way})")
         pairs = e.pairs(queries, keys, 0)
         if pairs is not None:
-            return f"{made}.between({', '.join(pairs)})"
-        return f"{made}({e.number(queries)}, {e.number(keys)})"
+            return e.py("{module}.between({*pairs})", pairs=pairs)
+        return e.py("{module}({0}, {1})")
+
+
+def looks_ahead(call: Application, mask: Mask) -> bool:
+    """Whether a mask shows later keys."""
+    if not any(part.rule == "causal" for part in (mask, *(mask.parts if mask.rule == "&" else ()))):
+        for n in numbers_of(mask):
+            call.fixed(n)  # windows of one place, prefixes of one
+    return ahead(mask) != 0

@@ -8,8 +8,8 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, binary
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope
-from archdsl.ops._common import axis_of, equals, first_input, number, own_but, place, replaced, reshaped, written
+from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, Tree
+from archdsl.ops._common import axis_of, first_input, number, own_but, place, replaced, reshaped, written
 
 
 class Repeat(Primitive):
@@ -23,7 +23,7 @@ class Repeat(Primitive):
         axis_of(self, call)
 
     def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if equals(call.size("times"), 1) else call.node()
+        return (call.tensor(0),) if call.is_number(call.size("times"), 1) else call.node()
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         axis = axis_of(self, call)
@@ -39,5 +39,5 @@ class Repeat(Primitive):
         y = g.Expand(g.Unsqueeze(g.arg(0), [axis + 1]), [times, *[1] * (x.rank - axis - 1)])
         return reshaped(g, y, (*x.shape[: axis + 1], times, *x.shape[axis + 1 :]), node.outputs[0].shape)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.repeat_interleave({e.number(number(node, 'times'))}, dim={written(node)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.repeat_interleave({times}, dim={axis})", times=number(node, "times"), axis=written(node))

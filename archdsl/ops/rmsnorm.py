@@ -6,48 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import Init, OpNode, Weight
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree
 from archdsl.ops._common import first_input, number, own_but
 from archdsl.ops._norms import demand_norm
-
-OFFSET_RMS_NORM = '''
-class OffsetRMSNorm(nn.Module):
-    """RMS normalization with the gain 1 + weight (Gemma)."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.zeros(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), self.weight.shape, 1 + self.weight.float(), self.eps).to(x.dtype)
-'''
-
-GROUPED_RMS_NORM = '''
-class GroupedRMSNorm(nn.Module):
-    """RMS normalization with a gain for each expert. The rows of x are sorted by expert."""
-
-    def __init__(self, experts: int, width: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(experts, width))
-
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        return (F.rms_norm(x.float(), x.shape[-1:], eps=self.eps) * self.weight[groups.expert]).to(x.dtype)
-'''
-
-GROUPED_OFFSET_RMS_NORM = '''
-class GroupedOffsetRMSNorm(nn.Module):
-    """RMS normalization with the gain 1 + weight, a weight for each expert. The rows of x are sorted by expert."""
-
-    def __init__(self, experts: int, width: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.zeros(experts, width))
-
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        return (F.rms_norm(x.float(), x.shape[-1:], eps=self.eps) * (1 + self.weight[groups.expert])).to(x.dtype)
-'''
 
 
 class RMSNorm(Primitive):
@@ -58,8 +19,8 @@ class RMSNorm(Primitive):
     by_rows = True
     passes = 4
     signature = (
-        "rmsnorm(eps: number = 1e-6, weight: bool = true, offset: bool = false, init: scheme = none)"
-        "(x: [..., width]) -> [..., width]"
+        "rmsnorm(eps: positive = 1e-6, weight: bool = true, offset: bool = false, init: scheme = none)"
+        "(x: float[..., width]) -> [..., width]"
     )
     mixes = False
     examples = (
@@ -88,22 +49,26 @@ class RMSNorm(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         width, x = first_input(node).shape[-1], g.arg(0)
-        gain = g.cast(g.weight("weight"), g.dtype(x)) if node.options["weight"] else g.Expand(1.0, [width])
+        kind = g.dtype(x)
+        gain = g.cast(g.weight("weight"), kind) if node.options["weight"] else g.Expand(g.constant(1.0, kind), [width])
         if node.options["offset"]:
             gain = g.Add(gain, 1)
         return g.RMSNormalization(x, gain, axis=-1, epsilon=float(number(node, "eps")))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        width, eps = first_input(node).shape[-1], number(node, "eps")
-        if not node.options["weight"]:
-            return f"F.rms_norm({e.arg(0)}, ({e.number(width)},), eps={e.number(eps)})"
-        cls = e.helper(OFFSET_RMS_NORM) if node.options["offset"] else "nn.RMSNorm"
-        return f"{e.module(f'{cls}({e.init(width)}, eps={e.init(eps)})')}({e.arg(0)})"
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        cls = "OffsetRMSNorm" if node.options["offset"] else "nn.RMSNorm"
+        return e.py(f"{cls}({{width}}, eps={{eps}})", width=first_input(node).shape[-1], eps=number(node, "eps"))
 
-    def torch_grouped(self, node: OpNode, e: TorchScope, groups: str) -> str | None:
-        if not node.weights:
-            return None
-        cls = e.helper(GROUPED_OFFSET_RMS_NORM if node.options["offset"] else GROUPED_RMS_NORM)
-        copies, width = node.weights[0].shape
-        eps = e.init(number(node, "eps"))
-        return f"{e.module(f'{cls}({e.init(copies)}, {e.init(width)}, eps={eps})')}({e.arg(0)}, {groups})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        if node.options["weight"]:
+            return e.py("{module}({0})")
+        return e.py(
+            "F.rms_norm({0}, ({width},), eps={eps})", width=first_input(node).shape[-1], eps=number(node, "eps")
+        )
+
+    def torch_grouped_module(self, node: OpNode, e: TorchScope) -> Tree:
+        cls = "GroupedOffsetRMSNorm" if node.options["offset"] else "GroupedRMSNorm"
+        return e.py(f"{cls}({{*sizes}}, eps={{eps}})", sizes=node.weights[0].shape, eps=number(node, "eps"))
+
+    def torch_grouped(self, node: OpNode, e: TorchScope, groups: Tree) -> Tree | None:
+        return e.py("{module}({0}, {groups})", groups=groups) if node.weights else None

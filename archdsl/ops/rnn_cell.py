@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, TorchScope
-from archdsl.ops._recurrent import Cell, demand_act
+from archdsl.ir.op import Application, Example, OnnxScope, TorchScope, Tree
+from archdsl.ops._recurrent import Cell, constructed, demand_act
 
 
 class RnnCell(Cell):
@@ -16,7 +16,7 @@ class RnnCell(Cell):
 
     signature = (
         "rnn_cell(hidden: size, act: word = tanh, bias: bool = true, init: scheme = none)"
-        "(x: [..., inputs], h: [..., hidden]) -> [..., hidden]"
+        "(x: float[..., inputs], h: float[..., hidden]) -> [..., hidden]"
     )
     gates = 1
     examples = (
@@ -32,7 +32,9 @@ class RnnCell(Cell):
         y = g.Add(self.gates_of(node, g, "ih", 0), self.gates_of(node, g, "hh", 1))
         return g.Tanh(y) if node.options["act"] == "tanh" else g.Relu(y)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        act = "" if node.options["act"] == "tanh" else ', nonlinearity="relu"'
-        cell, x, h = self.module(node, e, "nn.RNNCell", act), self.rows(node, e, 0), self.rows(node, e, 1)
-        return f"{cell}({x}, {h}){self.back(node, e)}"
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        more = {} if node.options["act"] == "tanh" else {"nonlinearity": "relu"}
+        return constructed(node, e, "nn.RNNCell", **more)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return self.back(node, e, e.py("{module}({*rows})", rows=[self.rows(node, e, i) for i in range(2)]))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Reads, TorchScope
-from archdsl.ops._common import AxisOp, equals, first_input, later, number, own_but, place, written
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Reads, TorchScope, Tree
+from archdsl.ops._common import AxisOp, first_input, later, number, own_but, place, written
 from archdsl.ops._onnx import END
 
 
@@ -19,7 +19,7 @@ class Roll(AxisOp):
     examples = (Example("x -> roll"), Example("x -> roll(-2)"), Example("x -> roll(3, axis: -1)"))
 
     def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if equals(call.size("by"), 0) else call.node()
+        return (call.tensor(0),) if call.is_number(call.size("by"), 0) else call.node()
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis, by = place(node), number(node, "by")
@@ -37,5 +37,5 @@ class Roll(AxisOp):
             cut = g.Mod(g.Neg(g.Unsqueeze(g.number(by), [0])), g.size(0, axis))
         return g.Concat(g.Slice(x, [cut], [END], [axis]), g.Slice(x, [0], [cut], [axis]), axis=axis)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.roll({e.number(number(node, 'by'))}, dims={written(node)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.roll({by}, dims={axis})", by=number(node, "by"), axis=written(node))

@@ -5,49 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.dims import binary
+from archdsl.ir.dims import binary, num
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import Mask
-from archdsl.ir.op import EVERYWHERE, Application, Example, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, Example, Reads, TorchScope, Tree, same
 from archdsl.ir.site import whole_size
 from archdsl.ops._position import Position
-
-ROTATE = '''
-def rotate(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the channel pairs (i, i + dims / 2) by an angle that grows with the position."""
-    cos, sin = rope
-    a, b = x.float().chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
-'''
-
-ROTATE_PAIRS = '''
-def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the channel pairs (2i, 2i + 1) by an angle that grows with the position."""
-    cos, sin = rope
-    a, b = x[..., 0::2].float(), x[..., 1::2].float()
-    return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).type_as(x)
-'''
-
-ROTATE_PART = '''
-def rotate_part(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the first channels of each head, in pairs (i, i + dims / 2), by an angle that grows with the position;
-    leave the rest."""
-    cos, sin = rope
-    a, b, rest = x.split((cos.size(-1), cos.size(-1), x.size(-1) - 2 * cos.size(-1)), dim=-1)
-    a, b = a.float(), b.float()
-    return torch.cat(((a * cos - b * sin).type_as(x), (b * cos + a * sin).type_as(x), rest), dim=-1)
-'''
-
-ROTATE_PART_PAIRS = '''
-def rotate_part_pairs(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the first channels of each head, in pairs (2i, 2i + 1), by an angle that grows with the position; leave
-    the rest."""
-    cos, sin = rope
-    turned, rest = x.split((2 * cos.size(-1), x.size(-1) - 2 * cos.size(-1)), dim=-1)
-    a, b = turned[..., 0::2].float(), turned[..., 1::2].float()
-    turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
-    return torch.cat((turned.type_as(x), rest), dim=-1)
-'''
 
 
 class Rope(Position):
@@ -62,9 +25,9 @@ class Rope(Position):
     """
 
     signature = (
-        "rope(theta: number = 10_000, dims: size = none, fraction: number = none, interleaved: bool = false, "
+        "rope(theta: positive = 10_000, dims: size = none, fraction: share = none, interleaved: bool = false, "
         "scaling: scaling = none)"
-        "(x: [..., time, width]) -> [..., time, width]"
+        "(x: float[..., time, width]) -> [..., time, width]"
     )
     examples = (
         Example("x -> rope", "x: [2, 4, 5, 8]"),
@@ -94,7 +57,7 @@ class Rope(Position):
         rank = node.outputs[0].rank
         return ((*(same(i) for i in range(rank - 1)), EVERYWHERE),)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         raise TypeError("rope is always turned into `turn` nodes")
 
 
@@ -106,30 +69,36 @@ def _given(position: Any) -> dict[str, Any]:
 
 def turn(call: Application, x: Value, options: Any) -> Value:
     """x with its channels turned, by a table that the model makes once for every length, theta and scaling."""
-    from archdsl.ir.dims import num
-
     theta = options.get("theta") or num(10_000)
     head = x.shape[-1]
     dims = options.get("dims")
     if dims is None and options.get("fraction") is not None:
         dims = whole_size(binary("*", head, options["fraction"]), "size", "the turned part of a head", call.span)
+        if dims.static:
+            call.is_whole(dims)
+            call.holds(">=", dims, 1)
     dims = head if dims is None else dims
-    if isinstance(dims.value, int) and isinstance(head.value, int) and dims.value > head.value:
+    if dims.static and head.static and not call.holds("<=", dims, head, "rope turns no more channels than a head has"):
         raise call.error("E0204", f"rope turns {dims} channels, and a head has {head}", option="position")
-    if isinstance(dims.value, int) and dims.value % 2:
+    if dims.static and not call.holds("==", binary("%", dims, num(2)), 0, "rope turns pairs of channels"):
         raise call.error(
             "E0204",
             f"rope turns pairs of channels, and {dims} is odd",
             option="position",
             help="make head_dim even, or set `dims`",
         )
+    call.same(dims, head, "rope turns all channels of a head: compile the spec anew for a part of them")
     scaling = options.get("scaling")
-    if getattr(scaling, "name", "") == "ntk" and dims.value == 2:
+    if getattr(scaling, "name", "") == "ntk" and dims.static and not call.holds("!=", dims, 2):
         raise call.error(
             "E0204",
             "`ntk` stretches all pairs of channels but the first, and rope turns one pair",
             option="position",
             help="turn at least 4 channels, or use `linear(factor)`",
+        )
+    if getattr(scaling, "name", "") == "yarn" and theta.static and float(theta) <= 1:
+        raise call.error(
+            "E0204", f"`yarn` needs waves that grow longer: `theta` above 1, not {theta}", option="position"
         )
     table = call.once(
         "rope_table",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, OnnxScope, TorchScope
+from archdsl.ir.op import Example, OnnxScope, TorchScope, Tree
 from archdsl.ops._common import RealFunction
 
 
 class Rsqrt(RealFunction):
     """`1 / sqrt(x)`, element by element."""
 
-    signature = "rsqrt()(x: [...]) -> [...]"
+    signature = "rsqrt()(x: [...]) -> float[...]"
     examples = (
         Example("rsqrt(1 + x * x)"),
         Example("rsqrt(ids + 1)", "ids: int[2, 5]", gradients=False),
@@ -21,5 +21,5 @@ class Rsqrt(RealFunction):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Div(1.0, g.Sqrt(g.arg(0, node.outputs[0].dtype)))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"torch.rsqrt({e.arg(0)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("torch.rsqrt({0})")

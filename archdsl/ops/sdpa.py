@@ -14,119 +14,22 @@ from archdsl.ir.op import (
     EVERYWHERE,
     Application,
     At,
-    Code,
     Example,
+    Joint,
     OnnxScope,
     Parts,
     Primitive,
     Reads,
     Saved,
     TorchScope,
+    Tree,
     same,
     up_to,
 )
 from archdsl.ir.static import Instance
-from archdsl.ir.wording import plain
 from archdsl.ops._common import equals
 from archdsl.ops._position import Position, attention_scale
-from archdsl.ops.mask import COMPILED, FUSED, tensor_leaves
-
-ATTENTION = '''
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sink: Tensor | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Attention with capped scores or with a sink, a score for looking at nothing, written out: no fused kernel has
-    them."""
-    if k.size(-3) != q.size(-3):
-        k, v = (t.repeat_interleave(q.size(-3) // t.size(-3), dim=-3) for t in (k, v))
-    scores = (q @ k.transpose(-1, -2)).float() * (q.size(-1) ** -0.5 if scale is None else scale)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    if sink is not None:
-        scores = torch.cat((scores, sink.float()[:, None, None].expand(*scores.shape[:-1], 1)), dim=-1)
-    empty = scores.isneginf().all(-1, keepdim=True)  # a query without keys gives 0, and a gradient of 0
-    weights = scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)[..., : k.size(-2)]
-    return F.dropout(weights.to(v.dtype), dropout, dropout > 0) @ v
-'''
-
-ATTEND = '''
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = True
-) -> Tensor:
-    """Attention of new places to all so far. Without a mask, one new place sees every key, and of several each sees
-    those before it and its own."""
-    shared = q.size(1) // k.size(1)
-    if q.size(2) == 1 and shared > 1 and (mask is None or mask.size(1) == 1):
-        # Heads that share keys become rows of one matrix: no kernel is faster for a single place.
-        y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
-        return y.flatten(1, 2).unsqueeze(2)
-    causal = causal and mask is None and q.size(2) > 1
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared > 1
-    )
-'''
-
-ATTEND_LATENT = '''
-def attend_latent(
-    q: Tensor, rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
-) -> Tensor:
-    """Attention to keys and values that are linear maps of `rows` [batch, all, dim]: the map of keys goes over to the
-    queries, that of values to the result (DeepSeek-V2, section 2.1.2)."""
-    rows = rows.unsqueeze(1)  # one head that all queries share
-    return attend(q @ keys.mT, rows, rows, mask, scale) @ values
-'''
-
-
-MASKED_ATTENTION = '''
-def masked_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any
-) -> Tensor:
-    """Attention to the keys that a mask lets see; without one, to those before each query and its own."""
-    if isinstance(mask, BlockMask):
-        if q.size(-1) >= 16 <= v.size(-1) and q.dtype != torch.float64:
-            return fused(flex_attention)(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
-        mask = create_mask(mask.mask_mod, *mask.shape, device=q.device)  # for heads like these there is no kernel
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
-'''
-
-MASKED_WINDOW_ATTENTION = """
-def masked_window_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask, window: int, **options: Any
-) -> Tensor:
-    if isinstance(mask, BlockMask):
-        return masked_attention(q, k, v, mask, **options)
-    return window_attention(q, k, v, mask, window, **options)
-"""
-
-WINDOW_ATTENTION = '''
-def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
-    """Attention of each place to the last `window` places, itself included. A long sequence is cut into blocks of so
-    many places: a block sees itself and the one before it, and nothing else is computed."""
-    batch, time = q.size(0), q.size(2)
-    if isinstance(time, torch.SymInt) or window < time < 3 * window:  # an exported graph is for all lengths
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
-    if time <= window:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
-    blocks = -(-time // window)
-    rest = blocks * window - time
-    q, k, v = (F.pad(x, (0, 0, 0, rest)).unflatten(2, (blocks, window)).transpose(1, 2) for x in (q, k, v))
-    k, v = (torch.cat((F.pad(x, (0, 0, 0, 0, 0, 0, 1, -1)), x), dim=3).flatten(0, 1) for x in (k, v))
-    query, key = torch.arange(window, device=q.device)[:, None], torch.arange(2 * window, device=q.device)
-    seen = (key > query) & (key <= query + window)
-    first = torch.arange(blocks, device=q.device)[:, None, None] == 0  # before it there is nothing
-    seen = (seen & ~(first & (key < window))).repeat(batch, 1, 1)[:, None]
-    y = F.scaled_dot_product_attention(q.flatten(0, 1), k, v, attn_mask=seen, **options)
-    return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
-'''
+from archdsl.ops.mask import tensor_leaves
 
 
 def in_blocks(mask: Mask, q: Value, k: Value, dropout: Num) -> bool:
@@ -157,12 +60,14 @@ class SDPA(Primitive):
 
     absorbs = True
     by_rows = True
+    further_inputs = 1
     signature = (
-        "sdpa(mask: mask = full, position: position = none, scale: number = none, dropout: number = 0, "
-        "softcap: number = none, rotated: bool = false)"
-        "(q: [..., time, head_dim], k: [..., source, head_dim], v: [..., source, value_dim], bias: [...] = none, "
-        "sink: [...] = none) -> [..., time, value_dim]"
+        "sdpa(mask: mask = full, position: position = none, scale: nonzero = none, dropout: rate = 0, "
+        "softcap: positive = none, rotated: bool = false)"
+        "(q: float[..., time, head_dim], k: float[..., source, head_dim], v: float[..., source, value_dim], "
+        "bias: float[...] = none, sink: float[...] = none) -> [..., time, value_dim]"
     )
+    one_type = ("q", "k", "v")
     examples = (
         Example("sdpa(q, k, v)", "q: [2, 4, 5, 8], k: [2, 4, 7, 8], v: [2, 4, 7, 6]"),
         Example("sdpa(q, k, v, mask: causal)", "q: [2, 4, 5, 8], k: [2, 2, 5, 8], v: [2, 2, 5, 8]"),
@@ -188,21 +93,16 @@ class SDPA(Primitive):
             )
         if len(q) >= 4:
             heads, kv_heads = q[-3], k[-3]
-            if kv_heads.value != v[-3].value:
+            if not call.same(kv_heads, v[-3]):
                 raise call.error(
                     "E0301",
                     f"`sdpa` needs as many heads of values as of keys: there are {kv_heads} of k and {v[-3]} of v",
                     input=2,
                 )
-            if heads.value != kv_heads.value:
+            if not call.same(heads, kv_heads, "every head of queries has one of keys: compile the spec anew for fewer"):
                 call.condition("%", heads, kv_heads, "the heads of keys divide those of queries")
-        for i, name in ((3, "bias"), (4, "sink")):
-            if isinstance(call.inputs[i], Num):
-                raise call.error("E0203", f"`{name}` of `sdpa` is a tensor, and a number was given")
-        dropout: Num = call.options["dropout"]
-        if not dropout.static or not 0 <= float(dropout) < 1:
-            text = f"dropout is at least 0 and less than 1, and {plain(dropout)} was given"
-            raise call.error("E0204", text, option="dropout")
+        call.is_number(call.options["dropout"], 0)  # then nothing is dropped, and the mask may come in blocks
+        call.same(q[-2], k[-2], "queries and keys stand at the same places: compile the spec anew where they do not")
 
     def build(self, call: Application) -> Sequence[Value]:
         q, k, v = (call.tensor(i) for i in range(3))
@@ -226,6 +126,8 @@ class SDPA(Primitive):
                 extra = call.apply_block(position, (q, k), "position")[0]
             if extra is not None:
                 bias = extra if bias is None else call.apply("plus", bias, extra)
+        if isinstance(bias, Value) and bias.dtype not in ("float32", q.dtype):
+            bias = call.once("cast", "bias", [bias], dtype=q.dtype)  # torch takes a bias in float32 or as the queries
         if bias is not None or sink is not None or options["softcap"] is not None or len(q.shape) < 3:
             tensor = self._mask(call, mask, q, k, plain=True)
         else:
@@ -233,7 +135,7 @@ class SDPA(Primitive):
         if bias is not None and tensor is not None:
             assert isinstance(bias, Value)
             bias, tensor = call.once("masked_bias", "bias", [bias, tensor]), None
-        call.options.update(mask=mask, position=None, factor=attention_scale(position))  # type: ignore[attr-defined]
+        call.options.update(mask=mask, position=None, factor=attention_scale(position, call))  # type: ignore[attr-defined]
         return call.node(inputs=(q, k, v, tensor, bias, sink))
 
     def _mask(
@@ -299,57 +201,58 @@ class SDPA(Primitive):
                 found.append((*axes, row, keys))
         return found
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code:
+    def joint(self, node: OpNode) -> Joint:
+        """A key that a query does not see, by the mask or by a bias of minus infinity, counts for nothing. Heads of
+        keys, which several heads of queries may share, are all read."""
+        q, k = (first for first in node.inputs[:2] if isinstance(first, Value))
+        lead = [f"lead{i}" for i in range(q.rank - 2)]
+        kv_lead = [*lead]
+        if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value:
+            kv_lead[-1] = "kv_head"
+        scores = [*lead, "query", "key"]
+        terms = [(*lead, "query", "of q"), (*kv_lead, "key", "of k"), (*kv_lead, "key", "value")]
+        for given in node.inputs[3:]:
+            rank = given.rank if isinstance(given, Value) else 0
+            terms.append(tuple(scores[-rank:]) if rank >= 2 else tuple(f"sink{i}" for i in range(rank)))
+        return Joint(tuple(terms), (*lead, "query", "value"), (None, None, None, 0.0, -math.inf, None)[: len(terms)])
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         q, k = node.inputs[0], node.inputs[1]
         assert isinstance(q, Value)
         assert isinstance(k, Value)
-        kind, mask = e.mask(3)
-        if e.has(4):
-            kind, mask = "tensor", e.arg(4)
+        kind, mask = ("tensor", e.input(4)) if e.has(4) else e.mask(3)
+        softcap, dropout = node.options["softcap"], node.options["dropout"]
+        given = [e.input(0), e.input(1), e.input(2)]
+        masked = given if mask is None else [*given, mask]
         scale = self._scale(node, e, q)
-        if e.in_steps and q.rank == 4 and node.options["softcap"] is None and not e.has(5):
-            args = [e.arg(0), e.arg(1), e.arg(2), *([mask] if mask else [])]
-            args += [f"scale={scale}"] if scale else []
-            if node.options["mask"].rule == "full" or not mask:
-                return Code(f"{e.helper(ATTEND)}({', '.join(args)}{', causal=False' if not mask else ''})")
-            return Code(f"{e.helper(ATTEND)}({', '.join(args)})")
-        dropout: Num = node.options["dropout"]
-        rate = f"{e.number(dropout)} if self.training else 0.0" if dropout.value != 0 else ""
-        if node.options["softcap"] is not None or e.has(5):
-            args = [e.arg(0), e.arg(1), e.arg(2)]
-            args += [mask] if mask else []
-            args += [f"scale={scale}"] if scale else []
-            args += [f"softcap={e.number(node.options['softcap'])}"] if node.options["softcap"] is not None else []
-            args += [f"sink={e.arg(5)}"] if e.has(5) else []
-            args += [f"dropout={rate}"] if rate else []
-            return Code(f"{e.helper(ATTENTION)}({', '.join(args)})")
-        args = [e.arg(0), e.arg(1), e.arg(2)]
-        window = self.causal_window(node) if not e.has(4) and not e.in_steps else None
-        bare = not (e.has(4) or e.has(5) or e.in_steps)  # only a mask, of which there may be blocks
+        scaled: dict[str, Any] = {} if scale is None else {"scale": scale}
+        if e.in_steps and q.rank == 4 and softcap is None and not e.has(5):
+            more = scaled | ({"causal": False} if mask is None else {})
+            return e.py("attend({*masked}, {**more})", masked=masked, more=more)
+        rate = None if dropout.value == 0 else e.py("{dropout} if self.training else 0.0", dropout=dropout)
+        if softcap is not None or e.has(5):
+            more = scaled | ({} if softcap is None else {"softcap": softcap})
+            more |= {"sink": e.input(5)} if e.has(5) else {}
+            more |= {} if rate is None else {"dropout": rate}
+            return e.py("attention({*masked}, {**more})", masked=masked, more=more)
+        more = ({} if rate is None else {"dropout_p": rate}) | scaled
+        more |= {"enable_gqa": True} if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value else {}
+        bare = not (e.has(4) or e.in_steps)  # only a mask, of which there may be blocks
+        window = self.causal_window(node) if bare else None
         blocks = bare and kind in ("tensor", "either") and in_blocks(node.options["mask"], q, k, dropout)
         if window is not None:
-            args += [mask, e.number(window)]
-        elif blocks:
-            args.append(mask)
-        elif kind == "causal":
-            args.append("is_causal=True")
-        elif kind == "either":
-            args += [f"attn_mask={mask}", f"is_causal={mask} is None"]
-        elif kind == "tensor":
-            args.append(f"attn_mask={mask}")
-        if rate:
-            args.append(f"dropout_p={rate}")
-        if scale:
-            args.append(f"scale={scale}")
-        if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value:
-            args.append("enable_gqa=True")
-        name = "F.scaled_dot_product_attention" if window is None else e.helper(WINDOW_ATTENTION)
+            function = "masked_window_attention" if blocks else "window_attention"
+            return e.py(f"{function}({{*masked}}, {{window}}, {{**more}})", masked=masked, window=window, more=more)
         if blocks:
-            e.helper(COMPILED)
-            e.helper(FUSED)
-            name = e.helper(MASKED_ATTENTION)
-            name = name if window is None else e.helper(MASKED_WINDOW_ATTENTION)
-        return Code(f"{name}({', '.join(args)})")
+            return e.py("masked_attention({*masked}, {**more})", masked=masked, more=more)
+        seen: dict[str, Any] = {}
+        if kind == "causal":
+            seen = {"is_causal": True}
+        elif kind == "either":
+            seen = {"attn_mask": mask, "is_causal": e.py("{mask} is None", mask=mask)}
+        elif kind == "tensor":
+            seen = {"attn_mask": mask}
+        return e.py("F.scaled_dot_product_attention({*given}, {**more})", given=given, more=seen | more)
 
     def causal_window(self, node: OpNode) -> Num | None:
         """How many places each query sees, itself the last; None where the mask is something else."""
@@ -361,13 +264,14 @@ class SDPA(Primitive):
             return None
         return rules["window"].numbers[0] if q.shape[-2].value == k.shape[-2].value else None
 
-    def torch_absorbed(self, node: OpNode, e: TorchScope, rows: str, keys: str, values: str) -> Code:
+    def torch_absorbed(self, node: OpNode, e: TorchScope, rows: Tree, keys: Tree, values: Tree) -> Tree:
         q = node.inputs[0]
         assert isinstance(q, Value)
-        mask = e.arg(4) if e.has(4) else e.mask(3)[1]
-        e.helper(ATTEND)
-        scale = self._scale(node, e, q) or f"{e.number(q.shape[-1], 90)} ** -0.5"
-        return Code(f"{e.helper(ATTEND_LATENT)}({', '.join([e.arg(0), rows, keys, values, mask or 'None', scale])})")
+        mask = e.input(4) if e.has(4) else e.mask(3)[1]
+        scale = self._scale(node, e, q)
+        scale = e.py("{head_dim} ** -0.5", head_dim=q.shape[-1]) if scale is None else scale
+        given = (rows, keys, values, mask, scale)
+        return e.py("attend_latent({0}, {*given})", given=given)
 
     def flops(self, node: OpNode) -> Cost:
         """Scores and their sums of values, for each pair; of heads of keys that several of queries share, each of these
@@ -579,9 +483,11 @@ class SDPA(Primitive):
         own = float(scale) if scale is not None else float(q.shape[-1]) ** -0.5
         return own if factor is None else own * float(factor.value)
 
-    def _scale(self, node: OpNode, e: TorchScope, q: Value) -> str:
-        scale, factor = node.options["scale"], node.options.get("factor")
+    def _scale(self, node: OpNode, e: TorchScope, q: Value) -> Num | Tree | None:
+        """The same in PyTorch; None for 1 / sqrt(head_dim)."""
+        scale: Num | None = node.options["scale"]
+        factor = node.options.get("factor")
         if factor is None:
-            return e.number(scale) if scale is not None else ""
-        own = e.number(scale, 70) if scale is not None else f"{e.number(q.shape[-1], 90)} ** -0.5"
-        return f"{own} * {factor.torch(e)}"
+            return scale
+        own = e.py("{head_dim} ** -0.5", head_dim=q.shape[-1]) if scale is None else scale
+        return e.py("{own} * {factor}", own=own, factor=factor.torch(e))

@@ -6,21 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.graph import Init, OpNode, Weight
-from archdsl.ir.op import Application, Code, Example, OnnxScope, Primitive, TorchScope
-
-SELECTION_BIAS = '''
-class SelectionBias(nn.Module):
-    """A bias that chooses experts and does not weigh them; no gradient reaches it: it is nudged towards experts that
-    get too few tokens
-    (DeepSeek-V3, section 2.1.2)."""
-
-    def __init__(self, experts: int) -> None:
-        super().__init__()
-        self.register_buffer("bias", torch.zeros(experts))
-
-    def forward(self, scores: Tensor) -> Tensor:
-        return scores + self.bias
-'''
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope, Tree
+from archdsl.ir.signature import ORDER
 
 
 class SelectionBias(Primitive):
@@ -28,9 +15,13 @@ class SelectionBias(Primitive):
     2.1.2)."""
 
     balances = True
-    signature = "selection_bias()(scores: [..., experts]) -> [..., experts]"
+    signature = "selection_bias()(scores: float[..., experts]) -> [..., experts]"
     mixes = False
     examples = (Example("x -> selection_bias"),)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        """The bias is of the model's own type."""
+        return (max("float", call.tensor(0).dtype, key=ORDER.index),)
 
     def weights(self, call: Application) -> Sequence[Weight]:
         return (Weight("bias", (call.axes["experts"],), "raw", Init("zeros"), trained=False),)
@@ -39,5 +30,8 @@ class SelectionBias(Primitive):
         own = node.outputs[0].dtype
         return g.Add(g.arg(0, own), g.cast(g.weight("bias"), own))
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code | str:
-        return f"{e.module(f'{e.helper(SELECTION_BIAS)}({e.init(node.weights[0].shape[0])})')}({e.arg(0)})"
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("SelectionBias({experts})", experts=node.weights[0].shape[0])
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{module}({0})")

@@ -7,36 +7,9 @@ from typing import Any
 
 from archdsl.ir.cost import Amount, Cost, contracted, elements, times
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import PLUS, TIMES, Application, Code, Example, OnnxScope, Primitive, State, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, State, TorchScope, Tree
 from archdsl.ir.signature import promoted
-from archdsl.ops._common import demand_floats
 from archdsl.ops._onnx import in_square, zeros
-from archdsl.ops.linear_recurrence import LINEAR_RECURRENCE
-
-SELECTIVE_SCAN = '''
-def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Mamba: h[t] = exp(delta[t] a) h[t - 1] + delta[t] b[t] x[t] in each channel, read by y[t] = c[t] · h[t]."""
-    delta = delta.float()
-    decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]
-    h = linear_recurrence(decay, (delta * x)[..., None] * b[:, :, None])
-    return (h @ c.float()[..., None]).squeeze(-1).to(x.dtype)
-'''
-
-
-SELECTIVE_SCAN_ON = '''
-def selective_scan_on(
-    x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Mamba from the state h [batch, channels, state] on: what each place reads, and the state after the last."""
-    delta = delta.float()
-    decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]
-    terms = (delta * x)[..., None] * b[:, :, None]
-    if x.size(1) == 1:
-        states = decay * h[:, None] + terms
-    else:
-        states = linear_recurrence(F.pad(decay, (0, 0, 0, 0, 1, 0)), torch.cat((h[:, None], terms), dim=1))[:, 1:]
-    return (states @ c.float()[..., None]).squeeze(-1).to(x.dtype), states[:, -1]
-'''
 
 
 class SelectiveScan(Primitive):
@@ -47,8 +20,9 @@ class SelectiveScan(Primitive):
 
     signature = (
         "selective_scan()"
-        "(x: [batch, time, channels], delta: [batch, time, channels], a: [channels, state], "
-        "b: [batch, time, state], c: [batch, time, state], skip: [channels] = none) -> [batch, time, channels]"
+        "(x: float[batch, time, channels], delta: float[batch, time, channels], a: float[channels, state], "
+        "b: float[batch, time, state], c: float[batch, time, state], skip: float[channels] = none) "
+        "-> [batch, time, channels]"
     )
     examples = (
         Example(
@@ -60,9 +34,6 @@ class SelectiveScan(Primitive):
             "x: [1, 70, 3], d: [1, 70, 3], a: [3, 2], b: [1, 70, 2], c: [1, 70, 2]",
         ),
     )
-
-    def check(self, call: Application) -> None:
-        demand_floats(self, call)
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return (promoted(call.inputs[::5]),)
@@ -119,13 +90,14 @@ class SelectiveScan(Primitive):
         own = node.outputs[0].dtype
         return g.Add(g.cast(y, own), g.Mul(g.arg(5, own), g.arg(0, own))), last
 
-    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[Code | str, Sequence[str]]:
-        e.helper(LINEAR_RECURRENCE)
-        args = ", ".join([*(e.arg(i) for i in range(5)), past[0]])
-        y, h = e.unpacked(("y", past[0]), f"{e.helper(SELECTIVE_SCAN_ON)}({args})")
-        return (Code(f"{y} + {e.operand(5, TIMES)} * {e.operand(0, TIMES + 1)}", PLUS) if e.has(5) else y), (h,)
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
+        scan = e.py("selective_scan_on({0}, {1}, {2}, {3}, {4}, {h})", h=past[0])
+        y, h = e.unpack(("y", "h"), scan)
+        return self.skipped(e, y), (h,)
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code:
-        e.helper(LINEAR_RECURRENCE)
-        scan = f"{e.helper(SELECTIVE_SCAN)}({', '.join(e.arg(i) for i in range(5))})"
-        return Code(f"{scan} + {e.operand(5, TIMES)} * {e.operand(0, TIMES + 1)}", PLUS) if e.has(5) else Code(scan)
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return self.skipped(e, e.py("selective_scan({0}, {1}, {2}, {3}, {4})"))
+
+    def skipped(self, e: TorchScope, y: Tree) -> Tree:
+        """What the states give, and the input itself by its factors."""
+        return e.py("{y} + {5} * {0}", y=y) if e.has(5) else y

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.dims import Shape, num
+from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, State, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, State, TorchScope, Tree
+from archdsl.ir.wording import called
 from archdsl.ops._common import (
     axis_of,
-    called,
     demand_at_most,
     equals,
     first_input,
-    is_whole,
     later,
-    listed,
     number,
     own_but,
     place,
     replaced,
+    usual,
 )
 from archdsl.ops._onnx import padded
 
@@ -47,16 +46,19 @@ class Shift(Primitive):
                 f"`shift` goes by a number of places that is known before the model runs, not by {by}",
                 option="by",
             )
-        if not call.tensor(0).is_float and not is_whole(call.size("fill")):
+        fill = call.size("fill")
+        if not call.tensor(0).is_float and not call.is_whole(fill):
             raise call.error(
                 "E0204",
                 f"{called(call.tensor(0))} holds whole numbers, which {call.size('fill')} is not",
                 option="fill",
             )
-        demand_at_most(call, num(abs(by.value)), call.shape(0)[axis], "`shift` goes by no more places than there are")
+        usual(call, fill=0)
+        far = by if call.holds(">=", by, 0) else binary("-", num(0), by)
+        demand_at_most(call, far, call.shape(0)[axis], "`shift` goes by no more places than there are")
 
     def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if equals(call.size("by"), 0) else call.node()
+        return (call.tensor(0),) if call.is_number(call.size("by"), 0) else call.node()
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return (call.shape(0),)
@@ -82,22 +84,22 @@ class Shift(Primitive):
         both = g.Concat(past[0], x, axis=axis)
         return g.Add(g.Slice(both, [0], [-by], [axis]), fill), [g.tail(both, by, rank, axis)]
 
-    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[str]) -> tuple[str, Sequence[str]]:
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         axis, by = place(node), int(number(node, "by"))
-        both = e.local("places", f"torch.cat(({past[0]}, {e.arg(0)}), dim={axis})")
+        both = e.let("places", e.py("torch.cat(({past}, {0}), dim={axis})", past=past[0], axis=axis))
         lead = ":, " * axis
-        return f"{both}[{lead}:-{by}]", (f"{both}[{lead}-{by}:]",)
+        y = e.py(f"{{both}}[{lead}:{{end}}]", both=both, end=-by)
+        return y, (e.py(f"{{both}}[{lead}{{start}}:]", both=both, start=-by),)
 
-    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[str]:
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
         fill = number(node, "fill")
         if equals(fill, 0):
-            return ("",)
-        sizes = ", ".join(e.number(d) for d in replaced(first_input(node).shape, place(node), number(node, "by")))
-        return (f"{e.at(0)}.new_full(({sizes}), {e.number(fill)})",)
+            return (None,)
+        sizes = replaced(first_input(node).shape, place(node), number(node, "by"))
+        return (e.py("{0}.new_full({sizes}, {fill})", sizes=sizes, fill=fill),)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        rank, axis, fill = first_input(node).rank, place(node), number(node, "fill")
-        by = int(number(node, "by"))
-        amounts = ["0", "0"] * (rank - 1 - axis) + [str(by), str(-by)]
-        value = "" if equals(fill, 0) else f", value={e.number(fill)}"
-        return f"F.pad({e.arg(0)}, {listed(amounts)}{value})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        by, fill = int(number(node, "by")), number(node, "fill")
+        after = first_input(node).rank - 1 - place(node)
+        more = {} if equals(fill, 0) else {"value": fill}
+        return e.py("F.pad({0}, {widths}, {**more})", widths=(*(0, 0) * after, by, -by), more=more)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, TorchScope, Tree
 from archdsl.ops._common import RealFunction
 
 
@@ -11,7 +11,7 @@ class Sin(RealFunction):
     """The sine, element by element."""
 
     operator = "Sin"
-    signature = "sin()(x: [...]) -> [...]"
+    signature = "sin()(x: [...]) -> float[...]"
     numpy = "sin"
     examples = (
         Example("x -> sin"),
@@ -19,5 +19,5 @@ class Sin(RealFunction):
         Example("sin(2) * x"),
     )
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"torch.sin({e.arg(0)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("torch.sin({0})")

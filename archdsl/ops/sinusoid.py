@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.dims import Num, binary, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
-from archdsl.ops._common import equals, number
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope, Tree
+from archdsl.ops._common import equals, number, usual
 from archdsl.ops.rope_table import frequencies
-
-SINUSOID = '''
-def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
-    """Waves of 2π to 2π · theta places: the sines of all of them, then the cosines (Vaswani et al., 2017)."""
-    angle = place[:, None] * theta ** -(torch.arange(0, width, 2, device=place.device) / width)
-    return torch.cat((angle.sin(), angle.cos()), dim=-1)
-'''
-
-INTERLEAVED_SINUSOID = '''
-def interleaved_sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
-    """Waves of 2π to 2π · theta places: the sine and the cosine of each in turn (Vaswani et al., 2017)."""
-    angle = place[:, None] * theta ** -(torch.arange(0, width, 2, device=place.device) / width)
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
-'''
 
 
 class Sinusoid(Primitive):
@@ -35,8 +20,8 @@ class Sinusoid(Primitive):
     placed = True
     passes = 2
     signature = (
-        "sinusoid(length: size, width: size, theta: number = 10_000, interleaved: bool = false, offset: int = 0) "
-        "-> [length, width]"
+        "sinusoid(length: size, width: size, theta: positive = 10_000, interleaved: bool = false, offset: int = 0) "
+        "-> float32[length, width]"
     )
     mixes = False
     examples = (
@@ -46,9 +31,7 @@ class Sinusoid(Primitive):
 
     def check(self, call: Application) -> None:
         call.condition("%", call.size("width"), num(2), "every wave has a sine and a cosine")
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("float32",)
+        usual(call, theta=10_000, offset=0)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         places, offset = g.places(number(node, "length")), number(node, "offset")
@@ -69,10 +52,12 @@ class Sinusoid(Primitive):
         exponents = g.Div(g.Range(g.constant(0.0, "float32"), own, 2.0), own)
         return g.Pow(g.number(theta, "float32"), g.Neg(exponents))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        function = e.helper(INTERLEAVED_SINUSOID if node.options["interleaved"] else SINUSOID)
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        function = "interleaved_sinusoid" if node.options["interleaved"] else "sinusoid"
         length, offset, theta = number(node, "length"), number(node, "offset"), number(node, "theta")
-        first = "" if equals(offset, 0) else f"{e.number(offset)}, "
-        places = f"torch.arange({first}{e.number(binary('+', length, offset))}, device={e.device()})"
-        wave = "" if equals(theta, 10_000) else f", {e.number(theta)}"
-        return f"{function}({places}, {e.number(number(node, 'width'))}{wave})"
+        first = () if equals(offset, 0) else (offset,)
+        bounds = (*first, binary("+", length, offset))
+        places = e.py("torch.arange({*bounds}, device={device})", bounds=bounds, device=e.device())
+        wave = () if equals(theta, 10_000) else (theta,)
+        width = number(node, "width")
+        return e.py(f"{function}({{places}}, {{width}}, {{*wave}})", places=places, width=width, wave=wave)

@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.dims import Num, Shape, binary, num
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, Reads, TorchScope
+from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, Reads, TorchScope, Tree
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import (
     axis_of,
@@ -15,7 +15,6 @@ from archdsl.ops._common import (
     first_input,
     from_right,
     later,
-    listed,
     numbers_in,
     own_but,
     place,
@@ -28,6 +27,7 @@ class Split(Primitive):
     """An axis cut into parts of the given sizes, which add up to it: as many results as sizes."""
 
     passes = 0
+    moves = True
     signature = "split(sizes: sizes, axis: int = -1)(x: [...]) -> [...]"
     examples = (
         Example("b, a", statements="a, b = x -> split(3, 5)"),
@@ -85,10 +85,8 @@ class Split(Primitive):
         sizes = numbers_in(node.options, "sizes")
         return g.Split(g.arg(0), sizes, axis=from_right(node), outputs=len(sizes))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return (
-            f"{e.at(0)}.split({listed([e.number(n) for n in numbers_in(node.options, 'sizes')])}, dim={written(node)})"
-        )
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.split({sizes}, dim={axis})", sizes=numbers_in(node.options, "sizes"), axis=written(node))
 
 
 def parts(call: Application) -> tuple[Num, ...]:

@@ -17,6 +17,7 @@ from archdsl.ir.op import (
     Reads,
     Regrouping,
     TorchScope,
+    Tree,
     same,
 )
 from archdsl.ir.signature import regrouped_parts
@@ -60,6 +61,7 @@ class SplitHeads(Primitive):
         order[-3:-1] = order[-2], order[-3]
         return g.Transpose(g.Reshape(g.arg(0), [0] * (len(rest) + 1) + [heads, head_dim]), perm=order)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         rank = node.outputs[0].rank
-        return f"{e.at(0)}.unflatten(-1, ({e.number(node.options['heads'])}, -1)).transpose({rank - 3}, {rank - 2})"
+        heads, axes = node.options["heads"], (rank - 3, rank - 2)
+        return e.py("{0}.unflatten(-1, ({heads}, -1)).transpose({*axes})", heads=heads, axes=axes)

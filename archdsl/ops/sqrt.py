@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, TorchScope, Tree
 from archdsl.ops._common import RealFunction
 
 
@@ -11,7 +11,7 @@ class Sqrt(RealFunction):
     """The square root, element by element."""
 
     operator = "Sqrt"
-    signature = "sqrt()(x: [...]) -> [...]"
+    signature = "sqrt()(x: [...]) -> float[...]"
     numpy = "sqrt"
     examples = (
         Example("sqrt(1 + x * x)"),
@@ -19,5 +19,5 @@ class Sqrt(RealFunction):
         Example("sqrt(2) * x"),
     )
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"torch.sqrt({e.arg(0)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("torch.sqrt({0})")

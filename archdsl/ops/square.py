@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, OnnxScope, TorchScope
-from archdsl.ops._common import Numeric
+from archdsl.ir.op import Example, OnnxScope, TorchScope, Tree
+from archdsl.ops._common import Arithmetic
 
 
-class Square(Numeric):
+class Square(Arithmetic):
     """`x ** 2`, element by element."""
 
-    signature = "square()(x: [...]) -> [...]"
+    signature = "square()(x: number[...]) -> [...]"
     numpy = "square"
     examples = (
         Example("x -> square"),
@@ -23,5 +23,5 @@ class Square(Numeric):
         x = g.arg(0)
         return g.Mul(x, x)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.square()"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.square()")

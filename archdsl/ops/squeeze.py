@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
 from archdsl.ops._common import axis_of, first_input, from_right, place, written
 
 
@@ -16,12 +16,13 @@ class Squeeze(Primitive):
 
     by_rows = True
     passes = 0
+    moves = True
     signature = "squeeze(axis: int)(x: [...]) -> [...]"
     examples = (Example("x -> squeeze(1)", "x: [2, 1, 8]"), Example("x -> squeeze(-1)", "x: [2, 5, 1]"))
 
     def check(self, call: Application) -> None:
         axis = axis_of(self, call)
-        if call.shape(0)[axis].value != 1:
+        if not call.is_number(call.shape(0)[axis], 1):
             raise call.error(
                 "E0301",
                 f"`squeeze` leaves out an axis of size 1, but axis {call.size('axis')} of {shape_text(call.shape(0))} "
@@ -42,5 +43,5 @@ class Squeeze(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Squeeze(g.arg(0), [from_right(node)])
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.squeeze({written(node)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.squeeze({axis})", axis=written(node))

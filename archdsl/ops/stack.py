@@ -7,8 +7,8 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
-from archdsl.ops._common import axis_of, demand_like, first_input, from_right, listed, place, written
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
+from archdsl.ops._common import axis_of, demand_like, first_input, from_right, place, written
 
 
 class Stack(Primitive):
@@ -42,5 +42,5 @@ class Stack(Primitive):
         axis = from_right(node, rank=rank)
         return g.Concat(*(g.Unsqueeze(x, [axis]) for x in g.args()), axis=axis)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"torch.stack({listed([e.arg(i) for i in range(len(node.inputs))])}, dim={written(node)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("torch.stack(({*inputs},), dim={axis})", axis=written(node))

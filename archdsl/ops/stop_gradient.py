@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, OnnxScope, Primitive, TorchScope
+from archdsl.ir.op import Example, OnnxScope, Primitive, TorchScope, Tree
 
 
 class StopGradient(Primitive):
@@ -13,6 +13,7 @@ class StopGradient(Primitive):
 
     by_rows = True
     passes = 0
+    moves = True
     signature = "stop_gradient()(x: [...]) -> [...]"
     mixes = False
     examples = (Example("x * stop_gradient(x)"), Example("(x -> stop_gradient) + x"))
@@ -23,5 +24,5 @@ class StopGradient(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.arg(0)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.detach()"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.detach()")

@@ -16,7 +16,6 @@ class Sum(Reduction):
     additive = True
     signature = "sum(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
     method = "sum"
-    real = False
     examples = (
         Example("x -> sum"),
         Example("x -> sum(1)"),

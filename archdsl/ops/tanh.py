@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Example, TorchScope
+from archdsl.ir.op import Example, TorchScope, Tree
 from archdsl.ops._common import RealFunction
 
 
@@ -11,7 +11,7 @@ class Tanh(RealFunction):
     """The hyperbolic tangent."""
 
     operator = "Tanh"
-    signature = "tanh()(x: [...]) -> [...]"
+    signature = "tanh()(x: [...]) -> float[...]"
     numpy = "tanh"
     examples = (
         Example("x -> tanh"),
@@ -19,5 +19,5 @@ class Tanh(RealFunction):
         Example("tanh(ids)", "ids: int[2, 5]", gradients=False),
     )
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"torch.tanh({e.arg(0)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("torch.tanh({0})")

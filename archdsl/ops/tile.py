@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.dims import Shape, binary
+from archdsl.ir.dims import Num, Shape, binary
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
-from archdsl.ops._common import axis_of, equals, first_input, number, own_places, place, replaced
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree
+from archdsl.ops._common import axis_of, first_input, number, own_places, place, replaced
 
 
 class Tile(Primitive):
@@ -22,7 +22,7 @@ class Tile(Primitive):
         axis_of(self, call)
 
     def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if equals(call.size("times"), 1) else call.node()
+        return (call.tensor(0),) if call.is_number(call.size("times"), 1) else call.node()
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         axis = axis_of(self, call)
@@ -37,7 +37,7 @@ class Tile(Primitive):
         counts[place(node)] = number(node, "times")
         return g.Tile(g.arg(0), counts)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        counts = ["1"] * first_input(node).rank
-        counts[place(node)] = e.number(number(node, "times"))
-        return f"{e.at(0)}.repeat({', '.join(counts)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        counts: list[Num | int] = [1] * first_input(node).rank
+        counts[place(node)] = number(node, "times")
+        return e.py("{0}.repeat({*counts})", counts=counts)

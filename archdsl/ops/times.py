@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import TIMES, Code, Example, Saved, TorchScope
-from archdsl.ops._common import Arithmetic
+from archdsl.ir.op import Example, OnnxScope, Saved, TorchScope, Tree
+from archdsl.ops._common import Arithmetic, factor, overruling
 
 
 class Times(Arithmetic):
     """`a * b`, element by element; axes from the right are equal or 1."""
 
-    operator = "Mul"
     signature = "times()(a: [...], b: [...]) -> [...]"
     numpy = "multiply"
     examples = (
@@ -25,5 +28,15 @@ class Times(Arithmetic):
         tensors = tuple(i for i, v in enumerate(node.inputs) if isinstance(v, Value))
         return Saved(tensors if len(tensors) > 1 else ())
 
-    def torch(self, node: OpNode, e: TorchScope) -> Code:
-        return Code(f"{e.operand(0, TIMES)} * {e.operand(1, TIMES + 1)}", TIMES)
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return (g.And if node.outputs[0].is_bool else g.Mul)(*g.args())
+
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        return 0.0 if overruling(known, 0) == 0 else super().constant(node, known)
+
+    def combines(self, node: OpNode) -> Sequence[Fraction] | None:
+        a, b = map(factor, node.inputs)
+        return (Fraction(0), a) if a is not None else (b, Fraction(0)) if b is not None else None
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0} * {1}")

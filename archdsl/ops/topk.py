@@ -7,12 +7,10 @@ from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope
-from archdsl.ir.signature import promoted
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree
 from archdsl.ops._common import (
     axis_of,
     demand_at_most,
-    demand_numbers,
     first_input,
     from_right,
     number,
@@ -27,7 +25,7 @@ class TopK(Primitive):
     """The k largest along an axis, the largest first, and their places: two results."""
 
     passes = 0
-    signature = "topk(k: size, axis: int = -1)(x: [...]) -> (values: [...], places: [...])"
+    signature = "topk(k: size, axis: int = -1)(x: number[...]) -> (values: [...], places: int[...])"
     hints = ("best", "chosen")
     examples = (
         Example("values", statements="values, places = x -> topk(3)"),
@@ -36,16 +34,12 @@ class TopK(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        demand_numbers(self, call)
         size = call.shape(0)[axis_of(self, call)]
         demand_at_most(call, call.size("k"), size, "`topk` cannot take more than there are")
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         shape = replaced(call.shape(0), axis_of(self, call), call.size("k"))
         return shape, shape
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return promoted(call.inputs), "int"
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (own_but(first_input(node).rank, place(node)),)
@@ -55,6 +49,7 @@ class TopK(Primitive):
         count = [k] if k.static else g.Unsqueeze(g.number(k), [0])
         return g.TopK(g.arg(0), count, axis=from_right(node), outputs=2)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         axis = written(node)
-        return f"{e.at(0)}.topk({e.number(number(node, 'k'))}{'' if axis == '-1' else f', dim={axis}'})"
+        more = {} if axis == -1 else {"dim": axis}
+        return e.py("{0}.topk({k}, {**more})", k=number(node, "k"), more=more)

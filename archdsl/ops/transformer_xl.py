@@ -6,41 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.cost import Cost, contracted
-from archdsl.ir.dims import Num, Shape, add, binary, function, sub
+from archdsl.ir.dims import Num, Shape, add, binary, function, num, sub
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.masks import Mask
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Reads, TorchScope, same
+from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Reads, TorchScope, Tree, same
 from archdsl.ops._position import Position, arguments
 from archdsl.ops.rope_table import frequencies
-
-RELATIVE_SCORES = '''
-class RelativeScores(nn.Module):
-    """Transformer-XL (Dai et al., 2019, section 3.3): the query plus a content bias, and its scaled scores against
-    every distance."""
-
-    def __init__(self, width: int, heads: int, head_dim: int) -> None:
-        super().__init__()
-        self.width = width
-        self.weight = nn.Parameter(torch.empty(heads * head_dim, width))
-        self.u = nn.Parameter(torch.zeros(heads, head_dim))
-        self.v = nn.Parameter(torch.zeros(heads, head_dim))
-        nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
-
-    def forward(self, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-        query = torch.arange(keys - q.size(-2), keys, device=q.device)[:, None]
-        return self.between(q, query, torch.arange(keys, device=q.device), ahead=q.size(-2) - 1)
-
-    def between(self, q: Tensor, query: Tensor, key: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
-        """For queries and keys at these places; of later keys, those up to `ahead` places."""
-        farthest = key.size(-1) - 1
-        place = torch.arange(farthest, -ahead - 1, -1, device=q.device)[:, None]  # distances, the farthest back first
-        angle = place * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
-        table = torch.cat((angle.sin(), angle.cos()), dim=-1).to(q.dtype)
-        r = F.linear(table, self.weight).unflatten(-1, self.u.shape)  # [distance, heads, head_dim]
-        scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * q.size(-1) ** -0.5
-        column = (farthest - query + key).clamp(max=farthest + ahead)  # of the distance between them
-        return q + self.u[:, None], scores.gather(-1, column.expand(*scores.shape[:-1], -1))
-'''
 
 
 class TransformerXL(Position):
@@ -52,7 +23,7 @@ class TransformerXL(Position):
 
     signature = (
         "transformer_xl(width: size = none, heads: size = none, head_dim: size = none)"
-        "(q: [..., heads, time, head_dim], keys: [])"
+        "(q: float[..., heads, time, head_dim], keys: [])"
     )
     hints = ("=", "distance")
     examples = (Example("sdpa(q, q, q, position: transformer_xl)", "q: [2, 4, 5, 8]"),)
@@ -72,14 +43,18 @@ class TransformerXL(Position):
             "head_dim": head_dim,
             "width": given.get("width") or binary("*", heads, head_dim),
         }
-        if isinstance(options["width"].value, int) and options["width"].value % 2:
+        width = options["width"]
+        waves = "every frequency has a sine and a cosine"
+        if width.static and not call.holds("==", binary("%", width, num(2)), 0, waves):
             raise call.error(
                 "E0204",
                 f"transformer_xl has a sine and a cosine for each frequency, and a width of {options['width']} is odd",
                 option="position",
                 help="make head_dim even, or set `width`",
             )
-        turned, scores = call.apply_position(position, (q, k.shape[-2]), options, outputs=2)
+        own = q if q.dtype == "float" else call.apply("cast", q, dtype="float")
+        turned, scores = call.apply_position(position, (own, k.shape[-2]), options, outputs=2)
+        turned = turned if q.dtype == "float" else call.apply("cast", turned, dtype=q.dtype)
         if call.options.get("scale") is not None:
             # The scores come scaled by 1 / sqrt(head_dim); all of them are to be scaled alike.
             ratio = binary("*", call.options["scale"], function("sqrt", (head_dim,)))
@@ -144,17 +119,18 @@ class TransformerXL(Position):
         rest = g.Slice(g.Reshape(scores, [0, 0, -1]), start, [-1], [2])
         return g.Add(x, u), g.Slice(g.Reshape(rest, [0, 0, queries, -1]), [0], count, [3])
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        sizes = [node.options[name] for name in ("width", "heads", "head_dim")]
+        return e.py("RelativeScores({*sizes})", sizes=sizes)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         q, keys = node.inputs
         assert isinstance(q, Value)
         assert isinstance(keys, Num)
-        options = node.options
-        cls = e.helper(RELATIVE_SCORES)
-        made = e.module(f"{cls}({e.init(options['width'])}, {e.init(options['heads'])}, {e.init(options['head_dim'])})")
         pairs = e.pairs(q.shape[-2], keys)
         if pairs is not None:
-            return f"{made}.between({e.arg(0)}, {', '.join(pairs)})"
-        return f"{made}({e.arg(0)}, {e.number(keys)})"
+            return e.py("{module}.between({0}, {*pairs})", pairs=pairs)
+        return e.py("{module}({0}, {1})")
 
 
 def scalar(g: OnnxScope, size: Any) -> Any:

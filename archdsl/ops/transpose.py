@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
 from archdsl.ops._common import axis_of, first_input, place, written
 
 
@@ -15,6 +15,7 @@ class Transpose(Primitive):
     """Two axes change places."""
 
     passes = 0
+    moves = True
     signature = "transpose(a: int, b: int)(x: [...]) -> [...]"
     moves_axes = True
     examples = (
@@ -40,8 +41,8 @@ class Transpose(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Transpose(g.arg(0), perm=swapped(place(node, "a"), place(node, "b"), first_input(node).rank))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.transpose({written(node, 'a')}, {written(node, 'b')})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.transpose({a}, {b})", a=written(node, "a"), b=written(node, "b"))
 
 
 def swapped(a: int, b: int, rank: int) -> list[int]:

@@ -8,8 +8,7 @@ from typing import Any
 
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Parts, Primitive, Reads, TorchScope, same
-from archdsl.ops.rope import ROTATE, ROTATE_PAIRS, ROTATE_PART, ROTATE_PART_PAIRS
+from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Parts, Primitive, Reads, TorchScope, Tree, same
 
 
 class Turn(Primitive):
@@ -19,7 +18,10 @@ class Turn(Primitive):
     by_rows = True
     passes = 3
     additive = True
-    signature = "turn(interleaved: bool = false)(x: [..., time, width], table: [two, time, half]) -> [..., time, width]"
+    signature = (
+        "turn(interleaved: bool = false)"
+        "(x: float[..., time, width], table: float[two, time, half]) -> [..., time, width]"
+    )
     hints = ("=",)
 
     def shapes(self, call: Application) -> Sequence[Shape]:
@@ -73,11 +75,10 @@ class Turn(Primitive):
         y = g.RotaryEmbedding(y, cos, sin, interleaved=int(bool(node.options["interleaved"])), **part)
         return y if x.rank == 4 else g.Reshape(y, g.Shape(g.arg(0)))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         x, table = node.inputs
         assert isinstance(x, Value)
         assert isinstance(table, Value)
-        pairs = node.options["interleaved"]
         whole = isinstance(table.shape[2].value, int) and table.shape[2].value * 2 == x.shape[-1].value
-        source = (ROTATE_PAIRS if pairs else ROTATE) if whole else (ROTATE_PART_PAIRS if pairs else ROTATE_PART)
-        return f"{e.helper(source)}({e.arg(0)}, {e.arg(1)})"
+        part, pairs = "" if whole else "_part", "_pairs" if node.options["interleaved"] else ""
+        return e.py(f"rotate{part}{pairs}({{0}}, {{1}})")

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.cost import Cost, contracted
-from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, TorchScope
-from archdsl.ops._common import demand_floats, first_input
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import Application, Example, OnnxScope, Parts, Primitive, TorchScope, Tree
+from archdsl.ops._common import first_input
 
 
 class Unembed(Primitive):
     """A score for each row of a table, `x @ table.T`: a head tied to `let words = shared(embedding(vocab, width))`."""
 
-    signature = "unembed()(x: [..., width], table: [rows, table_width]) -> [..., rows]"
+    signature = "unembed()(x: float[..., width], table: float[rows, table_width]) -> [..., rows]"
     mixes = False
     examples = (
         Example("x -> unembed(table)", "x: [2, 5, 8], table: [6, 8]"),
@@ -22,15 +22,20 @@ class Unembed(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        demand_floats(self, call)
         width, expected = call.axes["width"], call.axes["table_width"]
-        if width.value != expected.value:
+        if not call.same(width, expected):
             raise call.error(
                 "E0301",
                 f"the head is tied to an embedding of width {expected}, but x has width {width}",
                 input=0,
                 help=f"project x first: `x -> linear({expected}) -> unembed(…)`",
             )
+
+    def build(self, call: Application) -> Sequence[Value]:
+        x, table = call.tensor(0), call.tensor(1)
+        if table.dtype in ("float", x.dtype):
+            return call.node()
+        return call.node(inputs=(x, call.apply("cast", table, dtype=x.dtype)))
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return (call.tensor(0).dtype,)
@@ -48,6 +53,6 @@ class Unembed(Primitive):
         own = node.outputs[0].dtype
         return g.linear(g.arg(0, own), g.arg(1, own))
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
         cast = {"float32": ".float()", "bfloat16": ".bfloat16()"}.get(node.outputs[0].dtype, "")
-        return f"{e.linear}({e.arg(0)}, {e.at(1) if cast else e.arg(1)}{cast})"
+        return e.py(f"{e.linear}({{0}}, {{1}}{cast})")

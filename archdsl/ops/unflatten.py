@@ -19,6 +19,7 @@ from archdsl.ir.op import (
     Reads,
     Regrouping,
     TorchScope,
+    Tree,
     same,
 )
 from archdsl.ir.signature import regrouped_parts
@@ -26,7 +27,6 @@ from archdsl.ops._common import (
     axis_of,
     demand_sizes,
     first_input,
-    listed,
     numbers_in,
     own_places,
     place,
@@ -87,7 +87,5 @@ class Unflatten(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return reshaped(g, g.arg(0), first_input(node).shape, node.outputs[0].shape)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return (
-            f"{e.at(0)}.unflatten({written(node)}, {listed([e.number(n) for n in numbers_in(node.options, 'sizes')])})"
-        )
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.unflatten({axis}, {sizes})", axis=written(node), sizes=numbers_in(node.options, "sizes"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.dims import Shape, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, same
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
 from archdsl.ops._common import axis_of, first_input, from_right, place, written
 
 
@@ -16,6 +16,7 @@ class Unsqueeze(Primitive):
 
     by_rows = True
     passes = 0
+    moves = True
     signature = "unsqueeze(axis: int)(x: [...]) -> [...]"
     examples = (Example("x -> unsqueeze(1)"), Example("x -> unsqueeze(-1)"), Example("x -> unsqueeze(0)", "x: [5]"))
 
@@ -38,5 +39,5 @@ class Unsqueeze(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Unsqueeze(g.arg(0), [from_right(node, rank=node.outputs[0].rank)])
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"{e.at(0)}.unsqueeze({written(node)})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{0}.unsqueeze({axis})", axis=written(node))

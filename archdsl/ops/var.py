@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Example, OnnxScope
@@ -12,9 +13,9 @@ from archdsl.ops._common import Reduction
 class Var(Reduction):
     """The variance along one or several axes (divided by n, as norms do); `keep` leaves them, of size 1."""
 
-    signature = "var(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
+    signature = "var(axis: ints = -1, keep: bool = false)(x: float[...]) -> [...]"
     method = "var"
-    extra = ", correction=0"
+    extra: ClassVar[Mapping[str, Any]] = {"correction": 0}
     examples = (
         Example("x -> var"),
         Example("x -> var(1)"),

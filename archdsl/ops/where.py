@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.dims import Num
-from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope
-from archdsl.ops._common import argument, arithmetic_type, called, is_whole
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope, Tree
+from archdsl.ops._common import arithmetic_type
 
 
 class Where(Primitive):
@@ -18,6 +18,7 @@ class Where(Primitive):
     signature = "where()(c: bool[...], a: [...], b: [...]) -> [...]"
     elementwise = True
     mixes = False
+    chosen = (1, 2)
     numpy = "where"
     examples = (
         Example("where(c, x, y)", "c: bool[2, 5, 1], x: [2, 5, 8], y: [8]"),
@@ -27,26 +28,21 @@ class Where(Primitive):
         Example("where(c, 0.5, 0)", "c: bool[2, 5]", gradients=False),
     )
 
-    def check(self, call: Application) -> None:
-        condition = call.inputs[0]
-        if not isinstance(condition, Value) or not condition.is_bool:
-            what = (
-                f"{called(condition)} holds {condition.dtype} numbers"
-                if isinstance(condition, Value)
-                else "a number was given"
-            )
-            raise call.error(
-                "E0304",
-                f"`where` chooses by a tensor of true and false, but {what}",
-                input=0,
-                help="compare first, `where(x != 0, a, b)`; for a choice at compile time write `if cond then a else b`",
-            )
-
     def dtypes(self, call: Application) -> Sequence[str]:
         choices = call.inputs[1:]
         if all(isinstance(v, Num) for v in choices):
-            return ("int" if all(isinstance(v, Num) and is_whole(v) for v in choices) else "float32",)
-        return (arithmetic_type(choices),)
+            whole = [call.is_whole(v) for v in choices if isinstance(v, Num)]
+            return ("int" if all(whole) else "float32",)
+        return (arithmetic_type(choices, call),)
+
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        condition, a, b = known
+        if condition is None:
+            return a if a == b else None
+        return a if condition else b
+
+    def picks(self, node: OpNode, known: Sequence[float | None]) -> int | None:
+        return None if known[0] is None else 1 if known[0] else 2
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         own = node.outputs[0].dtype
@@ -55,5 +51,5 @@ class Where(Primitive):
             return g.Or(g.And(c, a), g.And(g.Not(c), b))
         return g.Where(c, a, b)
 
-    def torch(self, node: OpNode, e: TorchScope) -> str:
-        return f"torch.where({', '.join(argument(node, e, i) for i in range(3))})"
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("torch.where({0}, {1}, {2})")

@@ -283,6 +283,11 @@ class Assert(Node):
 
 
 @dataclass(frozen=True)
+class Assume(Node):
+    condition: Expr
+
+
+@dataclass(frozen=True)
 class Return(Node):
     values: tuple[Expr, ...]
 
@@ -298,7 +303,7 @@ class Loss(Node):
     value: Expr
 
 
-Statement = Let | Assign | Update | Param | For | If | Assert | Return | Emit | Loss
+Statement = Let | Assign | Update | Param | For | If | Assert | Assume | Return | Emit | Loss
 
 
 # --- declarations -------------------------------------------------------------------------------------------------

@@ -283,6 +283,7 @@ BUILDERS: dict[str, Builder] = {
     "emit": lambda kids, span: ast.Emit(kids[0], span=span),
     "return": lambda kids, span: ast.Return(tuple(kids), span=span),
     "assert": _assert,
+    "assume": lambda kids, span: ast.Assume(kids[0], span=span),
     "names": _names,
     "if": _if,
     "for": _for,

@@ -173,6 +173,8 @@ class _Printer:
                 return self._if(start, item, indent)
             case ast.Assert(condition, message):
                 return self._assert(f"{start}assert ", condition, message, layout)
+            case ast.Assume(condition):
+                return lay(f"{start}assume ", condition)
             case ast.Return(values):
                 return f"{start}return {layout.items(values, indent + 7, 0)}"
             case ast.Emit(value):

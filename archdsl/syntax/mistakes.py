@@ -28,7 +28,7 @@ COMPARISONS = frozenset(["==", "!=", "<", "<=", ">", ">="])
 # What an acceptable terminal is called in words; those of one name are said once, in this order.
 GROUPS: tuple[tuple[str, frozenset[str]], ...] = (
     ("a declaration (`block`, `model`, `let`, …)", frozenset(["import", "let", "inline", "block", "model", "variant"])),
-    ("a statement", frozenset(["let", "param", "buffer", "loss", "for", "if", "assert", "return", "emit"])),
+    ("a statement", frozenset(["let", "param", "buffer", "loss", "for", "if", "assert", "assume", "return", "emit"])),
     ("an expression", frozenset(["NUMBER", "DOTTED", "STRING", "(", "[", "-", "~", "not", "if"])),
     ("an operator", OPERATORS),
 )
@@ -485,7 +485,7 @@ class Mistake:
             return Diagnostic("E0102", f"this `{token.text}` closes nothing", self._here())
         ends = token.type == END or token.type in DECLARATIONS - {"LET"}
         closes_other = token.text in PARTNER.values() and token.text != PARTNER[opener.text]
-        starts_statement = token.text in ("let", "param", "buffer", "loss", "assert", "return", "emit")
+        starts_statement = token.text in ("let", "param", "buffer", "loss", "assert", "assume", "return", "emit")
         if self._starts_line(token):
             starts_statement |= token.type == "NAME" and self.next.text in ("=", "+=")
             starts_statement |= token.type == "NAME" and self.next.text == ":" and not self._closed_later()

@@ -717,12 +717,12 @@ def _counted(given: dict[str, Any], step: list[str], *, emitted: bool) -> None:
     from archdsl.analyses.flops import estimate as flops
     from archdsl.analyses.params import estimate as count
     from archdsl.analyses.tree import tree
+    from archdsl.backends.torch import emit
     from archdsl.budget.memory import estimate as memory
     from archdsl.diagnostics import ArchError
     from archdsl.ir.expand import expand_spec
     from archdsl.ir.text import print_model
     from archdsl.lower.mermaid import mermaid
-    from archdsl.lower.torch import emit
 
     step[0] = "load"
     with within(COSTLY, "load"):

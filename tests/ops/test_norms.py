@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import archdsl
+from archdsl.backends.torch.helpers import helpers
 from archdsl.diagnostics import ArchError
-from archdsl.ops import layernorm, rmsnorm
 
 
 def compiled(text: str) -> nn.Module:
@@ -83,14 +83,18 @@ def test_powernorm_divides_by_the_batch_in_training_and_by_what_ran_else() -> No
 
 
 GROUPED = [
-    (layernorm.GROUPED_LAYER_NORM, "GroupedLayerNorm", lambda x, w, b: F.layer_norm(x, (8,), w, b)),
+    (helpers()["GroupedLayerNorm"].source, "GroupedLayerNorm", lambda x, w, b: F.layer_norm(x, (8,), w, b)),
     (
-        layernorm.GROUPED_LAYER_NORM_WITHOUT_BIAS,
+        helpers()["GroupedLayerNormWithoutBias"].source,
         "GroupedLayerNormWithoutBias",
         lambda x, w, b: F.layer_norm(x, (8,), w),
     ),
-    (rmsnorm.GROUPED_RMS_NORM, "GroupedRMSNorm", lambda x, w, b: by_root_mean_square(x, w, 1e-5)),
-    (rmsnorm.GROUPED_OFFSET_RMS_NORM, "GroupedOffsetRMSNorm", lambda x, w, b: by_root_mean_square(x, 1 + w, 1e-5)),
+    (helpers()["GroupedRMSNorm"].source, "GroupedRMSNorm", lambda x, w, b: by_root_mean_square(x, w, 1e-5)),
+    (
+        helpers()["GroupedOffsetRMSNorm"].source,
+        "GroupedOffsetRMSNorm",
+        lambda x, w, b: by_root_mean_square(x, 1 + w, 1e-5),
+    ),
 ]
 
 

@@ -212,13 +212,35 @@ def test_powers_of_real_numbers(exponent: str) -> None:
 
 
 def test_powers_of_whole_numbers() -> None:
-    """Exact, and 0 where the exponent is below 0 but for 1 and -1."""
+    """Exact where they are whole; with exponents that may be below 0 they are real."""
+    ids = torch.tensor([-3, -2, -1, 0, 1, 2, 3])
     for n in (0, 1, 2, 7, 39):
-        equal(f"(ids: int[n]) {{ return ids ** {n} }}", ids=torch.tensor([-3, -2, -1, 0, 1, 2, 3]))
+        equal(f"(ids: int[n]) {{ return ids ** {n} }}", ids=ids)
+    equal("(ids: int[n]) { return ids ** n }", ids=ids)
     exponent = torch.tensor([-3, -2, -1, 0, 1, 2, 5])
-    base = torch.tensor([[-3], [-2], [-1], [0], [1], [2], [3]])
-    equal("(a: int[n, 1], b: int[m]) { return a ** b }", a=base, b=exponent)
-    equal("(b: int[m]) { return 2 ** b }", b=exponent.abs())
+    equal("(a: int[n, 1], b: int[m]) { return a ** b }", a=ids[:, None], b=exponent)
+    for base in ("2", "-2", "0.5", "m"):
+        equal(f"(b: int[m]) {{ return {base} ** b }}", b=exponent)
+    for power in ("-1", "-2", "-0.5", "0.5", "(2 - n)", "(n / 2)"):
+        equal(f"(ids: int[n]) {{ return ids ** {power} }}", ids=ids.abs() + 1)
+
+
+@pytest.mark.parametrize(
+    ("power", "dtype"),
+    [
+        ("2", "int"),
+        ("0", "int"),
+        ("n", "int"),
+        ("-1", "float32"),
+        ("(2 - n)", "float32"),
+        ("ids", "float32"),
+        ("x", "float"),
+        ("0.5", "float32"),
+    ],
+)
+def test_what_type_a_power_of_whole_numbers_has(power: str, dtype: str) -> None:
+    model = archdsl.load(text=f"model m(ids: int[n], x: [n]) {{ return (ids + 1) ** {power} }}")
+    assert [v.dtype for _, v in model.outputs] == [dtype]
 
 
 @pytest.mark.parametrize("op", ["==", "!=", "<", "<=", ">", ">="])

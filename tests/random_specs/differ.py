@@ -12,6 +12,7 @@ import re
 import sys
 import time
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,17 +25,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from activation_tools import saved_bytes
-from decode_tools import differences, inputs_for, widen
+from decode_tools import differences, inputs_for, torch_differences, widen
 from flops_tools import counted, predicted
 from onnx_tools import distance, onnx_bytes, run, state
 from torch import Tensor, nn
 
 from archdsl import api
-from archdsl.analyses.causality import prove
 from archdsl.analyses.decode import plan
 from archdsl.analyses.params import estimate
 from archdsl.analyses.weights import shape_of, weights
+from archdsl.backends.torch import Extras, emit
 from archdsl.budget.activations import estimate as step_memory
+from archdsl.dependence.causality import prove
 from archdsl.diagnostics import ArchError
 from archdsl.ir.dims import evaluate
 from archdsl.ir.flat import FlatOp, flatten, walk
@@ -43,7 +45,7 @@ from archdsl.ir.text import print_model
 from archdsl.lower.load import load_source
 from archdsl.lower.onnx.store import inline, serialized
 from archdsl.lower.onnx.write import write
-from archdsl.lower.torch import emit
+from archdsl.lower.python import field_name
 from archdsl.source import Source
 
 BATCH, TIME = 2, 8
@@ -72,12 +74,14 @@ class Seen:
         self.counts[what] += 1
 
 
-def differ(text: str, seen: Seen | None = None, *, everything: bool = True) -> None:
-    """Compare all that can be compared of a spec. Raises MismatchError. With `everything` FLOPs are counted too and
-    graphs written for onnxruntime's own operators, which takes half of the time."""
+def differ(text: str, seen: Seen | None = None, *, everything: bool = True, tame: str = "") -> None:
+    """Compare all that can be compared of a spec, and with `tame`, the same spec under other names. Raises
+    MismatchError. With `everything` FLOPs are counted too, graphs written for onnxruntime's own operators, sections
+    of the file tried and more than one other Config, which takes more than half of the time."""
     seen = seen or Seen()
     model = accepted(text)
     module = weighted(model)
+    without_numbers(model)
     sizes = sizes_for(model)
     rewritten(text, model)
     same_bytes(text, model)
@@ -93,6 +97,12 @@ def differ(text: str, seen: Seen | None = None, *, everything: bool = True) -> N
         onnx(model, sizes, "ort-cpu", seen)
     causality(model, sizes, seen)
     decoding(model, seen)
+    configs(text, model, sizes, seen, 6 if everything else 1)
+    if everything:
+        sections(model, inputs, seen)
+    if tame not in ("", text):
+        twin(model, accepted(tame), sizes)
+        seen.note("under other names")
 
 
 def accepted(text: str) -> Model:
@@ -155,6 +165,16 @@ def same_bytes(text: str, model: Model) -> None:
 # --- counts and shapes ------------------------------------------------------------------------------------------------
 
 
+def without_numbers(model: Model) -> None:
+    """The module built on `meta` has the parameters, the names and the shapes that are counted, and no numbers."""
+    with torch.device("meta"):
+        module = load_source(source_of(model))()
+    parameters(model, module)
+    made = [name for name, p in module.named_parameters() if not p.is_meta]
+    if made:
+        raise MismatchError("meta", f"numbers of {', '.join(made)} are made on another device")
+
+
 def parameters(model: Model, module: nn.Module) -> None:
     found = sum(p.numel() for p in module.parameters())
     if estimate(model).params.total != found:
@@ -176,8 +196,8 @@ def shapes(model: Model, module: nn.Module, inputs: Mapping[str, Tensor], sizes:
             raise MismatchError("finite", f"{name or 'the result'} is not finite")
 
 
-def results_of(module: nn.Module, inputs: Mapping[str, Tensor], **more: Any) -> list[Tensor]:
-    return list(_flat(module(**inputs, **more)))
+def results_of(module: nn.Module, inputs: Mapping[str, Tensor], *more: Any) -> list[Tensor]:
+    return list(_flat(module(*inputs.values(), *more)))
 
 
 def _flat(results: Any) -> Iterator[Tensor]:
@@ -193,9 +213,11 @@ def gradients(model: Model, inputs: Mapping[str, Tensor]) -> None:
     torch.manual_seed(1)
     module = weighted(model).train()
     losses: dict[str, Tensor] = {}
-    more = {"losses": losses} if "losses" in inspect.signature(module.forward).parameters else {}
-    results = [*results_of(module, inputs, **more), *losses.values()]
-    torch.stack([(y.float() * torch.randn_like(y.float())).sum() for y in results if y.requires_grad]).sum().backward()
+    more = [losses] if len(inspect.signature(module.forward).parameters) > len(inputs) else []
+    results = [*results_of(module, inputs, *more), *losses.values()]
+    moving = [y.float() for y in results if y.requires_grad]
+    if moving:
+        torch.stack([(y * torch.randn_like(y)).sum() for y in moving]).sum().backward()
     missing = [name for name, p in module.named_parameters() if p.grad is None]
     if missing:
         raise MismatchError("gradients", f"none reaches {', '.join(missing)}")
@@ -258,13 +280,156 @@ def decoding(model: Model, seen: Seen) -> None:
         return
     if steps.time.name not in {s.name for s in model.symbols}:
         return
-    found = differences(model)
-    wrong = {how: f"{d:.1e}" for how, d in found.items() if not d <= TOLERANCE}
-    if wrong:
-        raise MismatchError(f"decoding ({', '.join(wrong)})", f"differs from the whole sequence: {wrong}")
-    seen.note("decoding")
-    if "left" in found:
-        seen.note("decoding of rows of two lengths")
+    for back_end, found in (("onnx", differences), ("torch", torch_differences)):
+        try:
+            apart = found(model)
+        except ArchError as problem:
+            if "E0504" not in str(problem):
+                raise
+            seen.note(f"no decoding in {back_end}")
+            continue
+        wrong = {how: f"{d:.1e}" for how, d in apart.items() if not d <= TOLERANCE}
+        if wrong:
+            kind = f"decoding in {back_end} ({', '.join(wrong)})"
+            raise MismatchError(kind, f"differs from the whole sequence: {wrong}")
+        seen.note(f"decoding in {back_end}")
+        if "left" in apart:
+            seen.note(f"decoding of rows of two lengths in {back_end}")
+
+
+# --- the same model otherwise -----------------------------------------------------------------------------------------
+
+
+def configs(text: str, model: Model, sizes: Mapping[str, int], seen: Seen, count: int) -> None:
+    """With another Config the module is what `--set` counts, weight for weight and number for number, or it is refused
+    by a sentence."""
+    made = load_source(source_of(model))
+    given = inspect.signature(made).parameters.get("config")
+    if given is None:
+        return
+    sizes_of = {f.name: f.value.value for f in model.config if isinstance(f.value.value, int)}
+    options = [
+        (name, n) for turn in range(3) for name, value in sizes_of.items() for n in others(value)[turn : turn + 1]
+    ]
+    start = zlib.crc32(text.encode()) if count == 1 else 0
+    for turn in range(min(count, len(options))):
+        name, value = options[(start + turn) % len(options)]
+        config(text, model, (made, type(given.default)), name, value, sizes, seen)
+
+
+def others(value: int) -> list[int]:
+    return [2 * value, value + 1, *([value - 1] if value > 1 else [])]
+
+
+def config(
+    text: str, model: Model, file: tuple[Any, Any], name: str, value: int, sizes: Mapping[str, int], seen: Seen
+) -> None:
+    """One other Config. `file` has the classes of the module and of its Config."""
+    made, config_class = file
+    where = f"with {name} = {value}"
+    try:
+        counted_model: Model | None = api.load(text=text, set={name: value}, allow_noncausal=True)
+    except ArchError as problem:
+        counted_model, refused = None, problem.diagnostics[0].code
+    try:
+        module = made(config_class(**{field_name(name): value})).eval()
+    except (AssertionError, ValueError) as problem:
+        if len(str(problem).split()) < 3:
+            raise MismatchError("config", f"{where} is refused by {str(problem)!r}, which is no sentence") from None
+        seen.note("another Config, refused" if counted_model is not None else "another Config, refused by all")
+        return
+    except Exception as problem:
+        raise MismatchError("config", f"{where} fails: {type(problem).__name__}: {problem}") from None
+    if counted_model is None:
+        silently(module, model, f"{where}, which `--set` refuses by {refused}", sizes)
+        seen.note("another Config, refused by --set, fails when it is run")
+        return
+    other = load_source(emit(counted_model))().eval()
+    inputs = inputs_for(counted_model, dict(sizes))
+    try:
+        parameters(counted_model, module)
+        other.load_state_dict(module.state_dict())
+        with torch.no_grad():
+            expected = results_of(other, inputs)
+            found = results_of(module, inputs)
+    except (MismatchError, RuntimeError) as problem:
+        raise MismatchError("config", f"{where}: {problem}") from None
+    if any(differs(ours, theirs) for ours, theirs in zip(found, expected, strict=True)):
+        raise MismatchError("config", f"{where} gives another result than what `--set` counts")
+    seen.note("another Config")
+
+
+def silently(module: nn.Module, model: Model, where: str, sizes: Mapping[str, int]) -> None:
+    """What `--set` refuses and a Config does not must not run as if nothing were wrong."""
+    try:
+        with torch.no_grad():
+            results_of(module, inputs_for(model, dict(sizes)))
+    except (AssertionError, RuntimeError, ValueError, IndexError):
+        return
+    raise MismatchError("config refused by --set", f"the module runs {where}")
+
+
+def differs(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> bool:
+    return found.shape != expected.shape or distance(found.float().numpy(), expected) > tolerance
+
+
+def sections(model: Model, inputs: Mapping[str, Tensor], seen: Seen) -> None:
+    """Files with further sections, and those that compute activations again, are the same model: its results and its
+    gradients."""
+    for extras in (
+        Extras(frozenset({"loss"})),
+        Extras(frozenset({"parallel"})),
+        Extras(frozenset({"generate"}), "selective"),
+        Extras(checkpoint="full"),
+    ):
+        what = extras.options.strip()
+        try:
+            module = load_source(emit(model, extras), load_source(source_of(model)).__name__)()
+        except ArchError as problem:
+            if not problem.diagnostics[0].code.startswith("E05"):
+                raise
+            seen.note(f"not written {what}")
+            continue
+        plain = weighted(model).train()
+        module.load_state_dict(plain.state_dict())
+        found, expected = (step_of(m, inputs) for m in (module.train(), plain))
+        if found.keys() != expected.keys():
+            raise MismatchError(f"section {what}", f"gradients of others: {found.keys() ^ expected.keys()}")
+        for name, value in expected.items():
+            if differs(found[name], value, 1e-4):
+                raise MismatchError(f"section {what}", f"another {name}")
+        seen.note(f"the same {what}")
+
+
+def step_of(module: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Results by number, and gradients by name, of a step of training."""
+    torch.manual_seed(2)
+    results = results_of(module, inputs)
+    found = {f"result {i}": y.detach() for i, y in enumerate(results)}
+    weighed = [
+        (y.float() * torch.sin(torch.arange(y.numel()).view_as(y) + 1.0)).sum() for y in results if y.requires_grad
+    ]
+    if weighed:
+        torch.stack(weighed).sum().backward()
+    return found | {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+
+
+def twin(model: Model, tame: Model, sizes: Mapping[str, int]) -> None:
+    """The same spec under tame names has the same weights and gives the same."""
+    module, other = weighted(model), weighted(tame)
+    names, shapes_of = zip(*((k, tuple(t.shape)) for k, t in state(module)), strict=True) if state(module) else ((), ())
+    others_names = [k for k, _ in state(other)]
+    if list(shapes_of) != [tuple(t.shape) for _, t in state(other)]:
+        raise MismatchError("twin", "under tame names the weights have other shapes")
+    weights_of = dict(state(module))
+    other.load_state_dict({to: weights_of[name].detach() for name, to in zip(names, others_names, strict=True)})
+    inputs = inputs_for(model, dict(sizes))
+    with torch.no_grad():
+        ours = results_of(module, inputs)
+        theirs = results_of(other, dict(enumerate(inputs.values())))  # type: ignore[arg-type]
+    for found, expected in zip(ours, theirs, strict=True):
+        if differs(found, expected):
+            raise MismatchError("twin", "under tame names the result is another")
 
 
 # --- causality --------------------------------------------------------------------------------------------------------
@@ -338,10 +503,10 @@ def without_grouped_mm() -> Iterator[None]:
 # --- many of them -----------------------------------------------------------------------------------------------------
 
 
-def failing(text: str, seen: Seen | None = None, *, everything: bool = True) -> tuple[str, str] | None:
+def failing(text: str, seen: Seen | None = None, *, everything: bool = True, tame: str = "") -> tuple[str, str] | None:
     """What is wrong with a spec and how it is told apart from other failures; None if nothing is."""
     try:
-        differ(text, seen, everything=everything)
+        differ(text, seen, everything=everything, tame=tame)
     except MismatchError as problem:
         return problem.kind, str(problem)
     except Exception as problem:
@@ -371,11 +536,12 @@ def many(
     report: Callable[[str], None],
     keep: Path | None = None,
     quick: bool = False,
+    hostile: bool = True,
 ) -> int:
     """Draw and compare specs, batch by batch; how many kinds of failure there were."""
     from hypothesis import HealthCheck, Phase, find, given, seed, settings
 
-    from random_specs.strategies import specs
+    from random_specs.strategies import Twins, twins
 
     quiet = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
     seen, found, begun, done = Seen(), {}, time.monotonic(), 0
@@ -384,11 +550,12 @@ def many(
 
         @seed(seen.seed)
         @settings(max_examples=min(50, count - done), phases=[Phase.generate], **quiet)
-        @given(specs())
-        def compare(text: str) -> None:
+        @given(twins(hostile))
+        def compare(made: Twins) -> None:
             nonlocal done
             done += 1
-            wrong = failing(text, seen, everything=not quick or done % 3 == 0)
+            text = made.text
+            wrong = failing(text, seen, everything=not quick or done % 3 == 0, tame=made.tame)
             if wrong is not None and (wrong[0] not in found or len(text) < len(found[wrong[0]][0])):
                 if wrong[0] not in found:
                     report(f"seed {seen.seed}: {wrong[1][:300]}\n{text}")
@@ -405,10 +572,10 @@ def many(
         if shrink:
             try:
                 text = find(
-                    specs(),
-                    lambda t, kind=kind: (failing(t) or ("",))[0] == kind,
+                    twins(hostile),
+                    lambda t, kind=kind: (failing(t.text, tame=t.tame) or ("",))[0] == kind,
                     settings=settings(max_examples=100, phases=[Phase.generate, Phase.shrink], **quiet),
-                )
+                ).text
             except Exception:
                 report("(not found again)")
         report(f"\n{message}\n{text}")
@@ -426,6 +593,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first batch of 50; each next has one more")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--quick", action="store_true", help="count FLOPs and run ort-cpu for every third only")
+    parser.add_argument("--tame", action="store_true", help="no hostile names, values without names, …")
     parser.add_argument("--keep", type=Path, help="a folder for what failed")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -438,6 +606,7 @@ def main() -> None:
         report=lambda s: print(s, flush=True),
         keep=given.keep,
         quick=given.quick,
+        hostile=not given.tame,
     )
     sys.exit(1 if wrong else 0)
 

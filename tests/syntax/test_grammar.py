@@ -16,7 +16,8 @@ from archdsl.syntax.tables import STARTS, Tables, tables
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.arch"))
 RESERVED = (
-    "import let block model variant inline param buffer loss for in scan emit if then else assert return as and or not"
+    "import let block model variant inline param buffer loss for in scan emit if then else assert assume return as and "
+    "or not"
 )
 
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from zoo import tiny as zoo
 
 import archdsl
+from archdsl.backends.torch import Extras, emit
+from archdsl.backends.torch.features import Checkpoint, Name
 from archdsl.ir.graph import Model
 from archdsl.lower.load import load_source
-from archdsl.lower.torch import Extras, emit
-from archdsl.lower.torch.extras import Checkpoint, Name
 
 TOLERANCE = 1e-5
 

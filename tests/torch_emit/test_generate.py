@@ -20,11 +20,12 @@ from zoo.test_onnx import NAMES, NOT_STEPPED
 from zoo.tiny import graph
 
 import archdsl
-from archdsl.analyses.decode import Plan, has, planned
+from archdsl.analyses.decode import Plan, planned
+from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model
 from archdsl.lower.load import load_source
-from archdsl.lower.torch import Extras, emit
+from archdsl.lower.torch_decoder import TorchDecoder
 
 TOLERANCE = 1e-5
 GENERATE = Extras(frozenset({"generate"}))
@@ -68,32 +69,11 @@ def state_of(module: nn.Module, *args: Any, **options: Any) -> Any:
     return type(module).step.__globals__["State"](*args, **options)
 
 
-def moving(plan: Plan) -> dict[str, int]:
-    """The inputs that a step takes, and their axis of time."""
-    found = {}
-    for name, value in plan.model.inputs:
-        if value in plan.step.inputs and value not in plan.before.outputs and value.dtype != "padding":
-            found[name] = next(a for a, d in enumerate(value.shape) if has(d, plan.time))
-    return found
-
-
-def by_steps(module: nn.Module, plan: Plan, inputs: dict[str, Tensor], chunks: Sequence[int], state: Any) -> Tensor:
+def by_steps(
+    module: nn.Module, plan: Plan, inputs: dict[str, Tensor], chunks: Sequence[int], static: bool = False
+) -> Tensor:
     """The outputs of all steps, one after another along time."""
-    axes, at, found = moving(plan), 0, []
-    for size in chunks:
-        given = {n: inputs[n].narrow(axis, at, size) for n, axis in axes.items()}
-        if at == 0:
-            given |= {n: x for n, x in inputs.items() if n not in axes and _taken(module, n)}
-        with torch.no_grad():
-            found.append(module.step(**given, state=state))
-        at += size
-    axis = next(a for a, d in enumerate(plan.step.outputs[0].shape) if has(d, plan.time))
-    return torch.cat(found, axis)
-
-
-def _taken(module: nn.Module, name: str) -> bool:
-    code = type(module).step.__code__
-    return name in code.co_varnames[: code.co_argcount]
+    return TorchDecoder(plan, module).run(inputs, chunks, static=static)
 
 
 def whole(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
@@ -115,7 +95,7 @@ def test_steps_give_what_the_whole_gives(name: str, chunks: Sequence[int]) -> No
     module, plan = compiled(model), planned(model)
     inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
     expected = whole(module, inputs)
-    close(by_steps(module, plan, inputs, chunks, state_of(module, 8)), expected)
+    close(by_steps(module, plan, inputs, chunks), expected)
 
 
 @pytest.mark.slow
@@ -125,7 +105,7 @@ def test_tensors_of_fixed_sizes_give_the_same(name: str) -> None:
     model = graph(name)
     module, plan = compiled(model), planned(model)
     inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
-    found = by_steps(module, plan, inputs, (4, 1, 1, 2), state_of(module, 8, static=True))
+    found = by_steps(module, plan, inputs, (4, 1, 1, 2), static=True)
     close(found, whole(module, inputs))
 
 
@@ -136,7 +116,7 @@ def test_steps_of_the_tiny_twins(path: Path, name: str, static: bool) -> None:
     model = archdsl.load(path, model=name)
     module, plan = compiled(model), planned(model)
     inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
-    found = by_steps(module, plan, inputs, (4, 1, 1, 2), state_of(module, 8, static=static))
+    found = by_steps(module, plan, inputs, (4, 1, 1, 2), static)
     close(found, whole(module, inputs))
 
 
@@ -150,9 +130,10 @@ def test_rows_of_different_lengths(name: str) -> None:
         return
     plan = planned(model)
     inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
-    (name_of_tokens,) = moving(plan)
-    tokens = inputs.pop(name_of_tokens)
-    others = {n: x for n, x in inputs.items() if _taken(module, n)}
+    decoder = TorchDecoder(plan, module)
+    (name_of_tokens,) = decoder.new
+    tokens = inputs[name_of_tokens]
+    others = {called: inputs[n] for n, called in decoder.once.items()}
     long, short = tokens[:1], tokens[1:, :5]
     alone = [module.generate(t, 4, **{n: x[i : i + 1] for n, x in others.items()}) for i, t in enumerate((long, short))]
     padding = torch.zeros(1, 3, dtype=torch.long)

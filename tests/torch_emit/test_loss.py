@@ -12,7 +12,7 @@ from zoo import tiny as zoo
 
 import archdsl
 from archdsl import ArchError
-from archdsl.lower.torch.loss import head_of
+from archdsl.backends.torch.features.loss import head_of
 from torch_emit.emitted import close, gradients, module, names_of, same_gradients, spec
 
 ROWS = 7

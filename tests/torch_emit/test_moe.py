@@ -18,8 +18,9 @@ from torch_versions import measured
 from zoo import tiny as zoo
 
 import archdsl
-from archdsl.analyses import causality, decode, placement, sequence
+from archdsl.analyses import decode, placement, sequence
 from archdsl.budget import activations
+from archdsl.dependence import causality
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model
 from torch_emit import parallel_tools as parallel

@@ -15,8 +15,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import archdsl
+from archdsl.backends.torch.features import Name
 from archdsl.diagnostics import ArchError
-from archdsl.lower.torch.extras import Name
 from torch_emit import parallel_tools as tools
 
 EXAMPLES = tools.EXAMPLES

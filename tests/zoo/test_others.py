@@ -15,7 +15,7 @@ from parity.mapping import carried, load, their_tensors
 from torch import Tensor, nn
 
 import archdsl
-from archdsl.analyses.causality import prove
+from archdsl.dependence.causality import prove
 from zoo import tiny
 from zoo.tiny import close
 from zoo.tiny_others import TINY

@@ -6,34 +6,32 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Diagnostic, error
 from archdsl.ir import dims
-from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, expr_text
+from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, expr_text, literal, num
 from archdsl.ir.elaborate.scope import Argument, Given, MaskRule, SchemeRule, Scope
 from archdsl.ir.frame import Frame, ModelInput, Once
-from archdsl.ir.graph import Block, CallNode, CheckNode, Input, Node, Value
+from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Input, Node, Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
-from archdsl.ir.program import Module
-from archdsl.ir.static import Declared, Instance, Scheme, Template
-from archdsl.ir.wording import WRITTEN_OUT, origins, spelled
+from archdsl.ir.program import Module, words
+from archdsl.ir.ranges import RANGES, TESTS
+from archdsl.ir.static import Declared, Instance, ListValue, Scheme, Template, counts_of, numbers_of
+from archdsl.ir.wording import FIXED_NUMBER, SIZE, WHOLE, WRITTEN_OUT, origins, spelled
 from archdsl.limits import MAX_NODES, MAX_PROBLEMS, MAX_STEPS, raising
+from archdsl.resources import library_files, library_source
 from archdsl.source import Span
 from archdsl.syntax import ast
 
 if TYPE_CHECKING:
     from archdsl.ir.site import Site
 
-TESTS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-}
+OTHERWISE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
+"""What holds where a test does not."""
 HOPELESS = frozenset({"E0107", "E0207", "E0404"})
 """What never ends, or is too large: what follows would be so too."""
 BROKEN = {
@@ -90,6 +88,14 @@ class Elaboration(ABC):
         self.made_inputs: dict[str, Value] = {}
         """Inputs of a model of slots that its masks ask for."""
         self.input_by_slots = False
+        self.context: Num | None = None
+        """Of a model of slots: the length of its longest sequence."""
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Every name that is said in the files of the spec and in the library."""
+        sources = [*(m.source for m in self.module.files()), *map(library_source, library_files())]
+        return words("\n".join(s.text for s in sources))
 
     # --- reporting ----------------------------------------------------------------------------------------------------
 
@@ -132,6 +138,8 @@ class Elaboration(ABC):
                 raise error("E0401", text, span, labels=origins((left, right), span))
             if divides:
                 self.remember(frame, dims.Bin("%", left.expr, right.expr), "==", Lit("0"), message)
+            else:
+                self.decide(frame, left.expr, op, right.expr, message)
         elif not divides:
             self.check_when_run(frame, op, left, right, message, span, 0)
 
@@ -140,17 +148,19 @@ class Elaboration(ABC):
     ) -> None:
         """A condition that only the running model can decide, checked there once (in the graph of that level, if
         said)."""
+        if op in ("==", "<=", ">=") and self.same(frame, left, right, message):
+            return
         known = ("checked", op, left.value, right.value)
-        if (op in ("==", "<=", ">=") and left.value == right.value) or known in frame.made:
+        if known in frame.made:
             return
         frame.made[known] = Value((), "bool")
         frame.put(CheckNode(op, left, right, message, span), level)
 
     def remember(self, frame: Frame, left: Expr, op: str, right: Expr, message: str) -> None:
-        """A condition that holds and that the emitted code checks again for other numbers of its user."""
+        """A condition that holds and that the emitted class checks again for other numbers of its user."""
         if isinstance(left, dims.Bin) and left.op == "%" and right == Lit("0") and _always_divides(left):
             return
-        entry = (left, op, right, message)
+        entry = Condition(left, op, right, message)
         if (dims.free_names(left) or dims.free_names(right)) and entry not in frame.asserts:
             frame.asserts.append(entry)
 
@@ -166,6 +176,90 @@ class Elaboration(ABC):
         """Turns that differ are written out one by one: the emitted code refuses another number of them."""
         if isinstance(source, Num):
             self.remember(frame, source.expr, "==", dims.literal(turns), WRITTEN_OUT)
+
+    # --- decisions ----------------------------------------------------------------------------------------------------
+
+    # Whatever the graph depends on, and that is not written into it as an expression, is asked here: the answer is a
+    # condition that the emitted code holds its user's numbers to.
+
+    def decide(self, frame: Frame, left: Expr, op: str, right: Expr, message: str) -> None:
+        """Record a condition that holds, in the frame's names. One on literals alone, or on one expression twice, says
+        nothing."""
+        if left == right or not (dims.free_names(left) or dims.free_names(right)):
+            return
+        frame.decisions.setdefault((left, op, right), Condition(left, op, right, message))
+
+    def holds(self, frame: Frame, op: str, a: Num, b: Num | float, message: str) -> bool:
+        """Whether `a op b` of static numbers; the answer is recorded."""
+        b = b if isinstance(b, Num) else num(b)
+        found = TESTS[op](a.value, b.value)
+        self.decide(frame, a.expr, op if found else OTHERWISE[op], b.expr, message)
+        return found
+
+    def same(self, frame: Frame, a: Num, b: Num, message: str) -> bool:
+        """Whether two sizes are equal; if so, that is recorded. Where they are not, nothing is: what stands for sizes
+        that differ stands for equal ones too."""
+        if a.value != b.value:
+            return False
+        if a.expr is not b.expr:
+            self.decide(frame, a.expr, "==", b.expr, message)
+        return True
+
+    def same_shape(self, frame: Frame, a: Shape, b: Shape, message: str) -> bool:
+        """Whether two shapes are equal; if so, that is recorded."""
+        return dims.same_shape(a, b) and all(self.same(frame, x, y, message) for x, y in zip(a, b, strict=True))
+
+    def fits(self, frame: Frame, a: Num, b: Num, message: str) -> bool:
+        """Whether an axis of size a can stand for one of size b: they are equal, or it is 1. What holds is recorded."""
+        if self.same(frame, a, b, message):
+            return True
+        if a.value == 1:
+            self.fixed(frame, a, message)
+        return a.value == 1
+
+    def same_static(self, frame: Frame, a: Any, b: Any, message: str) -> None:
+        """Record that two static values that mean the same, whichever numbers stand in them, mean the same."""
+        for x, y in zip(numbers_of(a), numbers_of(b), strict=True):
+            self.same(frame, x, y, message)
+
+    def fixed(self, frame: Frame, n: Num, message: str = FIXED_NUMBER) -> int | Fraction | float:
+        """A static number that the graph depends on in a way of its own: no other will do."""
+        assert not isinstance(n.value, Poly), n.expr
+        if dims.free_names(n.expr):
+            self.decide(frame, n.expr, "==", literal(n.value), message)
+        return n.value
+
+    def fixed_counts(self, frame: Frame, source: Any) -> None:
+        """How long a list is, where what is made of its elements is written out one by one."""
+        for repeated in counts_of(source.pattern) if isinstance(source, ListValue) else ():
+            self.decide(frame, repeated.count, "==", literal(repeated.times), WRITTEN_OUT)
+
+    def demand_count(self, frame: Frame, count: Num) -> None:
+        """Record that something is repeated at all, or not at all: where there are no turns, what they ask of the
+        blocks around is not there either."""
+        if count.value == 0:
+            self.fixed(frame, count, WRITTEN_OUT)
+        else:
+            self.demand_size(frame, count, "size")
+
+    def demand_size(self, frame: Frame, n: Any, kind: str | None) -> None:
+        """Record that a number is one of a kind: `int` a whole number, `size` one of at least 1, `positive` one
+        above 0. It was checked."""
+        if not isinstance(n, Num) or not n.static or isinstance(n.expr, Lit):
+            return
+        if kind in RANGES:
+            for op, bound in RANGES[kind].bounds:
+                self.decide(frame, n.expr, op, literal(bound), f"a number here is {RANGES[kind].words}")
+        elif kind in ("size", "int") and not (isinstance(n.expr, dims.Var) and n.expr.name in frame.sizes):
+            self.decide(frame, dims.Bin("%", n.expr, Lit("1")), "==", Lit("0"), WHOLE)
+            if kind == "size":
+                self.decide(frame, n.expr, ">=", Lit("1"), SIZE)
+
+    def is_whole(self, frame: Frame, n: Num, message: str) -> bool:
+        """Whether a static number is a whole one; the answer is recorded."""
+        found = isinstance(n.value, int)
+        self.decide(frame, dims.Bin("%", n.expr, Lit("1")), "==" if found else "!=", Lit("0"), message)
+        return found
 
     # --- names and expressions ----------------------------------------------------------------------------------------
 
@@ -235,7 +329,7 @@ class Elaboration(ABC):
 
     @abstractmethod
     def with_options(
-        self, template: Template, static: Mapping[str, Given], in_order: Sequence[Given], span: Span
+        self, template: Template, static: Mapping[str, Given], in_order: Sequence[Given], span: Span, frame: Frame
     ) -> Template:
         """The block with more hyper-parameters set. Raises E0201 for an unknown one, E0203 for a wrong kind."""
 
@@ -292,6 +386,19 @@ class Elaboration(ABC):
     def put_once(self, frame: Frame, demand: Once, inputs: Sequence[Input], level: int) -> Value:
         """The value of a demand, computed in that level of the frame."""
 
+    @abstractmethod
+    def match_inputs(
+        self,
+        op: Primitive,
+        inputs: Sequence[Input],
+        spans: Sequence[Span | None],
+        options: Mapping[str, Any],
+        frame: Frame,
+        span: Span,
+    ) -> dict[str, Num]:
+        """The sizes of the axes that a primitive's signature names, those of its options aside. Raises E0301, E0302 and
+        E0304."""
+
     # --- declared blocks ----------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -343,10 +450,6 @@ class Elaboration(ABC):
         """Sizes of the signature that are expressions, numbers or hyper-parameters must be those of the tensors."""
 
     @abstractmethod
-    def check_type(self, name: str, type_: ast.TensorType, value: Value, span: Span, owner: str) -> None:
-        """Raises E0304 where a tensor is of another type than is written."""
-
-    @abstractmethod
     def same_dims(
         self, type_: ast.TensorType, value: Value, scope: Scope, what: str, span: Span, *, bind: bool
     ) -> Shape:
@@ -354,7 +457,12 @@ class Elaboration(ABC):
         is bound by it. Raises E0301 or E0302."""
 
     @abstractmethod
-    def divides(self, size: Num, frame: Frame, span: Span) -> None:
+    def demand_whole(self, size: Num, what: str, scope: Scope, span: Span) -> None:
+        """`time / 4` as a size makes "4 divides time" a condition on the input. Raises E0401 for what only the running
+        model knows and no condition makes whole: `sqrt(time)`."""
+
+    @abstractmethod
+    def divides(self, size: Num, scope: Scope, span: Span) -> None:
         """`time / 4` makes "4 divides time" a condition on the input."""
 
     # --- bodies -------------------------------------------------------------------------------------------------------
@@ -405,10 +513,10 @@ class Elaboration(ABC):
 def _always_divides(remainder: dims.Bin) -> bool:
     """`heads * head_dim % heads` is 0 whatever the numbers are."""
     try:
-        quotient = dims.div(dims.expr_value(remainder.left), dims.expr_value(remainder.right))
+        quotient = dims.div(dims.expr_value(remainder.left, True), dims.expr_value(remainder.right, True))
     except (ArithmeticError, ValueError):
         return False
-    return isinstance(quotient, int) or (isinstance(quotient, Poly) and dims.is_size_like(quotient))
+    return dims.is_size_like(quotient)
 
 
 def shown_at(d: Diagnostic, span: Span) -> Diagnostic:

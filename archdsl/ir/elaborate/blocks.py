@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error
-from archdsl.ir.dims import Expr, Num, Poly, Var, literal, same_shape, shape_text, symbol
+from archdsl.ir.dims import Expr, Num, Poly, Var, literal, shape_text, symbol
 from archdsl.ir.elaborate.base import HOPELESS, Elaboration, shown_at
 from archdsl.ir.elaborate.closure import contexts_read, outward_names
 from archdsl.ir.elaborate.headers import hypers_of, is_inline, library_block, result_names, tensor_params
@@ -17,8 +17,9 @@ from archdsl.ir.elaborate.scope import BodyState, Given, ReportedError, Scope
 from archdsl.ir.frame import Frame, Use
 from archdsl.ir.graph import Block, CallNode, CheckNode, Handle, OpNode, Value
 from archdsl.ir.op import Primitive, same
+from archdsl.ir.program import words
 from archdsl.ir.site import Site
-from archdsl.ir.static import Declared, Instance, Template, localise, static_key
+from archdsl.ir.static import Declared, Instance, Template, free_name, localise, static_key
 from archdsl.ir.wording import listed
 from archdsl.limits import MAX_BLOCK_DEPTH
 from archdsl.source import Span
@@ -168,14 +169,15 @@ class Blocks(Elaboration):
         bind: dict[str, Expr] = {}
         args = template.args
         if instance is not None and instance.owner is not frame:
-            args = joined_names(instance, args)
-        own = {k: localise(k, v, bind) for k, v in args.items()}
+            args = joined_names(instance, args, self.words)
+        taken = words(template.target.node.span.text)
+        own = {k: localise(k, v, bind, taken) for k, v in args.items()}
         inner = Frame(self, template.name, template.target.node.name_span)
-        inner.init = localise("init", frame.init, bind) if frame.init is not None else None
+        inner.sizes = {name for name, hyper in hypers_of(template).items() if hyper.kind == "size" and name in own}
+        inner.init = localise("init", frame.init, bind, taken) if frame.init is not None else None
         inner.known.update({k: v for k, v in own.items() if isinstance(v, Num)})
         if copies is not None:
-            bind["expert_count"] = copies.expr
-            inner.copies = copies.named("expert_count")
+            inner.copies = localise(free_name("expert_count", copies.expr, bind, taken), copies, bind)
         scope = Scope(template.target.module, inner, BodyState())
         scope.vars.update(own)
         given, sizes = self.match_tensors(template, tensors, named, scope, span, bind)
@@ -258,6 +260,7 @@ class Blocks(Elaboration):
             local=dict(frame.local),
             axes=dict(frame.axes),
             asserts=tuple(frame.asserts),
+            decisions=tuple(frame.decisions.values()),
             instances=tuple(frame.instances),
             library=template.target.module.source.library,
             copies=frame.copies,
@@ -269,20 +272,26 @@ class Blocks(Elaboration):
         if isinstance(block, Instance):
             raise error("E0203", "an expert cannot be shared: every expert has its own weights", site.span)
         frame = site.frame
-        rows = Num(symbol("rows"), Var("rows"), site.span)
+        rows = Num(symbol("rows"), Var("expert.0"), site.span)
         row = frame.own(Value((rows, width), "float", "x", site.span))
         if frame.copies is not None:
             raise error("E0204", "experts cannot hold experts", site.span)
         if isinstance(block.target, Primitive) or is_inline(block):
             block = Template(library_block("only"), {"block": block})
         call = self._call_block(block, [(row, site.span)], {}, frame, site.span, copies)
-        if len(call.outputs) != 1 or not same_shape(call.outputs[0].shape, row.shape):
+        if len(call.outputs) != 1 or not self.same_shape(
+            frame, call.outputs[0].shape, row.shape, "an expert gives back the shape it gets"
+        ):
             found = ", ".join(shape_text(o.shape) for o in call.outputs)
             raise error(
                 "E0301",
                 f"an expert gives back the shape it gets, {shape_text(row.shape)}, and `{block.name}` gives {found}",
                 site.span,
             )
+        kind = call.outputs[0].dtype
+        if kind != "float":
+            text = f"an expert gives back real numbers of the model's own type, and `{block.name}` gives {kind}"
+            raise error("E0304", text, site.span, help="bring them back at its end: `cast(float)`")
         _check_expert(call.block, site.span)
         return call
 

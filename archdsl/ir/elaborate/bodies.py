@@ -12,6 +12,7 @@ from archdsl.ir.elaborate.base import Elaboration
 from archdsl.ir.elaborate.headers import default_none, hypers_of, library_block, tensor_params
 from archdsl.ir.elaborate.loops import assigned
 from archdsl.ir.elaborate.scope import POISON, Given, ReportedError, Scope
+from archdsl.ir.elaborate.signatures import demand_written
 from archdsl.ir.graph import Value
 from archdsl.ir.site import coerce
 from archdsl.ir.static import Declared, Instance, ListValue, Ref, Scheme, Template, kind_of
@@ -46,7 +47,7 @@ class Bodies(Elaboration):
                 flat.append(v)
         if node.header.results is None:
             first = next((v for v in given.values() if isinstance(v, Value)), None)
-            _check_like_first(node, first, flat)
+            self._check_like_first(node, first, flat, scope)
         else:
             self._check_results(node, node.header.results, flat, scope)
         return tuple(flat)
@@ -61,10 +62,36 @@ class Bodies(Elaboration):
         for result, value in zip(results, values, strict=True):
             what = f"the result `{result.name}` of `{node.name}`" if result.name else f"the result of `{node.name}`"
             where = value.span if value.span and not value.span.source.library else result.span
+            demand_written(what, result.type, value, where)
             shape = self.same_dims(result.type, value, scope, what, where, bind=True)
             if not same_shape(shape, value.shape):
                 # `time / 4` is what the result promises; the condition that makes it so has been noted.
                 object.__setattr__(value, "shape", shape)
+
+    def _check_like_first(
+        self, node: ast.Block | ast.Model, first: Value | None, results: Sequence[Value], scope: Scope
+    ) -> None:
+        """Without `->` the result has the first tensor's shape: demanded of blocks of equations that name their
+        tensors, outside the library."""
+        demanded = (
+            isinstance(node, ast.Block)
+            and not node.inline
+            and isinstance(node.body, ast.Body)
+            and not node.body.slots
+            and node.header.tensors is not None
+            and not node.name_span.source.library
+        )
+        if not demanded or first is None or len(results) != 1:
+            return
+        if self.same_shape(scope.frame, first.shape, results[0].shape, f"`{node.name}` keeps the shape of its tensor"):
+            return
+        raise error(
+            "E0301",
+            f"`{node.name}` says nothing of its result, so it should have the shape of its first tensor, "
+            f"{shape_text(first.shape)}; it has {shape_text(results[0].shape)}",
+            node.name_span,
+            help=f"write the result behind the tensors: `-> {written_shape(results[0])}`",
+        )
 
     # --- one call of another block ------------------------------------------------------------------------------------
 
@@ -87,7 +114,7 @@ class Bodies(Elaboration):
         assert isinstance(node.body, ast.Body)
         declared, span = slot_block(node), node.name_span
         args = self.slot_arguments(node, declared, scope, f"`{node.name}`")
-        template = self.with_options(Template(declared, {}), args, (), span)
+        template = self.with_options(Template(declared, {}), args, (), span, scope.frame)
         self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
         try:
             return self._call_slots(node, template, scope, given)
@@ -205,28 +232,6 @@ class Bodies(Elaboration):
             help_ += f", or bind `{first}` again: `{first} += …`" if first else ""
             raise error("E0213", f"`{node.name}` gives nothing back", node.name_span, help=help_)
         return last
-
-
-def _check_like_first(node: ast.Block | ast.Model, first: Value | None, results: Sequence[Value]) -> None:
-    """Without `->` the result has the first tensor's shape: demanded of blocks of equations that name their tensors,
-    outside the library."""
-    demanded = (
-        isinstance(node, ast.Block)
-        and not node.inline
-        and isinstance(node.body, ast.Body)
-        and not node.body.slots
-        and node.header.tensors is not None
-        and not node.name_span.source.library
-    )
-    if not demanded or first is None or len(results) != 1 or same_shape(first.shape, results[0].shape):
-        return
-    raise error(
-        "E0301",
-        f"`{node.name}` says nothing of its result, so it should have the shape of its first tensor, "
-        f"{shape_text(first.shape)}; it has {shape_text(results[0].shape)}",
-        node.name_span,
-        help=f"write the result behind the tensors: `-> {written_shape(results[0])}`",
-    )
 
 
 def slots_with_equals(node: ast.Block | ast.Model) -> list[ast.Assign]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,11 +22,13 @@ from archdsl.ir.elaborate.scope import (
     Scope,
     is_tensor,
 )
+from archdsl.ir.elaborate.signatures import Signature
+from archdsl.ir.frame import Frame
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.site import coerce, name_place, options_of, takes, unknown_option
-from archdsl.ir.static import Declared, Instance, Template, kind_of
+from archdsl.ir.static import Declared, Instance, ListValue, Template, as_operand, kind_of
 from archdsl.ir.wording import listed, one_of, spelled
 from archdsl.source import Span
 from archdsl.syntax import ast
@@ -35,6 +37,10 @@ NUMBER_FUNCTIONS = frozenset(
     {"sqrt", "exp", "log", "sin", "cos", "tanh", "abs", "sign", "floor", "ceil", "minimum", "maximum"}
 )
 """Element-wise primitives that take numbers alone."""
+
+
+SIZES = frozenset({"size", "int", "sizes", "named_sizes", "ints"})
+"""Kinds of options that are whole numbers, of which those of names that a primitive does not declare are, too."""
 
 
 @dataclass
@@ -135,7 +141,7 @@ class Calls(Elaboration):
                 span,
                 help="give them where it is shared",
             )
-        template = self.with_options(template, sorted_.static, sorted_.in_order, span)
+        template = self.with_options(template, sorted_.static, sorted_.in_order, span, scope.frame)
         no_tensors = isinstance(target, Primitive) and not target.header.tensors
         if not sorted_.tensors and not sorted_.named and not no_tensors:
             if as_name:
@@ -147,25 +153,19 @@ class Calls(Elaboration):
 
     def _elementwise(self, op: Primitive, args: Sequence[Argument], scope: Scope, span: Span) -> Any:
         """An element-wise function takes numbers too; of numbers alone it is a number."""
-        params = [p.name for p in op.header.tensors or ()]
         if not args:
             return Template(op, {}, "", span)
-        given: dict[str, Given] = {}
-        for name, value, where in args:
-            slot = name or next((p for p in params if p not in given), None)
-            if slot is None or slot not in params or slot in given:
-                notes = [f"its signature is {op.signature}"]
-                raise error("E0205", f"`{op.name}` takes {', '.join(params)}", where, notes=notes)
-            if not isinstance(value, Value | Num):
+        if any(isinstance(value, Value) for _, value, _ in args):
+            args = [(name, as_operand(value), where) for name, value, where in args]
+        by_kind = _by_kind(op, args, numbers=True)
+        for value, where in (*by_kind.in_order, *by_kind.static.values(), *by_kind.tensors, *by_kind.named.values()):
+            if not isinstance(value, Value | Num | Absent | list):
                 is_block = isinstance(value, Template | Instance)
                 help_ = f"a tensor goes through both by arrows: `x -> {where.text} -> {op.name}`" if is_block else ""
                 text = f"`{op.name}` takes tensors and numbers, and {kind_of(value)} was given"
                 raise error("E0203", text, where, help=help_)
-            given[slot] = (value, where)
-        missing = [p for p in params if p not in given]
-        if missing:
-            raise error("E0205", f"`{op.name}` still needs {listed(missing)}", span)
-        inputs = [given[p][0] for p in params]
+        given = Signature.of(op, span).pairs(by_kind.tensors, by_kind.named)
+        inputs = [value for _, value, _ in given]
         numbers = [v for v in inputs if isinstance(v, Num)]
         if len(numbers) == len(inputs):
             if op.name not in NUMBER_FUNCTIONS:
@@ -174,12 +174,12 @@ class Calls(Elaboration):
                 return dims.function(op.name, numbers, span)
             except (ValueError, OverflowError, ZeroDivisionError):
                 raise error("E0401", f"{op.name}({', '.join(map(spelled, numbers))}) is not a number", span) from None
-        return self.primitive(scope.frame, scope, op.name, inputs, {}, span, spans=[given[p][1] for p in params])[0]
+        return self.primitive(scope.frame, scope, op.name, inputs, {}, span, spans=[where for *_, where in given])[0]
 
     # --- hyper-parameters ---------------------------------------------------------------------------------------------
 
     def with_options(
-        self, template: Template, static: Mapping[str, Given], in_order: Sequence[Given], span: Span
+        self, template: Template, static: Mapping[str, Given], in_order: Sequence[Given], span: Span, frame: Frame
     ) -> Template:
         if not static and not in_order:
             return template
@@ -200,6 +200,7 @@ class Calls(Elaboration):
                         raise
                     free = [h.name for n, h in hypers.items() if n not in merged and takes(h.kind, value)]
                     raise _by_name(problem, free, where) from None
+                self.demand_size(frame, value, hyper.kind)
                 if isinstance(template.target, Declared) and isinstance(value, Num) and value.origin is None:
                     value = value.at(where)
             args[name] = value
@@ -243,6 +244,10 @@ class Calls(Elaboration):
     ) -> Any:
         outputs: tuple[Value, ...]
         if isinstance(template.target, Primitive):
+            for name, value in template.args.items():
+                hyper = hypers_of(template).get(name)
+                for n in _sizes_in(value) if hyper is None or hyper.kind in SIZES else ():
+                    self.demand_whole(n, f"`{name}` of `{template.name}`", scope, n.origin or span)
             inputs, spans = self.primitive_inputs(template.target, tensors, named, scope, span)
             outputs = self.primitive(
                 scope.frame,
@@ -265,9 +270,18 @@ class Calls(Elaboration):
     ) -> Any:
         instance = block if isinstance(block, Instance) else None
         template = block.template if isinstance(block, Instance) else block
-        template = self.with_options(template, {}, [(n, span) for n in numbers], span)
+        template = self.with_options(template, {}, [(n, span) for n in numbers], span, scope.frame)
         given = [(ABSENT if t is None else t, span) for t in tensors]
         return self.apply_template(template, given, {}, scope, span, "", instance)
+
+
+def _sizes_in(value: Any) -> Iterator[Num]:
+    """The numbers of an option, given in order or as a list."""
+    if isinstance(value, Num):
+        yield value
+    elif isinstance(value, tuple | ListValue):
+        for item in value if isinstance(value, tuple) else value.items:
+            yield from _sizes_in(item)
 
 
 def _by_name(problem: ArchError, free: Sequence[str], where: Span) -> ArchError:
@@ -278,8 +292,9 @@ def _by_name(problem: ArchError, free: Sequence[str], where: Span) -> ArchError:
     return ArchError([replace(first, help=f"give it by its name: `{free[0]}: {where.text}`")])
 
 
-def _by_kind(target: Primitive | Declared, args: Sequence[Argument]) -> Arguments:
-    """Tensors and static arguments apart. Raises E0205 for one given twice and for a tensor that the block has not."""
+def _by_kind(target: Primitive | Declared, args: Sequence[Argument], numbers: bool = False) -> Arguments:
+    """Tensors and static arguments apart; with `numbers` these stand for tensors. Raises E0205 for one given twice and
+    for a tensor that the block has not."""
     tensor_names = {p.name for p in tensor_params(target)}
     found = Arguments()
     for name, value, where in args:
@@ -290,7 +305,7 @@ def _by_kind(target: Primitive | Declared, args: Sequence[Argument]) -> Argument
                 where,
                 help="bind them first: `a, b = …`",
             )
-        given_tensor = is_tensor(value)
+        given_tensor = is_tensor(value) or (numbers and isinstance(value, Num))
         if isinstance(value, Instance) and isinstance(target, Primitive):
             given_tensor = name in tensor_names if name else _wants_table(target, found.in_order)
         if name is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -10,14 +9,25 @@ from typing import Any
 from archdsl.diagnostics import error
 from archdsl.ir import dims, masks
 from archdsl.ir.dims import Lit, Num, binary, literal
-from archdsl.ir.elaborate.base import TESTS, Elaboration
+from archdsl.ir.elaborate.base import Elaboration
 from archdsl.ir.elaborate.lists import as_list, concat, repeat, repetitions
 from archdsl.ir.elaborate.scope import Absent, SchemeRule, Scope, Training
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.site import whole_size
-from archdsl.ir.static import Instance, ListValue, Ref, Template, Word, kind_of, static_key
-from archdsl.ir.wording import spelled
+from archdsl.ir.static import (
+    INFINITE,
+    Instance,
+    ListValue,
+    Ref,
+    Template,
+    Word,
+    as_operand,
+    kind_of,
+    numbers_of,
+    static_key,
+)
+from archdsl.ir.wording import MERGED, spelled
 from archdsl.limits import MAX_DIGITS, MAX_LIST, raising
 from archdsl.source import Span
 from archdsl.syntax import ast
@@ -80,7 +90,9 @@ class Expressions(Elaboration):
 
     # --- literals -----------------------------------------------------------------------------------------------------
 
-    def _number(self, e: ast.Number) -> Num:
+    def _number(self, e: ast.Number) -> Num | Word:
+        if e.text in INFINITE:
+            return Word(e.text)
         text = e.text.replace("_", "")
         mantissa, _, exponent = text.lower().partition("e")
         if len(mantissa) > MAX_DIGITS or (exponent and abs(int(exponent)) > MAX_DIGITS):
@@ -103,6 +115,7 @@ class Expressions(Elaboration):
         source = self.ev(e.iterable, scope)
         items = self.elements(source, e.iterable.span)
         self.remember_count(scope.frame, source, len(items))
+        self.fixed_counts(scope.frame, source)
         for item in items:
             inner = scope.inner()
             inner.vars[e.name] = item
@@ -137,10 +150,11 @@ class Expressions(Elaboration):
             if isinstance(value, Value):
                 return self.primitive(scope.frame, scope, "logical_not", [value], {}, e.span)[0]
         elif isinstance(value, Num):
-            expr = Lit(f"-{value.expr.text}") if isinstance(value.expr, Lit) else dims.Bin("*", Lit("-1"), value.expr)
-            return Num(dims.neg(value.value), expr, e.span)
+            return Num(dims.neg(value.value), dims.negated(value.expr), e.span)
         elif isinstance(value, Value):
             return self.primitive(scope.frame, scope, "negate", [value], {}, e.span)[0]
+        elif isinstance(value, Word) and value.name in INFINITE:
+            return Word(value.name.removeprefix("-") if value.name.startswith("-") else f"-{value.name}")
         raise error("E0203", f"`{e.op}` cannot be applied to {kind_of(value)}", e.span)
 
     def _binary(self, e: ast.Binary, scope: Scope) -> Any:
@@ -153,23 +167,29 @@ class Expressions(Elaboration):
 
     def operate(self, op: str, a: Any, b: Any, e: ast.Binary, scope: Scope) -> Any:
         if isinstance(a, Num) and isinstance(b, Num):
-            return self._numbers(op, a, b, e)
+            return self._numbers(op, a, b, e, scope)
         if op in ("&", "|") and (isinstance(a, Mask) or isinstance(b, Mask) or (_mask_typed(a) and _mask_typed(b))):
             m, n = self.as_mask(a, e.left.span), self.as_mask(b, e.right.span)
+            self._joined(m, n, scope)
             return masks.both(m, n) if op == "&" else masks.either(m, n)
         if isinstance(a, Value) and isinstance(b, Num) and (op, b.value) in NEUTRAL:
+            self.fixed(scope.frame, b)
             return a
         if isinstance(b, Value) and isinstance(a, Num) and op in ("+", "*") and (op, a.value) in NEUTRAL:
+            self.fixed(scope.frame, a)
             return b
+        a, b = (as_operand(v) if isinstance(other, Value) else v for v, other in ((a, b), (b, a)))
         if isinstance(a, Value | Num) and isinstance(b, Value | Num):
             spans = [e.left.span, e.right.span]
             return self.primitive(scope.frame, scope, OPERATORS[op], [a, b], {}, e.span, spans=spans)[0]
         if op in ("==", "!="):
-            return _equal(a, b) == (op == "==")
+            found = _equal(a, b)
+            self._compared(found, a, b, e, scope)
+            return found == (op == "==")
         if op == "*" and isinstance(a, Num) and isinstance(b, ListValue | Template | Instance):
-            return repeat(a, as_list(b), e.span)
+            return self._repeated(a, b, e, scope)
         if op == "*" and isinstance(b, Num) and isinstance(a, ListValue | Template | Instance):
-            return repeat(b, as_list(a), e.span)
+            return self._repeated(b, a, e, scope)
         if op == "+" and all(isinstance(v, ListValue | Template | Instance) for v in (a, b)):
             return concat([as_list(a), as_list(b)], e.span)
         if op == "+" and isinstance(a, list) and isinstance(b, list):
@@ -192,12 +212,39 @@ class Expressions(Elaboration):
         help_ = JOIN_MASKS if isinstance(a, Mask) and isinstance(b, Mask) else ""
         raise error("E0203", f"`{op}` cannot join {kind_of(a)} and {kind_of(b)}", e.span, help=help_)
 
-    def _numbers(self, op: str, a: Num, b: Num, e: ast.Binary) -> Any:
+    def _repeated(self, count: Num, part: Any, e: ast.Binary, scope: Scope) -> ListValue:
+        found = repeat(count, as_list(part), e.span)
+        self.demand_count(scope.frame, count)
+        return found
+
+    def _joined(self, a: Mask, b: Mask, scope: Scope) -> None:
+        """Of two masks joined, those that are equal are one."""
+        seen: dict[Any, Mask] = {}
+        for mask in (*a.inner(), *b.inner()):
+            self.same_static(scope.frame, seen.setdefault(mask.key, mask), mask, MERGED)
+
+    def _compared(self, equal: bool, a: Any, b: Any, e: ast.Binary, scope: Scope) -> None:
+        """Record what the numbers in two static values have to do with their being equal."""
+        if isinstance(a, Template) and isinstance(b, Template):
+            both = [(a.args[k], v) for k, v in b.args.items() if k in a.args]
+        else:
+            both = [(a, b)]
+        for x, y in both:
+            if equal:
+                self.same_static(scope.frame, x, y, _decided(e))
+            elif static_key(x) != static_key(y):
+                pairs = list(zip(numbers_of(x), numbers_of(y), strict=False))
+                found = next(((m, n) for m, n in pairs if m.value != n.value), None)
+                if found is not None and all(n.static for n in found):
+                    self.holds(scope.frame, "==", *found, _decided(e))
+                return
+
+    def _numbers(self, op: str, a: Num, b: Num, e: ast.Binary, scope: Scope) -> Any:
         if op in COMPARE:
-            if op in ("==", "!=") and a.value == b.value:
+            if op in ("==", "!=") and self.same(scope.frame, a, b, _decided(e)):
                 return op == "=="
             if a.static and b.static:
-                return TESTS[op](a.value, b.value)
+                return self.holds(scope.frame, op, a, b, _decided(e))
             raise error(
                 "E0402",
                 f"`{spelled(a)} {op} {spelled(b)}` is known only when the model runs",
@@ -206,6 +253,8 @@ class Expressions(Elaboration):
             )
         if op in ("&", "|"):
             raise error("E0203", f"`{op}` joins masks or bool tensors, not numbers", e.span)
+        if op in ("/", "//", "%") and b.static:
+            self.holds(scope.frame, "!=", b, 0, f"`{e.span.text}` divides by a number that is not 0")
         try:
             return binary(op, a, b, e.span)
         except ZeroDivisionError:
@@ -236,7 +285,7 @@ class Expressions(Elaboration):
     def _index(self, e: ast.Index, scope: Scope) -> Any:
         value = self.ev(e.value, scope)
         if isinstance(value, ListValue | list):
-            return self._element(value.items if isinstance(value, ListValue) else value, e, scope)
+            return self._element(value, e, scope)
         if not isinstance(value, Value):
             raise error("E0203", f"only tensors and lists can be indexed, and this is {kind_of(value)}", e.value.span)
         items: list[Any] = []
@@ -252,16 +301,20 @@ class Expressions(Elaboration):
                 if not isinstance(found, Num):
                     text = f"an index is a number, a slice or `...`, and this is {kind_of(found)}"
                     raise error("E0203", text, item.span)
+                self.demand_whole(found, "an index", scope, item.span)
                 items.append(found)
         return self.primitive(scope.frame, scope, "index", [value], {"items": tuple(items)}, e.span)[0]
 
-    def _element(self, items: Sequence[Any], e: ast.Index, scope: Scope) -> Any:
+    def _element(self, source: ListValue | list[Value], e: ast.Index, scope: Scope) -> Any:
+        items = source.items if isinstance(source, ListValue) else source
         index = None if isinstance(e.items[0], ast.Slice) else self.ev(e.items[0], scope)
         if len(e.items) != 1 or not isinstance(index, Num) or not isinstance(index.value, int):
             raise error("E0203", "a list is read by one whole number", e.span)
         if not -len(items) <= index.value < len(items):
             text = f"the list has {len(items)} elements, and {index.value} was asked for"
             raise error("E0303", text, e.items[0].span)
+        self.fixed(scope.frame, index)
+        self.fixed_counts(scope.frame, source)
         return items[index.value]
 
     def _bound(self, e: ast.Expr | None, scope: Scope) -> Num | None:
@@ -271,6 +324,7 @@ class Expressions(Elaboration):
         value = self.ev(e, scope)
         if not isinstance(value, Num):
             raise error("E0203", f"this must be a number, and it is {kind_of(value)}", e.span)
+        self.demand_whole(value, "the end of a slice", scope, e.span)
         return value
 
     # --- what is decided now ------------------------------------------------------------------------------------------
@@ -295,7 +349,10 @@ class Expressions(Elaboration):
         value = self.ev(e, scope)
         if not isinstance(value, Num):
             raise error("E0203", f"a size is a number, and this is {kind_of(value)}", e.span)
-        return whole_size(value, "size", "a size", e.span)
+        value = whole_size(value, "size", "a size", e.span)
+        self.demand_whole(value, "a size", scope, e.span)
+        self.demand_size(scope.frame, value, "size")
+        return value
 
     def elements(self, value: Any, span: Span) -> list[Any]:
         if isinstance(value, Num):
@@ -307,6 +364,11 @@ class Expressions(Elaboration):
         if isinstance(value, Template | Instance):
             return [value]
         raise error("E0203", f"`for` runs over a list or up to a number, and this is {kind_of(value)}", span)
+
+
+def _decided(e: ast.Binary) -> str:
+    """What is recorded of a comparison in a spec."""
+    return f"the spec was compiled for this side of `{' '.join(e.span.text.split())}`: compile it anew for the other"
 
 
 def _mask_typed(value: Any) -> bool:

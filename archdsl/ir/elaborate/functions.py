@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from archdsl.diagnostics import error
+from archdsl.diagnostics import Label, error
 from archdsl.ir import masks
 from archdsl.ir.dims import Num, num
 from archdsl.ir.elaborate.base import Elaboration
 from archdsl.ir.elaborate.headers import hypers_of
 from archdsl.ir.elaborate.scope import Absent, Argument, Given, MaskRule, SchemeRule, Scope
+from archdsl.ir.elaborate.signatures import TAKEN, demand_kind
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
-from archdsl.ir.scalings import SCALINGS
-from archdsl.ir.schemes import SCHEMES
-from archdsl.ir.site import unknown_option, whole_size
+from archdsl.ir.scalings import ASCENDING, SCALINGS
+from archdsl.ir.schemes import SCHEMES, Field
+from archdsl.ir.site import coerce, unknown_option, whole_size
 from archdsl.ir.static import Instance, ListValue, Scheme, Template, kind_of
+from archdsl.ir.wording import spelled
 from archdsl.source import Span
 from archdsl.syntax import ast
 
@@ -79,7 +80,7 @@ class Functions(Elaboration):
             value = self.ev(arg.value, scope)
             if value is not None and not isinstance(value, Absent):
                 found[arg.name] = (value, arg.value.span)
-        return self.with_options(block, found, (), e.span)
+        return self.with_options(block, found, (), e.span, scope.frame)
 
     # --- masks --------------------------------------------------------------------------------------------------------
 
@@ -97,7 +98,10 @@ class Functions(Elaboration):
             what = f"`{key}` of the mask `{name}`"
             if not isinstance(value, Num):
                 raise error("E0203", f"{what} is a number, and this is {kind_of(value)}", where)
-            numbers[key] = whole_size(value, "int" if key == "seed" else "size", what, where)
+            kind = "int" if key == "seed" else "size"
+            numbers[key] = whole_size(value, kind, what, where)
+            self.demand_whole(value, what, scope, where)
+            self.demand_size(scope.frame, numbers[key], kind)
         if name == "random" and "seed" not in numbers:
             numbers["seed"] = num(0)
         missing = [f for f in fields if f not in numbers]
@@ -109,34 +113,42 @@ class Functions(Elaboration):
 
     def scheme(self, rule: SchemeRule, args: Sequence[Argument], span: Span) -> Scheme:
         fields = SCHEMES[rule.name] if rule.name in SCHEMES else SCALINGS[rule.name]
-        numbers: dict[str, Num] = {}
+        given: dict[str, Given] = {}
         for name, value, where in args:
-            key = name or next((f for f in fields if f not in numbers), None)
+            key = name or next((f for f in fields if f not in given), None)
             if key is None or key not in fields:
                 raise unknown_option(name or "?", rule.name, fields, where)
-            if isinstance(value, ListValue):
-                numbers.update({f"{key}.{i}": v for i, v in enumerate(value.items)})
-                continue
-            if isinstance(value, bool):
-                value = num(int(value))
-            if not isinstance(value, Num):
-                raise error("E0203", f"`{key}` of `{rule.name}` is a number, and {kind_of(value)} was given", where)
-            if not value.static:
+            if key in given:
                 raise error(
-                    "E0402", f"`{key}` of `{rule.name}` is {value}, which is known only when the model runs", where
+                    "E0205", f"`{key}` is given twice", where, labels=[Label(given[key][1], "given here first")]
                 )
-            numbers[key] = value
-        for key, default in fields.items():
-            if key in numbers or f"{key}.0" in numbers:
+            given[key] = (value, where)
+        numbers: dict[str, Num] = {}
+        for key, field in fields.items():
+            what = f"`{key}` of `{rule.name}`"
+            if key not in given:
+                if field.default is not None:
+                    numbers[key] = num(Fraction(str(field.default)))
+                elif field.needed:
+                    raise error("E0205", f"`{rule.name}` still needs its `{key}`", span)
                 continue
-            if default is None:
-                raise error("E0205", f"`{rule.name}` still needs its `{key}`", span)
-            if not math.isnan(default):  # else it may be left out
-                numbers[key] = num(Fraction(str(default)))
-        order = list(fields)
-        return Scheme(
-            rule.name, {k: numbers[k] for k in sorted(numbers, key=lambda k: order.index(k.partition(".")[0]))}
-        )
+            value, where = given[key]
+            if not field.many:
+                numbers[key] = _scheme_number(value, field, what, where)
+            elif not isinstance(value, ListValue):
+                raise error("E0203", f"{what} is a list of numbers, and {kind_of(value)} was given", where)
+            else:
+                items = enumerate(value.items)
+                numbers.update({f"{key}.{i}": _scheme_number(v, field, what, where) for i, v in items})
+        less, more = ASCENDING.get(rule.name, ("", ""))
+        if less and float(numbers[less]) >= float(numbers[more]):
+            text = f"`{less}` of `{rule.name}` must be less than `{more}`, and they are "
+            text += f"{spelled(numbers[less])} and {spelled(numbers[more])}"
+            raise error("E0204", text, given[less if less in given else more][1])
+        if rule.name == "longrope" and "factor" in numbers and numbers["original"].value == 1:
+            text = "`longrope` with a `factor` compares contexts by their logarithms, and that of 1 is 0"
+            raise error("E0204", text, given["original"][1], help="give an `original` context above 1")
+        return Scheme(rule.name, numbers)
 
     def drawn(self, value: Any, scope: Scope, span: Span) -> Any:
         shape = scope.body.weight_shape
@@ -145,13 +157,23 @@ class Functions(Elaboration):
         return self.primitive(scope.frame, scope, "draw", [], {"scheme": value, "dims": shape}, span)[0]
 
 
+def _scheme_number(value: Any, field: Field, what: str, span: Span) -> Num:
+    """A number of a scheme or scaling. Raises E0203, E0204, E0401, or E0402 for what only the running model knows."""
+    if isinstance(value, bool):
+        value = num(int(value))
+    if not isinstance(value, Num):
+        raise error("E0203", f"{what} is a number, and {kind_of(value)} was given", span)
+    if not value.static:
+        raise error("E0402", f"{what} is {value}, which is known only when the model runs", span)
+    found: Num = coerce(value, field.kind, False, what, span)
+    return found
+
+
 def _tensor_mask(name: str, args: Sequence[Argument], span: Span) -> Mask:
     """`keys(real)`, `same(document)`: a mask that reads a tensor."""
     if len(args) != 1 or not isinstance(args[0][1], Value):
         raise error("E0205", f"`{name}` takes one tensor", span)
     _, value, where = args[0]
-    wants_bool = name in ("keys", "queries", "padding")
-    if not (value.is_bool if wants_bool else value.is_int):
-        wanted = "bool" if wants_bool else "int"
-        raise error("E0304", f"`{name}` reads a tensor of type {wanted}, and this is {value.dtype}", where)
+    kind = "bool" if name in ("keys", "queries", "padding") else "int"
+    demand_kind(kind, value, f"`{name}` takes {TAKEN[kind]}", where)
     return Mask(name, tensor=value)

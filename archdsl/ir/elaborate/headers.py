@@ -11,6 +11,8 @@ from archdsl.ir.static import Declared, Instance, Template
 from archdsl.syntax import ast
 
 TENSOR_TYPES = ("token", "int", "bool", "padding", "documents", "float", "float32", "bfloat16")
+SIGNATURE_TYPES = (*TENSOR_TYPES, "number")
+"""What a signature may say that a tensor holds: `number` are whole and real ones."""
 
 
 def hypers_of(value: Template | Instance) -> Mapping[str, ast.Hyper]:
@@ -22,7 +24,9 @@ def hypers_of(value: Template | Instance) -> Mapping[str, ast.Hyper]:
 
 
 def tensor_params(target: Primitive | Declared) -> Sequence[ast.TensorParam]:
-    """The tensors of a block; a block of slots that names none has `x` and, with cross-attention, `memory`."""
+    """The tensors of a block; a block of slots that names none has `x` and, with cross-attention, `memory`.
+
+    Raises E0202 where a hyper-parameter is called like one of those that are not named."""
     if isinstance(target, Primitive):
         return target.header.tensors or ()
     node = target.node
@@ -30,8 +34,23 @@ def tensor_params(target: Primitive | Declared) -> Sequence[ast.TensorParam]:
         return node.header.tensors
     if isinstance(node, ast.Model):
         return ()
+    found = _implied_params(node, target.module)
+    tensors = {t.name for t in found}
+    for hyper in node.header.hypers or ():
+        if hyper.name in tensors:
+            raise error(
+                "E0202",
+                f"`{hyper.name}` is a tensor of `{node.name}`, which names none itself, and a hyper-parameter",
+                hyper.span,
+                help="give the hyper-parameter another name",
+            )
+    return found
+
+
+def _implied_params(node: ast.Block, module: Module) -> Sequence[ast.TensorParam]:
+    """The tensors of a block that names none."""
     if not isinstance(node.body, ast.Body):
-        return _alias_params(node, target.module)
+        return _alias_params(node, module)
     if not any(s.key == "cross_attention" for s in node.body.slots):
         return _just_x(node)
     span = node.name_span
@@ -77,10 +96,18 @@ def default_none(hyper: ast.Hyper) -> bool:
 
 
 def tensor_kind(t: ast.TensorType) -> str | None:
-    """The type that a shape is written with, if any. Raises E0203 for an unknown one."""
-    if t.kind is not None and t.kind not in TENSOR_TYPES:
-        help_ = did_you_mean(t.kind, TENSOR_TYPES) or f"types are {', '.join(TENSOR_TYPES)}"
+    """The type that a shape is written with, if any: what fits it. Raises E0203 for an unknown one."""
+    if t.kind is not None and t.kind not in SIGNATURE_TYPES:
+        help_ = did_you_mean(t.kind, SIGNATURE_TYPES) or f"types are {', '.join(SIGNATURE_TYPES)}"
         raise error("E0203", f"`{t.kind}` is no type of tensors", t.span, help=help_)
+    return t.kind
+
+
+def stored_kind(t: ast.TensorType) -> str | None:
+    """The same of a tensor that is made here, and so is of one type."""
+    if tensor_kind(t) == "number":
+        text = "`number` is what a signature takes; a tensor that is made here is of one type"
+        raise error("E0203", text, t.span, help=f"types are {', '.join(TENSOR_TYPES)}")
     return t.kind
 
 

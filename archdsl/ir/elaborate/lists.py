@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from archdsl.diagnostics import error
@@ -55,7 +56,7 @@ def _renumber(pattern: Pattern, back: Mapping[int, int]) -> Pattern:
     if isinstance(pattern, Ref):
         return Ref(back[pattern.index])
     if isinstance(pattern, Times):
-        return Times(pattern.count, _renumber(pattern.part, back))
+        return replace(pattern, part=_renumber(pattern.part, back))
     return Plus(tuple(_renumber(p, back) for p in pattern.parts))
 
 
@@ -71,7 +72,7 @@ def repeat(count: Num, part: ListValue, span: Span) -> ListValue:
         raise error("E0404", text, span, help=raising("list"))
     if n == 0:
         return ListValue((), Plus(()))
-    return ListValue(part.items * n, Times(count.expr, part.pattern))
+    return ListValue(part.items * n, Times(count.expr, part.pattern, n))
 
 
 def repetitions(count: Num, span: Span) -> int:

@@ -6,16 +6,24 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from archdsl.diagnostics import error
+from archdsl.ir import dims
 from archdsl.ir.dims import Num, Shape, same_shape, shape_text
 from archdsl.ir.elaborate.base import Elaboration
-from archdsl.ir.elaborate.headers import tensor_kind
+from archdsl.ir.elaborate.headers import stored_kind
 from archdsl.ir.elaborate.hoist import hoist
 from archdsl.ir.elaborate.lists import repetitions, value_key
 from archdsl.ir.elaborate.scope import MISSING, POISON, ReportedError, Scope
+from archdsl.ir.elaborate.signatures import demand_written
 from archdsl.ir.frame import Turn
-from archdsl.ir.graph import Graph, LoopNode, ScanNode, Value
-from archdsl.ir.static import Instance, ListValue, Pattern, Ref, Template, Times, kind_of
+from archdsl.ir.graph import BOOLEANS, INTEGERS, Graph, LoopNode, ScanNode, Value
+from archdsl.ir.signature import promoted
+from archdsl.ir.site import whole_size
+from archdsl.ir.static import Instance, ListValue, Pattern, Ref, Template, Times, as_operand, counts_of, kind_of
+from archdsl.ir.wording import WRITTEN_OUT
 from archdsl.syntax import ast
+
+TURNS = "every turn of a loop leaves what it carries in one shape"
+STEPS = "every step of a scan leaves what it carries in one shape"
 
 
 class Loops(Elaboration):
@@ -25,12 +33,14 @@ class Loops(Elaboration):
 
     def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
         self.not_a_tensor(s.name, scope, s.span)
-        items, pattern = self._items(s, scope)
+        source, items, pattern = self._items(s, scope)
         carried = [n for n in self._names(s)[0] if isinstance(scope.get(n), Value)]
         state: list[Value] = [scope.get(n) for n in carried]
         starts = tuple(state)
         bodies: list[tuple[Graph, list[Value]]] = []
         memo: dict[tuple[Hashable, Hashable], int] = {}
+        firsts: list[list[Value]] = []
+        """What each body was made for."""
         turns: list[int] = []
         emitted: list[tuple[Value, ...]] = []
         names: dict[tuple[str, int], str] = {}
@@ -41,8 +51,11 @@ class Loops(Elaboration):
                 memo[key] = len(bodies)
                 known, reported = len(self.problems), self.reported
                 bodies.append(self._turn(s, scope, item, carried, state, names, collect))
+                firsts.append(state)
                 if isinstance(item, Num) and self.reported > reported and len(self.problems) == known:
                     raise ReportedError  # one turn after the other has the same mistakes
+            for first, value in zip(firsts[memo[key]], state, strict=True):
+                self.same_shape(scope.frame, first.shape, value.shape, TURNS)
             turns.append(memo[key])
             graph, emits = bodies[memo[key]]
             ends = graph.outputs[: len(carried)]
@@ -57,9 +70,13 @@ class Loops(Elaboration):
                 emitted += [()] * rest
                 break
         if not any(g.nodes or g.outputs != g.inputs for g, _ in bodies):
+            if not items:
+                self._fixed_turns(scope, source)
             return []  # no turns, or none that changes anything: nothing to run
         if len(bodies) != len({element for element, _ in memo}):
             pattern = None  # turns over one element differ by their shapes
+        if pattern is None or any(emitted) or not self._keep_shapes(scope, pattern, bodies, firsts):
+            self._fixed_turns(scope, source)
         graphs = tuple(g for g, _ in bodies)
         scope.frame.put(LoopNode(s.name, graphs, tuple(turns), pattern, starts, tuple(state), tuple(emitted), s.span))
         scope.vars.update(zip(carried, state, strict=True))
@@ -71,16 +88,45 @@ class Loops(Elaboration):
             self.loops[id(s)] = list(dict.fromkeys(assigned(s.body))), _names_read(s.body)
         return self.loops[id(s)]
 
-    def _items(self, s: ast.For, scope: Scope) -> tuple[list[Any], Pattern | None]:
-        """What a loop runs over, and how the spec wrote it. Where only the count matters, the elements are None."""
+    def _items(self, s: ast.For, scope: Scope) -> tuple[Any, list[Any], Pattern | None]:
+        """What a loop runs over, its elements, and how the spec wrote it. Where only the count matters, the elements
+        are None."""
         source, span = self.ev(s.iterable, scope), s.iterable.span
         if isinstance(source, Num) and s.name not in self._names(s)[1]:
-            return [None] * repetitions(source, span), Times(source.expr, Ref(0))
+            count = repetitions(source, span)
+            self.demand_count(scope.frame, source)
+            return source, [None] * count, Times(source.expr, Ref(0), count)
         items = self.elements(source, span)
         self.remember_count(scope.frame, source, len(items))
         if isinstance(source, ListValue):
-            return items, source.pattern
-        return items, Ref(0) if isinstance(source, Template | Instance) else None
+            return source, items, source.pattern
+        return source, items, Ref(0) if isinstance(source, Template | Instance) else None
+
+    def _fixed_turns(self, scope: Scope, source: Any) -> None:
+        """Record how many turns there are, where another number of them would be another graph."""
+        self.fixed_counts(scope.frame, source)
+        if isinstance(source, Num):
+            self.fixed(scope.frame, source, WRITTEN_OUT)
+
+    def _keep_shapes(
+        self,
+        scope: Scope,
+        pattern: Pattern,
+        bodies: Sequence[tuple[Graph, list[Value]]],
+        firsts: Sequence[Sequence[Value]],
+    ) -> bool:
+        """Whether every turn leaves what it carries as it was, so that there may be any number of each."""
+        if not any(dims.free_names(repeated.count) for repeated in counts_of(pattern)):
+            return True
+        pairs = [
+            (start.shape, end.shape)
+            for (graph, _), starts in zip(bodies, firsts, strict=True)
+            for start, end in zip(starts, graph.outputs, strict=False)
+            if end is not None
+        ]
+        return all(same_shape(a, b) for a, b in pairs) and all(
+            self.same_shape(scope.frame, a, b, TURNS) for a, b in pairs
+        )
 
     def _turn(
         self,
@@ -130,10 +176,11 @@ class Loops(Elaboration):
         emits: list[Value] = []
         types: list[tuple[Shape, str]] = []
         for c in s.carries:
-            start = self.ev(c.start, scope)
+            start = as_operand(self.ev(c.start, scope))
+            kind = self._carry_kind(c, start)
             shape = self._carry_shape(c, start, scope, sequences[0])
             starts.append(start)
-            types.append((shape, tensor_kind(c.type) or (start.dtype if isinstance(start, Value) else "float")))
+            types.append((shape, kind))
         frame.settle(None)
         with frame.level() as nodes:
             carries = [
@@ -151,7 +198,7 @@ class Loops(Elaboration):
                 frame.settle(None)
             finally:
                 scope.body.emits.pop()
-            ends = [_end(c, inner.vars[c.name], shape) for c, (shape, _) in zip(s.carries, types, strict=True)]
+            ends = [self._last(c, inner, *type_) for c, type_ in zip(s.carries, types, strict=True)]
             changing = {id(v) for v in (*carries, *slices)}
             fixed, steps = hoist(nodes, changing, split_calls=not frame.turns)
             graph = Graph((*carries, *slices), tuple(steps), (*ends, *emits))
@@ -179,10 +226,22 @@ class Loops(Elaboration):
             raise error("E0205", f"{len(s.names)} names run over {len(sequences)} tensors", s.span)
         length = sequences[0].shape[1]
         for value, e in zip(sequences, s.sequences, strict=True):
-            if value.shape[1].value != length.value:
+            if not self.same(scope.frame, value.shape[1], length, "the tensors of a scan have one length"):
                 text = f"the tensors of a scan have one length: {length} and {value.shape[1]} differ"
                 raise error("E0301", text, e.span)
         return sequences
+
+    def _carry_kind(self, c: ast.Carry, start: Any) -> str:
+        """The type of a carried tensor: the one it is declared with, else that of its start, else the model's own."""
+        kind = stored_kind(c.type)
+        if isinstance(start, Value):
+            demand_written(f"`{c.name}`", c.type, start, c.start.span)
+            return kind if kind in (*INTEGERS, *BOOLEANS) else start.dtype
+        if isinstance(start, Num) and kind in BOOLEANS and start.value not in (0, 1):
+            raise error("E0203", f"`{c.name}` holds true and false, and starts as {start}", c.start.span)
+        if isinstance(start, Num) and kind in INTEGERS:
+            whole_size(start, "int", f"the start of `{c.name}`", c.start.span)
+        return kind or "float"
 
     def _carry_shape(self, c: ast.Carry, start: Any, scope: Scope, first: Value) -> Shape:
         """The shape of a carried tensor; a batch that has no name yet is that of the first sequence."""
@@ -201,16 +260,21 @@ class Loops(Elaboration):
                 shape.append(self.size(dim, scope))
         return tuple(shape)
 
-
-def _end(carry: ast.Carry, end: Any, shape: Shape) -> Value:
-    """What a step makes of a carried tensor."""
-    if end is POISON:
-        raise ReportedError
-    assert isinstance(end, Value), carry.name
-    if not same_shape(end.shape, shape):
-        text = f"`{carry.name}` is carried as {shape_text(shape)}, and a step makes it {shape_text(end.shape)}"
-        raise error("E0301", text, carry.span)
-    return end
+    def _last(self, carry: ast.Carry, scope: Scope, shape: Shape, kind: str) -> Value:
+        """What a step makes of a carried tensor."""
+        end = scope.vars[carry.name]
+        if end is POISON:
+            raise ReportedError
+        assert isinstance(end, Value), carry.name
+        if not self.same_shape(scope.frame, end.shape, shape, STEPS):
+            text = f"`{carry.name}` is carried as {shape_text(shape)}, and a step makes it {shape_text(end.shape)}"
+            raise error("E0301", text, carry.span)
+        own = promoted([Value((), kind)])
+        if promoted([end]) != own:
+            text = f"`{carry.name}` is carried as {kind}, and a step makes it {end.dtype}"
+            help_ = f"bring it back, `cast({own})`, or declare `{carry.name}: {promoted([end])}[…]`"
+            raise error("E0304", text, carry.span, help=help_)
+        return end
 
 
 def assigned(items: Sequence[ast.Statement]) -> list[str]:

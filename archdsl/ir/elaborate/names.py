@@ -173,7 +173,8 @@ class Names(Elaboration):
         value = self.lookup(head, scope, span)
         if isinstance(value, Instance):
             here = value.owner is scope.frame
-            value = value.template if here else replace(value.template, args=joined_names(value, value.template.args))
+            args = value.template.args
+            value = replace(value.template, args=args if here else joined_names(value, args, self.words))
         if not isinstance(value, Template):
             text = f"`{head}` is {kind_of(value)}: it has no hyper-parameters to read"
             raise error("E0206", text, span, help=_instead(head, value, key) if isinstance(value, Value) else "")

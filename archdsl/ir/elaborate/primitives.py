@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Expr, Num, Shape, num
 from archdsl.ir.elaborate.base import Elaboration
 from archdsl.ir.elaborate.scope import Absent, BodyState, Given, Scope
-from archdsl.ir.frame import Demand, Foreign, Frame, ModelInput, Once, Use
+from archdsl.ir.elaborate.signatures import Signature
+from archdsl.ir.frame import Demand, Foreign, Frame, ModelInput, Once, Use, under_name
 from archdsl.ir.graph import Handle, Input, OpNode, Value
 from archdsl.ir.op import Primitive
 from archdsl.ir.program import find_primitive
 from archdsl.ir.site import Site, coerce
-from archdsl.ir.static import Instance, kind_of, localise
+from archdsl.ir.static import Instance, free_name, localise
 from archdsl.source import Span
-from archdsl.syntax import ast
 
 
 class Primitives(Elaboration):
@@ -27,43 +27,14 @@ class Primitives(Elaboration):
     def primitive_inputs(
         self, op: Primitive, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
     ) -> tuple[list[Input], list[Span | None]]:
-        params = list(op.header.tensors or ())
-        notes = [f"its signature is {op.signature}"]
-        given: dict[str, Given] = dict(named)
-        rest = list(tensors)
-        for param in params:
-            if rest and param.name not in given:
-                given[param.name] = rest.pop(0)
-        if rest and not op.variadic:
-            text = f"`{op.name}` takes {len(params)} tensor{'s' * (len(params) != 1)}, and more were given"
-            raise error("E0205", text, rest[0][1], notes=notes)
-        found: list[tuple[Any, Span | None]] = []
-        for param in params:
-            value, where = given.get(param.name, (None, None))
-            if value is None and param.default is None:
-                raise error("E0205", f"`{op.name}` still needs its tensor `{param.name}`", span, notes=notes)
-            found.append((self._input(value, op, param, scope, where or span), where))
-        found += [(self._input(value, op, params[-1], scope, where), where) for value, where in rest]
-        # A list of tensors stands for its elements: concat(skips).
-        flat = [(v, where) for value, where in found for v in (value if isinstance(value, list) else [value])]
-        return [v for v, _ in flat], [where for _, where in flat]
+        given = Signature.of(op, span).pairs(tensors, named)
+        return [self._input(value, scope, where) for _, value, where in given], [where for _, _, where in given]
 
-    def _input(self, value: Any, op: Primitive, param: ast.TensorParam, scope: Scope, span: Span) -> Any:
-        if value is None or isinstance(value, Value | Num):
-            return value
-        if isinstance(value, Absent):
-            if param.default is None:
-                text = f"the tensor given for `{param.name}` was left out here"
-                raise error("E0203", text, span, help="guard it: `if m != none { … }`")
-            return None
-        if isinstance(value, list):
-            if not op.variadic:
-                text = f"`{op.name}` takes one tensor for `{param.name}`, and this is a list of them"
-                raise error("E0205", text, span)
-            return value
+    def _input(self, value: Any, scope: Scope, span: Span) -> Input:
+        """An input as a node has it: a shared block stands for its weight."""
         if isinstance(value, Instance):
             return self._weight_of(value, scope, span)
-        raise error("E0203", f"`{param.name}` of `{op.name}` is a tensor, and this is {kind_of(value)}", span)
+        return None if isinstance(value, Absent) else value
 
     def _weight_of(self, instance: Instance, scope: Scope, span: Span) -> Value:
         """The single matrix of a shared primitive, as a tensor."""
@@ -124,7 +95,7 @@ class Primitives(Elaboration):
             else:
                 default = self.ev(hyper.default, Scope(self.module, frame, BodyState()), hyper.kind)
                 site.options[hyper.name] = coerce(default, hyper.kind, True, hyper.name, span)
-        site.bind_axes()
+        site.axes = self.match_inputs(op, inputs, spans, site.options, frame, span)
         return site
 
     def primitive(
@@ -151,7 +122,7 @@ class Primitives(Elaboration):
         site = self._site(frame, scope, op, inputs, options, span, spans)
         site.as_name, site.label, site.level = as_name, label, level
         site.instance, site.handle = instance, handle
-        if op.own_type:
+        if op.own_type or (frame.copies is not None and op.has_grouped()):
             site.inputs = tuple(self._own_type(v, frame, scope, span) for v in site.inputs)
         op.check(site)
         outputs = tuple(op.build(site))
@@ -167,14 +138,14 @@ class Primitives(Elaboration):
         """A tensor of a type that was asked for by name, cast back to the model's own."""
         if not isinstance(value, Value) or value.dtype not in ("float32", "bfloat16"):
             return value
-        return self.primitive(frame, scope, "cast", [value], {"dtype": "float"}, span)[0]
+        return self.primitive(frame, scope, "cast", [value], {"dtype": "float"}, span, hint=value.name)[0]
 
     def _instance_options(
         self, instance: Instance, options: Mapping[str, Any], frame: Frame
     ) -> tuple[Mapping[str, Any], Handle | None]:
         """Options of a shared primitive as seen here, and the handle where it lives in another block."""
         if instance.owner is not frame:
-            options = joined_names(instance, options)
+            options = joined_names(instance, options, self.words)
         handle = frame.satisfy(Use(instance, "", {}))
         assert isinstance(handle, Handle)
         return options, handle if instance.owner is not frame else None
@@ -199,7 +170,7 @@ class Primitives(Elaboration):
         if isinstance(demand, ModelInput):
             return self.model_input_value(demand)
         assert isinstance(demand, Foreign), demand
-        return demand.value
+        return under_name(demand.value, frame.free_tensor(demand.value))
 
     def put_once(self, frame: Frame, demand: Once, inputs: Sequence[Input], level: int) -> Value:
         scope, span = Scope(self.module, frame, BodyState()), demand.span or frame.span
@@ -215,11 +186,15 @@ def _primitive(name: str) -> Primitive:
     return op
 
 
-def joined_names(instance: Instance, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a shared block that lives in another one, its numbers under names such as `table_vocab`."""
+def joined_names(instance: Instance, options: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
+    """The options of a shared block that lives in another one, its numbers under names such as `table_vocab` that are
+    not `taken`: they stand for the same in every block that the shared one is handed to."""
     joined: dict[str, Expr] = {}
     label = instance.label or instance.name
-    found = {k: localise(f"{label}_{k}", v, joined) for k, v in options.items()}
+    found = {}
+    for k, v in options.items():
+        name = f"{label}_{k}"
+        found[k] = localise(free_name(name, v.expr, joined, taken) if isinstance(v, Num) else name, v, joined, taken)
     instance.joined.update(joined)
     return found
 

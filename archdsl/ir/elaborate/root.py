@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from archdsl.diagnostics import ArchError, Diagnostic, Label, did_you_mean, error
-from archdsl.ir import dims
+from archdsl.ir import dims, verify
 from archdsl.ir.dims import Num, Poly, TooLargeError, Var, literal, symbol
 from archdsl.ir.elaborate.base import Elaboration, GivenUpError
 from archdsl.ir.elaborate.bodies import slot_block, slots_with_equals
-from archdsl.ir.elaborate.headers import default_none, hypers_of, result_names, tensor_kind, tensor_params
+from archdsl.ir.elaborate.headers import default_none, hypers_of, result_names, stored_kind, tensor_params
 from archdsl.ir.elaborate.scope import MISSING, BodyState, Given, ReportedError, Scope
 from archdsl.ir.frame import Frame, ModelInput
 from archdsl.ir.graph import Block, ConfigField, Graph, Model, Value, captured, operations
+from archdsl.ir.longest import beyond_context
 from archdsl.ir.program import Module, pick_model
 from archdsl.ir.site import coerce, unknown_option
-from archdsl.ir.static import Declared, Template, kind_of
-from archdsl.ir.wording import listed, one_of
+from archdsl.ir.static import Declared, Template, kind_of, told
+from archdsl.ir.wording import listed, one_of, spelled
 from archdsl.limits import MAX_OPERATIONS
 from archdsl.source import Source, Span
 from archdsl.syntax import ast
@@ -60,7 +61,7 @@ class Root(Elaboration):
             self.report(error("E0107", text, declaration.name_span, help="write a repetition as a list or a `for`"))
         else:
             if not self.problems:
-                return model
+                return verify.checked(model, verify.violations, "elaboration")
         raise ArchError(in_order(self.problems))
 
     def _build(self, declaration: ast.Model | ast.Variant, overrides: Mapping[str, str]) -> Model:
@@ -68,7 +69,7 @@ class Root(Elaboration):
         node, module, given = self._settled(declaration)
         of_hypers, of_slots = self._overrides(overrides, node)
         template = Template(Declared(node, module), {})
-        template = self.with_options(template, {**given, **of_hypers}, (), declaration.name_span)
+        template = self.with_options(template, {**given, **of_hypers}, (), declaration.name_span, frame)
         scope = Scope(module, frame, BodyState())
         self._bind_hypers(declaration, template, scope)
         hypers = hypers_of(template)
@@ -81,6 +82,9 @@ class Root(Elaboration):
             outputs = self.body(template, scope, dict(self.inputs))
         frame.settle(None)
         model = self._model(declaration, node, scope, config, outputs)
+        if self.context is not None:
+            for problem in beyond_context(model.block.graph, self.context):
+                self.report(ArchError([problem]))
         if (count := operations(model.block.graph)) > MAX_OPERATIONS:
             text = f"with every loop and every block written out, the model has {count:,} operations"
             raise GivenUpError(text, "operations", declaration.name_span)
@@ -160,6 +164,7 @@ class Root(Elaboration):
             raise error("E0205", f"`{declaration.name}` needs {names}", span, labels=labels, help=help_)
         for name, value in template.args.items():
             scope.vars[name] = _called(name, value)
+            self.demand_size(scope.frame, scope.vars[name], hypers[name].kind)
         for name, h in hypers.items():
             if name in template.args or h.default is None:
                 continue
@@ -168,6 +173,7 @@ class Root(Elaboration):
             if isinstance(value, Num) and dims.free_names(value.expr):
                 scope.frame.local[name] = value.expr
             scope.vars[name] = _called(name, value)
+            self.demand_size(scope.frame, scope.vars[name], h.kind)
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -181,10 +187,8 @@ class Root(Elaboration):
                 if isinstance(dim, ast.Name) and scope.get(dim.id) is MISSING:
                     scope.vars[dim.id] = Num(symbol(dim.id), Var(dim.id), dim.span)
                 size = self.size(dim, scope)
-                if isinstance(size.value, Poly) and size.value.denominator != 1:
-                    self.divides(size, scope.frame, dim.span)
                 shape.append(size)
-            kind = tensor_kind(param.type) or "float"
+            kind = stored_kind(param.type) or "float"
             if param.name in scope.vars:
                 help_ = "give the tensor another name"
                 raise error("E0202", f"`{param.name}` is a size or hyper-parameter too", param.span, help=help_)
@@ -207,6 +211,7 @@ class Root(Elaboration):
         """A model of slots: a call of the library's block, whose inputs are the model's."""
         self.input_by_slots = True
         declared, span = slot_block(node), node.name_span
+        sizes: dict[str, Num] = {}
 
         def adjust(key: str, value: Any, where: Span) -> Given:
             if key in overrides:
@@ -214,12 +219,17 @@ class Root(Elaboration):
             if key in SIZE_SLOTS:
                 value = coerce(value, "size", False, f"`{key}`", where)
                 assert isinstance(value, Num)
+                sizes[key] = value.at(where)
                 if key in overrides or not dims.free_names(value.expr):
                     config.setdefault(key, value)
                     value = value.named(key)
+                self.demand_size(scope.frame, value, "size")
             return value, where
 
         args = self.slot_arguments(node, declared, scope, "a model of slots", adjust)
+        self._one_meaning(sizes, node, scope)
+        if "context" in sizes:
+            self.context = args["context"][0].at(sizes["context"].origin)
         hypers = hypers_of(Template(declared, {}))
         required = [name for name, h in hypers.items() if h.default is None and name not in args]
         if required and self.problems:
@@ -228,7 +238,7 @@ class Root(Elaboration):
             text = f"`{node.name}` still needs its slot{'s' * (len(required) > 1)} {listed(required)}"
             help_ = "for example " + ", ".join(f"`{name}: {EXAMPLES.get(name, '…')}`" for name in required)
             raise error("E0205", text, span, help=help_)
-        template = self.with_options(Template(declared, {}), args, (), span)
+        template = self.with_options(Template(declared, {}), args, (), span, scope.frame)
         if declared.name == "input_model":
             tensors = self._input_tensors(args["input"], scope, node)
         else:
@@ -239,19 +249,33 @@ class Root(Elaboration):
         finally:
             self.slot_spans.pop()
 
+    def _one_meaning(self, sizes: Mapping[str, Num], node: ast.Model, scope: Scope) -> None:
+        """Raise E0202 where a slot such as `width` is not the hyper-parameter or `let` of its name."""
+        entries: list[ast.Hyper | ast.Let] = [*(node.header.hypers or ())]
+        entries += (i for i in node.body.items if isinstance(i, ast.Let))
+        declared = {e.name: e for e in entries}
+        problems: list[Diagnostic] = []
+        for key, size in sizes.items():
+            known = scope.get(key)
+            if known is MISSING or size.expr in (Var(key), known.expr if isinstance(known, Num) else None):
+                continue
+            first = declared[key]
+            is_ = f"`{key}` is a {'`let`' if isinstance(first, ast.Let) else 'hyper-parameter'} of `{node.name}`"
+            text = f"{is_} and a slot with a value of its own, {spelled(size)}"
+            labels = (Label(first.span, f"this is {told(known)}"),)
+            help_ = f"a model has one `{key}`: write `{key}: {key}`, or call the other something else"
+            problems.append(Diagnostic("E0202", text, size.origin, labels=labels, help=help_))
+        if problems:
+            raise ArchError(problems)
+
     def _library_tensors(self, declared: Declared, scope: Scope, node: ast.Model) -> list[Given]:
         """The inputs that the library's block declares, all their axes symbolic."""
         span = node.name_span
         tensors: list[Given] = []
         for param in declared.node.header.tensors or ():
-            shape = []
-            for dim in param.type.dims:
-                assert isinstance(dim, ast.Name)
-                known = scope.vars.get(dim.id)
-                if not isinstance(known, Num) or known.static:
-                    known = scope.vars[dim.id] = Num(symbol(dim.id), Var(dim.id), span)
-                shape.append(known)
-            value = Value(tuple(shape), param.type.kind or "float", param.name, span, True)
+            names = [dim.id for dim in param.type.dims if isinstance(dim, ast.Name)]
+            shape = [_run_time_size(name, scope, span) for name in names]
+            value = Value(tuple(shape), stored_kind(param.type) or "float", param.name, span, True)
             tensors.append((self._add_input(param, value), span))
         return tensors
 
@@ -271,11 +295,11 @@ class Root(Elaboration):
             shape = []
             for dim in param.type.dims:
                 if isinstance(dim, ast.Name) and inner.get(dim.id) is MISSING:
-                    inner.vars[dim.id] = Num(symbol(dim.id), Var(dim.id), param.span)
+                    inner.vars[dim.id] = _run_time_size(dim.id, scope, param.span)
                 size = self.ev(dim, inner)
                 assert isinstance(size, Num)
                 shape.append(size)
-            value = Value(tuple(shape), param.type.kind or "float", param.name, node.name_span, True)
+            value = Value(tuple(shape), stored_kind(param.type) or "float", param.name, node.name_span, True)
             self.inputs[param.name] = scope.frame.own(value, 0)
             tensors.append((value, span))
         return tensors
@@ -340,6 +364,7 @@ class Root(Elaboration):
             local=dict(frame.local),
             axes={},
             asserts=tuple(frame.asserts),
+            decisions=tuple(frame.decisions.values()),
             instances=tuple(frame.instances),
         )
         sizes = [d.value for v in inputs.values() for d in v.shape]
@@ -366,6 +391,14 @@ class Root(Elaboration):
                 object.__setattr__(value, "name", final)
                 inputs[final] = value
         return inputs
+
+
+def _run_time_size(name: str, scope: Scope, span: Span) -> Num:
+    """A size of an input under its name, with `_` behind it where the model calls something else so."""
+    own = name
+    while scope.get(own) is not MISSING:
+        own += "_"
+    return Num(symbol(name), Var(own), span)
 
 
 def in_order(problems: Sequence[Diagnostic]) -> list[Diagnostic]:

@@ -8,12 +8,13 @@ from typing import Any, assert_never
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir import dims
-from archdsl.ir.dims import Num, Shape, Var, same_shape, shape_text
-from archdsl.ir.elaborate.base import TESTS, Elaboration
+from archdsl.ir.dims import Num, Shape, Var, shape_text
+from archdsl.ir.elaborate.base import Elaboration
 from archdsl.ir.elaborate.expressions import COMPARE
-from archdsl.ir.elaborate.headers import tensor_kind
+from archdsl.ir.elaborate.headers import stored_kind
 from archdsl.ir.elaborate.loops import bound_names
 from archdsl.ir.elaborate.scope import MISSING, POISON, Absent, BodyState, ReportedError, Scope, is_tensor
+from archdsl.ir.elaborate.signatures import demand_written
 from archdsl.ir.frame import Frame
 from archdsl.ir.graph import (
     BOOLEANS,
@@ -29,7 +30,9 @@ from archdsl.ir.graph import (
     Value,
     Weight,
 )
+from archdsl.ir.ranges import TESTS
 from archdsl.ir.schemes import FIXED
+from archdsl.ir.signature import promoted
 from archdsl.ir.static import Instance, Scheme, Template, kind_of
 from archdsl.ir.wording import origins, spelled
 from archdsl.source import Span
@@ -77,6 +80,8 @@ class Statements(Elaboration):
             case ast.Assert():
                 message = item.message or f"`{item.condition.span.text}` must hold"
                 self._assert(item.condition, message, item, scope)
+            case ast.Assume():
+                self._assume(item, scope)
             case ast.Return():
                 self._return(item, scope)
             case ast.Emit():
@@ -147,7 +152,7 @@ class Statements(Elaboration):
                     object.__setattr__(v, "name", name)
         if isinstance(value, Value):
             if type_ is not None:
-                self.check_type(name, type_, value, span, "this statement")
+                demand_written(f"`{name}`", type_, value, span)
                 shape = self.same_dims(type_, value, scope, f"`{name}`", span, bind=True)
                 if not value.name:
                     # No one has read the value yet: it takes on the sizes as the annotation spells them.
@@ -166,7 +171,7 @@ class Statements(Elaboration):
             raise error("E0203", f"`+=` adds a tensor, and this is {kind_of(added)}", s.value.span)
         total = self.primitive(scope.frame, scope, "plus", [old, added], {}, s.span, spans=[s.span, s.value.span])[0]
         scope.frame.settle(None)
-        if not same_shape(total.shape, old.shape):
+        if not self.same_shape(scope.frame, total.shape, old.shape, f"`{s.name} += …` keeps the shape"):
             raise error(
                 "E0301",
                 f"`{s.name} += …` keeps the shape {shape_text(old.shape)}, and the sum is {shape_text(total.shape)}",
@@ -186,7 +191,7 @@ class Statements(Elaboration):
                 raise error("E0402", text, dim.span, help="fix it by a hyper-parameter")
             sizes.append(size)
         shape = tuple(sizes)
-        dtype = tensor_kind(s.type) or "float"
+        dtype = stored_kind(s.type) or "float"
         init = self._first_value(s, shape, scope)
         stored = "int64" if dtype in INTEGERS else "bool" if dtype in BOOLEANS else "float"
         if trained and stored != "float":
@@ -200,14 +205,18 @@ class Statements(Elaboration):
             text = f"`{s.name}` is drawn at random and so part of the state, but its size {unknown} is not fixed"
             raise error("E0402", text, s.value.span, help="fix the size by a hyper-parameter, and read a part of it")
         weight = Weight("", full, "raw", init, trained, kept, dtype=stored)
-        value = Value(shape, dtype, s.name, s.span, not scope.body.inline)
+        own = "float" if stored == "float" else dtype
+        value = Value(shape, own, s.name, s.span, not scope.body.inline)
         frame.param(ParamNode(weight, value, frame.allocate(s.name), s.span))
+        if own != dtype:  # a weight follows the model's type: one of another is cast where it is read
+            value = self.primitive(frame, scope, "cast", [value], {"dtype": dtype}, s.span, hint=s.name)[0]
         scope.vars[s.name] = value
 
     def _first_value(self, s: ast.Param, shape: Shape, scope: Scope) -> Init:
         """A scheme, or an expression of numbers, `indices` and draws, as a graph of its own."""
         frame = Frame(self, scope.frame.name, s.span)
-        frame.local = scope.frame.local
+        frame.local, frame.decisions = scope.frame.local, scope.frame.decisions
+        frame.asserts = scope.frame.asserts
         span = s.value.span
         value = self.ev(s.value, Scope(scope.module, frame, BodyState(weight_shape=shape), scope), "scheme")
         if isinstance(value, Scheme):
@@ -221,7 +230,8 @@ class Statements(Elaboration):
             text = f"a weight's first value is a scheme or an expression of numbers, and this is {kind_of(value)}"
             raise error("E0203", text, span)
         pairs = zip(reversed(value.shape), reversed(shape), strict=False)
-        if value.rank > len(shape) or any(a.value not in (b.value, 1) for a, b in pairs):
+        fits = f"the first value of `{s.name}` has its shape"
+        if value.rank > len(shape) or not all(self.fits(frame, a, b, fits) for a, b in pairs):
             text = f"`{s.name}` is {shape_text(shape)}, and its first value is {shape_text(value.shape)}"
             raise error("E0301", text, span)
         bad = next((n for n in frame.nodes if isinstance(n, OpNode) and n.op.numpy is None), None)
@@ -272,9 +282,13 @@ class Statements(Elaboration):
                 scope.vars[name] = POISON
             if not isinstance(a, Value) or not isinstance(b, Value):
                 continue
-            if not same_shape(a.shape, b.shape):
+            if not self.same_shape(frame, a.shape, b.shape, f"`{name}` has one shape, in training and otherwise"):
                 text = f"`{name}` is {shape_text(a.shape)} in training and {shape_text(b.shape)} otherwise"
                 raise error("E0301", text, s.span)
+            a, b = (
+                self._promoted(v, promoted([a, b]), nodes, scope, s.span)
+                for v, nodes in zip((a, b), graphs, strict=True)
+            )
             then_out.append(a)
             else_out.append(b)
             outputs.append(Value(a.shape, a.dtype, name, s.span, not scope.body.inline))
@@ -283,13 +297,22 @@ class Statements(Elaboration):
         frame.put(CondNode(then, otherwise, tuple(outputs), s.span))
         scope.vars.update({v.name: v for v in outputs})
 
+    def _promoted(self, value: Value, dtype: str, nodes: list[Node], scope: Scope, span: Span) -> Value:
+        """The value in a type; what casts it is put behind the nodes of its branch."""
+        if promoted([value]) == dtype:
+            return value
+        with scope.frame.level() as more:
+            value = self.primitive(scope.frame, scope, "cast", [value], {"dtype": dtype}, span, hint=value.name)[0]
+        nodes.extend(more)
+        return value
+
     def _assert(self, e: ast.Expr, message: str, s: ast.Assert, scope: Scope) -> None:
         """Check a condition now, or leave it to the running model; of several joined by `and`, each by itself."""
         if isinstance(e, ast.Binary) and e.op == "and":
             self._assert(e.left, message, s, scope)
             self._assert(e.right, message, s, scope)
         elif isinstance(e, ast.Call) and isinstance(e.function, ast.Name) and e.function.id == "causal":
-            self._assert_causal(e, scope, s)
+            self._claim(e, scope, s.span)
         elif isinstance(e, ast.Binary) and e.op in COMPARE:
             a, b = self.ev(e.left, scope), self.ev(e.right, scope)
             if isinstance(a, Num) and isinstance(b, Num):
@@ -324,7 +347,19 @@ class Statements(Elaboration):
             users = [n for n in numbers if n.origin is not None and not n.origin.source.library]
             raise error("E0401", f"{message}: {broken}", s.span, labels=origins(users, e.span))
 
-    def _assert_causal(self, e: ast.Call, scope: Scope, s: ast.Assert) -> None:
+    def _assume(self, s: ast.Assume, scope: Scope) -> None:
+        e = s.condition
+        if not (isinstance(e, ast.Call) and isinstance(e.function, ast.Name) and e.function.id == "causal"):
+            raise error(
+                "E0203",
+                "only causality is assumed: `assume causal(y)`",
+                e.span,
+                help="a condition that can be checked is written `assert condition`",
+            )
+        self._claim(e, scope, s.span, assumed=True)
+
+    def _claim(self, e: ast.Call, scope: Scope, span: Span, assumed: bool = False) -> None:
+        """`causal(y, ahead: n)` behind `assert` or `assume`."""
         ahead, tensor = 1, None
         for arg in e.args:
             value = self.ev(arg.value, scope)
@@ -332,12 +367,13 @@ class Statements(Elaboration):
                 tensor = value
             elif isinstance(value, Num) and arg.name in (None, "ahead") and isinstance(value.value, int):
                 ahead = value.value
+                self.fixed(scope.frame, value)
             else:
                 text = "`causal(y, ahead: 1)` takes a tensor and how many tokens ahead it predicts"
                 raise error("E0203", text, arg.span)
         if tensor is None:
             raise error("E0205", "`causal(y)` needs the tensor", e.span)
-        scope.frame.put(CausalNode(tensor, ahead, s.span))
+        scope.frame.put(CausalNode(tensor, ahead, span, assumed))
 
     # --- results ------------------------------------------------------------------------------------------------------
 

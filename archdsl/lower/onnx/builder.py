@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from archdsl.ir.dims import Num, Opaque, Poly, Symbol
+from archdsl.ir.dims import Num, Opaque, Poly, Symbol, at_least_zero, is_size_like, mul
 from archdsl.ir.dims import Value as Size
 
 OPSET = 24
@@ -275,13 +275,9 @@ class Builder:
                 frame.sizes[key] = self.add("Squeeze", [vector])
         return frame.sizes[key]
 
-    def is_whole(self, value: Poly) -> bool:
+    def is_whole(self, value: Size) -> bool:
         """Whether it is a size: sums and products of sizes, divisions that come out even or are rounded."""
-        return all(
-            (isinstance(a, Symbol) or a.function in ("floor", "ceil", "max", "min", "abs", "sign")) and p > 0
-            for m, _ in value.terms
-            for a, p in m
-        )
+        return is_size_like(mul(value, value.denominator) if isinstance(value, Poly) else value)
 
     def home(self, value: Poly) -> Frame:
         """The innermost frame that one of its symbols belongs to: where it can be computed."""
@@ -328,16 +324,16 @@ class Builder:
         return found
 
     def _rounded(self, atom: Opaque) -> ir.Value:
-        """`floor(a / b)` and the like of whole numbers; places are not below 0, so that division rounds down."""
-        args = [self.size(a) for a in atom.args if not isinstance(a, float | Fraction)]
-        if atom.function == "floor" and len(args) == 2:
-            found: ir.Value = self.add("Div", args)
-        elif atom.function in ("max", "min") and len(args) == len(atom.args):
-            found = self.add({"max": "Max", "min": "Min"}[atom.function], args)
-        elif atom.function in ("abs", "sign"):
-            found = self.add(atom.function.capitalize(), args)
-        else:
-            found = self.cast(self._function(atom), "int")
+        """`floor(a / b)` and the like of whole numbers. Division of what is not below 0 rounds down."""
+        if not all(map(self.is_whole, atom.args)) or atom.function not in ("floor", "max", "min", "abs", "sign"):
+            return self.cast(self._function(atom), "int")
+        args = [self.size(a) for a in atom.args]
+        if atom.function != "floor":
+            found: ir.Value = self.add(atom.function.capitalize(), args)
+            return found
+        if not all(map(at_least_zero, atom.args)):
+            args[0] = self.add("Sub", [args[0], self.add("Mod", args)])
+        found = self.add("Div", args)
         return found
 
     def real(self, value: Size) -> ir.Value:

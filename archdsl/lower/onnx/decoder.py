@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from archdsl.analyses.decode import Plan, is_time
+from archdsl.analyses.decode import Plan
+from archdsl.lower.sequences import Sequences
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,23 +27,15 @@ NUMPY = {
 """The types of onnxruntime's inputs."""
 
 
-class Decoder:
+class Decoder(Sequences):
     """The graphs of `write_steps` in sessions of onnxruntime: `model`, and `encoder` where there is one."""
 
     def __init__(self, steps: Plan, sessions: Mapping[str, Any]) -> None:
-        self.model = steps.model
+        super().__init__(steps)
         self.step = sessions["model"]
         self.encoder = sessions.get("encoder")
         self.inputs = {i.name: i for i in self.step.get_inputs()}
         self.outputs = [o.name for o in self.step.get_outputs()]
-        self.moving: dict[str, int] = {}
-        """Inputs of the model that follow the places of the sequence, and their axis of them."""
-        for name, value in self.model.inputs:
-            axis = next((i for i, d in enumerate(value.shape) if is_time(d, steps.time)), None)
-            if axis is not None:
-                self.moving[name] = axis
-        self.axis = next(i for i, d in enumerate(steps.step.outputs[0].shape) if is_time(d, steps.time))
-        """The axis of places of what comes out."""
         known = {*self.inputs, *(i.name for i in (self.encoder.get_inputs() if self.encoder is not None else ()))}
         self.ids = next((n for n, v in self.model.inputs if v.dtype == "token" and n not in known), None)
         """The input of the model that a step calls `input_ids`."""
@@ -79,31 +72,6 @@ class Decoder:
             state = dict(zip(names, kept, strict=True))
             at += count
         return np.concatenate(found, self.axis)
-
-    def alone(self, inputs: Arrays, row: int, length: int) -> dict[str, NDArray[Any]]:
-        """The inputs of one row, the first `length` places of its sequence."""
-        found = {}
-        for name, value in self.model.inputs:
-            x = inputs[name]
-            if value.shape and not value.shape[0].static:
-                x = x[row : row + 1]
-            found[name] = x.take(range(length), self.moving[name]) if name in self.moving else x
-        return found
-
-    def moved(self, inputs: Arrays, row: int, real: Sequence[int]) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
-        """The inputs with the first places of a row at the places `real`, all others of it being filling; and the mask
-        that says so."""
-        found = {**inputs}
-        time = next(inputs[name].shape[axis] for name, axis in self.moving.items())
-        mask = np.ones((len(next(iter(inputs.values()))), time), np.int64)
-        mask[row] = 0
-        mask[row, real] = 1
-        for name, axis in self.moving.items():
-            found[name] = inputs[name].copy()
-            one = np.moveaxis(found[name][row], axis - 1, 0)
-            one[:] = 0
-            one[[*real]] = np.moveaxis(inputs[name][row], axis - 1, 0)[: len(real)]
-        return found, mask
 
     def _once(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
         """What is computed before the first step."""

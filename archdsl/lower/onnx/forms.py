@@ -194,8 +194,10 @@ class FormsWriter(PlacesWriter):
             return
         table = self.as_table(value)
         axes = [i for i, f in enumerate(form) if f]
-        if not axes or (len(axes) == 1 and form[axes[0]] == ALL):
+        if not axes or (len(axes) == 1 and form[axes[0]] == ALL and not self.by_row):
             self.of_places[value, form] = table
+        elif len(axes) == 1 and form[axes[0]] == ALL:
+            raise RowsUnsupportedError(value.name)  # the keys of a row begin behind its padding
         elif len(axes) == 1 and self.by_row:
             # The rows of the table at the places of the tokens: [batch, …], wherever the axis of time is.
             axis, add = axes[0], self.builder.add
@@ -213,7 +215,8 @@ class FormsWriter(PlacesWriter):
         """Whether an op can be written in that form as it stands: it asks for places, or has its own place of inputs in
         that form."""
         op = maker.node.op
-        if op.elementwise or (op.by_rows and (op.placed or ALL not in form)):
+        # Of all places those of padding stand nowhere: an op that only moves numbers may have them, no table has.
+        if op.elementwise or (op.by_rows and (op.placed or op.moves or ALL not in form)):
             return True
         return op.placed and not any(v in self.plan.placed for v in maker.inputs if isinstance(v, Value))
 

@@ -280,6 +280,8 @@ class StepWriter(FormsWriter):
         plan = self.plan
         first = flat.outputs[0]
         form = plan.forms.get(first, ())
+        if self.by_row and flat in plan.beside:
+            raise RowsUnsupportedError(flat.node.op.name)
         with self.writing(form):
             if flat in plan.carries:
                 self.carry(flat, plan.carries[flat])

@@ -361,6 +361,8 @@ class Writer:
             y = self.quantizer.product(self, x, declared)
         elif self.target.offers("FusedMatMul", builder.own) and builder.dtype(x) == builder.own:
             y = builder.add("FusedMatMul", [x, weight], {"transB": 1}, domain=CONTRIB)
+        elif weight.producer() is not None and x.shape is not None and len(x.shape) != 2:  # cast to another type
+            y = builder.add("MatMul", [x, builder.add("Transpose", [weight], {"perm": [1, 0]})])
         elif weight.producer() is not None:  # an expert's, gathered: a Gemm reads it as it lies
             return builder.add("Gemm", [x, weight, bias], {"transB": 1})  # type: ignore[no-any-return]
         else:

@@ -20,6 +20,13 @@ class Config:
     vocab: int = 50_257
     context: int = 16_384
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        if math.sqrt(self.width) == 1:
+            raise ValueError("the spec was compiled for this side of `scale == 1`: compile it anew for the other")
+        assert self.width % self.heads == 0, "heads divides width"
+
 
 def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
     """ALiBi (Press et al., 2021): each head looks back with a slope of its own."""

@@ -19,6 +19,11 @@ class Config:
     vocab: int = 30_522
     context: int = 512
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.width % self.heads == 0, "heads divides width"
+
 
 class Attention(nn.Module):
     """Multi-head attention (Vaswani et al., 2017, section 3.2).

@@ -22,6 +22,12 @@ class Config:
     vocab: int = 50_358
     context: int = 4096
 
+    def __post_init__(self) -> None:
+        if min(self.width, self.heads, self.window, self.globals, self.randoms, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.layers == 12, "`forward` is written out for this many: compile the spec anew"
+        assert self.width % self.heads == 0, "heads divides width"
+
 
 def random_keys(query: Tensor, key: Tensor, count: int, seed: int) -> Tensor:
     """For each query the `count` keys whose hash with it is largest: random, and the same at every call."""

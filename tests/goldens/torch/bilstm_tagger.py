@@ -18,6 +18,11 @@ class Config:
     layers: int = 1
     labels: int = 9
 
+    def __post_init__(self) -> None:
+        if min(self.vocab, self.width, self.hidden, self.labels) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.layers == 1, "`forward` is written out for this many: compile the spec anew"
+
 
 class LSTM(nn.Module):
     """One layer of long short-term memory: nn.LSTM as a function, which torch.compile takes whole."""

@@ -20,6 +20,11 @@ class Config:
     vocab: int = 250_880
     context: int = 2048
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.width % self.heads == 0, "heads divides width"
+
 
 def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
     """ALiBi (Press et al., 2021): each head looks back with a slope of its own."""

@@ -19,6 +19,31 @@ class Config:
     depth: int = 5
     kernel: int = 3
 
+    def __post_init__(self) -> None:
+        if min(self.source_vocab, self.vocab, self.inner, self.sets, self.kernel) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.depth == 5, "`forward` is written out for this many: compile the spec anew"
+        if 2**0 * (self.kernel - 1) % 2 != 0:
+            raise ValueError(
+                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+            )
+        if 2 * (self.kernel - 1) % 2 != 0:
+            raise ValueError(
+                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+            )
+        if 2**2 * (self.kernel - 1) % 2 != 0:
+            raise ValueError(
+                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+            )
+        if 2**3 * (self.kernel - 1) % 2 != 0:
+            raise ValueError(
+                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+            )
+        if 2**4 * (self.kernel - 1) % 2 != 0:
+            raise ValueError(
+                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+            )
+
 
 class ReluBlock(nn.Module):
     """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution.
@@ -28,7 +53,7 @@ class ReluBlock(nn.Module):
 
     def __init__(self, config: Config, width: int) -> None:
         super().__init__()
-        assert width // 2 % 1 == 0, "the groups of a convolution share its input channels equally"
+        assert width / 2 % 1 == 0, "the groups of a convolution share its input channels equally"
         self.layernorm = nn.LayerNorm(width, eps=1e-5)
         self.narrow = nn.Linear(width, width // 2)
         self.layernorm_2 = nn.LayerNorm(width // 2, eps=1e-5)
@@ -50,7 +75,7 @@ class ReluBlock2(nn.Module):
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
         super().__init__()
-        assert width // 2 % 1 == 0, "the groups of a convolution share its input channels equally"
+        assert width / 2 % 1 == 0, "the groups of a convolution share its input channels equally"
         self.layernorm = nn.LayerNorm(width, eps=1e-5)
         self.narrow = nn.Linear(width, width // 2)
         self.layernorm_2 = nn.LayerNorm(width // 2, eps=1e-5)
@@ -72,7 +97,7 @@ class ReluBlock3(nn.Module):
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
         super().__init__()
-        assert width // 2 % 1 == 0, "the groups of a convolution share its input channels equally"
+        assert width / 2 % 1 == 0, "the groups of a convolution share its input channels equally"
         self.dilation = dilation
         self.kernel = config.kernel
         self.layernorm = nn.LayerNorm(width, eps=1e-5)
@@ -97,7 +122,7 @@ class ReluBlock4(nn.Module):
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
         super().__init__()
-        assert width // 2 % 1 == 0, "the groups of a convolution share its input channels equally"
+        assert width / 2 % 1 == 0, "the groups of a convolution share its input channels equally"
         self.dilation = dilation
         self.kernel = config.kernel
         self.layernorm = nn.LayerNorm(width, eps=1e-5)

@@ -19,6 +19,11 @@ class Config:
     depth: int = 5
     kernel: int = 3
 
+    def __post_init__(self) -> None:
+        if min(self.vocab, self.inner, self.sets, self.kernel) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.depth == 5, "`forward` is written out for this many: compile the spec anew"
+
 
 class MultiplicativeUnit(nn.Module):
     """A multiplicative unit (section 3.6): three gates around the input and a new value, all of them by one

@@ -17,6 +17,10 @@ class Config:
     hidden: int = 1000
     maxout: int = 500
 
+    def __post_init__(self) -> None:
+        if min(self.vocab, self.rank, self.hidden, self.maxout) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+
 
 class EncoderUnit(nn.Module):
     """The gated unit of Cho et al. as their appendix has it, without biases: the state is reset before its matrix,

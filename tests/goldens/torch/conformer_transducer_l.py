@@ -22,6 +22,22 @@ class Config:
     hidden: int = 640
     joint: int = 640
 
+    def __post_init__(self) -> None:
+        if (
+            min(self.width, self.layers, self.heads, self.kernel, self.features, self.vocab, self.hidden, self.joint)
+            < 1
+        ):
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert (self.features - 1) // 2 + 1 + 2 >= 3, "a window is no longer than its axis"
+        if self.width * (((self.features - 1) // 2 + 1 - 1) // 2 + 1) != self.width * -(-self.features // 4):
+            raise ValueError("the result of `conv_subsampling` has the shape that is written")
+        assert self.width % self.heads == 0, "heads divides width"
+        assert self.width % 2 == 0, "every frequency has a sine and a cosine"
+        if (self.kernel - 1) % 2 == 0:
+            raise ValueError(
+                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+            )
+
 
 class RelativeScores(nn.Module):
     """Transformer-XL (Dai et al., 2019, section 3.3): the query plus a content bias, and its scaled scores against
@@ -184,7 +200,7 @@ class ConformerL(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.conv_subsampling = ConvSubsampling(config)
-        self.linear = nn.Linear(config.width * (-(-config.features // 4)), config.width)
+        self.linear = nn.Linear(config.width * -(-config.features // 4), config.width)
         self.dropout = nn.Dropout(0.1)
         self.layer = nn.ModuleList(ConformerLayer(config) for _ in range(config.layers))
 

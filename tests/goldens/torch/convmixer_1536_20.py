@@ -19,6 +19,20 @@ class Config:
     image: int = 224
     classes: int = 1000
 
+    def __post_init__(self) -> None:
+        if min(self.width, self.layers, self.kernel, self.patch, self.image, self.classes) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.image > self.patch - 1, "a window is no longer than its axis"
+        if (self.kernel - 1) % 2 != 0:
+            raise ValueError(
+                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+            )
+        if (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1 + 2 * (
+            (self.kernel - 1) // 2
+        ) <= self.kernel - 1:
+            raise ValueError("a window is no longer than its axis")
+        assert (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1 >= 1, "a window is no longer than its axis"
+
 
 class ConvmixerLayer(nn.Module):
     """The activation stands before the norm, and only the depthwise half has a residual.

@@ -17,6 +17,10 @@ class Config:
     features: int = 123
     classes: int = 62
 
+    def __post_init__(self) -> None:
+        assert min(self.hidden, self.features, self.classes) >= 1, "sizes and counts are whole numbers of at least 1"
+        assert self.layers == 3, "`forward` is written out for this many: compile the spec anew"
+
 
 class PeepholeLSTM(nn.Module):
     """An LSTM whose gates also see the cell, each channel its own: input and forget gate the one before, output gate

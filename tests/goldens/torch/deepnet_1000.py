@@ -20,6 +20,14 @@ class Config:
     vocab: int = 250_000
     context: int = 512
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        if math.sqrt(self.width) == 1:
+            raise ValueError("the spec was compiled for this side of `scale == 1`: compile it anew for the other")
+        assert self.width % 2 == 0, "every wave has a sine and a cosine"
+        assert self.width % self.heads == 0, "heads divides width"
+
 
 def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
     """Waves of 2π to 2π · theta places: the sines of all of them, then the cosines (Vaswani et al., 2017)."""
@@ -46,7 +54,7 @@ class Attention(nn.Module):
             nn.init.xavier_normal_(linear.weight)
             nn.init.zeros_(linear.bias)
         for linear in (self.v, self.out):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
+            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -70,7 +78,7 @@ class MLP(nn.Module):
         self.up = nn.Linear(config.width, hidden)
         self.down = nn.Linear(hidden, config.width)
         for linear in (self.up, self.down):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
+            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -117,7 +125,7 @@ class CrossAttention(nn.Module):
             nn.init.xavier_normal_(linear.weight)
             nn.init.zeros_(linear.bias)
         for linear in (self.v, self.out):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
+            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:

@@ -21,6 +21,14 @@ class Config:
     vocab: int = 150_528
     context: int = 2048
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.hidden, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.width % self.heads == 0, "heads divides width"
+        assert self.width % (2 * self.heads) == 0, "rope turns pairs of channels"
+        if abs(self.width / self.heads // 2 - math.floor(self.width / self.heads // 2 + 0.5)) >= 1e-9:
+            raise ValueError("a size is a whole number")
+
 
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
     """Radians a place, for each pair of channels."""
@@ -58,7 +66,7 @@ class Attention(nn.Module):
             nn.init.xavier_normal_(linear.weight)
             nn.init.zeros_(linear.bias)
         for linear in (self.v, self.out):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
+            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
@@ -81,7 +89,7 @@ class GEGLU(nn.Module):
         self.up = nn.Linear(config.width, config.hidden)
         self.down = nn.Linear(config.hidden, config.width)
         for linear in (self.gate, self.up, self.down):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
+            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -24,6 +24,14 @@ class Config:
     hidden: int = 32_768
     vocab: int = 150_528
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.hidden, self.vocab) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.width % self.heads == 0, "heads divides width"
+        assert self.width % (2 * self.heads) == 0, "rope turns pairs of channels"
+        if abs(self.width / self.heads // 2 - math.floor(self.width / self.heads // 2 + 0.5)) >= 1e-9:
+            raise ValueError("a size is a whole number")
+
 
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
     """Radians a place, for each pair of channels."""
@@ -60,6 +68,10 @@ def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask |
             return fused(flex_attention)(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
         mask = create_mask(mask.mask_mod, *mask.shape, device=q.device)  # for heads like these there is no kernel
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
+
+
+def causal_or_keys_mask(b: Tensor, query: Tensor, key: Tensor, keys: Tensor) -> Tensor:
+    return (key <= query) | keys[b, key]
 
 
 def in_blocks(device: torch.device) -> bool:
@@ -99,10 +111,6 @@ def mask_of(rule: Callable[..., Tensor], time: int, like: Tensor, *given: Any) -
     return kept_mask(rule, time, like.device, *given)
 
 
-def causal_or_keys_mask(b: Tensor, query: Tensor, key: Tensor, keys: Tensor) -> Tensor:
-    return (key <= query) | keys[b, key]
-
-
 class Attention(nn.Module):
     """Multi-head attention (Vaswani et al., 2017, section 3.2).
 
@@ -121,7 +129,7 @@ class Attention(nn.Module):
             nn.init.xavier_normal_(linear.weight)
             nn.init.zeros_(linear.bias)
         for linear in (self.v, self.out):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
+            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, rope: Tensor, mask: Tensor | BlockMask) -> Tensor:
@@ -144,7 +152,7 @@ class GEGLU(nn.Module):
         self.up = nn.Linear(config.width, config.hidden)
         self.down = nn.Linear(config.hidden, config.width)
         for linear in (self.gate, self.up, self.down):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** (-0.25))
+            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:

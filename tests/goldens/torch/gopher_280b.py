@@ -19,6 +19,12 @@ class Config:
     vocab: int = 32_000
     context: int = 2048
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.width % self.heads == 0, "heads divides width"
+        assert self.width % 2 == 0, "every frequency has a sine and a cosine"
+
 
 class RelativeScores(nn.Module):
     """Transformer-XL (Dai et al., 2019, section 3.3): the query plus a content bias, and its scaled scores against

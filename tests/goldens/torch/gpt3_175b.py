@@ -25,6 +25,22 @@ class Config:
     vocab: int = 50_257
     context: int = 2048
 
+    def __post_init__(self) -> None:
+        if min(self.width, self.heads, self.band, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.layers // 2 >= 1, "layers // 2 is a size, at least 1"
+        assert self.width % self.heads == 0, "heads divides width"
+
+
+def causal_and_window_mask(b: Tensor, query: Tensor, key: Tensor, window: int) -> Tensor:
+    return (key <= query) & (query - key < window)
+
+
+def in_blocks(device: torch.device) -> bool:
+    """Whether attention is computed block by block: CUDA has the kernels, and an exported graph is for all devices."""
+    exported = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+    return device.type == "cuda" and not exported
+
 
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,12 +50,6 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function compiled, as FlexAttention needs it; in a model that is compiled as a whole it is so already."""
     return function if torch.compiler.is_compiling() else compiled(function)
-
-
-def in_blocks(device: torch.device) -> bool:
-    """Whether attention is computed block by block: CUDA has the kernels, and an exported graph is for all devices."""
-    exported = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
-    return device.type == "cuda" and not exported
 
 
 def new_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: Any) -> Tensor | BlockMask:
@@ -73,8 +83,13 @@ def mask_of(rule: Callable[..., Tensor], time: int, like: Tensor, *given: Any) -
     return kept_mask(rule, time, like.device, *given)
 
 
-def causal_and_window_mask(b: Tensor, query: Tensor, key: Tensor, window: int) -> Tensor:
-    return (key <= query) & (query - key < window)
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any) -> Tensor:
+    """Attention to the keys that a mask lets see; without one, to those before each query and its own."""
+    if isinstance(mask, BlockMask):
+        if q.size(-1) >= 16 <= v.size(-1) and q.dtype != torch.float64:
+            return fused(flex_attention)(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
+        mask = create_mask(mask.mask_mod, *mask.shape, device=q.device)  # for heads like these there is no kernel
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
 
 
 def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
@@ -95,15 +110,6 @@ def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int,
     seen = (seen & ~(first & (key < window))).repeat(batch, 1, 1)[:, None]
     y = F.scaled_dot_product_attention(q.flatten(0, 1), k, v, attn_mask=seen, **options)
     return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
-
-
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any) -> Tensor:
-    """Attention to the keys that a mask lets see; without one, to those before each query and its own."""
-    if isinstance(mask, BlockMask):
-        if q.size(-1) >= 16 <= v.size(-1) and q.dtype != torch.float64:
-            return fused(flex_attention)(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
-        mask = create_mask(mask.mask_mod, *mask.shape, device=q.device)  # for heads like these there is no kernel
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
 
 
 def masked_window_attention(

@@ -20,6 +20,13 @@ class Config:
     vocab: int = 50_400
     context: int = 2048
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.rotary, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.rotary * self.heads <= self.width, "rope turns no more channels than a head has"
+        assert self.width % self.heads == 0, "heads divides width"
+        assert self.rotary % 2 == 0, "rope turns pairs of channels"
+
 
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
     """Radians a place, for each pair of channels."""

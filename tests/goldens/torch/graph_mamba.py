@@ -1,6 +1,6 @@
 """Graph-Mamba (Wang et al., 2024): nodes in the order of their degree, read by a selective scan.
 
-499,594 parameters. Made by archdsl 0.1.0 from graph_mamba.arch (a2bac70465d3):
+499,594 parameters. Made by archdsl 0.1.0 from graph_mamba.arch (e23f99dffab7):
     archdsl compile graph_mamba.arch:graph_mamba --to torch
 """
 
@@ -19,6 +19,10 @@ class Config:
     state: int = 16
     features: int = 9
     classes: int = 10
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.state, self.features, self.classes) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
 
 
 def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
@@ -95,7 +99,7 @@ class Mixer(nn.Module):
         self.select = nn.Linear(hidden, rank + 2 * config.state, bias=False)
         self.step = nn.Linear(rank, hidden, bias=False)
         self.output = nn.Linear(hidden, config.width, bias=False)
-        nn.init.uniform_(self.step.weight, -(rank ** (-0.5)), rank ** (-0.5))
+        nn.init.uniform_(self.step.weight, -(rank**-0.5), rank**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         h, gate = self.input(x).split((self.hidden, self.hidden), dim=-1)
@@ -117,11 +121,11 @@ class NodeScan(nn.Module):
         super().__init__()
         self.width = config.width
         self.noise = Noise()
-        self.mixer = Mixer(config, hidden=2 * config.width, rank=(-(-config.width // 16)))
+        self.mixer = Mixer(config, hidden=2 * config.width, rank=-(-config.width // 16))
 
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
         nodes = x.size(1)
-        degree = adjacency.sum(-1)
+        degree = adjacency.sum(-1).float()
         if self.training:
             rank = degree + 0.1 * self.noise(torch.ones(x.size(0), nodes, dtype=x.dtype, device=x.device))
         else:

@@ -21,6 +21,11 @@ class Config:
     rank: int = 128
     vocab: int = 50_265
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.context, self.rank, self.vocab) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.width % self.heads == 0, "the heads share the width equally"
+
 
 class OverTime(nn.Module):
     """From `length` places to `rank`, one projection for all heads, or one for each.
@@ -105,7 +110,7 @@ class MaskedLM(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.dense = nn.Linear(config.width, config.width)
-        self.norm = nn.LayerNorm(config.width, eps=1e-05)
+        self.norm = nn.LayerNorm(config.width, eps=1e-5)
         self.bias = nn.Parameter(torch.zeros(config.vocab))
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:

@@ -4,6 +4,7 @@
     archdsl compile llama.arch:llama_7b --to torch
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,14 @@ class Config:
     hidden: int = 11_008
     vocab: int = 32_000
     context: int = 2048
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.hidden, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.width % self.heads == 0, "heads divides width"
+        assert self.width % (2 * self.heads) == 0, "rope turns pairs of channels"
+        if abs(self.width / self.heads // 2 - math.floor(self.width / self.heads // 2 + 0.5)) >= 1e-9:
+            raise ValueError("a size is a whole number")
 
 
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:

@@ -17,6 +17,10 @@ class Config:
     layers: int = 2
     rate: int = 0
 
+    def __post_init__(self) -> None:
+        assert min(self.vocab, self.width, self.layers) >= 1, "sizes and counts are whole numbers of at least 1"
+        assert self.rate == 0, "`dropout` was compiled for this: compile the spec anew for other numbers"
+
 
 class LSTM(nn.Module):
     """One layer of long short-term memory: nn.LSTM as a function, which torch.compile takes whole."""

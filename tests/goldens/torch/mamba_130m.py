@@ -20,6 +20,10 @@ class Config:
     vocab: int = 50_280
     context: int = 1_048_576
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.state, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+
 
 def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
     """h[t] = a[t] * h[t - 1] + b[t] along axis 1: chunks of 32 places side by side, then what each hands on."""
@@ -72,7 +76,7 @@ class Mixer(nn.Module):
         self.select = nn.Linear(hidden, rank + 2 * config.state, bias=False)
         self.step = nn.Linear(rank, hidden, bias=False)
         self.output = nn.Linear(hidden, config.width, bias=False)
-        nn.init.uniform_(self.step.weight, -(rank ** (-0.5)), rank ** (-0.5))
+        nn.init.uniform_(self.step.weight, -(rank**-0.5), rank**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         h, gate = self.input(x).split((self.hidden, self.hidden), dim=-1)
@@ -89,7 +93,7 @@ class Layer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.width, eps=1e-5)
-        self.attention = Mixer(config, hidden=2 * config.width, rank=(-(-config.width // 16)))
+        self.attention = Mixer(config, hidden=2 * config.width, rank=-(-config.width // 16))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.attention(self.attention_norm(x))

@@ -18,6 +18,17 @@ class Config:
     image: int = 224
     classes: int = 1000
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.patch, self.image, self.classes) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.image > self.patch - 1, "a window is no longer than its axis"
+        assert self.image % self.patch == 0, "whole patches"
+        assert self.width % 2 == 0, "2 divides width"
+        if ((self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1) * (
+            (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1
+        ) < 1:
+            raise ValueError("a size is at least 1")
+
 
 class MLP(nn.Module):
     """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).

@@ -4,6 +4,7 @@
     archdsl compile mixtral.arch:mixtral_8x7b --to torch
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +23,16 @@ class Config:
     experts: int = 8
     vocab: int = 32_000
     context: int = 32_768
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.kv_heads, self.hidden, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.experts >= 2, "a token goes to at most as many experts as there are"
+        assert self.width % self.heads == 0, "heads divides width"
+        assert self.heads % self.kv_heads == 0, "every group of heads shares one head of keys and values"
+        assert self.width % (2 * self.heads) == 0, "rope turns pairs of channels"
+        if abs(self.width / self.heads // 2 - math.floor(self.width / self.heads // 2 + 0.5)) >= 1e-9:
+            raise ValueError("a size is a whole number")
 
 
 class Groups(NamedTuple):

@@ -22,6 +22,15 @@ class Config:
     hidden: int = 1024
     vocab: int = 793_471
 
+    def __post_init__(self) -> None:
+        if min(self.experts, self.top_k, self.width, self.hidden, self.vocab) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.groups == 0, "the spec was compiled for this side of `groups == 0`: compile it anew for the other"
+        assert self.top_k <= self.experts, "a token goes to at most as many experts as there are"
+        if self.top_k >= self.experts:
+            raise ValueError("the spec was compiled for this side of `k < experts`: compile it anew for the other")
+        assert self.top_k + 1 <= self.experts, "`topk` cannot take more than there are"
+
 
 class Groups(NamedTuple):
     """Rows sorted by expert: where each expert's rows end, and the expert of each row."""

@@ -16,6 +16,9 @@ class Config:
     heads: int = 8
     head_dim: int = 64
 
+    def __post_init__(self) -> None:
+        assert min(self.width, self.heads, self.head_dim) >= 1, "sizes and counts are whole numbers of at least 1"
+
 
 class Attention(nn.Module):
     """Multi-head attention (Vaswani et al., 2017, section 3.2).

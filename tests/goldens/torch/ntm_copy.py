@@ -20,6 +20,11 @@ class Config:
     cells: int = 20
     heads: int = 1
 
+    def __post_init__(self) -> None:
+        if min(self.inputs, self.outputs, self.hidden, self.rows, self.cells) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.heads == 1, "`forward` is written out for this many: compile the spec anew"
+
 
 class Address(nn.Module):
     """Where a head looks (section 3.3): by content, or where it looked before; then moved by at most one row, and

@@ -21,6 +21,13 @@ class Config:
     vocab: int = 256_000
     context: int = 2048
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.head_dim, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        if math.sqrt(self.width) == 1:
+            raise ValueError("the spec was compiled for this side of `scale == 1`: compile it anew for the other")
+        assert self.head_dim % 2 == 0, "rope turns pairs of channels"
+
 
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
     """Radians a place, for each pair of channels."""

@@ -21,6 +21,14 @@ class Config:
     vocab: int = 30
     context: int = 1024
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.hidden, self.features, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        if self.features * self.heads != 4 * self.width:
+            raise ValueError("`forward` is written out for this many: compile the spec anew")
+        assert self.width % 2 == 0, "every wave has a sine and a cosine"
+        assert self.width % self.heads == 0, "the heads share the width equally"
+
 
 def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
     """Waves of 2π to 2π · theta places: the sines of all of them, then the cosines (Vaswani et al., 2017)."""
@@ -64,7 +72,7 @@ class SoftmaxFeatures(nn.Module):
 
     def __init__(self, config: Config, head_dim: int, eps: float = 1e-6) -> None:
         super().__init__()
-        assert config.features // head_dim == 4, "`forward` is written out for this many: compile the spec anew"
+        assert config.features / head_dim == 4, "`forward` is written out for this many: compile the spec anew"
         self.head_dim = head_dim
         self.eps = eps
         self.random_directions = RandomDirections(channels=head_dim)
@@ -97,7 +105,7 @@ class FavorAttention(nn.Module):
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
         self.v = nn.Linear(config.width, config.width)
-        self.kernel = SoftmaxFeatures(config, eps=1e-06, head_dim=head_dim)
+        self.kernel = SoftmaxFeatures(config, eps=1e-6, head_dim=head_dim)
         self.out = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:

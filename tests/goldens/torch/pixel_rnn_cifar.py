@@ -19,6 +19,10 @@ class Config:
     colours: int = 3
     levels: int = 256
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.hidden, self.readout, self.colours, self.levels) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+
 
 class OwnPixel(nn.Module):
     """The channels belong to the colours in turn, a third each.

@@ -19,6 +19,11 @@ class Config:
     vocab: int = 30_528
     context: int = 512
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.width % self.heads == 0, "heads divides width"
+
 
 class Attention(nn.Module):
     """Multi-head attention (Vaswani et al., 2017, section 3.2).
@@ -38,7 +43,7 @@ class Attention(nn.Module):
             nn.init.xavier_normal_(linear.weight)
             nn.init.zeros_(linear.bias)
         for linear in (self.v, self.out):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * config.layers) ** (-0.25))
+            nn.init.xavier_normal_(linear.weight, gain=(8 * config.layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -60,7 +65,7 @@ class MLP(nn.Module):
         self.up = nn.Linear(config.width, hidden)
         self.down = nn.Linear(hidden, config.width)
         for linear in (self.up, self.down):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * config.layers) ** (-0.25))
+            nn.init.xavier_normal_(linear.weight, gain=(8 * config.layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,7 +99,7 @@ class MaskedLM(nn.Module):
         self.dense = nn.Linear(config.width, config.width)
         self.norm = nn.LayerNorm(config.width, eps=1e-12)
         self.bias = nn.Parameter(torch.zeros(config.vocab))
-        nn.init.xavier_normal_(self.dense.weight, gain=(8 * config.layers) ** (-0.25))
+        nn.init.xavier_normal_(self.dense.weight, gain=(8 * config.layers) ** -0.25)
         nn.init.zeros_(self.dense.bias)
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:

@@ -28,6 +28,31 @@ class Config:
     columns: int = 1024
     row_width: int = 64
 
+    def __post_init__(self) -> None:
+        if (
+            min(
+                self.pairs,
+                self.width,
+                self.heads,
+                self.head_dim,
+                self.hidden,
+                self.vocab,
+                self.chunk,
+                self.buckets,
+                self.factor,
+                self.rounds,
+                self.rows,
+                self.columns,
+                self.row_width,
+            )
+            < 1
+        ):
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.width - self.row_width >= 1, "width - row_width is a size, at least 1"
+        assert (self.buckets + self.factor) % 2 == 0, "2 divides buckets + factor"
+        assert self.buckets % 2 == 0, "`index` was compiled for this: compile the spec anew for other numbers"
+        assert self.factor % 2 == 0, "2 divides factor"
+
 
 class AxialPositions(nn.Module):
     """A place is the sum of a row and a column of a grid, side by side.
@@ -77,12 +102,11 @@ class LocalAttention(nn.Module):
         found = torch.arange(time, device=x.device).unflatten(0, (1, 1, time)).expand(x.size(0), -1, -1)
         place = found.expand(-1, self.heads, -1)
         x = (k / math.sqrt(self.head_dim)).unflatten(2, (-1, self.chunk))
-        of_q = place.unflatten(2, (-1, self.chunk)).unsqueeze(4)  # [batch, heads, time / chunk, chunk, 1]
         keys = torch.cat((x.roll(1, dims=2), x), dim=3)
         x = place.unsqueeze(-1).unflatten(2, (-1, self.chunk))  # [batch, heads, time / chunk, chunk, 1]
         of_k = torch.cat((x.roll(1, dims=2), x), dim=3).transpose(-1, -2)  # [batch, heads, time / chunk, 1, 2 * chunk]
         h = torch.einsum("bhnqd,bhnkd->bhnqk", q.unflatten(2, (-1, self.chunk)), keys)
-        scores = torch.where(of_q >= of_k, h, -1_000_000_000)
+        scores = torch.where(place.unflatten(2, (-1, self.chunk)).unsqueeze(4) >= of_k, h, -1_000_000_000)
         x = v.unflatten(2, (-1, self.chunk))  # [batch, heads, time / chunk, chunk, head_dim]
         y = (scores.softmax(-1) @ torch.cat((x.roll(1, dims=2), x), dim=3)).flatten(2, 3)
         return self.out(y.transpose(1, 2).flatten(2))

@@ -19,6 +19,11 @@ class Config:
     vocab: int = 50_265
     context: int = 512
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.width % self.heads == 0, "heads divides width"
+
 
 class Attention(nn.Module):
     """Multi-head attention (Vaswani et al., 2017, section 3.2).
@@ -84,7 +89,7 @@ class MaskedLM(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.dense = nn.Linear(config.width, config.width)
-        self.norm = nn.LayerNorm(config.width, eps=1e-05)
+        self.norm = nn.LayerNorm(config.width, eps=1e-5)
         self.bias = nn.Parameter(torch.zeros(config.vocab))
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:

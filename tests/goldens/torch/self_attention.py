@@ -16,6 +16,9 @@ class Config:
     d_k: int = 64
     d_v: int = 128
 
+    def __post_init__(self) -> None:
+        assert min(self.width, self.d_k, self.d_v) >= 1, "sizes and counts are whole numbers of at least 1"
+
 
 class AttentionHead(nn.Module):
     """One head of attention: each place asks with a query of width d_k and is answered in values of width d_v, which

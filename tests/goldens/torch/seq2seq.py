@@ -18,6 +18,10 @@ class Config:
     reader: int = 1000
     maxout: int = 500
 
+    def __post_init__(self) -> None:
+        if min(self.vocab, self.width, self.hidden, self.reader, self.maxout) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+
 
 class GRU(nn.Module):
     """One layer of gated recurrent units: nn.GRU as a function, which torch.compile takes whole."""

@@ -19,6 +19,22 @@ class Config:
     image: int = 224
     channels: int = 64
 
+    def __post_init__(self) -> None:
+        if min(self.vocab, self.width, self.hidden, self.channels) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.image >= 2, "a window is no longer than its axis"
+        assert (self.image - 2) // 2 + 1 >= 2, "a window is no longer than its axis"
+        assert ((self.image - 2) // 2 + 1 - 2) // 2 + 1 >= 2, "a window is no longer than its axis"
+        assert (((self.image - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1 >= 2, "a window is no longer than its axis"
+        assert self.image % 16 == 0, "16 divides image"
+        if (((((self.image - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1) * 16 != self.image:
+            raise ValueError("the result of `vgg` has the shape that is written")
+        assert (self.image - 2) // 2 + 1 + 2 >= 3, "a window is no longer than its axis"
+        assert ((self.image - 2) // 2 + 1 - 2) // 2 + 1 + 2 >= 3, "a window is no longer than its axis"
+        assert (((self.image - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1 + 2 >= 3, "a window is no longer than its axis"
+        if ((((self.image - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1 + 2 < 3:
+            raise ValueError("a window is no longer than its axis")
+
 
 class Stage(nn.Module):
     """A stage of VGG: convolutions of 3 x 3, each behind the other.

@@ -23,6 +23,20 @@ class Config:
     dropout: float = 0.25
     vocab: int = 256
 
+    def __post_init__(self) -> None:
+        if min(self.pairs, self.width, self.heads, self.side, self.stride, self.vocab) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.dropout >= 0, "a number here is at least 0 and less than 1"
+        assert self.dropout < 1, "a number here is at least 0 and less than 1"
+        assert self.narrow != 0, "`width / narrow` divides by a number that is not 0"
+        assert self.width / self.narrow / self.heads >= 1, "width / narrow / heads is a size, at least 1"
+        assert 4 * self.width / self.narrow >= 1, "4 * width / narrow is a size, at least 1"
+        if self.heads * (self.width / self.narrow / self.heads) < 1:
+            raise ValueError("heads * (width / narrow / heads) is a size, at least 1")
+        assert self.width % (self.heads * self.narrow) == 0, "heads * narrow divides width"
+        assert self.width % self.heads == 0, "heads divides width"
+        assert self.width % self.narrow == 0, "narrow divides width"
+
 
 def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
     """Attention of each place to the last `window` places, itself included. A long sequence is cut into blocks of so

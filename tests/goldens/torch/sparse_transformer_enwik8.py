@@ -22,6 +22,13 @@ class Config:
     dropout: float = 0.4
     vocab: int = 256
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.stride, self.summary, self.context, self.vocab) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.dropout >= 0, "a number here is at least 0 and less than 1"
+        assert self.dropout < 1, "a number here is at least 0 and less than 1"
+        assert self.width % self.heads == 0, "heads divides width"
+
 
 def quick_gelu(x: Tensor) -> Tensor:
     """The sigmoid approximation of GELU."""
@@ -37,7 +44,7 @@ class TextGrid(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.columns = config.stride
-        self.row = nn.Embedding((-(-config.context // config.stride)), config.width)
+        self.row = nn.Embedding(-(-config.context // config.stride), config.width)
         self.column = nn.Embedding(config.stride, config.width)
         nn.init.normal_(self.row.weight, std=0.02)
         nn.init.normal_(self.column.weight, std=0.02)

@@ -17,6 +17,10 @@ class Config:
     width: int = 1000
     layers: int = 4
 
+    def __post_init__(self) -> None:
+        if min(self.source_vocab, self.vocab, self.width, self.layers) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+
 
 class LSTM(nn.Module):
     """One layer of long short-term memory: nn.LSTM as a function, which torch.compile takes whole."""

@@ -23,6 +23,12 @@ class Config:
     vocab: int = 32_128
     context: int = 512
 
+    def __post_init__(self) -> None:
+        if min(self.pairs, self.width, self.heads, self.hidden, self.experts, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        if math.sqrt(self.width) == 1:
+            raise ValueError("the spec was compiled for this side of `scale == 1`: compile it anew for the other")
+
 
 class Groups(NamedTuple):
     """Rows sorted by expert: where each expert's rows end, and the expert of each row."""

@@ -22,6 +22,12 @@ class Config:
     vocab: int = 32_128
     context: int = 512
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.head_dim, self.hidden, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        if math.sqrt(self.width) == 1:
+            raise ValueError("the spec was compiled for this side of `scale == 1`: compile it anew for the other")
+
 
 class RelativeBias(nn.Embedding):
     """A bias for each head and bucket of distances; buckets grow with the distance (T5, Raffel et al., 2019, section

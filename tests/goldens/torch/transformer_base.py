@@ -22,6 +22,16 @@ class Config:
     vocab: int = 37_000
     context: int = 512
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.hidden, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.dropout >= 0, "a number here is at least 0 and less than 1"
+        assert self.dropout < 1, "a number here is at least 0 and less than 1"
+        if math.sqrt(self.width) == 1:
+            raise ValueError("the spec was compiled for this side of `scale == 1`: compile it anew for the other")
+        assert self.width % 2 == 0, "every wave has a sine and a cosine"
+        assert self.width % self.heads == 0, "heads divides width"
+
 
 def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
     """Waves of 2π to 2π · theta places: the sines of all of them, then the cosines (Vaswani et al., 2017)."""

@@ -21,6 +21,20 @@ class Config:
     image: int = 224
     classes: int = 1000
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.hidden, self.patch, self.image, self.classes) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.image > self.patch - 1, "a window is no longer than its axis"
+        assert self.image % self.patch == 0, "whole patches"
+        if (
+            1
+            + ((self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1)
+            * ((self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1)
+            < 1
+        ):
+            raise ValueError("a size is at least 1")
+        assert self.width % self.heads == 0, "heads divides width"
+
 
 class Attention(nn.Module):
     """Multi-head attention (Vaswani et al., 2017, section 3.2).

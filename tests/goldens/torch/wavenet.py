@@ -21,6 +21,12 @@ class Config:
     stacks: int = 3
     depth: int = 10
 
+    def __post_init__(self) -> None:
+        if min(self.levels, self.width, self.gate, self.skip, self.kernel) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.stacks == 3, "`forward` is written out for this many: compile the spec anew"
+        assert self.depth == 10, "`forward` is written out for this many: compile the spec anew"
+
 
 class DilatedLayer(nn.Module):
     """A dilated convolution with a gate (equation 2): one map of it out to the sum of skips, one, unless it is the

@@ -34,6 +34,34 @@ class Config:
     vocab: int = 102_400
     context: int = 163_840
 
+    def __post_init__(self) -> None:
+        if (
+            min(
+                self.width,
+                self.heads,
+                self.kv_rank,
+                self.nope_dim,
+                self.rope_dim,
+                self.v_dim,
+                self.hidden,
+                self.experts,
+                self.top_k,
+                self.expert_hidden,
+                self.groups,
+                self.top_groups,
+                self.vocab,
+                self.context,
+            )
+            < 1
+        ):
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.q_rank == 0, "the spec was compiled for this side of `q_rank == 0`: compile it anew for the other"
+        assert self.layers >= 2, "layers - 1 is a size, at least 1"
+        assert self.top_k <= self.experts, "a token goes to at most as many experts as there are"
+        assert self.groups <= 1, "the spec was compiled for this side of `groups > 1`: compile it anew for the other"
+        assert self.scale == 1, "the spec was compiled for this side of `scale != 1`: compile it anew for the other"
+        assert self.rope_dim % 2 == 0, "rope turns pairs of channels"
+
 
 class Groups(NamedTuple):
     """Rows sorted by expert: where each expert's rows end, and the expert of each row."""
@@ -392,18 +420,18 @@ class LatentAttention(nn.Module):
     def step(self, x: Tensor, rope: Tensor, state: State) -> Tensor:
         q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         latent, k_rope = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
-        q, q_rope = q.split((self.nope_dim, self.rope_dim), dim=-1)
-        q = torch.cat((q, rotate_pairs(q_rope, rope)), dim=-1)
         h = self.kv_norm(latent)
+        q, q_rope = q.split((self.nope_dim, self.rope_dim), dim=-1)
         h_2 = rotate_pairs(k_rope.unsqueeze(1), rope)
+        q = torch.cat((q, rotate_pairs(q_rope, rope)), dim=-1)
         rows = state.keep(torch.cat((h, h_2.squeeze(1)), dim=-1))
         if state.first:  # the maps of keys and values: what is made of the rows of an identity matrix
-            h_rows, h_2_rows = torch.eye(self.kv_rank + self.rope_dim, dtype=h.dtype, device=h.device)[None].split(
+            h_rows, h_rows_2 = torch.eye(self.kv_rank + self.rope_dim, dtype=h.dtype, device=h.device)[None].split(
                 (self.kv_rank, self.rope_dim), dim=-1
             )
             kv = self.kv_up(h_rows).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             k, v = kv.split((self.nope_dim, self.v_dim), dim=-1)
-            k_rope = h_2_rows[:, None].expand(-1, self.heads, -1, -1)
+            k_rope = h_rows_2[:, None].expand(-1, self.heads, -1, -1)
             k = torch.cat((k, k_rope), dim=-1)
             state.hold(k, v)
         k, v = state.held()

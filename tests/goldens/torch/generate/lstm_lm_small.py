@@ -20,6 +20,10 @@ class Config:
     layers: int = 2
     rate: int = 0
 
+    def __post_init__(self) -> None:
+        assert min(self.vocab, self.width, self.layers) >= 1, "sizes and counts are whole numbers of at least 1"
+        assert self.rate == 0, "`dropout` was compiled for this: compile the spec anew for other numbers"
+
 
 class LSTM(nn.Module):
     """One layer of long short-term memory: nn.LSTM as a function, which torch.compile takes whole."""
@@ -205,8 +209,8 @@ class LSTMLMSmall(nn.Module):
                 lambda: x.new_zeros(batch, self.config.width), lambda: x.new_zeros(batch, self.config.width)
             )
             y, h, c = lstm_on(layer, x, h, c)
-            state.hand_on(h, c)
             x = y
+            state.hand_on(h, c)
         if at is not None:  # of each row this place alone is wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return self.head(x)

@@ -22,6 +22,10 @@ class Config:
     vocab: int = 50_280
     context: int = 1_048_576
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.state, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+
 
 def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
     """h[t] = a[t] * h[t - 1] + b[t] along axis 1: chunks of 32 places side by side, then what each hands on."""
@@ -215,7 +219,7 @@ class Mixer(nn.Module):
         self.select = nn.Linear(hidden, rank + 2 * config.state, bias=False)
         self.step = nn.Linear(rank, hidden, bias=False)
         self.output = nn.Linear(hidden, config.width, bias=False)
-        nn.init.uniform_(self.step.weight, -(rank ** (-0.5)), rank ** (-0.5))
+        nn.init.uniform_(self.step.weight, -(rank**-0.5), rank**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         h, gate = self.input(x).split((self.hidden, self.hidden), dim=-1)
@@ -230,17 +234,16 @@ class Mixer(nn.Module):
         h, gate = self.input(x).split((self.hidden, self.hidden), dim=-1)
         conv = state.recall(lambda: h.new_zeros(batch, 3, self.hidden))
         places = torch.cat((conv, h), dim=1)
-        h_2 = self.conv(places.transpose(1, 2)).transpose(1, 2)
+        h = self.conv(places.transpose(1, 2)).transpose(1, 2)
         state.hand_on(places[:, -3:])
-        h_2 = F.silu(h_2)
-        step, b, c = self.select(h_2).split((self.rank, self.state, self.state), dim=-1)
+        h = F.silu(h)
+        step, b, c = self.select(h).split((self.rank, self.state, self.state), dim=-1)
         step = F.softplus(self.step(step) + self.step_bias)
-        h_3 = state.recall(lambda: h_2.new_zeros(batch, self.hidden, self.state, dtype=torch.float32))
-        h_4 = -torch.exp(self.log_rates)
-        y, h_3 = selective_scan_on(h_2, step, h_4, b, c, h_3)
-        y_2 = y + self.skip * h_2
-        state.hand_on(h_3)
-        return self.output(y_2 * F.silu(gate))
+        h_2 = state.recall(lambda: h.new_zeros(batch, self.hidden, self.state, dtype=torch.float32))
+        y, h_2 = selective_scan_on(h, step, -torch.exp(self.log_rates), b, c, h_2)
+        y = y + self.skip * h
+        state.hand_on(h_2)
+        return self.output(y * F.silu(gate))
 
 
 class Layer(nn.Module):
@@ -249,7 +252,7 @@ class Layer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.width, eps=1e-5)
-        self.attention = Mixer(config, hidden=2 * config.width, rank=(-(-config.width // 16)))
+        self.attention = Mixer(config, hidden=2 * config.width, rank=-(-config.width // 16))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.attention(self.attention_norm(x))

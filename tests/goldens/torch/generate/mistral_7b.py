@@ -4,6 +4,7 @@
     archdsl compile mistral.arch:mistral_7b --to torch --with generate
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -26,15 +27,17 @@ class Config:
     vocab: int = 32_000
     context: int = 32_768
 
-
-@cache
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function)
-
-
-def fused(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled, as FlexAttention needs it; in a model that is compiled as a whole it is so already."""
-    return function if torch.compiler.is_compiling() else compiled(function)
+    def __post_init__(self) -> None:
+        if (
+            min(self.layers, self.width, self.heads, self.kv_heads, self.hidden, self.window, self.vocab, self.context)
+            < 1
+        ):
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert self.width % self.heads == 0, "heads divides width"
+        assert self.heads % self.kv_heads == 0, "every group of heads shares one head of keys and values"
+        assert self.width % (2 * self.heads) == 0, "rope turns pairs of channels"
+        if abs(self.width / self.heads // 2 - math.floor(self.width / self.heads // 2 + 0.5)) >= 1e-9:
+            raise ValueError("a size is a whole number")
 
 
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
@@ -48,10 +51,24 @@ def rope_table(length: int, frequencies: Tensor) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()))
 
 
+def causal_and_window_mask(b: Tensor, query: Tensor, key: Tensor, window: int) -> Tensor:
+    return (key <= query) & (query - key < window)
+
+
 def in_blocks(device: torch.device) -> bool:
     """Whether attention is computed block by block: CUDA has the kernels, and an exported graph is for all devices."""
     exported = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
     return device.type == "cuda" and not exported
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)
+
+
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled, as FlexAttention needs it; in a model that is compiled as a whole it is so already."""
+    return function if torch.compiler.is_compiling() else compiled(function)
 
 
 def new_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: Any) -> Tensor | BlockMask:
@@ -85,15 +102,20 @@ def mask_of(rule: Callable[..., Tensor], time: int, like: Tensor, *given: Any) -
     return kept_mask(rule, time, like.device, *given)
 
 
-def causal_and_window_mask(b: Tensor, query: Tensor, key: Tensor, window: int) -> Tensor:
-    return (key <= query) & (query - key < window)
-
-
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
     """Turn the channel pairs (i, i + dims / 2) by an angle that grows with the position."""
     cos, sin = rope
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any) -> Tensor:
+    """Attention to the keys that a mask lets see; without one, to those before each query and its own."""
+    if isinstance(mask, BlockMask):
+        if q.size(-1) >= 16 <= v.size(-1) and q.dtype != torch.float64:
+            return fused(flex_attention)(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
+        mask = create_mask(mask.mask_mod, *mask.shape, device=q.device)  # for heads like these there is no kernel
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
 
 
 def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
@@ -114,15 +136,6 @@ def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int,
     seen = (seen & ~(first & (key < window))).repeat(batch, 1, 1)[:, None]
     y = F.scaled_dot_product_attention(q.flatten(0, 1), k, v, attn_mask=seen, **options)
     return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
-
-
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any) -> Tensor:
-    """Attention to the keys that a mask lets see; without one, to those before each query and its own."""
-    if isinstance(mask, BlockMask):
-        if q.size(-1) >= 16 <= v.size(-1) and q.dtype != torch.float64:
-            return fused(flex_attention)(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
-        mask = create_mask(mask.mask_mod, *mask.shape, device=q.device)  # for heads like these there is no kernel
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
 
 
 def masked_window_attention(

@@ -24,6 +24,12 @@ class Config:
     vocab: int = 32_128
     context: int = 512
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.head_dim, self.hidden, self.vocab, self.context) < 1:
+            raise ValueError("sizes and counts are whole numbers of at least 1")
+        if math.sqrt(self.width) == 1:
+            raise ValueError("the spec was compiled for this side of `scale == 1`: compile it anew for the other")
+
 
 class RelativeBias(nn.Embedding):
     """A bias for each head and bucket of distances; buckets grow with the distance (T5, Raffel et al., 2019, section
@@ -381,23 +387,24 @@ class T5Small(nn.Module):
         at: Tensor | None = None,
     ) -> Tensor:
         state.begin(target)
-        memory = None
         if state.first:
             assert source.size(1) <= self.config.context, "at most `context` source tokens"
             assert state.length <= self.config.context, "at most `context` tokens"
             bias = self.around(source.size(1), source.size(1)).masked_fill(~padding[:, None, None, :], -torch.inf)
             memory = self.dropout(self.token_embedding(source))
             for encoder in self.encoder:
-                if state.first:
-                    memory = encoder(memory, bias)
-            memory = self.encoder_norm(memory)
+                memory = encoder(memory, bias)
             mask = padding[:, None, None, :]  # [batch, 1, 1, frames]
             state.hold(mask)
+            memory = self.encoder_norm(memory)
+        else:
+            memory = None
         mask = state.held()
         query = state.positions[:, :, None]
         key = state.keys
-        query_2 = state.positions[:, None, :, None]
-        bias = self.before.between(query, key).masked_fill(~(key <= query_2), -torch.inf)
+        bias = self.before.between(query, key)
+        query = state.positions[:, None, :, None]
+        bias = bias.masked_fill(~(key <= query), -torch.inf)
         x = self.dropout(self.token_embedding(target))
         for decoder in self.decoder:
             x = decoder.step(x, memory, bias, mask, state)

@@ -1,0 +1,1 @@
+"""What a Model is lowered to."""

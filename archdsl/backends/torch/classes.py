@@ -1,0 +1,563 @@
+"""Blocks into classes: which blocks are one class, what each name and number in it is, and what it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from archdsl.analyses.placement import Sharding
+from archdsl.backends.torch import init
+from archdsl.backends.torch.features import Section
+from archdsl.backends.torch.helpers import helpers, in_order
+from archdsl.backends.torch.imports import IMPORTED
+from archdsl.backends.torch.lower import (
+    Kind,
+    Lowered,
+    Make,
+    Method,
+    Site,
+    context_kind,
+    lower,
+)
+from archdsl.backends.torch.names import preferred
+from archdsl.backends.torch.numbers import Numbers, is_dynamic, values_of
+from archdsl.backends.torch.program import Check, Do, changed, key, trees
+from archdsl.backends.torch.tree import Axis, Hyper, Made, Node, Number, constant, leaves, mapped, py, word
+from archdsl.ir import dims
+from archdsl.ir.dims import Expr, Num, Poly
+from archdsl.ir.graph import Block, CallNode, Model, OpNode
+from archdsl.ir.op import Tree
+from archdsl.ir.ranges import NUMBERS
+from archdsl.lower.python import class_name, field_name, local_name, singular
+from archdsl.syntax import ast
+
+
+def argument(name: str) -> str:
+    """A name of a block, perhaps with a dot, as an argument or attribute."""
+    return local_name(name.replace(".", "_"))
+
+
+@dataclass(eq=False)
+class Group:
+    """Blocks that read alike: one class."""
+
+    number: int
+    block: Block
+    first: Lowered
+    """The first of the blocks, while it was not known which blocks are one class."""
+    reads: frozenset[str] = frozenset()
+    """Names of the block that it reads, also for what it makes."""
+    members: list[Block] = field(default_factory=list)
+    free: list[str] = field(default_factory=list)
+    """Names that a caller must give."""
+    name: str = ""
+    sites: list[tuple[Group | None, Site]] = field(default_factory=list)
+    """Where it is instantiated, and by whom (None: by the model itself)."""
+    resolution: dict[str, Tree] = field(default_factory=dict)
+    """What each free name is in the class: `config.width`, a number, or an argument."""
+    arguments: list[str] = field(default_factory=list)
+    needs_config: bool = False
+    lowered: list[Lowered] = field(default_factory=list)
+    """Each of the blocks, once it is known which masks need no tensor."""
+    class_: Class | None = None
+    more: list[Method] = field(default_factory=list)
+    """Methods beside those of the block."""
+
+    @property
+    def latest(self) -> Lowered:
+        """The first of the blocks as far as it is known."""
+        return self.lowered[0] if self.lowered else self.first
+
+    @property
+    def parameter_names(self) -> list[str]:
+        return parameter_names(self.latest.method)
+
+    def kind(self, i: int) -> Kind:
+        """Of the i-th context, over all blocks of the class."""
+        kinds = {context_kind(m.contexts[i]) for m in self.members}
+        return kinds.pop() if len(kinds) == 1 else "either"
+
+
+@dataclass(eq=False)
+class Class:
+    """What is written of a group, or of the model itself: numbers are spelled, names of classes are known later."""
+
+    lowered: Lowered
+    numbers: Numbers
+    init: list[Any]
+    methods: list[Method]
+    arguments: dict[Site, dict[str, Tree]]
+    """Of every instance of another class what each of that one's free names is, in this one's names."""
+    more: dict[str, list[dims.Value]] = field(default_factory=dict)
+    """Arguments for numbers that no expression gives rightly for all blocks: their values in each."""
+
+
+def parameter_names(method: Method) -> list[str]:
+    """What the parameters of a method are called."""
+    found: list[str] = []
+    for p in method.parameters:
+        base = local_name(method.hints[p.target]) if p.target in method.hints else preferred(p.target, method.hints)
+        name, n = base, 1
+        while name in found:
+            n += 1
+            name = f"{base}_{n}"
+        found.append(name)
+    return found
+
+
+class Classes:
+    """The classes of one model. `group` collects them while blocks are lowered; `settle` says what each name in them
+    is."""
+
+    root: Lowered
+    root_class: str
+    """What the model's own class is called."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.groups: list[Group] = []
+        """Callees first."""
+        self.by_block: dict[Block, Group] = {}
+        self.by_key: dict[Any, Group] = {}
+        self.sharding: Sharding | None = None
+        """How tensors are cut over devices, where the file has the section `parallel`."""
+        self.kinds_known = False
+        """Whether all blocks have been grouped: then it is known which masks need no tensor in any block of a class."""
+        self.config = {f.name: f.value for f in model.config}
+        self.taken: set[str] = set()
+        """Names of what else stands in the file."""
+        self.checkpointed: frozenset[CallNode] = frozenset()
+        """Calls of layers that the backward pass computes again."""
+        self.classes: dict[Group | None, Class] = {}
+        self.more: list[Method] = []
+        """Methods of the model's own class beside its `forward`."""
+        self.helpers: dict[str, None] = {}
+        """Globals that methods beside those of the blocks read."""
+        self.forward: Method | None = None
+        """The model's `forward` where a section writes it in another way."""
+        self.exact: dict[Block, Mapping[str, Expr]] = {}
+        """What every static name of a block is worth."""
+
+    # --- grouping ---
+
+    def group(self, block: Block) -> Group:
+        """The class of a block."""
+        if block in self.by_block:
+            return self.by_block[block]
+        lowered = lower(self, block)
+        text = self._key(lowered)
+        group = self.by_key.get(text)
+        if group is None:
+            group = Group(len(self.groups), block, lowered, frozenset(names_of(lowered)))
+            self.by_key[text] = group
+            self.groups.append(group)
+        group.members.append(block)
+        self.by_block[block] = group
+        return group
+
+    def _key(self, w: Lowered) -> Any:
+        """Equal for blocks that can be one class."""
+        block = w.block
+        weights = [(name, _schemes(node), init.law_key(self.model, block, node)) for name, node in w.laws]
+        names = sorted(n for n in names_of(w) if is_dynamic(block, n))
+        local = [(k, dims.expr_text(v)) for k, v in block.local.items()]
+        where = (block.name, id(block.span.source), str(block.span.start))
+        return (where, *map(method_key, w.methods), _init_key(w), tuple(weights), tuple(names), tuple(local))
+
+    # --- settling ---
+
+    def settle(self, sections: Sequence[Section] = ()) -> None:
+        """Lower every class for good; then, callers first, find what each of its names is. Sections add their methods
+        between."""
+        lower(self, self.model.block)
+        self.kinds_known = True
+        for group in self.groups:
+            kinds = [group.kind(i) for i in range(len(group.block.contexts))]
+            group.lowered = [lower(self, member, kinds) for member in group.members]
+        self.root = lower(self, self.model.block)
+        for section in sections:
+            section.settle()
+            self.forward = section.forward() or self.forward
+        self._evaluate()
+        for group in self.groups:
+            self.classes[group] = group.class_ = self._spelled(group.lowered, group)
+            group.free = self._free(group.class_)
+        self.classes[None] = self._spelled([self.root], None)
+        self._resolve()
+        for section in sections:
+            self.taken |= {h.name for h in in_order(section.helpers())} | section.sources().keys()
+        self._name_classes()
+
+    def further(self, group: Group | None, method: Method, helpers: Mapping[str, bool]) -> None:
+        """Add a method to a class (None: to the model's own)."""
+        (self.more if group is None else group.more).append(method)
+        for name in helpers:
+            self.helpers.setdefault(name)
+
+    def methods(self, group: Group | None, block: Block) -> list[Method]:
+        """The methods of a class as they are for one of its blocks."""
+        if group is None:
+            own = [self.forward] if self.forward is not None else [*self.root.methods]
+            return [*own, *self.more]
+        found = [*group.lowered[group.members.index(block)].methods]
+        return [*found, *(m for m in group.more if m.block is block)]
+
+    def _free(self, c: Class) -> list[str]:
+        """Names that the caller must give: those the block computes itself stand for what they are computed from."""
+        block = c.lowered.block
+        found: dict[str, None] = {}
+
+        def add(name: str) -> None:
+            if name in block.local:
+                for inner in dims.free_names(block.local[name]):
+                    add(inner)
+            else:
+                found.setdefault(name)
+
+        for name in names_in(c):
+            add(name)
+        order = {n: i for i, n in enumerate([*block.hypers, *block.axes])}
+        return sorted((n for n in found if not is_dynamic(block, n)), key=lambda n: order.get(n, len(order)))
+
+    # --- numbers ---
+
+    def known(self, block: Block) -> Mapping[str, Expr]:
+        """What the names of a block are worth, as far as it knows them itself: the model's own has those of the
+        Config."""
+        if block is not self.model.block:
+            return values_of(block)
+        fields = {name: dims.literal(n.value) for name, n in self.config.items() if not isinstance(n.value, Poly)}
+        return {**values_of(block), **fields}
+
+    def _evaluate(self) -> None:
+        """What every static name is worth, in each block: also those that only its callers know."""
+        self.exact = {self.model.block: self.known(self.model.block)}
+        lowered = {b: w for g in self.groups for b, w in zip(g.members, g.lowered, strict=True)}
+        waiting = [self.root]
+        while waiting:
+            w = waiting.pop()
+            mine = self.exact[w.block]
+            for site in (*w.sites, *w.shared):
+                if site.block not in self.exact:
+                    worth = {n: dims.expr_value(dims.substitute(e, mine)) for n, e in site.bind.items()}
+                    given = {n: dims.literal(v) for n, v in worth.items() if not isinstance(v, Poly)}
+                    self.exact[site.block] = {**given, **values_of(site.block)}
+                    waiting.append(lowered[site.block])
+
+    def _spelled(self, members: Sequence[Lowered], group: Group | None) -> Class:
+        """The first of some blocks of one class, with every number as Python writes it for all of them."""
+        first = members[0]
+        numbers = Numbers(first.block, [self.exact[m.block] for m in members])
+        made = Class(first, numbers, [], [], {})
+        overridden = group is None and self.forward is not None
+        values = zip(*(all_numbers(m, not overridden) for m in members), strict=True)
+        spelled = iter([self._number(made, row) for row in values])
+
+        def leaf(in_init: bool) -> Any:
+            def change(x: Any) -> Any:
+                if isinstance(x, Number):
+                    return next(spelled)[in_init]
+                if isinstance(x, Made):
+                    made.arguments[x.site] = self._arguments(made, x.site, members)
+                return x
+
+            return change
+
+        made.init += [_changed(step, leaf(True)) for step in first.init]
+        more = self.more if group is None else group.more
+        if overridden:
+            assert self.forward is not None
+            made.methods.append(self.forward)
+        for method in () if overridden else first.methods:
+            steps, results = changed(method.steps, leaf(False)), mapped(method.results, leaf(False))
+            made.methods.append(replace(method, steps=steps, results=results))
+
+        def by_expression(x: Any) -> Any:
+            """A number of a method that is known of the first block alone."""
+            if not isinstance(x, Number):
+                return x
+            row = [replace(x, value=value) for value in made.numbers.values(x)]
+            return self._number(made, row)[0]
+
+        for method in more:
+            steps, results = changed(method.steps, by_expression), mapped(method.results, by_expression)
+            made.methods.append(replace(method, steps=steps, results=results))
+        return made
+
+    def _number(self, made: Class, row: Sequence[Number]) -> tuple[Tree, Tree]:
+        """A number, given as it is in each of the blocks: what `forward` and what `__init__` read."""
+        n, values = row[0], [x.value for x in row]
+        found = tuple(made.numbers.spelled(n, values, init) for init in (False, True))
+        if None in found:
+            tree = self._more(made, n.expr, values)
+            return tree, tree
+        return found  # type: ignore[return-value]
+
+    def _more(self, made: Class, expr: dims.Expr | None, values: list[dims.Value]) -> Tree:
+        """A number that no expression gives rightly for all blocks: itself where it is the same, else an argument. What
+        it was computed from is then demanded."""
+        if len({*values}) == 1:
+            for name in dims.free_names(expr) if expr is not None else ():
+                worth = {dims.expr_value(row[name]) for row in made.numbers.exact if name in row}
+                if len(worth) == 1:
+                    test = py("{a} == {n}", a=Hyper(name), n=literal(worth.pop()))
+                    made.init.append(Check(test, f"`{name}` is written out in a number: compile the spec anew"))
+            return literal(values[0])
+        for name, known in made.more.items():
+            if known == values:
+                return Hyper(name)
+        name, n = "number", 1
+        block = made.lowered.block
+        while name in {*made.more, *block.hypers, *block.axes, *block.local}:
+            n += 1
+            name = f"number_{n}"
+        made.more[name] = values
+        return Hyper(name)
+
+    def _arguments(self, made: Class, site: Site, members: Sequence[Lowered]) -> dict[str, Tree]:
+        """What the free names of a class are where it is instantiated."""
+        callee = self.classes[site.group]
+        found: dict[str, Tree] = {}
+        for name in site.group.free:
+            if name in callee.more:
+                mine = [self._instance_of(site, made.lowered, m) for m in members]
+                row = [callee.more[name][site.group.members.index(b)] for b in mine]
+                found[name] = self._more(made, None, row)
+            elif name in site.bind:
+                expr = dims.shortest(site.bind[name], made.lowered.block.local)
+                real = any(h.name == name and h.kind in NUMBERS for h in site.group.block.header.hypers or ())
+                row = [dims.expr_value(dims.substitute(expr, exact)) for exact in made.numbers.exact]
+                tree = made.numbers.spelled(Number(expr, row[0], real), row, True)
+                found[name] = self._more(made, expr, row) if tree is None else tree
+        return found
+
+    def _instance_of(self, site: Site, first: Lowered, other: Lowered) -> Block:
+        """The block that another member of a class instantiates where the first has `site`."""
+        k = next(i for i, s in enumerate(first.sites) if s is site)
+        return list(other.sites)[k].block
+
+    # --- names ---
+
+    def _resolve(self) -> None:
+        for caller, c in self.classes.items():
+            for site in c.arguments:
+                site.group.sites.append((caller, site))
+        for group in reversed(self.groups):
+            self._resolve_group(group)
+        for group in self.groups:
+            used = any(_reads_config(t) for t in group.resolution.values())
+            assert group.class_ is not None
+            group.needs_config = used or any(s.group.needs_config for s in group.class_.arguments)
+
+    def _resolve_group(self, group: Group) -> None:
+        own = {*group.block.hypers, *group.block.axes}
+        for name in group.free:
+            found = {self.resolved(self.classes[c].arguments[s].get(name), c) for c, s in group.sites}
+            tree = found.pop() if len(found) == 1 else None
+            number = is_number(tree) and name not in own
+            if tree is not None and (number or _reads_config(tree)):
+                group.resolution[name] = tree
+            else:
+                group.resolution[name] = word(argument(name))
+                group.arguments.append(name)
+
+    def resolved(self, tree: Any, group: Group | None, local: Mapping[str, Tree] | None = None) -> Any:
+        """An expression of `__init__` with the block's names as the class knows them; those in `local` it computes
+        itself."""
+
+        def leaf(x: Any) -> Any:
+            if not isinstance(x, Hyper):
+                return x
+            if local and x.name in local:
+                return local[x.name]
+            if group is None:
+                return self.root_name(x.name)
+            return group.resolution.get(x.name, word(argument(x.name)))
+
+        return mapped(tree, leaf)
+
+    def root_name(self, name: str) -> Tree:
+        """What a name of the model's own block is: a field of the Config, what it is computed from, or a number."""
+        block = self.model.block
+        if name in self.config:
+            return Node("Attribute", (word("config"), field_name(name)))
+        if name in block.local:
+            numbers = self.classes[None].numbers
+            inner = Number(block.local[name], numbers.worth(block.local[name]))
+            found: Tree = self.resolved(numbers.tree(inner, True), None)
+            return found
+        value = block.hypers.get(name)
+        if isinstance(value, Num) and not isinstance(value.value, Poly):
+            return literal(value.value)
+        return word(name)
+
+    def constructor(self, site: Site, caller: Group | None, local: Mapping[str, Tree]) -> Tree:
+        """What instantiates a class: arguments that are the default are left out."""
+        group = site.group
+        known = self.classes[caller].arguments[site]
+        keywords = {}
+        for name in group.arguments:
+            tree = self.resolved(known[name], caller, local)
+            if tree != default(group, name):
+                keywords[argument(name)] = tree
+        return py(
+            f"{group.name}({{*args}}, {{**keywords}})", args=[word("config")] * group.needs_config, keywords=keywords
+        )
+
+    def _name_classes(self) -> None:
+        """Names of classes: the blocks' own. Several classes of one block are told apart by what the spec calls them
+        there, else by number."""
+        by_name: dict[str, list[Group]] = {}
+        for group in self.groups:
+            by_name.setdefault(class_name(group.block.name), []).append(group)
+        read = {*self.helpers, *(name for c in self.classes.values() for name in c.lowered.helpers)}
+        used = {"Config", *IMPORTED, *self.taken, *read, *(h.name for h in in_order(n for n in read if n in helpers()))}
+        for block in (self.model.block, *(group.block for group in self.groups)):
+            used |= {argument(name) for name in (*block.hypers, *block.local)}  # `__init__` has them as its own
+        self.root_class = class_name(self.model.name)
+        while self.root_class in used:
+            self.root_class += "Model"
+        used.add(self.root_class)
+        for base, groups in by_name.items():
+            aliases = {g: {s.alias for _, s in g.sites if s.alias} - {g.block.name} for g in groups}
+            for group in groups:
+                own = aliases[group]
+                others = set().union(*(a for g, a in aliases.items() if g is not group))
+                name = base
+                if (len(groups) > 1 or name in used) and len(own) == 1 and not own & others:
+                    prefix = class_name(singular(next(iter(own))))
+                    name = prefix if prefix.endswith(base) else prefix + base
+                group.name = _numbered(name, used)
+                used.add(group.name)
+
+
+def _reads_config(tree: Tree) -> bool:
+    return isinstance(tree, Node) and tree.kind == "Attribute" and tree.fields[0] == word("config")
+
+
+def _numbered(name: str, used: Iterable[str]) -> str:
+    found, n = name, 1
+    while found in used:
+        n += 1
+        found = f"{name}{n}"
+    return found
+
+
+def default(group: Group, name: str) -> Tree | None:
+    """The value an argument has in the declaration, where that is a plain number."""
+    for hyper in group.block.header.hypers or ():
+        if hyper.name == name and isinstance(hyper.default, ast.Number):
+            return constant(str(hyper.default.text))
+    return None
+
+
+def literal(value: dims.Value) -> Tree:
+    """A static number by itself."""
+    assert not isinstance(value, Poly)
+    made = dims.literal(value)
+    if isinstance(made, dims.Lit):
+        return constant(made.text)
+    return py("{a} / {b}", a=constant(dims.expr_text(made.left)), b=constant(dims.expr_text(made.right)))
+
+
+def is_number(tree: Any) -> bool:
+    """Whether an expression is a plain number."""
+    if isinstance(tree, Node) and tree.kind == "UnaryOp":
+        return is_number(tree.fields[1])
+    return isinstance(tree, Node) and tree.kind == "Constant" and tree.fields[0][:1].isdigit()
+
+
+# --- what a class reads -----------------------------------------------------------------------------------------------
+
+
+def init_trees(steps: Sequence[Any]) -> Iterator[Tree]:
+    """Every expression of some statements of `__init__`."""
+    for step in steps:
+        if isinstance(step, Make | init.Call):
+            yield step.tree
+        elif isinstance(step, Check):
+            yield step.test
+        elif isinstance(step, Do):
+            yield step.expr
+        else:
+            yield step.iterated
+            yield from init_trees(step.body)
+
+
+def _changed(step: Any, change: Any) -> Any:
+    """A statement of `__init__` with every leaf changed, visited in the order of `init_trees`."""
+    if isinstance(step, Make | init.Call):
+        return replace(step, tree=mapped(step.tree, change))
+    if isinstance(step, Check):
+        return replace(step, test=mapped(step.test, change))
+    if isinstance(step, Do):
+        return replace(step, expr=mapped(step.expr, change))
+    iterated = mapped(step.iterated, change)
+    return replace(step, iterated=iterated, body=tuple(_changed(s, change) for s in step.body))
+
+
+def all_numbers(w: Lowered, methods: bool = True) -> list[Number]:
+    """Every number of a block: those of `__init__`, then those of its methods."""
+    found = list(init_trees(w.init))
+    for method in w.methods if methods else ():
+        found += [*trees(method.steps), *method.results]
+    return [x for t in found for x in leaves(t) if isinstance(x, Number)]
+
+
+def names_of(w: Lowered) -> set[str]:
+    """Every name of the block that its numbers are made of, and those that it gives to other classes."""
+    exprs = [n.expr for n in all_numbers(w)] + [e for site in w.sites for _, e in site.given]
+    found: set[str] = set()
+    while exprs:
+        for name in dims.free_names(exprs.pop()):
+            if name not in found:
+                found.add(name)
+                if name in w.block.local:
+                    exprs.append(w.block.local[name])
+    return found
+
+
+def names_in(c: Class) -> Iterator[str]:
+    """Every name of the block that a class reads: in `__init__` and for what it makes, then in its methods."""
+    for tree in init_trees(c.init):
+        for x in leaves(tree):
+            if isinstance(x, Hyper):
+                yield x.name
+            elif isinstance(x, Made):
+                for bound in c.arguments[x.site].values():
+                    yield from (y.name for y in leaves(bound) if isinstance(y, Hyper))
+    for method in c.methods:
+        for tree in (*trees(method.steps), *method.results):
+            yield from (x.name for x in leaves(tree) if isinstance(x, Hyper | Axis))
+
+
+def method_key(method: Method) -> Any:
+    def spelled(value: Any) -> str:
+        return preferred(value, method.hints)
+
+    targets = [p.target for p in method.parameters]
+    shown = tuple((p.type, p.default) for p in method.parameters)
+    return shown, key(targets, method.steps, method.results, spelled), tuple(map(str, parameter_names(method)))
+
+
+def _init_key(w: Lowered) -> Any:
+    def leaf(x: Any) -> Any:
+        if isinstance(x, Made):
+            site = x.site
+            return ("class", site.group.number, tuple((n, dims.expr_text(e)) for n, e in sorted(site.bind.items())))
+        return x
+
+    return tuple(
+        (type(s).__name__, getattr(s, "name", ""), getattr(s, "message", ""), mapped(tuple(init_trees([s])), leaf))
+        for s in w.init
+    )
+
+
+def _schemes(node: OpNode) -> tuple[Any, ...]:
+    """How the weights of a node are drawn."""
+    found = []
+    for w in node.weights:
+        numbers = tuple((k, dims.expr_text(n.expr)) for k, n in w.init.numbers.items())
+        found.append((w.name, w.init.scheme, numbers))
+    return tuple(found)

@@ -1,0 +1,83 @@
+"""What an emitted file can hold beside the plain model: sections that are asked for by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from archdsl.backends.torch.classes import Classes
+    from archdsl.backends.torch.lower import Method
+    from archdsl.backends.torch.text import Scheduled
+
+Name = Literal["generate", "loss", "parallel"]
+NAMES: tuple[Name, ...] = get_args(Name)
+Checkpoint = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True)
+class Extras:
+    """`sections` are those to write; `checkpoint` is what the backward pass computes again instead of storing it."""
+
+    sections: frozenset[Name] = frozenset()
+    checkpoint: Checkpoint = "none"
+
+    @property
+    def options(self) -> str:
+        """How the command line asks for them, with a space in front."""
+        chosen = ",".join(n for n in NAMES if n in self.sections)
+        return (f" --with {chosen}" if chosen else "") + (
+            f" --checkpoint {self.checkpoint}" if self.checkpoint != "none" else ""
+        )
+
+
+PLAIN = Extras()
+
+
+class Section:
+    """One part of the file beside the plain model: what it adds, nothing by default."""
+
+    def settle(self) -> None:
+        """Add methods to classes, when it is known which blocks are one class and before names have their meaning."""
+
+    def helpers(self) -> Iterable[str]:
+        """Names of helpers that it needs above the model's classes."""
+        return ()
+
+    def sources(self) -> Mapping[str, str]:
+        """Functions that it writes itself above the model's classes: sources by name."""
+        return {}
+
+    def forward(self) -> Method | None:
+        """The model's `forward` where the section writes it in another way."""
+        return None
+
+    def init(self) -> Iterable[str]:
+        """Lines for the end of the `__init__` of the model's class, without indentation."""
+        return ()
+
+    def methods(self) -> Iterable[str]:
+        """Sources of methods of the model's class, without indentation."""
+        return ()
+
+    def functions(self, forward: Scheduled) -> Iterable[str]:
+        """Sources of functions below the model's class, whose `forward` has its names."""
+        return ()
+
+
+def sections(classes: Classes, extras: Extras) -> list[Section]:
+    """The sections that were asked for, in the order of the file."""
+    from archdsl.backends.torch.features.checkpoint import Checkpointing
+    from archdsl.backends.torch.features.generate import Generate
+    from archdsl.backends.torch.features.loss import Loss
+    from archdsl.backends.torch.features.parallel import Parallel
+
+    found: list[Section] = []
+    if "generate" in extras.sections:
+        found.append(Generate(classes, together="parallel" in extras.sections))
+    if "loss" in extras.sections:
+        found.append(Loss(classes))
+    if "parallel" in extras.sections:
+        found.append(Parallel(classes, extras, next((s for s in found if isinstance(s, Generate)), None)))
+    return found if extras.checkpoint == "none" else [*found, Checkpointing(classes, extras.checkpoint)]

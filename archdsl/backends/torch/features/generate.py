@@ -1,0 +1,199 @@
+"""The section `generate`: a step of decoding for every class that keeps something, and sampling on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from archdsl.analyses.decode import plan
+from archdsl.backends.torch.classes import Classes, Group
+from archdsl.backends.torch.features import Section
+from archdsl.backends.torch.features.roles import Assigner, Roles
+from archdsl.backends.torch.features.steps import StepLowering
+from archdsl.backends.torch.helpers import members
+from archdsl.backends.torch.program import trees
+from archdsl.backends.torch.tree import Node, Read, nodes
+from archdsl.ir.graph import Value
+from archdsl.lower.python import local_name
+
+
+def stream(tokens: str, inputs: str, step: str, prefill: str, together: bool) -> str:
+    """The methods `stream` and `generate` of the model."""
+    sizes, seeded, all_ended = "whose tensors then keep their sizes.", "", "bool(ended.all())"
+    if together:
+        sizes = """whose tensors then keep their sizes.
+
+    Devices that share a model take as many prompts and tokens, and those of `tp` the same ones with the same `seed`."""
+        seeded = """    if dist.is_initialized() and temperature > 0 and seed is None:
+        raise ValueError("devices that share a model draw the same tokens only with a `seed`")
+"""
+        all_ended = "all_ended(ended)"
+    return f'''
+@torch.no_grad()
+def stream(
+    self,
+    {tokens}: Tensor,
+    max_new_tokens: int,
+    *,{inputs}
+    real: Tensor | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    stop: Iterable[int] = (),
+    compiled: bool = False,
+) -> Iterator[Tensor]:
+    """Tokens [batch] that follow the prompts {tokens} [batch, time], one after another, until every row has come to one
+    of `stop`, which it then repeats.
+
+    `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
+    the likeliest token is taken. `compiled` compiles the step, {sizes}"""
+    batch, time = {tokens}.shape
+{seeded}    generator = None if seed is None else torch.Generator({tokens}.device).manual_seed(seed)
+    model = for_decoding(self) if {tokens}.is_cpu else self
+    state, step = State(time + max_new_tokens, static=compiled), model.{step}
+{prefill}
+    stops = torch.tensor([*stop], dtype=torch.long, device={tokens}.device)
+    ended = torch.zeros(batch, dtype=torch.bool, device={tokens}.device)
+    token = {tokens}.new_zeros(batch)
+    if compiled:
+        step = torch.compile(step, fullgraph=True)
+    for i in range(max_new_tokens):
+        if i > 0:
+            logits = step(token[:, None], state)[:, -1]
+        token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
+        yield token
+        ended |= torch.isin(token, stops)
+        if len(stops) and {all_ended}:
+            return
+
+
+def generate(self, {tokens}: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
+    """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+    return torch.stack([*self.stream({tokens}, max_new_tokens, **options)], dim=1)
+'''.strip()
+
+
+def packed(tokens: str) -> str:
+    """How prompts are brought to the left."""
+    return f"""    lengths = torch.full((batch,), time, device={tokens}.device) if real is None else real.sum(1)
+    if real is not None:  # padding goes behind
+        {tokens} = {tokens}.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
+    last = int(lengths.max())"""
+
+
+def at_once(tokens: str, given: str, at: str, ends: str) -> str:
+    """The prompts in one step."""
+    return f"""{packed(tokens)}
+    # What stands behind a row's end is never looked at, and overwritten.
+    state.lengths = lengths
+    logits = step({tokens}[:, :last], state{given}{at}){ends}
+    if int(lengths.min()) < last:
+        state.start = lengths"""
+
+
+def row_by_row(tokens: str, given: str) -> str:
+    """The prompts as far as all have tokens, then one place after the other."""
+    return f"""{packed(tokens)}
+    shortest = int(lengths.min())
+    logits = step({tokens}[:, :shortest], state{given})[:, -1]
+    for i in range(shortest, last):  # a recurrence must not see what stands behind a row's end
+        if i == shortest:
+            state.start = lengths.new_full((batch,), shortest)
+        state.active = i < lengths
+        logits = torch.where(state.active[:, None], step({tokens}[:, i : i + 1], state)[:, -1], logits)
+    state.active = None"""
+
+
+class Generate(Section):
+    """Steps for every class that keeps something, and the model's `generate`.
+
+    Raises ArchError E0504 where the model cannot be taken step by step."""
+
+    def __init__(self, classes: Classes, together: bool) -> None:
+        """`together`: several devices may go step by step together."""
+        self.classes = classes
+        self.together = together
+        self.plan = plan(classes.model)
+        self.written: dict[Group | None, dict[object, tuple[str, StepLowering]]] = {}
+
+    def settle(self) -> None:
+        self._write(None, Assigner(self.plan).root())
+
+    def _write(self, group: Group | None, roles: Roles) -> str:
+        """Lower the step of a class, once for every way in which it is taken; its name."""
+        known = self.written.setdefault(group, {})
+        signature = roles.signature()
+        if signature not in known:
+            forward = self.classes.root if group is None else group.lowered[0]
+            kinds = [] if group is None else [group.kind(i) for i in range(len(group.block.contexts))]
+            attributes = {*forward.modules.names, *forward.modules.without_weights.values()}
+            name = "step" if "step" not in attributes else "advance"
+            name = f"{name}_{len(known) + 1}" if known else name
+            lowering = StepLowering(self, forward, kinds, roles, name)
+            known[signature] = name, lowering
+            lowered = lowering.run()
+            self.classes.further(group, lowered.method, lowered.helpers)
+        return known[signature][0]
+
+    def method(self, group: Group, roles: Roles) -> str:
+        """The name of the step of a class that is called."""
+        return self._write(group, roles)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the steps are called, the model's first."""
+        return tuple(dict.fromkeys(name for known in self.written.values() for name, _ in known.values()))
+
+    def helpers(self) -> Iterable[str]:
+        if self.tokens is None:
+            return ()
+        experts = any("GroupedLinear" in c.lowered.helpers for c in self.classes.classes.values())
+        return (
+            "sample",
+            "linear",
+            "DecodingGroupedLinear" if experts else "prepacked",
+            *("all_ended",) * self.together,
+        )
+
+    def sources(self) -> Mapping[str, str]:
+        """The state, with those of its methods that are used."""
+        used = {"__init__", "begin"}
+        for known in self.written.values():
+            for _, lowering in known.values():
+                method, state = lowering.lowered.method, lowering.state
+                for tree in (*trees(method.steps), *method.results):
+                    read = (n for n in nodes(tree) if n.kind == "Attribute" and n.fields[0] == state)
+                    used |= {n.fields[1] for n in read}
+        if "keep_last" in used:
+            used.add("keep")
+        return {"State": members("State", used)}
+
+    @property
+    def tokens(self) -> Value | None:
+        """The model's input of tokens, if it has one, gives logits for each of them, and takes nothing else step by
+        step."""
+        moving = [v for v in self.plan.step.inputs if v not in self.plan.before.outputs and v.dtype != "padding"]
+        logits = self.plan.step.outputs[0]
+        fits = len(moving) == 1 and moving[0].dtype == "token" and moving[0].rank == 2 and logits.rank == 3
+        return moving[0] if fits else None
+
+    def methods(self) -> Iterable[str]:
+        tokens = self.tokens
+        if tokens is None:
+            return ()
+        name = next(local_name(n) for n, v in self.plan.model.inputs if v is tokens)
+        step, lowering = next(iter(self.written[None].values()))
+        inputs = {v: n for n, v in self.plan.model.inputs}
+        others = [local_name(inputs[p.target]) for p in lowering.optional if p.target in inputs]
+        more = "".join(f"\n    {n}: Tensor | None = None," for n in others)
+        given = "".join(f", {n}={n}" for n in others)
+        if self.plan.carries:
+            prefill = row_by_row(name, given)
+        elif lowering.narrows:
+            prefill = at_once(name, given, ", at=lengths - 1", "[:, 0]")
+        else:
+            prefill = at_once(name, given, "", f"[torch.arange(batch, device={name}.device), lengths - 1]")
+        return [stream(name, more, step, prefill, self.together)]
+
+
+__all__ = ["Generate", "Node", "Read"]

@@ -1,0 +1,269 @@
+"""The section `loss`: the model in two parts, the head's last map apart, and cross-entropy in chunks between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from archdsl.analyses.params import vocabulary
+from archdsl.backends.torch.classes import Classes, Group, parameter_names
+from archdsl.backends.torch.features import Section
+from archdsl.backends.torch.lower import Method, lower
+from archdsl.backends.torch.reading import module_names
+from archdsl.backends.torch.tree import Read, Variable, py
+from archdsl.diagnostics import ArchError, error
+from archdsl.ir.dims import shape_text
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CausalNode,
+    CheckNode,
+    Graph,
+    Handle,
+    Model,
+    Node,
+    OpNode,
+    ParamNode,
+    Value,
+    WeightNode,
+    node_outputs,
+    reads,
+)
+from archdsl.ir.op import same
+
+
+def count_load(path: str, chosen: int) -> str:
+    """The hook of routers whose result number `chosen` says what is chosen."""
+    return f'''
+def count_load(router: nn.Module, inputs: Any, outputs: tuple[Tensor, ...]) -> None:
+    """A hook: in training, add up how many tokens each expert gets."""
+    if router.training:
+        chosen, load = outputs[{chosen}].flatten(), router.{path}.load
+        load.scatter_add_(0, chosen, torch.ones_like(chosen))
+'''.strip()
+
+
+def watched(router: str, path: str) -> str:
+    """What `__init__` does to routers of a class."""
+    return f"""
+for router in self.modules():
+    if isinstance(router, {router}):
+        router.{path}.register_buffer("load", torch.zeros_like(router.{path}.bias, dtype=torch.long), persistent=False)
+        router.register_forward_hook(count_load)
+""".strip()
+
+
+def update_bias(router: str, path: str) -> str:
+    """The method that balances routers of a class."""
+    return f'''
+@torch.no_grad()
+def update_bias(self, speed: float = 0.001) -> None:
+    """After a step of the optimizer: raise the bias of experts with fewer tokens than the mean since the last call, and
+    lower that of the others (DeepSeek-V3, section 2.1.2)."""
+    for router in self.modules():
+        if isinstance(router, {router}):
+            bias, load = router.{path}.bias, router.{path}.load
+            bias += speed * torch.sign(load.double().mean() - load)
+            load.zero_()
+'''.strip()
+
+
+@dataclass(frozen=True)
+class Head:
+    """The end of a model's graph: from one tensor, of each place by itself, to the logits."""
+
+    hidden: Value
+    nodes: tuple[Node, ...]
+    weights: tuple[str, ...]
+    """The trained weights of its nodes, as the model's methods read them: `self.head.weight`."""
+
+
+class Loss(Section):
+    """`hidden` and `logits`, of which `forward` is made, and `loss` between them.
+
+    Raises ArchError E0526 where the model's result is no logits for each place, or they are not made of one tensor."""
+
+    def __init__(self, classes: Classes) -> None:
+        self.classes, self.model = classes, classes.model
+        self.head = head_of(classes.model)
+        self.hidden, self.logits = self._name("hidden"), self._name("logits")
+        self.parts: tuple[Method, Method]
+
+    def _name(self, base: str) -> str:
+        """A method's name, another where a module of the model's has it."""
+        taken = {*module_names(self.model.block.graph), *(i.path for i in self.model.block.instances)}
+        return base if base not in taken else f"compute_{base}"
+
+    def settle(self) -> None:
+        block, head = self.model.block, self.head
+        ends = {v for n in head.nodes if not isinstance(n, ParamNode | WeightNode) for v in node_outputs(n)}
+        before = tuple(n for n in block.graph.nodes if not ends & {*node_outputs(n), *reads(n)})
+        body = Graph(block.graph.inputs, before, (head.hidden,))
+        end = Graph((head.hidden,), head.nodes, block.graph.outputs)
+        first = lower(self.classes, replace(block, graph=body, result_names=("hidden",)))
+        last = lower(self.classes, replace(block, graph=end, tensor_names=("hidden",)))
+        first.method.name, last.method.name = self.hidden, self.logits
+        self.parts = (first.method, last.method)
+        self.classes.further(None, first.method, first.helpers)
+        self.classes.further(None, last.method, last.helpers)
+
+    def forward(self) -> Method:
+        """`forward` as the two parts make it, the same parameters as the first."""
+        given = [Read(p.target) for p in self.parts[0].parameters]
+        hidden = py(f"self.{self.hidden}({{*given}})", given=given)
+        made = py(f"self.{self.logits}({{x}})", x=hidden)
+        return replace(self.parts[0], name="forward", steps=(), results=(made,))
+
+    def helpers(self) -> Iterable[str]:
+        return ("cross_entropy",)
+
+    def sources(self) -> Mapping[str, str]:
+        if not self.routers:
+            return {}
+        _, node, chosen = self.routers[0]
+        return {"count_load": count_load(node.name, chosen)}
+
+    @property
+    def routers(self) -> list[tuple[Group, OpNode, int]]:
+        """Classes that choose experts with a bias: the op that adds it, and which of their results says what is
+        chosen. They are instances of one block, and alike in what it names."""
+        found = []
+        for group in self.classes.groups:
+            whole = [i for i, v in enumerate(group.block.graph.outputs) if v is not None and v.is_int]
+            for node in group.block.graph.nodes:
+                if isinstance(node, OpNode) and node.op.balances and node.instance is None and len(whole) == 1:
+                    found.append((group, node, whole[0]))
+        return [router for router in found if (router[1].name, router[2]) == (found[0][1].name, found[0][2])]
+
+    @property
+    def _router(self) -> str:
+        """The class of routers, or the tuple of them."""
+        names = [group.name for group, _, _ in self.routers]
+        return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+    def init(self) -> Iterable[str]:
+        return watched(self._router, self.routers[0][1].name).splitlines() if self.routers else ()
+
+    def methods(self) -> Iterable[str]:
+        method = self.parts[0]
+        names = parameter_names(method)
+        losses = any(isinstance(p.target, Variable) and p.target.hint == "losses" for p in method.parameters)
+        shown = [
+            f"{n}: {p.type}" + f" = {p.default}" * bool(p.default)
+            for n, p in zip(names, method.parameters, strict=True)
+        ]
+        inputs = shown[: len(shown) - losses]
+        targets = "labels" if "targets" in names else "targets"
+        args = ", ".join([f"self.{self.logits}", "hidden", targets, *self.head.weights])
+        lines = [f"def loss({', '.join(['self', *inputs])}, {targets}: Tensor) -> Tensor:"]
+        lines.append(
+            f'    """Mean cross-entropy with {targets} [batch, time], -100 where there is none'
+            + (';\n    in training with the losses of the blocks."""' if losses else '."""')
+        )
+        if losses:
+            lines.append(f"    {names[-1]}: dict[str, Tensor] | None = {{}} if self.training else None")
+        lines.append(f"    hidden = self.{self.hidden}({', '.join(names)})")
+        if losses:
+            lines.append(f"    found = cross_entropy({args})")
+            lines.append(f"    return found + sum({names[-1]}.values()) if {names[-1]} else found")
+        else:
+            lines.append(f"    return cross_entropy({args})")
+        update = [update_bias(self._router, self.routers[0][1].name)] if self.routers else []
+        return ["\n".join(lines), *update]
+
+
+# --- where the head begins --------------------------------------------------------------------------------------------
+
+
+def head_of(model: Model) -> Head:
+    """Walk from the logits back to the map that makes them.
+
+    Raises ArchError E0526."""
+    graph = model.block.graph
+    results = [v for v in graph.outputs if v is not None]
+    if len(results) != 1:
+        raise refuse(model, f"it has {len(results)} results")
+    value = results[0]
+    shape = shape_text(value.shape)
+    if vocabulary(model) is None:
+        raise refuse(model, f"it reads no tokens, and its result is {shape}")
+    if not value.is_float or value.rank != 3:
+        raise refuse(model, f"its result is {shape}, and no logits [batch, time, classes]")
+    made = {v: node for node in graph.nodes for v in node_outputs(node)}
+    nodes: dict[Node, None] = {}
+    while True:
+        node = made.get(value)
+        if not isinstance(node, OpNode | CallNode) or len(node.outputs) != 1 or not _by_place(node, value):
+            raise refuse(model, "its logits are not made place by place of one tensor")
+        data = [v for v in node.inputs if isinstance(v, Value) and not isinstance(made.get(v), ParamNode | WeightNode)]
+        given = [v for v in (node.inputs + (node.contexts if isinstance(node, CallNode) else ())) if v not in data]
+        tensors = [v for v in given if isinstance(v, Value)]
+        if len(data) != 1 or any(not isinstance(made.get(v), ParamNode | WeightNode) for v in tensors):
+            raise refuse(model, "its logits are not made place by place of one tensor")
+        nodes[node] = None
+        nodes |= dict.fromkeys(made[v] for v in tensors)
+        value = data[0]
+        if _contracts(node):
+            break
+    ordered = tuple(n for n in graph.nodes if n in nodes)
+    own = {v for n in ordered if not isinstance(n, ParamNode | WeightNode) for v in node_outputs(n)}
+    others = (n for n in graph.nodes if n not in nodes and not isinstance(n, CausalNode))
+    if any(v in own for n in others for v in reads(n)):
+        raise refuse(model, "what makes its logits is read elsewhere, too")
+    return Head(value, ordered, tuple(dict.fromkeys(t for n in ordered for t in _weights(n))))
+
+
+def refuse(model: Model, message: str) -> ArchError:
+    return error(
+        "E0526",
+        f"`{model.name}` has no cross-entropy over its places: {message}",
+        help="compile it without `loss`; its results are what `forward` returns",
+    )
+
+
+def _by_place(node: OpNode | CallNode, result: Value) -> bool:
+    """Whether each place of the result is made of the same place of the node's tensors of three axes alone."""
+    if isinstance(node, OpNode):
+        wanted = tuple(same(i) for i in range(result.rank - 1))
+        tensors = [(v, r) for v, r in zip(node.inputs, node.op.reads(node), strict=True) if isinstance(v, Value)]
+        return result.rank == 3 and all(r[:-1] == wanted for v, r in tensors if v.rank == 3)
+    return _places_apart(node.block)
+
+
+def _places_apart(block: Block) -> bool:
+    """The same of all that a block does."""
+    for node in block.graph.nodes:
+        if isinstance(node, CheckNode | CausalNode | ParamNode | WeightNode):
+            continue
+        if not isinstance(node, OpNode | CallNode):
+            return False
+        if len(node.outputs) != 1 or not _by_place(node, node.outputs[0]):
+            return False
+    return True
+
+
+def _contracts(node: Node) -> bool:
+    """Whether there is a linear map in it."""
+    if isinstance(node, CallNode):
+        return any(_contracts(n) for n in node.block.graph.nodes)
+    return isinstance(node, OpNode) and bool(node.op.flops(node).contractions)
+
+
+def _weights(node: Node) -> Iterable[str]:
+    """The trained weights of a node of the model's own block, as its methods read them."""
+    if isinstance(node, WeightNode):
+        yield f"self.{node.instance.path}.{node.weight}"
+    elif isinstance(node, ParamNode):
+        yield from (f"self.{node.name}",) if node.weight.trained else ()
+    elif isinstance(node, OpNode):
+        path = node.name if node.instance is None else node.instance.path
+        trained = [w.name for w in node.weights if w.trained]
+        yield from (
+            (f"self.{path}.{trained[0]}",) if len(trained) == 1 else (f"*self.{path}.parameters()",) * bool(trained)
+        )
+    elif isinstance(node, CallNode):
+        yield f"*self.{node.name if node.instance is None else node.instance.path}.parameters()"
+        for value in node.contexts:
+            if isinstance(value, Handle):
+                path = value.instance.path
+                yield f"self.{path}.{value.weight}" if value.weight else f"*self.{path}.parameters()"

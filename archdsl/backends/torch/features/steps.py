@@ -1,0 +1,517 @@
+"""The `step` of a class: its `forward` for the new places of a sequence, given what was kept of those before them.
+
+It is lowered from the same graph, node by node.  What does not depend on the sequence, and tables of places, stand
+under `if state.first`; keys and values are appended to caches; recurrences begin where they ended.  A `State` holds all
+that is kept, in the order in which a step comes to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from archdsl.analyses.decode import Plan, has, is_time
+from archdsl.backends.torch.features.roles import Role, Roles, inner_graphs, nodes_within, refuse
+from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, context_type
+from archdsl.backends.torch.numbers import block_tensors
+from archdsl.backends.torch.program import Body, Branch, Do, Let, Step, changed
+from archdsl.backends.torch.scope import NodeScope
+from archdsl.backends.torch.tree import Node, Number, Read, Variable, called, lift, py
+from archdsl.ir import dims
+from archdsl.ir.dims import Num, Var
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CondNode,
+    Graph,
+    Handle,
+    LoopNode,
+    LossNode,
+    OpNode,
+    ParamNode,
+    ScanNode,
+    Value,
+    WeightNode,
+    node_outputs,
+    reads,
+)
+from archdsl.ir.graph import Node as IrNode
+from archdsl.ir.op import Tree
+
+if TYPE_CHECKING:
+    from archdsl.backends.torch.classes import Group
+    from archdsl.backends.torch.features.generate import Generate
+
+
+class StepScope(NodeScope):
+    """The TorchScope of a node in a step."""
+
+    in_steps = True
+    lowering: StepLowering
+
+    @property
+    def linear(self) -> str:  # type: ignore[override]
+        return "linear"
+
+    @property
+    def declared(self) -> OpNode:
+        return self.lowering.declared.get(self.node, self.node)
+
+    def axis_from(self, i: int, axis: int | None) -> int | None:
+        value = self.node.inputs[i]  # in a step it may have one axis more, in front
+        return axis - value.rank if axis is not None and isinstance(value, Value) else axis
+
+    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
+        plan, state = self.lowering.plan, self.lowering.state
+        if not has(queries, plan.time) and not has(keys, plan.time):
+            return None
+        if not (is_time(queries, plan.time) or queries.value == 1) or not is_time(keys, plan.time):
+            raise refuse(f"pairs of {queries} queries and {keys} keys have no meaning in a step")
+        axes = ", None" * middle
+        key = py("{s}.keys", s=state)
+        if self.node in self.lowering.roles.window:
+            last = py("{s}.last({n})", s=state, n=self.lowering.window(self.node))
+            key = py(f"{{x}}[:{axes}, None]", x=last)
+        return self.let("query", py(f"{{s}}.positions[:{axes}, :, None]", s=state)), self.let("key", key)
+
+    def newest(self, i: int) -> Tree:
+        state = self.lowering.state
+        if self.node.inputs[i] in self.lowering.roles.whole:
+            return py("{x}[{s}.positions]", x=super().input(i), s=state)
+        return py("{s}.newest({x})", s=state, x=super().input(i))
+
+    def input(self, i: int) -> Tree:
+        if self.node.inputs[i] in self.lowering.roles.whole:
+            return py("{x}[: {s}.end]", x=super().input(i), s=self.lowering.state)
+        return super().input(i)
+
+    def mask(self, i: int) -> tuple[str, Tree | None]:
+        value = self.node.inputs[i] if i < len(self.node.inputs) else None
+        return ("tensor", self.input(i)) if isinstance(value, Value) else ("", None)
+
+
+class StepLowering(Lowering):
+    """Lowers the step of one block. Its modules are those of `forward`, which are there already."""
+
+    def __init__(self, section: Generate, forward: Lowered, kinds: Sequence[Kind], roles: Roles, name: str) -> None:
+        graph = pruned(roles.block.graph, roles)
+        if roles.block is section.plan.model.block:  # what follows the sequence is its first output
+            graph = Graph(graph.inputs, graph.nodes, tuple(v for v in graph.outputs if v is not None)[:1])
+        super().__init__(section.classes, replace(roles.block, graph=graph), kinds)
+        self.lowered.method.name, self.lowered.method.block = name, roles.block
+        self.section = section
+        self.plan: Plan = section.plan
+        self.roles = roles
+        self.states = Variable("state", state=True)
+        self.state = Read(self.states)
+        group = section.classes.by_block.get(roles.block)
+        self.declared: dict[OpNode, OpNode] = {}
+        """The nodes of the model of which those lowered here have other inputs."""
+        self.narrows = False
+        """Whether the model's step can be asked for one place of each row."""
+        self.members = group.members if group is not None else [roles.block]
+        self.root = roles.block is section.plan.model.block
+        self.modules = Modules(self)
+        self.modules.names = {*forward.modules.names}
+        self.modules.instances = {*forward.modules.instances}
+        self.modules.without_weights = dict(forward.modules.without_weights)
+        self.lowered.modules = self.modules
+        self.optional: list[Parameter] = []
+        """Inputs that only the first step takes."""
+        self.stepping = ""
+        """The method of the block that is called."""
+        self.once = False
+        """Within what the first step alone computes."""
+
+    # --- the whole block ---
+
+    def run(self) -> Lowered:
+        self.parameters()
+        self.graph(self.block.graph)
+        method = self.lowered.method
+        method.steps = tuple(self.steps)
+        method.results = tuple(self.read(o) for o in self.block.graph.outputs if o is not None)
+        method.parameters += self.optional
+        return self.lowered
+
+    def parameters(self) -> None:
+        block, method = self.block, self.lowered.method
+        found: list[tuple[Value | None, Parameter]] = []
+        for name, value in zip(block.tensor_names, block.graph.inputs, strict=True):
+            method.hints[value] = name
+            found.append((value, Parameter(value, "Tensor")))
+        masks: list[tuple[Value | None, Parameter]] = []
+        for context, kind in zip(block.contexts, self.kinds, strict=True):
+            if isinstance(context.value, Handle):
+                handle = Variable(context.name)
+                self.modules.handles[context.value.instance] = handle
+                found.append((None, Parameter(handle, "nn.Module")))
+            elif kind == "causal":
+                self.aliases[context.value] = self.mask
+            else:
+                method.hints[context.value] = context.name
+                shown = context_type(context).partition(" | ")[0]  # no mask in blocks
+                (masks if kind == "either" else found).append((context.value, Parameter(context.value, shown)))
+        if self.grouped:
+            found.append((None, Parameter(self.groups, "Groups")))
+        found += masks
+        if self.root:
+            moving = {v for v in self.plan.step.inputs if v.dtype != "padding"}
+            for value in block.graph.inputs:
+                if value.dtype == "padding" and value in self.plan.step.inputs and self.of_time(value):
+                    self.aliases[value] = py("{s}.real", s=self.state)
+            late = [(v, p) for v, p in found if v is not None and v not in moving]
+            found = [(v, p) for v, p in found if v is None or v in moving]
+            self.optional = [Parameter(p.target, "Tensor | None", "None") for v, p in late if v not in self.aliases]
+        method.parameters = [p for _, p in found] + [Parameter(self.states, "State")]
+
+    @property
+    def mask(self) -> Tree:
+        return py("{s}.mask", s=self.state)
+
+    def of_time(self, value: Value) -> bool:
+        return any(has(d, self.plan.time) for d in value.shape)
+
+    def graph(self, graph: Graph) -> None:
+        role = self.roles.role
+        if self.once or (graph.nodes and graph.nodes[0] not in role):  # of a scan
+            super().graph(graph)
+            return
+        top = self.root and graph is self.block.graph
+        if top:
+            first = self.lowered.method.parameters[0].target
+            self.put(Do(py("{s}.begin({x})", s=self.state, x=Read(first))))
+            for value in graph.inputs:
+                if value in self.plan.caches:
+                    kept = self.keeping([Read(value)], self.plan.caches[value].axis, value.rank)
+                    self.put(Let((value,), kept, nested=False))
+        for node in graph.nodes:
+            if role[node] is Role.ALWAYS:
+                self.node(node, graph)
+        self.first([n for n in graph.nodes if role[n] in (Role.FIRST, Role.TABLE)], graph)
+        narrowed, read = self.narrowed(graph) if top else (None, None)
+        for node in graph.nodes:
+            if role[node] in (Role.STEP, Role.PAIRS):
+                self.node(node, graph)
+            if read is not None and node is narrowed:
+                self.narrow(read)
+
+    def narrowed(self, graph: Graph) -> tuple[IrNode | None, Value | None]:
+        """The last node of the model that looks at other places, and the one tensor [batch, new, …] that is read of it
+        and of those before: from there on the places that are not wanted can be left out."""
+        nodes = [n for n in graph.nodes if self.roles.role[n] in (Role.STEP, Role.PAIRS)]
+        special = [i for i, n in enumerate(nodes) if self.is_special(n)]
+        if not special or self.section.tokens is None:
+            return None, None
+        tail = nodes[special[-1] + 1 :]
+        made = {v for n in tail for v in node_outputs(n)}
+        outside = {v for n in tail for v in reads(n) if v not in made}
+        flats = self.plan.root.values if self.plan.root is not None else {}
+        moving = [v for v in outside if flats.get(v) in self.plan.forms]
+        fits = len(moving) == 1 and moving[0].rank == 3 and has(moving[0].shape[1], self.plan.time)
+        return (nodes[special[-1]], moving[0]) if fits and graph.outputs[0] in made else (None, None)
+
+    def is_special(self, node: IrNode) -> bool:
+        """Whether a node reads or keeps other places than the own."""
+        roles = self.roles
+        if isinstance(node, CallNode):
+            return roles.callees[node].special()
+        if isinstance(node, OpNode):
+            return any(node in part for part in (roles.kept, roles.readers, roles.latent, roles.carries))
+        return isinstance(node, ScanNode) or any(self.is_special(n) for g in inner_graphs(node) for n in g.nodes)
+
+    def narrow(self, value: Value) -> None:
+        """Leave out the places that are not wanted: of each row one alone may be."""
+        at = Variable("at")
+        x = self.read(value)
+        narrowed = Variable(value.name or self.lowered.method.hints.get(value, "h"))
+        some = py("{x}[torch.arange({x}.size(0), device={x}.device), {at}][:, None]", x=x, at=Read(at))
+        test = py("{at} is not None", at=Read(at))
+        note = "of each row this place alone is wanted"
+        self.put(Branch(test, Body((), (), (some,)), Body((), (), (x,)), (narrowed,), note))
+        self.aliases[value] = Read(narrowed)
+        self.narrows = True
+        self.optional.append(Parameter(at, "Tensor | None", "None"))
+
+    def first(self, nodes: Sequence[IrNode], graph: Graph) -> None:
+        """What is computed once, and what is kept of it."""
+        made = {v for n in nodes for v in node_outputs(n)}
+        given = self.block.graph.inputs if self.root and graph is self.block.graph else ()
+        held = [v for v in self.roles.held if v in made or v in given]
+        if not nodes and not held:
+            return
+        around, known = self.steps, dict(self.locals)
+        self.steps, self.once = [], True
+        for node in nodes:
+            self.node(node, graph)
+        self.once = False
+        if held:
+            for value in held:
+                self.named(value)
+            self.put(Do(py("{s}.hold({*xs})", s=self.state, xs=[self.read(v) for v in held])))
+        passing = [v for v in self.passing(made, nodes, graph) if v not in held and v not in self.aliases]
+        inner = tuple(self.for_all(s) for s in self.steps)
+        self.steps, self.locals = around, known
+        results = tuple(Variable(v.name or self.lowered.method.hints.get(v, "h")) for v in passing)
+        nothing = Body((), (), tuple(lift(None) for _ in passing))
+        then = Body((), inner, tuple(self.read(v) for v in passing))
+        self.put(Branch(py("{s}.first", s=self.state), then, nothing, results))
+        self.aliases |= dict(zip(passing, map(Read, results), strict=True))
+        if held:
+            self.fetch(held)
+
+    def fetch(self, held: Sequence[Value]) -> None:
+        """Read what is held; of tables, the rows of the new places."""
+        variables = [Variable(v.name or self.lowered.method.hints.get(v, "h")) for v in held]
+        found = py("{s}.held()", s=self.state)
+        if len(held) == 1:
+            self.put(Let((variables[0],), self.picked(held[0], found), nested=False))
+        else:
+            self.put(Let(tuple(variables), found, nested=False))
+            for i, value in enumerate(held):
+                if value in self.roles.rows:
+                    picked = Variable(variables[i].hint)
+                    self.put(Let((picked,), self.picked(value, Read(variables[i])), nested=False))
+                    variables[i] = picked
+        self.aliases |= dict(zip(held, map(Read, variables), strict=True))
+
+    def picked(self, value: Value, tree: Tree) -> Tree:
+        """The rows of a table at the new places: [batch, …, new, …]."""
+        if value not in self.roles.rows:
+            return tree
+        axis, between = self.roles.rows[value]
+        places = py("{s}.positions", s=self.state)
+        if between:
+            places = py(f"{{x}}[:{', None' * between}]", x=places)
+        return py(f"{{x}}[{':, ' * axis}{{places}}]", x=tree, places=places)
+
+    def passing(self, made: set[Value], nodes: Sequence[IrNode], graph: Graph) -> list[Value]:
+        """What the first step computes and hands to what keeps of it what it needs."""
+        later = [n for n in graph.nodes if n not in {*nodes}]
+        read = (v for n in later for v in reads(n))
+        return list(dict.fromkeys(v for v in (*read, *graph.outputs) if v is not None and v in made))
+
+    def for_all(self, step: Step) -> Step:
+        """A statement with the length of the sequence replaced by that of all places to come."""
+
+        def name(name: str) -> Tree:
+            if self.is_length(name):
+                return py("{s}.length", s=self.state)
+            value = self.block.axes.get(name) or self.block.hypers.get(name)
+            return Number(Var(name), value.value if isinstance(value, Num) else self.numbers.worth(Var(name)))
+
+        def leaf(x: Any) -> Any:
+            if isinstance(x, Number) and any(map(self.is_length, dims.free_names(x.expr))):
+                return self.numbers.spelled_by(x.expr, "real" if x.real else "sizes", name)
+            return x
+
+        return changed([step], leaf)[0]
+
+    def is_length(self, name: str) -> bool:
+        """Whether a name is the length of the sequence."""
+        value = self.block.axes.get(name)
+        value = self.block.hypers.get(name) if value is None else value
+        if isinstance(value, Num):
+            return is_time(value, self.plan.time)
+        sizes = (d for v in block_tensors(self.block) for d in v.shape)
+        return any(isinstance(d.expr, Var) and d.expr.name == name and is_time(d, self.plan.time) for d in sizes)
+
+    # --- nodes ---
+
+    def node(self, node: IrNode, graph: Graph) -> None:
+        if isinstance(node, CondNode):
+            self.graph(node.otherwise)
+            for outer, inner in zip(node.outputs, node.otherwise.outputs, strict=True):
+                assert inner is not None
+                self.aliases[outer] = self.read(inner)
+        elif isinstance(node, ScanNode) and node in self.roles.carries:
+            self.scan_on(node, graph)
+        elif not isinstance(node, LossNode):
+            super().node(node, graph)
+
+    def scope(self, node: OpNode) -> NodeScope:
+        return StepScope(self, node)
+
+    def op(self, node: OpNode, graph: Graph) -> None:
+        if not node.op.needs_tensor(node.options, node.inputs):
+            self.aliases[node.outputs[0]] = self.mask
+        elif node in self.roles.carries:
+            self.recurrence(node, graph)
+        elif node in self.roles.latent:
+            self.absorbed(node, graph)
+        else:
+            super().op(self.with_kept(node), graph)
+            for value in node.outputs:
+                if value in self.roles.kept_values:
+                    kept = Variable(value.name or self.lowered.method.hints.get(value, "h"))
+                    tree = self.keeping([self.read(value)], self.roles.kept_values[value], value.rank)
+                    self.put(Let((kept,), tree, nested=False))
+                    self.aliases[value] = Read(kept)
+
+    def with_kept(self, node: OpNode) -> OpNode:
+        """The node with inputs of which all places are read: what is new of them is appended to what was kept."""
+        kept = self.roles.kept.get(node, ())
+        if not kept:
+            return node
+        inputs = list(node.inputs)
+        values = [v for i in kept if isinstance(v := node.inputs[i], Value)]
+        axes = [(axis, v.rank) for axis, v in zip(self.roles.kept_axes[node], values, strict=True)]
+        trees = [self.read(v) for v in values]
+        found = []
+        for i, value in zip(kept, values, strict=True):
+            role = node.op.keeps(node).get(i, (0, "kept"))[1]
+            all_places = replace(value)
+            self.lowered.method.hints[all_places] = self.lowered.method.hints.get(value) or role
+            inputs[i] = all_places
+            found.append(all_places)
+        if node in self.roles.window:
+            tree = py("{s}.keep_last({*xs}, window={n})", s=self.state, xs=trees, n=self.window(node))
+            self.put(Let(tuple(found), tree, nested=False))
+        else:
+            for axis, rank in dict.fromkeys(axes):
+                own = [i for i, one in enumerate(axes) if one == (axis, rank)]
+                tree = self.keeping([trees[i] for i in own], axis, rank)
+                self.put(Let(tuple(found[i] for i in own), tree, nested=False))
+        here = replace(node, inputs=tuple(inputs))
+        self.declared[here] = node
+        return here
+
+    def window(self, node: OpNode) -> Tree:
+        """How many places a windowed attention sees; the number itself in a class of which others have no window."""
+        number = self.roles.window[node]
+        names = set(dims.free_names(number.expr))
+        if all(names <= window_names(b) for b in self.members):
+            return self.numbers.short(number)
+        made: Tree = lift(int(number))
+        return made
+
+    def keeping(self, trees: Sequence[Tree], axis: int, rank: int) -> Tree:
+        where = {} if axis == rank - 2 else {"axis": axis}
+        return py("{s}.keep({*xs}, {**where})", s=self.state, xs=trees, where=where)
+
+    def absorbed(self, node: OpNode, graph: Graph) -> None:
+        """Attention to what keys and values are linear maps of, place by place: what they make of the rows of an
+        identity matrix are the maps."""
+        scope = StepScope(self, node)
+        base, chain = self.roles.latent[node]
+        hints = self.lowered.method.hints
+        names = [v.name or hints.get(v, "h") for v in base]
+        given = [self.named(v) for v in base]
+        widths = [self.numbers.short(v.shape[-1]) for v in base]
+        flat = [py("{x}.squeeze(1)", x=x) if v.rank == 4 else x for x, v in zip(given, base, strict=True)]
+        rows = Variable("rows")
+        together = flat[0] if len(flat) == 1 else py("torch.cat(({*xs},), dim=-1)", xs=flat)
+        self.put(Let((rows,), py("{s}.keep({x})", s=self.state, x=together), nested=False))
+        around, known, aliases = self.steps, dict(self.locals), dict(self.aliases)
+        self.steps = []
+        total: Tree = widths[0]
+        for width in widths[1:]:
+            total = py("{a} + {b}", a=total, b=width)
+        identity = py("torch.eye({n}, dtype={x}.dtype, device={x}.device)[None]", n=total, x=given[0])
+        parts = [Variable(f"{name}_rows" if len(base) > 1 else "identity") for name in names]
+        if len(base) > 1:
+            identity = py("{x}.split(({*widths},), dim=-1)", x=identity, widths=widths)
+        self.put(Let(tuple(parts), identity, nested=False))
+        for value, part in zip(base, parts, strict=True):
+            self.aliases[value] = py("{x}[:, None]", x=Read(part)) if value.rank == 4 else Read(part)
+        for step in chain:
+            super().op(step, graph)
+        maps = [v for v in node.inputs[1:3] if isinstance(v, Value)]
+        self.put(Do(py("{s}.hold({*xs})", s=self.state, xs=[self.read(v) for v in maps])))
+        inner = tuple(self.steps)
+        self.steps, self.locals, self.aliases = around, known, aliases
+        note = "the maps of keys and values: what is made of the rows of an identity matrix"
+        self.put(Branch(py("{s}.first", s=self.state), Body((), inner, ()), Body((), (), ()), (), note))
+        held = [Variable(v.name or hints.get(v, "h")) for v in maps]
+        self.put(Let(tuple(held), py("{s}.held()", s=self.state), nested=False))
+        self.note_hints(node)
+        tree = node.op.torch_absorbed(node, scope, Read(rows), Read(held[0]), Read(held[1]))
+        self.put(Let((node.outputs[0],), tree, nested=False, note=self.note(node.outputs[0], node)))
+
+    def named(self, value: Value) -> Tree:
+        """A value that has a local of its own."""
+        for i, step in enumerate(self.steps):
+            if isinstance(step, Let) and step.targets == (value,):
+                self.steps[i] = replace(step, nested=False)
+        return self.read(value)
+
+    def recurrence(self, node: OpNode, graph: Graph) -> None:
+        """An op that begins where it ended."""
+        scope = StepScope(self, node)
+        self.note_hints(node)
+        past = []
+        first = next(i for i, v in enumerate(node.inputs) if isinstance(v, Value))
+        like, value = scope.input(first), node.inputs[first]
+        assert isinstance(value, Value)
+        self.named(value)
+        starts: list[Tree] = []
+        for state, start in zip(node.op.states(node), node.op.torch_starts(node, scope), strict=True):
+            sizes = [self.numbers.short(d) for d in state.shape]
+            kind = {"dtype": py("torch.float32")} if state.dtype == "float32" else {}
+            past.append(Variable(state.name))
+            zeros = py("{x}.new_zeros({*sizes}, {**kind})", x=like, sizes=sizes, kind=kind)
+            starts.append(py("lambda: {x}", x=zeros if start is None else start))
+        self.put(Let(tuple(past), py("{s}.recall({*starts})", s=self.state, starts=starts), nested=False))
+        made, after = node.op.torch_step(node, scope, [Read(p) for p in past])
+        several = [made] if isinstance(made, Tree) else list(made)
+        for output, tree in zip(node.outputs, several, strict=False):  # before its states are overwritten
+            self.put(Let((output,), tree, nested=False, always=True, note=self.note(output, node)))
+        self.put(Do(py("{s}.hand_on({*xs})", s=self.state, xs=list(after))))
+
+    def scan_on(self, node: ScanNode, graph: Graph) -> None:
+        """A recurrence written out that begins where it ended."""
+        starts: list[Value] = []
+        trees: list[Tree] = []
+        for start, state in zip(node.starts, node.body.inputs, strict=False):
+            tree = self.filled(node, start, state) if isinstance(start, Num) else self.read(start)
+            trees.append(py("lambda: {x}", x=tree))
+            starts.append(replace(state))
+        self.put(Let(tuple(starts), py("{s}.recall({*starts})", s=self.state, starts=trees), nested=False))
+        self.scan(replace(node, starts=tuple(starts)), graph)
+        self.put(Do(py("{s}.hand_on({*xs})", s=self.state, xs=[self.read(v) for v in node.finals])))
+
+    # --- calls ---
+
+    def call(self, node: CallNode, graph: Graph) -> None:
+        callee = self.roles.callees.get(node)  # none of a call within a scan
+        if callee is not None and self.roles.role[node] is Role.STEP and callee.special():
+            self.stepping = self.section.method(self.classes.group(node.block), callee)
+        else:
+            self.stepping = ""
+        super().call(node, graph)
+
+    def called(self, node: CallNode, module: Tree, args: list[Tree], keywords: dict[str, Tree]) -> Tree:
+        if not self.stepping:
+            return super().called(node, module, args, keywords)
+        return called(Node("Attribute", (module, self.stepping)), [*args, self.state], keywords)
+
+    def arguments(self, node: CallNode, group: Group) -> tuple[list[Tree], dict[str, Tree]]:
+        losses, group.first.losses = group.first.losses, False
+        try:
+            return super().arguments(node, group)
+        finally:
+            group.first.losses = losses
+
+
+def window_names(block: Block) -> set[str]:
+    """Names in the numbers of a block's windows."""
+    nodes = (n for n in nodes_within(block.graph) if isinstance(n, OpNode))
+    windows = (n.op.window(n) for n in nodes)
+    return {name for w in windows if w is not None for name in dims.free_names(w[1].expr)}
+
+
+def pruned(graph: Graph, roles: Roles) -> Graph:
+    """The graph without what no step needs."""
+    nodes: list[IrNode] = []
+    between = {n for _, chain in roles.latent.values() for n in chain}
+    for node in graph.nodes:
+        if isinstance(node, ParamNode | WeightNode) or node in between or roles.role[node] is not Role.NOTHING:
+            inner = tuple(pruned(g, roles) for g in inner_graphs(node))
+            if isinstance(node, LoopNode) and inner != node.bodies:
+                new: IrNode = replace(node, bodies=inner)
+                roles.role[new] = roles.role[node]
+                nodes.append(new)
+            else:
+                nodes.append(node)
+    return Graph(graph.inputs, tuple(nodes), graph.outputs)

@@ -1,0 +1,97 @@
+"""Helpers of emitted files: the functions and classes of `runtime/`, copied into a file by source.
+
+They are real modules, linted, typed and tested like all others, and never imported by the compiler: each is parsed
+once, so that it is known which other helpers and which imports it needs.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from symtable import SymbolTable, symtable
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A definition of `runtime/`: its source, and every name that it reads and does not define itself."""
+
+    name: str
+    source: str
+    names: frozenset[str]
+
+
+@cache
+def helpers() -> dict[str, Helper]:
+    """Every helper by name. A module with statements at its top level besides definitions is one helper, named after
+    its first definition."""
+    found: dict[str, Helper] = {}
+    for path in sorted((p for p in files(__package__).joinpath("runtime").iterdir()), key=lambda p: p.name):
+        if path.name.endswith(".py"):
+            for helper in _helpers_of(path.read_text(encoding="utf-8")):
+                found[helper.name] = helper
+    return found
+
+
+def _helpers_of(text: str) -> Iterator[Helper]:
+    lines = text.splitlines()
+    body = [n for n in ast.parse(text).body if not isinstance(n, ast.Import | ast.ImportFrom | ast.Expr)]
+    definitions = [n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    if len(definitions) < len(body):
+        yield _helper(definitions[0].name, lines, body)
+    else:
+        yield from (_helper(n.name, lines, [n]) for n in definitions)
+
+
+def _helper(name: str, lines: list[str], body: list[ast.stmt]) -> Helper:
+    first = body[0]
+    decorators = first.decorator_list if isinstance(first, ast.FunctionDef | ast.ClassDef) else []
+    start = min([first.lineno, *(d.lineno for d in decorators)])
+    end = body[-1].end_lineno
+    source = "\n".join(lines[start - 1 : end])
+    table = symtable(source, name, "exec")
+    return Helper(name, source, frozenset(_read_in(table)) - {t.get_name() for t in table.get_children()})
+
+
+def names_in_source(source: str) -> frozenset[str]:
+    """Every global name that a source reads."""
+    return frozenset(_read_in(symtable(source.strip(), "source", "exec")))
+
+
+def _read_in(scope: SymbolTable) -> Iterator[str]:
+    """The global names, built-in ones among them, that are read in a scope and those within it."""
+    of_module = scope.get_type() == "module"
+    yield from (s.get_name() for s in scope.get_symbols() if s.is_referenced() and (of_module or s.is_global()))
+    for inner in scope.get_children():
+        yield from _read_in(inner)
+
+
+def members(name: str, wanted: Set[str]) -> str:
+    """A helper that is a class, with those of its methods that are wanted."""
+    source = helpers()[name].source
+    (body,) = ast.parse(source).body
+    assert isinstance(body, ast.ClassDef)
+    lines = source.splitlines()
+    methods = [n for n in body.body if isinstance(n, ast.FunctionDef)]
+    starts = [min([n.lineno, *(d.lineno for d in n.decorator_list)]) - 1 for n in methods]
+    found = ["\n".join(lines[: starts[0]]).rstrip()]
+    found += ["\n".join(lines[i : n.end_lineno]) for i, n in zip(starts, methods, strict=True) if n.name in wanted]
+    return "\n\n".join(found)
+
+
+def in_order(first: Iterable[str]) -> list[Helper]:
+    """The helpers of these names and all that they build on: each after those."""
+    known, found = helpers(), dict[str, Helper]()
+
+    def add(name: str) -> None:
+        if name not in found:
+            for other in known:
+                if other in known[name].names and other != name:
+                    add(other)
+            found[name] = known[name]
+
+    for name in first:
+        add(name)
+    return list(found.values())

@@ -1,0 +1,55 @@
+"""The imports of an emitted file: what its expressions, annotations and helpers name."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+STANDARD = {
+    "collections.abc": ("Callable", "Iterable", "Iterator", "Sequence"),
+    "contextlib": ("contextmanager", "nullcontext"),
+    "dataclasses": ("dataclass", "replace"),
+    "functools": ("cache", "lru_cache", "partial"),
+    "typing": ("Any", "NamedTuple"),
+}
+TORCH = {
+    "torch": ("Tensor", "nn"),
+    "torch.distributed.device_mesh": ("DeviceMesh",),
+    "torch.distributed.fsdp": ("fully_shard", "register_fsdp_forward_method"),
+    "torch.distributed.pipelining": ("PipelineStage", "Schedule1F1B"),
+    "torch.distributed.tensor": ("DTensor", "Placement", "Replicate", "Shard", "distribute_tensor"),
+    "torch.distributed.tensor.parallel": (
+        "ColwiseParallel",
+        "PrepareModuleInput",
+        "PrepareModuleOutput",
+        "RowwiseParallel",
+        "parallelize_module",
+    ),
+    "torch.nn.attention.flex_attention": ("BlockMask", "create_block_mask", "create_mask", "flex_attention"),
+    "torch.utils.checkpoint": ("checkpoint", "create_selective_checkpoint_contexts"),
+}
+MODULES = ("math", "re")
+
+IMPORTED = {
+    *MODULES,
+    "torch",
+    "dist",
+    "F",
+    *(name for names in (*STANDARD.values(), *TORCH.values()) for name in names),
+}
+"""Every global name that an import can give."""
+
+
+def imports(names: Set[str]) -> list[str]:
+    """Lines of imports for all of some names: the standard library, an empty line, torch."""
+    standard = [f"import {m}" for m in MODULES if m in names]
+    torch = ["import torch"] if "torch" in names else []
+    if "dist" in names:
+        torch.append("import torch.distributed as dist")
+    if "F" in names:
+        torch.append("import torch.nn.functional as F")
+    return [*standard, *_from(STANDARD, names), "", *torch, *_from(TORCH, names)]
+
+
+def _from(known: dict[str, tuple[str, ...]], names: Set[str]) -> list[str]:
+    found = {module: [n for n in given if n in names] for module, given in known.items()}
+    return [f"from {module} import {', '.join(given)}" for module, given in found.items() if given]

@@ -1,0 +1,326 @@
+"""Initialisation as PyTorch: the statements that make an emitted module draw its weights as the spec declares.
+
+Nothing is written for what torch's own modules do anyway.  Modules that are drawn alike share a loop where that is
+shorter:
+
+    for linear in (self.q, self.k, self.v):
+        nn.init.normal_(linear.weight, std=0.02)
+        nn.init.zeros_(linear.bias)
+    nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * config.layers))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from archdsl.analyses.init import (
+    Constant,
+    Expression,
+    Law,
+    Laws,
+    Normal,
+    Orthogonal,
+    TruncatedNormal,
+    Uniform,
+    laws_of,
+    resolve,
+)
+from archdsl.backends.torch.tree import OMITTED, Node, Part, Read, Variable, constant, lift, mapped, py, word
+from archdsl.ir.dims import Expr, Num, binary, free_names, num, same_shape, whole_number
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CondNode,
+    Graph,
+    Init,
+    LoopNode,
+    Model,
+    OpNode,
+    ParamNode,
+    ScanNode,
+    Value,
+    Weight,
+)
+from archdsl.ir.op import Tree
+from archdsl.lower.weights import many_matrices
+
+# --- statements -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that draws a weight in place: `nn.init.zeros_(self.q.bias)`."""
+
+    tree: Tree
+
+
+@dataclass(frozen=True)
+class Loop:
+    """`for variable in iterated:`, and what is done with each, which stands in the body as a name."""
+
+    variable: str
+    iterated: Tree
+    body: tuple[Statement, ...]
+
+
+Statement = Call | Loop
+
+MODULE = Read(Variable("module"))
+"""Where a module is meant of which it is not settled yet what reads it."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """A submodule, or a list of them if `listed`, and what is done to the weights of MODULE."""
+
+    tree: Part
+    kind: str
+    statements: tuple[Statement, ...]
+    listed: bool = False
+
+
+def init_statements(model: Model, block: Block) -> list[Statement]:
+    """Statements for the end of a block's `__init__`, in its own names. None where torch draws as the spec says."""
+    alike: dict[tuple[Statement, ...], list[Module]] = {}
+    for module in _modules(block, laws_of(model)):
+        alike.setdefault(module.statements, []).append(module)
+    found: list[Statement] = []
+    for statements, modules in alike.items():
+        lines = sum(map(_lines, statements))
+        if not any(m.listed for m in modules) and len(modules) * lines <= lines + 1:
+            found += [_of(m.tree, s) for m in modules for s in statements]
+            continue
+        kinds = {m.kind for m in modules}
+        variable = kinds.pop() if len(kinds) == 1 else "module"
+        several = tuple(Node("Starred", (m.tree,)) if m.listed else m.tree for m in modules)
+        iterated = modules[0].tree if len(modules) == 1 else Node("Tuple", (several,))
+        found.append(Loop(variable, iterated, tuple(_of(word(variable), s) for s in statements)))
+    return found
+
+
+def _lines(statement: Statement) -> int:
+    """How many lines a statement takes."""
+    return 1 if isinstance(statement, Call) else 1 + sum(map(_lines, statement.body))
+
+
+def _of(module: Tree, statement: Statement) -> Statement:
+    """A statement with a module in the place of MODULE."""
+
+    def put(leaf: Any) -> Any:
+        return module if leaf == MODULE else leaf
+
+    if isinstance(statement, Call):
+        return Call(mapped(statement.tree, put))
+    body = tuple(_of(module, s) for s in statement.body)
+    return Loop(statement.variable, mapped(statement.iterated, put), body)
+
+
+def _modules(block: Block, laws: Laws) -> Iterator[Module]:
+    for instance in block.instances:
+        if isinstance(instance.node, OpNode):
+            names = {**instance.joined, **instance.bind}
+            weights = tuple(_outward(w, names) for w in instance.node.weights)
+            statements = _statements(replace(instance.node, weights=weights), instance.node, block, laws)
+            if statements:
+                yield Module(Part(instance.path), instance.node.op.name, statements)
+    listed: dict[str, list[Module | None]] = {}
+    for node, in_list in _nodes(block.graph, False):
+        if isinstance(node, CallNode):  # which draws its weights itself, but has its place in the list
+            if in_list:
+                listed.setdefault(node.name, []).append(None)
+            continue
+        module = Module(Part(node.name), node.op.name, _statements(node, node, block, laws))
+        if in_list:
+            listed.setdefault(node.name, []).append(module)
+        elif module.statements:
+            yield module
+    for modules in listed.values():
+        first = modules[0]
+        if first is not None and len(set(modules)) == 1:
+            if first.statements:
+                yield replace(first, listed=True)
+        else:
+            yield from (replace(m, tree=replace(m.tree, index=i)) for i, m in enumerate(modules) if m and m.statements)
+
+
+def _nodes(graph: Graph, in_list: bool) -> Iterator[tuple[OpNode | CallNode, bool]]:
+    """The primitives and blocks with weights of their own, once for each turn of a loop; whether they stand in a list
+    of modules."""
+    for node in graph.nodes:
+        if isinstance(node, CallNode):
+            if node.instance is None:
+                yield node, in_list
+        elif isinstance(node, OpNode):
+            if node.instance is None and node.weights:
+                yield node, in_list
+        elif isinstance(node, LoopNode):
+            for turn in node.turns:
+                yield from _nodes(node.bodies[turn], True)
+        elif isinstance(node, ScanNode):
+            yield from _nodes(node.body, in_list)
+        elif isinstance(node, CondNode):
+            yield from _nodes(node.then, in_list)
+            yield from _nodes(node.otherwise, in_list)
+
+
+def _outward(weight: Weight, names: Mapping[str, Expr]) -> Weight:
+    """A weight of a shared primitive in the names of its owner."""
+    return replace(
+        weight,
+        shape=tuple(d.outward(names) for d in weight.shape),
+        init=Init(weight.init.scheme, {k: n.outward(names) for k, n in weight.init.numbers.items()}, weight.init.graph),
+        fan_in=weight.fan_in.outward(names) if weight.fan_in is not None else None,
+        fan_out=weight.fan_out.outward(names) if weight.fan_out is not None else None,
+    )
+
+
+def _statements(node: OpNode, key: OpNode, block: Block, laws: Laws) -> tuple[Statement, ...]:
+    found: list[Statement] = []
+    for weight in node.weights:
+        if not weight.told:
+            continue
+        law = resolve(weight, laws.place(block, key, weight))
+        if isinstance(law, Constant) and _is(law.value, 1 if weight.kind == "gain" else 0) and _so_anyway(weight):
+            continue
+        target = py(f"{{module}}.{weight.name}", module=MODULE)
+        if isinstance(law, Orthogonal) and many_matrices(weight):  # each along the first axis by itself
+            found.append(Loop("matrix", py("{target}.data", target=target), (Call(drawn(law, word("matrix"))),)))
+        else:
+            found.append(Call(drawn(law, target)))
+    return tuple(found)
+
+
+def _so_anyway(weight: Weight) -> bool:
+    """Whether torch's norms start there by themselves."""
+    return weight.kind == "gain" or (weight.kind == "bias" and weight.fan_in is None)
+
+
+def law_key(model: Model, block: Block, node: OpNode | ParamNode) -> str:
+    """Equal for two nodes whose weights are drawn alike: blocks that differ in it cannot be one class."""
+    if isinstance(node, ParamNode) or not any(w.init.scheme in ("depth_scaled", "deepnorm") for w in node.weights):
+        return ""
+    laws = laws_of(model)
+    places = [laws.place(block, node, w) for w in node.weights]
+    return " ".join(f"{p.ends_branch:d}{p.query_key:d}" for p in places)
+
+
+def drawn(law: Law, target: Tree) -> Tree:
+    """The call that draws a weight by a law, in place."""
+
+    def by(function: str, *args: Num | Tree, **named: Num | Tree) -> Tree:
+        call = f"nn.init.{function}({{target}}, {{*args}}, {{**named}})"
+        return py(call, target=target, args=args, named=named)
+
+    def gain(n: Num | None) -> dict[str, Num | Tree]:
+        return {} if n is None or _is(n, 1) else {"gain": n}
+
+    if isinstance(law, Constant):
+        if _is(law.value, 0) or _is(law.value, 1):
+            return by("zeros_" if _is(law.value, 0) else "ones_")
+        return by("constant_", law.value)
+    if isinstance(law, Normal | Uniform) and law.torch:
+        return by(law.torch, **gain(law.gain))
+    if isinstance(law, Normal):
+        return by("normal_", std=law.std) if _is(law.mean, 0) else by("normal_", law.mean, law.std)
+    if isinstance(law, Uniform):
+        return by("uniform_", _negative(law.bound), law.bound)
+    if isinstance(law, TruncatedNormal):
+        limit = _product(law.limit, law.std)
+        return by("trunc_normal_", std=law.std, a=_negative(limit), b=limit)
+    assert isinstance(law, Orthogonal)
+    return by("orthogonal_", **gain(law.gain))
+
+
+def _negative(n: Num) -> Tree:
+    return py("-{n}", n=n)
+
+
+def _is(n: Num, value: float) -> bool:
+    return n.static and float(n) == value and not free_names(n.expr)
+
+
+def _product(a: Num, b: Num) -> Num:
+    made = binary("*", a, b)
+    if free_names(made.expr):
+        return made
+    assert isinstance(made.value, int) or made.static
+    return num(whole_number(made.value))  # type: ignore[arg-type]  # static
+
+
+# --- raw weights ------------------------------------------------------------------------------------------------------
+
+
+def first_value(weight: Weight, device: Tree | None = None) -> Tree:
+    """The tensor that a raw weight (`param`, `buffer`) starts as: `torch.zeros(width)`, `torch.randn(rank, length) *
+    0.02`; made on a device if one is given."""
+    law = resolve(weight)
+    there = {} if device is None else {"device": device}
+    sizes: Sequence[Any] = weight.shape or ((),)
+    if isinstance(law, Expression):
+        return _expression(law.graph, weight, device)
+    if isinstance(law, Constant):
+        typed = {} if weight.dtype == "float" else {"dtype": py(f"torch.{weight.dtype}")}
+        if _is(law.value, 0) or _is(law.value, 1):
+            function = "zeros" if _is(law.value, 0) else "ones"
+            return py(f"torch.{function}({{*sizes}}, {{**more}})", sizes=sizes, more=typed | there)
+        value: Num | Tree = law.value
+        if not typed and isinstance(law.value.value, int):
+            # torch.full makes integers of an integer
+            whole = constant(f"{law.value.value}.0")
+            value = py("float({value})", value=value) if free_names(law.value.expr) else whole
+        return py("torch.full({shape}, {value}, {**more})", shape=weight.shape, value=value, more=typed | there)
+    if isinstance(law, Normal) and not law.torch and _is(law.mean, 0):
+        normal = py("torch.randn({*sizes}, {**there})", sizes=sizes, there=there)
+        return normal if _is(law.std, 1) else py("{normal} * {std}", normal=normal, std=law.std)
+    empty = py("torch.empty({*sizes}, {**there})", sizes=sizes, there=there)
+    if isinstance(law, Uniform) and not law.torch:
+        return py("{empty}.uniform_({low}, {high})", empty=empty, low=_negative(law.bound), high=law.bound)
+    return drawn(law, empty)
+
+
+class _Scope:
+    """The TorchScope of one op of an expression: its inputs are what was computed before."""
+
+    def __init__(self, node: OpNode, made: Mapping[Value, Tree], device: Tree | None) -> None:
+        self.node, self.made, self.place = node, made, device
+
+    def py(self, template: str, /, **holes: Any) -> Tree:
+        return py(template, self._hole, **holes)
+
+    def _hole(self, name: str) -> Any:
+        if name == "inputs":
+            return [self.input(i) for i in range(len(self.node.inputs)) if self.has(i)]
+        return self.input(int(name))
+
+    def input(self, i: int) -> Any:
+        value = self.node.inputs[i]
+        return self.made[value] if isinstance(value, Value) else lift(value)
+
+    def has(self, i: int) -> bool:
+        return i < len(self.node.inputs) and self.node.inputs[i] is not None
+
+    def device(self) -> Any:
+        return OMITTED if self.place is None else self.place
+
+    def dtype(self) -> Any:
+        return OMITTED
+
+
+def _expression(graph: Graph, weight: Weight, device: Tree | None) -> Tree:
+    made: dict[Value, Tree] = {}
+    for node in graph.nodes:
+        assert isinstance(node, OpNode)
+        scope: Any = _Scope(node, made, device)
+        tree = node.op.torch(node, scope)
+        assert isinstance(tree, Tree)
+        made[node.outputs[0]] = tree
+    result = graph.outputs[0]
+    assert result is not None
+    tree = made[result]
+    if weight.dtype == "float" and not result.is_float:
+        tree = py("{tree}.float()", tree=tree)
+    if not same_shape(result.shape, weight.shape):
+        tree = py("{tree}.expand({*sizes}).clone()", tree=tree, sizes=weight.shape)
+    return tree

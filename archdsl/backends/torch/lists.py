@@ -1,0 +1,122 @@
+"""Lists of a loop as the spec writes them, `3 * dense + 58 * sparse`, as trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from archdsl.backends.torch.tree import Node, Read, Variable, py
+from archdsl.ir import dims
+from archdsl.ir.dims import Bin, Expr, Lit
+from archdsl.ir.op import Tree
+from archdsl.ir.static import Pattern, Plus, Ref, Times
+
+ONE, ZERO = Lit("1"), Lit("0")
+
+Count = Callable[[Expr], Tree]
+"""A static expression of the block as a tree."""
+
+
+def length(pattern: Pattern) -> Expr:
+    """How many entries the list has."""
+    if isinstance(pattern, Ref):
+        return ONE
+    if isinstance(pattern, Times):
+        inner = length(pattern.part)
+        return pattern.count if inner == ONE else _computed(Bin("*", pattern.count, inner))
+    total: Expr = ZERO
+    for part in pattern.parts:
+        total = length(part) if total == ZERO else _computed(Bin("+", total, length(part)))
+    return total
+
+
+def _computed(expr: Expr) -> Expr:
+    """A number if no name is in it."""
+    if not dims.free_names(expr):
+        value = dims.expr_value(expr)
+        if isinstance(value, int):
+            return dims.literal(value)
+    return expr
+
+
+def counts(pattern: Pattern | None) -> list[Expr]:
+    """Every count in it."""
+    if isinstance(pattern, Times):
+        return [pattern.count, *counts(pattern.part)]
+    if isinstance(pattern, Plus):
+        return [c for p in pattern.parts for c in counts(p)]
+    return []
+
+
+def _refs(pattern: Pattern) -> set[int]:
+    """Every index in it."""
+    if isinstance(pattern, Ref):
+        return {pattern.index}
+    if isinstance(pattern, Times):
+        return _refs(pattern.part)
+    return {i for p in pattern.parts for i in _refs(p)}
+
+
+def _flat(pattern: Pattern) -> list[int] | None:
+    """The indices of a list that repeats nothing, else None."""
+    if isinstance(pattern, Ref):
+        return [pattern.index]
+    if isinstance(pattern, Plus) and all(isinstance(p, Ref) for p in pattern.parts):
+        return [p.index for p in pattern.parts if isinstance(p, Ref)]
+    return None
+
+
+def list_tree(pattern: Pattern, items: Sequence[Tree], count: Count) -> Tree:
+    """The list with these trees for its entries: `layers * [mask]`, `[a, b] + 2 * [c]`."""
+    if isinstance(pattern, Ref):
+        return py("[{x}]", x=items[pattern.index])
+    if isinstance(pattern, Times):
+        return py("{n} * {part}", n=count(pattern.count), part=list_tree(pattern.part, items, count))
+    parts = [list_tree(p, items, count) for p in pattern.parts]
+    if all(isinstance(p, Node) and p.kind == "List" for p in parts):
+        return py("[{*xs}]", xs=[x for p in parts if isinstance(p, Node) for x in p.fields[0]])
+    total = parts[0]
+    for part in parts[1:]:
+        total = py("{a} + {b}", a=total, b=part)
+    return total
+
+
+def modules_tree(kind: str, pattern: Pattern, makers: Sequence[Tree], count: Count) -> Tree:
+    """`nn.ModuleList(…)`, each entry made anew."""
+    generated = _generated(pattern, makers, count)
+    if generated is not None:
+        return py(f"{kind}({{x}})", x=generated)
+    return py(f"{kind}([{{*xs}}])", xs=_entries(pattern, makers, count))
+
+
+def repeated(maker: Tree, times: Tree | int) -> Tree:
+    """`maker for _ in range(times)`."""
+    return py("({x} for _ in range({n}))", x=maker, n=times)
+
+
+def _generated(pattern: Pattern, makers: Sequence[Tree], count: Count) -> Tree | None:
+    """A generator of the entries; None where the list is better spelled out."""
+    made = {makers[i] for i in _refs(pattern)}
+    if len(made) == 1 and not isinstance(pattern, Ref):
+        return repeated(made.pop(), count(length(pattern)))
+    if not isinstance(pattern, Times):
+        return None
+    flat = _flat(pattern.part)
+    if flat is not None:
+        group = py("({*xs},)", xs=[makers[i] for i in flat])
+    elif isinstance(pattern.part, Plus):
+        group = py("[{*xs}]", xs=_entries(pattern.part, makers, count))
+    else:
+        group = py("({x},)", x=_entries(pattern.part, makers, count)[0])
+    layer = Read(Variable("layer"))
+    return py("({x} for _ in range({n}) for {x} in {group})", x=layer, n=count(pattern.count), group=group)
+
+
+def _entries(pattern: Pattern, makers: Sequence[Tree], count: Count) -> list[Tree]:
+    """What stands in a list display."""
+    generated = _generated(pattern, makers, count)
+    if generated is not None:
+        return [Node("Starred", (generated,))]
+    if isinstance(pattern, Ref):
+        return [makers[pattern.index]]
+    assert isinstance(pattern, Plus)
+    return [e for p in pattern.parts for e in _entries(p, makers, count)]

@@ -1,0 +1,256 @@
+"""Iterations over layers as Python loops: one where they read alike, else one for each run or period of equal ones;
+what no loop can say is written out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from archdsl.backends.torch import lists
+from archdsl.backends.torch.program import Repeat, Target
+from archdsl.backends.torch.statements import For, Statement, all_expressions, replaced, statement_keys
+from archdsl.backends.torch.tree import Node, Part, Read, Variable, leaves, lift, py, zipped
+from archdsl.ir.op import Tree
+from archdsl.lower.python import singular
+
+if TYPE_CHECKING:
+    from archdsl.backends.torch.schedule import Scheduler
+
+LONGEST_PERIOD = 12
+"""Patterns of more iterations than this are not looked for."""
+
+
+class Folding:
+    """Finds the loops for the iterations over layers that a `Repeat` means, each body being scheduled."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        loop: Repeat,
+        scheduled: Sequence[tuple[Statement, ...]],
+        outside: Sequence[Sequence[Target]],
+    ) -> None:
+        self.scheduler, self.loop, self.bodies, self.outside = scheduler, loop, scheduled, outside
+        self.nested = scheduler.depth > 0
+        self.total: Counter[str] = sum((loop.counts[t] for t in loop.turns), Counter())
+        """How many modules of each list all iterations use."""
+        self.varying = self._varying()
+
+    def statements(self) -> list[Statement]:
+        loop, turns = self.loop, self.loop.turns
+        keys = {self.key(b) for b in range(len(self.bodies))}
+        once = all(n == 1 for counts in loop.counts for n in counts.values())
+        sliced = any(self.sliced(b) for b in range(len(self.bodies)))
+        if len(keys) == 1 and once and not sliced:
+            return [self.one_loop()]
+        if len(keys) == 1 and not any(self.varying) and len(turns) > 1:
+            return [self.indexed_loop()]
+        period = next((p for p in range(2, LONGEST_PERIOD + 1) if _repeats(turns, p)), 0)
+        if len(runs(turns)) > 3 and period and not sliced:
+            return [self.period(turns[:period], len(turns) // period)]
+        return self.runs()
+
+    # --- what differs ---
+
+    def _varying(self) -> list[dict[Target, Variable]]:
+        """For each body: what it reads from around that is another value in other bodies, and the loop's variable for
+        it."""
+        found: list[dict[Target, Variable]] = [{} for _ in self.bodies]
+        if len({len(values) for values in self.outside}) > 1:
+            return found
+        name = self.scheduler.name
+        for values in zip(*self.outside, strict=True):
+            if len({*values}) > 1 and not any(v in self.scheduler.aliases for v in values):
+                shown = next((v for v in values if v not in self.loop.absent), values[0])
+                base = name(shown) if shown.name else "given"
+                same = any(v not in self.loop.absent and name(v) == base for v in values)
+                variable = Variable(f"{self.loop.variable}_{base}" if same else singular(base))
+                for b, value in enumerate(values):
+                    found[b][value] = variable
+        return found
+
+    def key(self, b: int) -> Any:
+        """Equal for bodies that read alike."""
+        known: dict[Any, Any] = {v: ("varying", i) for i, v in enumerate(self.varying[b])}
+        return (statement_keys(self.bodies[b], known, self.scheduler.name), *sorted(self.loop.counts[b].items()))
+
+    def sliced(self, b: int) -> bool:
+        """Whether a body uses slices of lists, for loops within."""
+        found = (x for e in all_expressions(self.bodies[b]) for x in leaves(e) if isinstance(x, Part))
+        return any(isinstance(x.index, tuple) for x in found)
+
+    # --- parts of lists ---
+
+    def whole(self, name: str) -> Tree:
+        """The list of a loop's modules: the block's own, or the part of it that belongs to the iteration around."""
+        if not self.nested:
+            return Part(name)
+        low = self.loop.offset[name]
+        return Part(name, (low, low + self.total[name]))
+
+    def span(self, name: str, low: int, high: int) -> Tree:
+        """The modules from `low` to before `high`."""
+        if self.nested:
+            offset = self.loop.offset[name]
+            return Part(name, (offset + low, offset + high))
+        ends = (lift(low) if low else None, lift(high) if high < self.total[name] else None)
+        return Part(name) if ends == (None, None) else _slice(Part(name), *ends)
+
+    def placed(self, b: int, used: Mapping[str, int]) -> list[Statement]:
+        """A body by itself, whose modules come after those that iterations before it used."""
+
+        def leaf(x: Any) -> Any:
+            if not isinstance(x, Part) or x.index is None or x.name not in self.loop.counts[b]:
+                return x
+            start = self.loop.offset[x.name] + used[x.name]
+            if isinstance(x.index, int):
+                return Part(x.name, start + x.index)
+            low, high = start + x.index[0], start + x.index[1]
+            return Part(x.name, (low, high)) if self.nested else _slice(Part(x.name), lift(low), lift(high))
+
+        return [replaced(s, leaf) for s in self.outer(b)]
+
+    def outer(self, b: int) -> tuple[Statement, ...]:
+        """A body that reads what differs between bodies as it is: nothing where a mask needs no tensor."""
+        absent = self.loop.absent
+
+        def leaf(x: Any) -> Any:
+            return lift(None) if isinstance(x, Read) and x.value in absent else x
+
+        return tuple(replaced(s, leaf) for s in self.bodies[b]) if absent else self.bodies[b]
+
+    def over(self, b: int, variables: Mapping[str, Variable]) -> tuple[Statement, ...]:
+        """A body that reads one module of each list as a variable."""
+
+        def leaf(x: Any) -> Any:
+            return Read(variables[x.name]) if isinstance(x, Part) and x.index is not None and x.name in variables else x
+
+        return tuple(replaced(s, leaf) for s in self.outer(b))
+
+    # --- loops ---
+
+    def one_loop(self) -> Statement:
+        """Iterations that read alike and use one module of each list."""
+        variables = {name: Variable(singular(name)) for name in self.loop.counts[0]}
+        targets: list[Variable] = list(variables.values())
+        sources = [self.whole(name) for name in variables]
+        for value, variable in self.varying[0].items():
+            targets.append(variable)
+            items: list[Tree] = []
+            for b in range(len(self.bodies)):
+                other = next(v for v, known in self.varying[b].items() if known is variable)
+                items.append(lift(None) if other in self.loop.absent else Read(other))
+            assert value is not None
+            sources.append(self.list_of(items))
+
+        def leaf(x: Any) -> Any:
+            if isinstance(x, Read) and x.value in self.varying[0]:
+                return Read(self.varying[0][x.value])
+            return Read(variables[x.name]) if isinstance(x, Part) and x.index is not None and x.name in variables else x
+
+        body = tuple(replaced(s, leaf) for s in self.bodies[0])
+        if not targets:
+            return For((None,), py("range({n})", n=self.loop.length), body)
+        return For(tuple(targets), zipped(sources), body)
+
+    def list_of(self, items: Sequence[Tree]) -> Tree:
+        """A list with one entry an iteration, written as the spec writes its list."""
+        if self.loop.pattern is None:
+            return py("[{*xs}]", xs=[items[t] for t in self.loop.turns])
+        counts = iter(self.loop.repeats)
+        known = dict(zip(lists.counts(self.loop.pattern), counts, strict=True))
+        return lists.list_tree(self.loop.pattern, items, known.__getitem__)
+
+    def indexed_loop(self) -> Statement:
+        """Equal iterations that use several modules of a list each: iteration i has its slice."""
+        each = self.loop.counts[0]
+        index = Variable("ijk"[min(self.scheduler.depth, 2)])
+        i = Read(index)
+
+        def leaf(x: Any) -> Any:
+            if not isinstance(x, Part) or x.index is None or x.name not in each:
+                return x
+            n = each[x.name]
+            if isinstance(x.index, int):
+                start = i if n == 1 else py("{n} * {i}", n=n, i=i)
+                return py(
+                    "{xs}[{k}]", xs=self.whole(x.name), k=py("{a} + {k}", a=start, k=x.index) if x.index else start
+                )
+            low, high = x.index
+            ends = py("{n} * {i}", n=n, i=i), py("{n} * ({i} + 1)", n=n, i=i)
+            if low:
+                ends = py("{n} * {i} + {k}", n=n, i=i, k=low), ends[1]
+            if high < n:
+                ends = ends[0], py("{n} * {i} + {k}", n=n, i=i, k=high)
+            return _slice(self.whole(x.name), *ends)
+
+        body = tuple(replaced(s, leaf) for s in self.bodies[0])
+        return For((index,), py("range({n})", n=self.loop.length), body)
+
+    def period(self, turns: Sequence[int], repeats: int) -> Statement:
+        """`local, local, global` again and again: one loop over the groups."""
+        total: Counter[str] = sum((self.loop.counts[t] for t in turns), Counter())
+        used: Counter[str] = Counter()
+        targets: list[Variable] = []
+        sources: list[Tree] = []
+        inner: list[Statement] = []
+        for k, t in enumerate(turns):
+            variables = {}
+            for name in self.loop.counts[t]:
+                base = singular(name)
+                variables[name] = Variable(f"{base}_{k + 1}" if total[name] > 1 else base)
+                targets.append(variables[name])
+                step = lift(total[name]) if total[name] > 1 else None
+                low = lift(used[name]) if used[name] else None
+                sources.append(self.whole(name) if step is None else _slice(self.whole(name), low, None, step))
+                used[name] += 1
+            inner += self.over(t, variables)
+        if not targets:
+            return For((None,), py("range({n})", n=repeats), tuple(inner))
+        return For(tuple(targets), zipped(sources), tuple(inner))
+
+    def runs(self) -> list[Statement]:
+        """Iterations of different kinds: one loop for each run of equal ones; one by itself is no loop."""
+        self.scheduler.written_out.append(self.loop)
+        found: list[Statement] = []
+        used: Counter[str] = Counter()
+        for b, count in runs(self.loop.turns):
+            each = self.loop.counts[b]
+            if count == 1 or any(n > 1 for n in each.values()) or self.sliced(b):
+                for _ in range(count):
+                    found += self.placed(b, used)
+                    used += each
+                continue
+            variables = {name: Variable(singular(name)) for name in each}
+            sources = []
+            for name in each:
+                sources.append(self.span(name, used[name], used[name] + count))
+                used[name] += count
+            body = self.over(b, variables)
+            if variables:
+                found.append(For(tuple(variables.values()), zipped(sources), body))
+            else:
+                found.append(For((None,), py("range({n})", n=count), body))
+        return found
+
+
+def _slice(xs: Tree, low: Tree | None, high: Tree | None, step: Tree | None = None) -> Tree:
+    """`xs[low:high:step]`."""
+    return Node("Subscript", (xs, Node("Slice", (low, high, step))))
+
+
+def runs(turns: Sequence[int]) -> list[tuple[int, int]]:
+    """Equal neighbours together: each with how many of it follow one another."""
+    found: list[tuple[int, int]] = []
+    for t in turns:
+        if found and found[-1][0] == t:
+            found[-1] = (t, found[-1][1] + 1)
+        else:
+            found.append((t, 1))
+    return found
+
+
+def _repeats(turns: Sequence[int], period: int) -> bool:
+    """Whether the iterations are several equal groups of that length."""
+    return period < len(turns) and len(turns) % period == 0 and all(t == turns[i % period] for i, t in enumerate(turns))

@@ -1,0 +1,447 @@
+"""The file: header, Config, helpers, one class for each group of blocks, and the model."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from archdsl.analyses.params import total
+from archdsl.backends.torch import init
+from archdsl.backends.torch.classes import Class, Classes, Group, argument, default, is_number
+from archdsl.backends.torch.features import PLAIN, Extras, Section, sections
+from archdsl.backends.torch.helpers import helpers, in_order, names_in_source
+from archdsl.backends.torch.imports import imports
+from archdsl.backends.torch.lower import Make, Method
+from archdsl.backends.torch.names import Names, named, preferred
+from archdsl.backends.torch.numbers import Numbers, block_tensors
+from archdsl.backends.torch.program import Check, Do, Let
+from archdsl.backends.torch.schedule import Scheduler
+from archdsl.backends.torch.statements import Statement, all_expressions, attributes, replaced
+from archdsl.backends.torch.text import Scheduled, asserted, first_sentence, part_text, quoted
+from archdsl.backends.torch.tree import (
+    Axis,
+    Hyper,
+    Made,
+    Node,
+    Read,
+    Variable,
+    leaves,
+    mapped,
+    py,
+    unparse,
+    word,
+    words,
+)
+from archdsl.backends.torch.validate import validate
+from archdsl.ir import dims
+from archdsl.ir.conditions import conditions
+from archdsl.ir.dims import Expr, Lit, Num, Poly, Var
+from archdsl.ir.elaborate.base import OTHERWISE
+from archdsl.ir.frame import MODULE_ATTRIBUTES
+from archdsl.ir.graph import Block, Model
+from archdsl.ir.op import Tree
+from archdsl.ir.ranges import NUMBERS
+from archdsl.ir.wording import WRITTEN_OUT
+from archdsl.lower.python import TAKEN, WIDTH, field_name, formatted, local_name
+from archdsl.version import __version__
+
+SELF = word("self")
+
+
+def emit(model: Model, extras: Extras = PLAIN, *, layout: bool = True) -> str:
+    """The model as one Python file that imports the standard library and torch only.
+
+    Class of the model: `class_name(model.name)`; its `Config` holds the spec's own numbers.  `extras` adds sections
+    beside the plain model.  Without `layout` its lines are as they come, for who runs them and reads none."""
+    file = File(model, extras)
+    text = file.write(layout)
+    validate(text, file.classes)
+    return text
+
+
+class File:
+    """Writes one model's file."""
+
+    def __init__(self, model: Model, extras: Extras = PLAIN) -> None:
+        self.model = model
+        self.extras = extras
+        self.classes = Classes(model)
+        self.sections: list[Section] = sections(self.classes, extras)
+        self.names: set[str] = {"dataclass"}
+        """Global names that the file reads."""
+
+    def write(self, layout: bool = True) -> str:
+        self.classes.settle(self.sections)
+        early: dict[str, None] = {}
+        late: dict[str, None] = {}
+        functions: dict[str, tuple[Mapping[str, str], Tree]] = {}
+        for c in self.classes.classes.values():
+            functions.update(c.lowered.functions)
+            for name, first in c.lowered.helpers.items():
+                (early if first else late).setdefault(name)
+        texts = [ClassWriter(self, g).text() for g in self.classes.groups]
+        root = ClassWriter(self, None)
+        texts.append(root.text())
+        below = [self.known(text) for section in self.sections for text in section.functions(root.forward)]
+        sources = {name: text for section in self.sections for name, text in section.sources().items()}
+        wanted = [*early, *late, *sources, *(n for s in self.sections for n in s.helpers()), *self.classes.helpers]
+        above = list(self._above(wanted, functions, sources))
+        parts = [self._config(), *above, *texts, *below]
+        parts = ["\n".join([self._header(), "", *imports(self.names)]), *parts]
+        return "\n\n\n".join(formatted(part) if layout else part for part in parts) + "\n"
+
+    def known(self, source: str) -> str:
+        """A source that a section has written, what it reads being noted."""
+        self.names |= names_in_source(source)
+        return source.strip()
+
+    def _above(self, wanted: Sequence[str], functions: Mapping[str, Any], sources: Mapping[str, str]) -> Iterator[str]:
+        """Helpers, those first that others build on, and functions that ops and sections have defined."""
+        known = helpers()
+        written: set[str] = set()
+        for name in wanted:
+            if name in sources and name not in written:
+                written.add(name)
+                yield self.known(sources[name])
+                continue
+            for helper in in_order([name]) if name in known else ():
+                if helper.name not in written:
+                    written.add(helper.name)
+                    self.names |= helper.names
+                    yield helper.source
+            if name in functions and name not in written:
+                written.add(name)
+                parameters, result = functions[name]
+                self.names |= {*words(result), "Tensor"} - {*parameters}
+                head = ", ".join(f"{p}: {kind}" for p, kind in parameters.items())
+                yield f"def {name}({head}) -> Tensor:\n    return {unparse(result, str)}"
+
+    # --- top of the file ---
+
+    def _header(self) -> str:
+        model = self.model
+        title = first_sentence(model.doc) or f"{model.name}."
+        digest = hashlib.sha256(model.source_text.encode()).hexdigest()[:12]
+        source = quoted(model.source_name)
+        made = f"{total(model):,} parameters. Made by archdsl {__version__} from {source} ({digest}):"
+        command = f"archdsl compile {source}:{model.name} --to torch{self.extras.options}"
+        return "\n".join([f'"""{quoted(title)}', "", made, f"    {command}", '"""'])
+
+    def _config(self) -> str:
+        found = ["@dataclass(frozen=True)", "class Config:"]
+        for name, value in self.classes.config.items():
+            kind = "int" if isinstance(value.value, int) else "float"
+            found.append(f"    {field_name(name)}: {kind} = {_as_written(value)}")
+        if not self.classes.config:
+            found.append('    """The spec has no numbers to set."""')
+        return "\n".join([*found, *self._demands()])
+
+    def _demands(self) -> list[str]:
+        """What the numbers of a Config have to be for this file to hold."""
+        numbers = Numbers(self.model.block)
+
+        def text(expr: Expr) -> str:
+            tree = numbers.spelled_by(expr, "real", lambda name: Node("Attribute", (SELF, field_name(name))))
+            self.names |= {*words(tree)}
+            return unparse(tree, _init_leaf)
+
+        lines: list[str] = []
+        for c in conditions(self.model):
+            left, right = text(c.left), text(c.right)
+            line = f'        assert {left} {c.op} {right}, "{quoted(c.message)}"'
+            if len(line) > WIDTH:
+                raised = f'            raise ValueError("{quoted(c.message)}")'
+                lines += [f"        if {left} {OTHERWISE[c.op]} {right}:", raised]
+            else:
+                lines.append(line)
+        return ["", "    def __post_init__(self) -> None:", *lines] if lines else []
+
+
+class ClassWriter:
+    """Writes one class: of a group, or of the model itself (None)."""
+
+    def __init__(self, file: File, group: Group | None) -> None:
+        self.file, self.group = file, group
+        self.classes = file.classes
+        self.made: Class = self.classes.classes[group]
+        self.block: Block = self.made.lowered.block
+        self.checks = [s for s in self.made.init if isinstance(s, Check)]
+        self.attributes = {s.name for s in self.made.init if isinstance(s, Make)} | MODULE_ATTRIBUTES
+        self.settings: dict[str, Tree] = {}
+        """What `__init__` keeps for the methods, by attribute."""
+        self.local = self._local()
+
+    # --- names ---
+
+    def _local(self) -> dict[str, Tree]:
+        """Names that the class computes itself: `head_dim = config.width // config.heads`."""
+        found: dict[str, Tree] = {}
+        if self.group is not None:
+            numbers = self.made.numbers
+            for name, expr in self.block.local.items():
+                if not any(numbers.is_dynamic(n) for n in dims.free_names(expr)):
+                    local = {n: word(argument(n)) for n in found}
+                    n = numbers.expression(expr)
+                    tree = numbers.tree(type(n)(expr, n.value), True)
+                    found[name] = self.classes.resolved(tree, self.group, local)
+        return found
+
+    def resolved(self, tree: Any) -> Any:
+        """An expression of `__init__` with all names as the class knows them."""
+        local = {name: word(argument(name)) for name in self.local}
+
+        def leaf(x: Any) -> Any:
+            return self.classes.constructor(x.site, self.group, local) if isinstance(x, Made) else x
+
+        return mapped(self.classes.resolved(tree, self.group, local), leaf)
+
+    def static(self, name: str) -> Tree:
+        """A name of the block in a method: a number, a field of the model's Config, or an attribute."""
+        tree: Tree = self.resolved(Hyper(name))
+        if is_number(tree):
+            return tree
+        if self.group is None:
+            found: Tree = _of_self(tree)
+            return found
+        attribute = argument(name)
+        if attribute in self.attributes:
+            attribute = f"num_{attribute}"
+        self.settings[attribute] = tree
+        return Node("Attribute", (SELF, attribute))
+
+    # --- text ---
+
+    def text(self) -> str:
+        self.methods = [self.scheduled(m) for m in self.made.methods]
+        methods = [self.method(m) for m in self.methods]
+        where = _docstring(self.block) if self.group is not None else _where(self.block)
+        name = self.group.name if self.group is not None else self.classes.root_class
+        self.file.names |= {"nn", "Tensor"}
+        head = [f"class {name}(nn.Module):", where, ""]
+        body = self.init()
+        if self.group is None:
+            config = any("config" in attributes(m.body) for m in self.methods)
+            start = ["    def __init__(self, config: Config = Config()) -> None:", "        super().__init__()"]
+            sections = self.file.sections
+            body = ["self.config = config"] * config + body + [line for s in sections for line in s.init()]
+            head += [*start, *(f"        {text}" for text in body), ""]
+            for source in (text for s in sections for text in s.methods()):
+                methods.append(textwrap.indent(self.file.known(source), "    ").splitlines())
+        elif body:
+            parameters = ", ".join(["self", *self._parameters(self.group)])
+            head += [f"    def __init__({parameters}) -> None:", "        super().__init__()"]
+            head += [*(f"        {text}" for text in body), ""]
+        else:  # what it was to be given it can read off its tensors: callers, which come later, give it nothing
+            self.group.needs_config, self.group.arguments = False, []
+        return "\n".join([*head, *(line for i, m in enumerate(methods) for line in ([""] * (i > 0) + m))])
+
+    def init(self) -> list[str]:
+        """The lines of `__init__`: what it checks and computes, what methods read, then the modules."""
+        steps = [s for s in self.made.init if not isinstance(s, Check)]
+        checks: dict[Tree, str] = {}
+        for check in self.checks:
+            checks.setdefault(self.resolved(check.test), check.message)
+        checks = {t: m for t, m in checks.items() if any(True for _ in _words(t))}
+        body = [line for s in steps for line in self._step(s)]
+        computed = {word(argument(n)): t for n, t in self.local.items()}
+        local = {w.fields[0] for w in computed}
+        late = {t: m for t, m in checks.items() if {*_words(t)} & local}
+        used = {n for t in late for n in _words(t)} | {n for t in self.settings.values() for n in _words(t)}
+        used |= {n for s in steps for t in self._trees(s) for n in _words(t)}
+        found: list[str] = []
+        for target, tree in reversed(computed.items()):
+            if target.fields[0] in used:
+                used |= {*_words(tree)}
+                found.insert(0, f"{target.fields[0]} = {self.line(tree)}")
+        kept = [f"self.{name} = {self.line(tree)}" for name, tree in self.settings.items()]
+        return [
+            *(asserted(t, m, str) for t, m in checks.items() if t not in late),
+            *found,
+            *(asserted(t, m, str) for t, m in late.items()),
+            *kept,
+            *body,
+        ]
+
+    def _trees(self, step: Any) -> list[Tree]:
+        if isinstance(step, Make | init.Call):
+            return [self.resolved(step.tree)]
+        if isinstance(step, Do):
+            return [self.resolved(step.expr)]
+        return [self.resolved(step.iterated), *(t for s in step.body for t in self._trees(s))]
+
+    def _step(self, step: Any) -> list[str]:
+        if isinstance(step, Make):
+            return [f"self.{step.name} = {self.line(self.resolved(step.tree))}"]
+        if isinstance(step, Do):
+            return [self.line(self.resolved(step.expr))]
+        if isinstance(step, init.Call):
+            return [self.line(self.resolved(step.tree))]
+        over = self.line(self.resolved(step.iterated))
+        return [f"for {step.variable} in {over}:", *(f"    {text}" for s in step.body for text in self._step(s))]
+
+    def line(self, tree: Any) -> str:
+        """An expression of `__init__` as text."""
+        self.file.names |= {*words(tree)}
+        return unparse(tree, _init_leaf)
+
+    def _parameters(self, group: Group) -> list[str]:
+        """Of the constructor; those with a default come last."""
+        needed = ["config: Config"] if group.needs_config else []
+        optional = []
+        for name in group.arguments:
+            kind, value = "float" if self._is_float(group, name) else "int", default(group, name)
+            if value is None:
+                needed.append(f"{argument(name)}: {kind}")
+            else:
+                optional.append(f"{argument(name)}: {kind} = {self.line(value)}")
+        return [*needed, *optional]
+
+    def _is_float(self, group: Group, name: str) -> bool:
+        value = group.block.hypers.get(name)
+        if isinstance(value, Num):
+            number = any(h.name == name and h.kind in NUMBERS for h in group.block.header.hypers or ())
+            return number or not isinstance(value.value, int)
+        if name in self.made.more:
+            return not all(isinstance(v, int) for v in self.made.more[name])
+        texts = (dims.expr_text(s.bind.get(name, Var(name))) for _, s in group.sites)
+        return any(re.fullmatch(r"[\d_]*\.[\d_]+|[\d_.]+e-?\d+", text) for text in texts)
+
+    # --- methods ---
+
+    @property
+    def forward(self) -> Scheduled:
+        """The class's `forward`, once its text is known."""
+        return next(m for m in self.methods if m.method.name == "forward")
+
+    def method(self, done: Scheduled) -> list[str]:
+        """The lines of a method."""
+        method, shown = done.method, ["self"]
+        for p in method.parameters:
+            self.file.names |= {*re.findall(r"\w+", p.type)}
+            shown.append(f"{done.names[p.target]}: {p.type}" + (f" = {p.default}" if p.default else ""))
+        head = f"    def {method.name}({', '.join(shown)}) -> {method.returns}:"
+        return [head, *done.lines(done.body)]
+
+    def scheduled(self, method: Method) -> Scheduled:
+        """The statements of a method, and their names."""
+
+        def name(value: Any) -> str:
+            return preferred(value, method.hints)
+
+        scheduler = Scheduler(method.steps, method.results, name)
+        body: Sequence[Statement] = scheduler.run()
+        for loop in scheduler.written_out:
+            self._demand_counts(loop)
+        body = [replaced(s, lambda x: self.static(x.name) if isinstance(x, Hyper) else x) for s in body]
+        avoid = {*TAKEN, *(n for e in all_expressions(body) for n in words(e))}
+        self.file.names |= {n for e in all_expressions(body) for n in words(e)}
+        parameters = [p.target for p in method.parameters]
+        body, names = self.sized(method, body, lambda body: named(parameters, body, method.hints, avoid))
+        return Scheduled(method, tuple(body), names)
+
+    def _demand_counts(self, loop: Any) -> None:
+        """What is written out iteration by iteration holds for these lengths only: other numbers of the user's are
+        refused."""
+        from archdsl.backends.torch.lists import counts
+
+        numbers = self.made.numbers
+        for expr, tree in zip(counts(loop.pattern), loop.repeats, strict=True):
+            if dims.free_names(expr):
+                worth = numbers.worth(expr)
+                assert isinstance(worth, int)
+                self.checks.append(Check(py("{a} == {n}", a=tree, n=worth), WRITTEN_OUT))
+
+    # --- sizes that only the running model knows ---
+
+    def sized(
+        self, method: Method, body: Sequence[Statement], named: Callable[[Sequence[Statement]], Names]
+    ) -> tuple[Sequence[Statement], Names]:
+        """The statements with run-time sizes read off tensors, and names for all. A size that is read often is bound
+        once, at the top; so is one of a tensor whose name another wants before."""
+        counts = Counter(x.name for e in all_expressions(body) for x in leaves(e) if isinstance(x, Axis))
+        sizes = {n: self._run_time(n, method.block or self.block) for n in counts}
+        tensors = {n: next(x.value for x in leaves(t) if isinstance(x, Read)) for n, t in sizes.items()}
+        optional = {p.target for p in method.parameters if p.default}  # of which no size is read at the top
+        bound = {n for n, count in counts.items() if count > 1 and "." not in n and tensors[n] not in optional}
+        while True:
+            variables = {n: Variable(argument(n)) for n in sizes if n in bound}
+            known = {n: Read(variables[n]) if n in bound else t for n, t in sizes.items()}
+            opening = [Let((v,), sizes[n], nested=False) for n, v in variables.items()]
+            found = [*opening, *(replaced(s, partial(_sized, known)) for s in body)]
+            names = named(found)
+            bases = {preferred(v, method.hints) for v, n in names.items() if n != preferred(v, method.hints)}
+            late = {n for n, v in tensors.items() if n not in bound and v not in optional and names[v] in bases}
+            if not late:
+                return found, names
+            bound |= late
+
+    def _run_time(self, name: str, block: Block) -> Tree:
+        """How the running model knows a size: `tokens.size(1)`."""
+        if "." in name:
+            axis = int(name.rpartition(".")[2])
+            for part in (block, block.before):
+                for v in block_tensors(part) if part is not None else ():
+                    if any(isinstance(d.expr, Var) and d.expr.name == name for d in v.shape):
+                        return py("{x}.size({i})", x=Read(v), i=axis)
+            raise AssertionError(f"no tensor knows {name}")
+        tensors = block_tensors(block)
+        for v in tensors:
+            for i, d in enumerate(v.shape):
+                if d.expr == Var(name) and not d.static:
+                    return py("{x}.size({i})", x=Read(v), i=i)
+        value = block.axes.get(name) or block.hypers.get(name)
+        for v in block.graph.inputs:
+            for i, d in enumerate(v.shape):
+                if isinstance(value, Num) and d.value == value.value:
+                    return py("{x}.size({i})", x=Read(v), i=i)
+        raise AssertionError(f"no tensor knows {name}")
+
+
+def _sized(known: Mapping[str, Tree], x: Any) -> Any:
+    return known[x.name] if isinstance(x, Axis) else x
+
+
+def _of_self(tree: Any) -> Any:
+    """An expression of `config` as methods read it: of `self.config`."""
+    if isinstance(tree, Node):
+        if tree == word("config"):
+            return Node("Attribute", (SELF, "config"))
+        return Node(tree.kind, tuple(map(_of_self, tree.fields)))
+    return tuple(map(_of_self, tree)) if isinstance(tree, tuple) else tree
+
+
+def _init_leaf(x: Any) -> str:
+    return local_name(x.value.hint) if isinstance(x, Read) else part_text(x)
+
+
+def _words(tree: Any) -> Iterator[str]:
+    return words(tree)
+
+
+def _as_written(value: Num) -> str:
+    """A number as the spec spells it (`10_000`, `1e-5`)."""
+    whole = isinstance(value.value, int)  # which `64.0` is, too
+    if value.origin is not None and re.fullmatch(r"[\d_]+" if whole else r"[\d_]+(\.\d+)?(e-?\d+)?", value.origin.text):
+        return value.origin.text
+    if isinstance(value.expr, Lit):
+        return dims.expr_text(value.expr)
+    assert not isinstance(value.value, Poly)  # a field of the Config is static
+    return dims.expr_text(dims.literal(value.value))
+
+
+def _docstring(block: Block) -> str:
+    text = "\n    ".join(textwrap.wrap(first_sentence(block.doc), WIDTH - 10))
+    where = f"{block.name} ({quoted(str(block.span))})"
+    return f'    """{text}\n\n    {where}\n    """' if text else f'    """{where}"""'
+
+
+def _where(block: Block) -> str:
+    return f'    """{block.name} ({quoted(str(block.span))})"""'
+
+
+__all__ = ["PLAIN", "Extras", "File", "emit"]

@@ -1,0 +1,318 @@
+"""Numbers of a class as Python, spelled as the spec spells them where Python's rules then give the right value.
+
+A class may serve many instances: blocks of one text whose sizes differ.  The values are the truth, the expression is a
+wish: it is written only if Python evaluates it, for every instance, to the right value of the right type.  Else the
+number becomes an argument of the class.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from archdsl.backends.torch.tree import Axis, Hyper, Node, Number, called, constant, mapped, word
+from archdsl.ir import dims
+from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var
+from archdsl.ir.graph import Block, Value
+from archdsl.ir.masks import Mask
+from archdsl.ir.op import Tree
+from archdsl.ir.static import ListValue, Scheme, Template
+
+OPERATORS = {
+    "+": "Add",
+    "-": "Sub",
+    "*": "Mult",
+    "/": "Div",
+    "//": "FloorDiv",
+    "%": "Mod",
+    "**": "Pow",
+}
+Quotients = Literal["whole", "sizes", "real"]
+"""What a quotient is: static, and a size where it is whole; of sizes that only the running model knows; or real."""
+
+INFINITY = constant("inf")
+FUNCTIONS = {"minimum": "min", "maximum": "max", "abs": "abs"}
+"""What Python calls the functions of numbers that are not in `math`."""
+
+PYTHON: dict[str, Callable[..., Any]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mult": operator.mul,
+    "Div": operator.truediv,
+    "FloorDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "Pow": operator.pow,
+    "USub": operator.neg,
+    "Not": operator.not_,
+    "Eq": operator.eq,
+    "NotEq": operator.ne,
+    "Lt": operator.lt,
+    "LtE": operator.le,
+    "Gt": operator.gt,
+    "GtE": operator.ge,
+}
+"""Python's operators on numbers, by their classes in `ast`."""
+
+BUILT_IN: dict[str, Callable[..., Any]] = {
+    "round": round,
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "int": int,
+    "float": float,
+}
+
+
+# --- what Python makes of it ------------------------------------------------------------------------------------------
+
+
+def evaluate(tree: Any, leaf: Callable[[Any], Any]) -> Any:
+    """The number that Python makes of an expression of numbers. Raises ArithmeticError, ValueError or TypeError where
+    it has none."""
+    if not isinstance(tree, Node):
+        return leaf(tree)
+    if tree.kind == "Constant":
+        return ast.literal_eval(tree.fields[0])
+    if tree == INFINITY:
+        return math.inf
+    if tree.kind in ("BinOp", "UnaryOp"):
+        left, op, *right = tree.fields if tree.kind == "BinOp" else (tree.fields[1], tree.fields[0])
+        return PYTHON[op.kind](evaluate(left, leaf), *(evaluate(x, leaf) for x in right))
+    if tree.kind == "Compare" and len(tree.fields[1]) == 1:
+        left, (op,), (right,) = tree.fields
+        return PYTHON[op.kind](evaluate(left, leaf), evaluate(right, leaf))
+    if tree.kind == "Call":
+        args = [evaluate(x, leaf) for x in tree.fields[1]]
+        return function(tree.fields[0])(*args)
+    raise TypeError(f"{tree.kind} is no number")
+
+
+def function(tree: Node) -> Callable[..., Any]:
+    """A function of Python's that takes numbers, by the tree of its name. Raises TypeError for any other."""
+    if tree.kind == "Name" and tree.fields[0] in BUILT_IN:
+        return BUILT_IN[tree.fields[0]]
+    if tree.kind == "Attribute" and tree.fields[0] == word("math"):
+        found: Callable[..., Any] = getattr(math, tree.fields[1])
+        return found
+    raise TypeError("no function of numbers")
+
+
+def agree(found: Any, meant: Any, real: bool) -> bool:
+    """Whether Python's number is the one that is meant: a size to the letter, any other to 12 digits."""
+    if isinstance(meant, int) and not real:
+        return type(found) is int and found == meant
+    return isinstance(found, int | float) and math.isclose(found, float(meant), rel_tol=1e-12, abs_tol=0)
+
+
+def value_of(value: dims.Value) -> int | float:
+    """A static number as Python has it."""
+    assert not isinstance(value, Poly)
+    return value if isinstance(value, int) else float(value)
+
+
+# --- in a block's names -----------------------------------------------------------------------------------------------
+
+
+class Numbers:
+    """The numbers of one block, or of the blocks that are one class."""
+
+    def __init__(self, block: Block, exact: Sequence[Mapping[str, Expr]] = ()) -> None:
+        self.block = block
+        self.exact = list(exact) or [values_of(block)]
+        """What each name is in each of the blocks."""
+
+    # --- trees ---
+
+    def short(self, n: Num, real: bool = False) -> Number:
+        """A number of the block as a leaf, spelled as short as it goes."""
+        expr = dims.shortest(n.expr, self.block.local) if dims.free_names(n.expr) else n.expr
+        if real:  # a name that the block computes is a size, `width // 8`: a real quotient is written out
+            quotients = {k: e for k, e in self.block.local.items() if _divides(e)}
+            while {*dims.free_names(expr)} & quotients.keys():
+                expr = dims.substitute(expr, quotients)
+        return Number(expr, n.value, real)
+
+    def expression(self, expr: Expr, real: bool = False) -> Number:
+        """A static expression of the block as a leaf."""
+        return Number(dims.shortest(expr, self.block.local), self.worth(expr), real)
+
+    def worth(self, expr: Expr) -> dims.Value:
+        """What a static expression is in the block."""
+        return dims.expr_value(dims.substitute(expr, self.exact[0]))
+
+    def values(self, n: Number) -> list[dims.Value]:
+        """A number of the first block in each of the blocks, by its expression."""
+        if isinstance(n.value, Poly):
+            return [n.value] * len(self.exact)
+        return [n.value, *(dims.expr_value(dims.substitute(n.expr, row)) for row in self.exact[1:])]
+
+    def is_dynamic(self, name: str) -> bool:
+        """Whether only the running model knows what a name of the block is."""
+        return is_dynamic(self.block, name)
+
+    def tree(self, n: Number, init: bool) -> Tree:
+        """An expression as Python, in `__init__` or in `forward`."""
+        quotients: Quotients = "real" if n.real else "sizes" if isinstance(n.value, Poly) else "whole"
+        made: Tree = self.spelled_by(n.expr, quotients, Hyper if init else self._name)
+        return made
+
+    def spelled_by(self, expr: Expr, quotients: Quotients, name: Callable[[str], Any]) -> Any:
+        """An expression as Python, each name as `name` gives it."""
+        if isinstance(expr, Lit):
+            return constant(expr.text)
+        if isinstance(expr, Var):
+            return name(expr.name)
+        if isinstance(expr, Fn):
+            return self._function(expr, quotients, name)
+        op = expr.op
+        exact = quotients == "whole" and self.whole(expr) and self.whole(expr.left)
+        if op == "/" and (exact or quotients == "sizes"):
+            op = "//"
+        left, right = (self.spelled_by(x, quotients, name) for x in (expr.left, expr.right))
+        made = Node("BinOp", (left, Node(OPERATORS[op], ()), right))
+        if quotients == "real":
+            return made
+        if op == "*" and rational(expr) and self.whole(expr) and not (self.whole(expr.left) and self.whole(expr.right)):
+            # A size by way of a fraction, `8 / 3 * width`: floats may miss it by their last bit.
+            return called(word("round"), (made,))
+        return made
+
+    def _name(self, name: str) -> Any:
+        """A name in `forward`. One that the block computes of run-time sizes is written out."""
+        if "." in name or self.is_dynamic(name):
+            return Axis(name)
+        inner = self.block.local.get(name)
+        if inner is not None and any(self.is_dynamic(n) or "." in n for n in self._names(inner)):
+            return self.spelled_by(inner, "sizes", self._name)
+        return Hyper(name)
+
+    def _names(self, expr: Expr) -> set[str]:
+        """Names that an expression is computed from, those within names that the block computes too."""
+        found: set[str] = set()
+        for name in dims.free_names(expr):
+            found.add(name)
+            if name in self.block.local:
+                found |= self._names(self.block.local[name])
+        return found
+
+    def _function(self, expr: Fn, quotients: Quotients, name: Callable[[str], Any]) -> Any:
+        first = expr.args[0]
+        sizes = isinstance(first, Bin) and (
+            quotients == "sizes" or (self.whole(first.left) and self.whole(first.right))
+        )
+        if expr.name in ("ceil", "floor") and isinstance(first, Bin) and first.op == "/" and sizes:
+            top, bottom = (self.spelled_by(x, quotients, name) for x in (first.left, first.right))
+            if expr.name == "floor":
+                return Node("BinOp", (top, Node("FloorDiv", ()), bottom))
+            quotient = Node("BinOp", (Node("UnaryOp", (Node("USub", ()), top)), Node("FloorDiv", ()), bottom))
+            return Node("UnaryOp", (Node("USub", ()), quotient))
+        within: Quotients = "real" if expr.name in ("ceil", "floor") and quotients == "whole" else quotients
+        args = [self.spelled_by(x, within, name) for x in expr.args]
+        if expr.name == "sign":
+            return called(Node("Attribute", (word("math"), "copysign")), (constant("1"), *args))
+        if expr.name in FUNCTIONS:
+            return called(word(FUNCTIONS[expr.name]), args)
+        return called(Node("Attribute", (word("math"), expr.name)), args)
+
+    def whole(self, expr: Expr) -> bool:
+        """Whether an expression is known to be an integer in every one of the blocks."""
+        try:
+            return all(isinstance(dims.expr_value(dims.substitute(expr, row)), int) for row in self.exact)
+        except (ArithmeticError, ValueError):
+            return False
+
+    # --- whether it may be written ---
+
+    def holds(self, tree: Tree, values: Sequence[dims.Value], real: bool) -> bool:
+        """Whether Python makes of an expression, in each of the blocks, the value that is meant."""
+        for row, value in zip(self.exact, values, strict=True):
+
+            def leaf(x: Any, row: Mapping[str, Expr] = row) -> Any:
+                if not isinstance(x, Hyper | Axis) or x.name not in row:
+                    raise TypeError("only the running model knows it")
+                worth = dims.expr_value(row[x.name])
+                return value_of(worth)
+
+            try:
+                if not agree(evaluate(tree, leaf), value, real):
+                    return False
+            except (ArithmeticError, ValueError, TypeError):
+                return False
+        return True
+
+    def spelled(self, n: Number, values: Sequence[dims.Value], init: bool) -> Tree | None:
+        """A number of the first block, with its values in each of them, as Python; None where no spelling of it is
+        right for all."""
+        tree = self.tree(n, init)
+        if any(isinstance(v, Poly) for v in values) or self.holds(tree, values, n.real):
+            return tree
+        return None
+
+
+def _divides(expr: Expr) -> bool:
+    """Whether there is a quotient in it."""
+    if isinstance(expr, Bin):
+        return expr.op == "/" or _divides(expr.left) or _divides(expr.right)
+    return isinstance(expr, Fn) and any(map(_divides, expr.args))
+
+
+def rational(expr: Expr) -> bool:
+    """Whether it is arithmetic alone: a function's value (`sqrt`) is no size, even where it comes out whole."""
+    if isinstance(expr, Bin):
+        return expr.op != "**" and rational(expr.left) and rational(expr.right)
+    return not isinstance(expr, Fn)
+
+
+def is_dynamic(block: Block, name: str) -> bool:
+    """Whether only the running model knows what a name of the block is."""
+    value = block.axes.get(name) or block.hypers.get(name)
+    if isinstance(value, Num):
+        return not value.static
+    # The size of a tensor that the block, or the part of it that prepares, was handed: `time`, `table.0`.
+    parts = [block] if block.before is None else [block, block.before]
+    sizes = (d for part in parts for v in block_tensors(part) for d in v.shape)
+    return not next((d.static for d in sizes if isinstance(d.expr, Var) and d.expr.name == name), True)
+
+
+def block_tensors(block: Block) -> list[Value]:
+    """Every tensor that a block is handed: its inputs, then its contexts'."""
+    return [*block.graph.inputs, *(c.value for c in block.contexts if isinstance(c.value, Value))]
+
+
+def values_of(block: Block) -> Mapping[str, Expr]:
+    """What every static name of a block is worth, as literals."""
+    found: dict[str, Expr] = {}
+
+    def note(value: Any) -> None:
+        if isinstance(value, Num) and isinstance(value.expr, Var) and not isinstance(value.value, Poly):
+            found[value.expr.name] = dims.literal(value.value)
+        elif isinstance(value, Template):
+            for v in value.args.values():
+                note(v)
+        elif isinstance(value, Scheme):
+            for v in value.numbers.values():
+                note(v)
+        elif isinstance(value, Mask):
+            for v in (*value.numbers, *value.parts):
+                note(v)
+        elif isinstance(value, ListValue):
+            for v in value.items:
+                note(v)
+
+    for value in [*block.hypers.values(), *block.axes.values()]:
+        note(value)
+    for part in (block, block.before):
+        for tensor in block_tensors(part) if part is not None else ():
+            for size in tensor.shape:
+                note(size)
+    for name, expr in block.local.items():
+        worth = dims.expr_value(dims.substitute(expr, found))
+        if not isinstance(worth, Poly):
+            found[name] = dims.literal(worth)
+    return found
+
+
+__all__ = ["Numbers", "agree", "block_tensors", "evaluate", "function", "is_dynamic", "mapped", "value_of", "values_of"]

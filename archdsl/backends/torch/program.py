@@ -1,0 +1,261 @@
+"""What a block's `forward` does, before anything has a name: statements over values of the IR.
+
+`lower` makes it of a graph, `schedule` decides what is nested and turns loops over layers into Python's; only then
+`names` and `text` follow.  The validator runs it as it is: it is what is meant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from archdsl.backends.torch.tree import Node, Number, Read, Variable, leaves, mapped
+from archdsl.ir.op import Tree
+from archdsl.ir.static import Pattern
+
+Target = Any
+"""A value of the IR, or a `tree.Variable`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Let:
+    """Values get what an expression gives: one, or several from its tuple."""
+
+    targets: tuple[Target, ...]
+    expr: Tree
+    nested: bool = True
+    """Whether the expression may stand where its value is read."""
+    always: bool = False
+    """Whether it is computed though nothing may read it: what it calls has weights."""
+    whole: bool = False
+    """Whether expressions are nested into it however long the line becomes, as into a call of a block."""
+    note: str = ""
+    """The shape, where it is worth a comment."""
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """`assert test, message`."""
+
+    test: Tree
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
+class Put:
+    """`target = expr` for what is no local: an entry of `losses`."""
+
+    target: Tree
+    expr: Tree
+
+
+@dataclass(frozen=True, eq=False)
+class Do:
+    """An expression that is evaluated for its effect."""
+
+    expr: Tree
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """Statements within others: `inputs` are bound where it begins, `outputs` are read at its end."""
+
+    inputs: tuple[Target, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """Iterations over layers: iteration t runs `bodies[turns[t]]`, whose modules (`Part(name, k)`, k counted within the
+    body) follow those of the iterations before it. Outputs of a body are the carried values, then what is collected."""
+
+    variable: str
+    bodies: tuple[Body, ...]
+    turns: tuple[int, ...]
+    pattern: Pattern | None
+    length: Tree
+    """How many iterations there are, and the counts in the pattern."""
+    repeats: tuple[Tree, ...]
+    starts: tuple[Tree, ...]
+    outputs: tuple[Target, ...]
+    collected: tuple[tuple[Target, ...], ...]
+    """Of each iteration the values that it collects."""
+    counts: tuple[Counter[str], ...]
+    """How many modules of each list a body makes."""
+    offset: Counter[str]
+    """How many of each list the loop around it has made in its iteration before."""
+    absent: frozenset[Target] = frozenset()
+    """Masks read by bodies where those of other iterations read one: they need no tensor."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """A recurrence along axis 1 of `sequences`: the inputs of the body are the states, then a slice of each sequence;
+    its outputs the next states, then what is collected in lists."""
+
+    body: Body
+    starts: tuple[Tree, ...]
+    sequences: tuple[Tree, ...]
+    collected: tuple[Target, ...]
+    finals: tuple[Target, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """`if test`: both arms bind the same values."""
+
+    test: Tree
+    then: Body
+    otherwise: Body
+    outputs: tuple[Target, ...]
+    note: str = ""
+
+
+Step = Let | Check | Put | Do | Repeat | Scan | Branch
+
+
+def bodies(step: Step) -> tuple[Body, ...]:
+    """The bodies within a statement."""
+    if isinstance(step, Repeat):
+        return step.bodies
+    if isinstance(step, Scan):
+        return (step.body,)
+    return (step.then, step.otherwise) if isinstance(step, Branch) else ()
+
+
+def own_trees(step: Step) -> tuple[Tree, ...]:
+    """The expressions of a statement, those of its bodies left out."""
+    if isinstance(step, Let | Do):
+        return (step.expr,)
+    if isinstance(step, Check):
+        return (step.test,)
+    if isinstance(step, Put):
+        return (step.target, step.expr)
+    if isinstance(step, Repeat):
+        return (*step.starts, step.length, *step.repeats)
+    return (*step.starts, *step.sequences) if isinstance(step, Scan) else (step.test,)
+
+
+def trees(steps: Sequence[Step]) -> Iterator[Tree]:
+    """Every expression of some statements, those within others too, in one order."""
+    for step in steps:
+        yield from own_trees(step)
+        for body in bodies(step):
+            yield from trees(body.steps)
+            yield from body.outputs
+
+
+def changed(steps: Sequence[Step], change: Callable[[Any], Any]) -> tuple[Step, ...]:
+    """The statements with every leaf changed, visited in the order of `trees`."""
+
+    def of(x: Any) -> Any:
+        return mapped(x, change)
+
+    def within(body: Body) -> Body:
+        return Body(body.inputs, changed(body.steps, change), of(body.outputs))
+
+    found: list[Step] = []
+    for step in steps:
+        match step:
+            case Let() | Do():
+                found.append(replace(step, expr=of(step.expr)))
+            case Check():
+                found.append(replace(step, test=of(step.test)))
+            case Put():
+                found.append(replace(step, target=of(step.target), expr=of(step.expr)))
+            case Repeat():
+                starts, length, repeats = of(step.starts), of(step.length), of(step.repeats)
+                inner = tuple(map(within, step.bodies))
+                found.append(replace(step, starts=starts, length=length, repeats=repeats, bodies=inner))
+            case Scan():
+                starts, sequences = of(step.starts), of(step.sequences)
+                found.append(replace(step, starts=starts, sequences=sequences, body=within(step.body)))
+            case Branch():
+                test = of(step.test)
+                found.append(replace(step, test=test, then=within(step.then), otherwise=within(step.otherwise)))
+    return tuple(found)
+
+
+def numbers(steps: Sequence[Step]) -> Iterator[Number]:
+    """Every number of some statements."""
+    for tree in trees(steps):
+        yield from (x for x in leaves(tree) if isinstance(x, Number))
+
+
+def key(
+    inputs: Sequence[Target], steps: Sequence[Step], result: Sequence[Tree], spelled: Callable[[Target], str]
+) -> Any:
+    """Equal for statements that read alike: values by the order in which they are bound, with the names they would
+    like to have."""
+    known: dict[Target, tuple[int, str]] = {}
+
+    def bound(targets: Sequence[Target]) -> tuple[Any, ...]:
+        return tuple(known.setdefault(t, (len(known), spelled(t))) for t in targets)
+
+    def leaf(x: Any) -> Any:
+        return Read(known.get(x.value, x.value)) if isinstance(x, Read) else x
+
+    def of(x: Any) -> Any:
+        return mapped(x, leaf)
+
+    def within(body: Body) -> Any:
+        return bound(body.inputs), walk(body.steps), of(body.outputs)
+
+    def walk(steps: Sequence[Step]) -> Any:
+        return tuple(map(visit, steps))
+
+    def visit(step: Step) -> Any:
+        own = of(own_trees(step))
+        inner = tuple(map(within, bodies(step)))
+        match step:
+            case Let():
+                return own, bound(step.targets), step.nested, step.always, step.whole, step.note
+            case Check():
+                return own, step.message
+            case Repeat():
+                return own, inner, step.turns, str(step.pattern), bound(step.outputs), tuple(map(bound, step.collected))
+            case Scan():
+                return own, inner, bound(step.collected), bound(step.finals)
+            case Branch():
+                return own, inner, bound(step.outputs)
+        return type(step).__name__, own
+
+    return bound(inputs), walk(steps), of(tuple(result))
+
+
+PURE = ("newest", "last")
+"""Methods of what steps of decoding keep that change nothing."""
+
+
+def effectful(tree: Any) -> bool:
+    """Whether an expression changes what steps of decoding keep."""
+    if isinstance(tree, tuple):
+        return any(map(effectful, tree))
+    if not isinstance(tree, Node):
+        return False
+    if tree.kind == "Call":
+        function, args, _ = tree.fields
+        if any(_is_state(a) for a in args):
+            return True
+        if isinstance(function, Node) and function.kind == "Attribute" and _is_state(function.fields[0]):
+            return function.fields[1] not in PURE
+    return any(map(effectful, tree.fields))
+
+
+def _is_state(x: Any) -> bool:
+    return isinstance(x, Read) and isinstance(x.value, Variable) and x.value.state
+
+
+def called_alike(tree: Tree) -> Iterator[Node]:
+    """Calls of submodules within an expression: two of them may give different results, where something is drawn."""
+    if isinstance(tree, Node):
+        if tree.kind == "Call" and any(not isinstance(x, Read | Number) for x in leaves(tree.fields[0])):
+            yield tree
+        for inner in tree.fields:
+            yield from called_alike(inner)
+    elif isinstance(tree, tuple):
+        for inner in tree:
+            yield from called_alike(inner)

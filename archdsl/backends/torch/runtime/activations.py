@@ -1,0 +1,22 @@
+"""Activations that torch has no function for."""
+
+import torch
+from torch import Tensor, nn
+
+from archdsl.backends.torch.runtime.grouped import Groups
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """The sigmoid approximation of GELU."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+class GroupedPReLU(nn.Module):
+    """One slope an expert. The rows of x are sorted by expert."""
+
+    def __init__(self, experts: int, slope: float = 0.25) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((experts, 1), slope))
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        return torch.where(x > 0, x, self.weight[groups.expert] * x)

@@ -1,0 +1,89 @@
+"""Normalizations that torch has no module for, and those of experts."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from archdsl.backends.torch.runtime.grouped import Groups
+
+
+class GroupedLayerNorm(nn.Module):
+    """Layer normalization with a gain and a bias for each expert. The rows of x are sorted by expert."""
+
+    def __init__(self, experts: int, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(experts, width))
+        self.bias = nn.Parameter(torch.zeros(experts, width))
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        y = F.layer_norm(x.float(), x.shape[-1:], eps=self.eps)
+        return (y * self.weight[groups.expert] + self.bias[groups.expert]).to(x.dtype)
+
+
+class GroupedLayerNormWithoutBias(nn.Module):
+    """Layer normalization with a gain for each expert. The rows of x are sorted by expert."""
+
+    def __init__(self, experts: int, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(experts, width))
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        return (F.layer_norm(x.float(), x.shape[-1:], eps=self.eps) * self.weight[groups.expert]).to(x.dtype)
+
+
+class PowerNorm(nn.Module):
+    """Power normalization (Shen et al., 2020, PN-V): each channel by its root mean square, or a running one."""
+
+    def __init__(self, width: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps = eps
+        self.momentum = momentum
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.register_buffer("running_square", torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            square = x.float().square().flatten(0, -2).mean(0)
+            self.running_square.lerp_(square.detach().to(self.running_square.dtype), self.momentum)
+        else:
+            square = self.running_square.float()
+        return (x * (square + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
+
+
+class OffsetRMSNorm(nn.Module):
+    """RMS normalization with the gain 1 + weight (Gemma)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x.float(), self.weight.shape, 1 + self.weight.float(), self.eps).to(x.dtype)
+
+
+class GroupedRMSNorm(nn.Module):
+    """RMS normalization with a gain for each expert. The rows of x are sorted by expert."""
+
+    def __init__(self, experts: int, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(experts, width))
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        return (F.rms_norm(x.float(), x.shape[-1:], eps=self.eps) * self.weight[groups.expert]).to(x.dtype)
+
+
+class GroupedOffsetRMSNorm(nn.Module):
+    """RMS normalization with the gain 1 + weight, a weight for each expert. The rows of x are sorted by expert."""
+
+    def __init__(self, experts: int, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(experts, width))
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        return (F.rms_norm(x.float(), x.shape[-1:], eps=self.eps) * (1 + self.weight[groups.expert])).to(x.dtype)

@@ -1,0 +1,95 @@
+"""Biases of attention by distance."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
+    """ALiBi (Press et al., 2021): each head looks back with a slope of its own."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    slopes += [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
+    query = torch.arange(keys - queries, keys, device=device)[:, None]
+    distance = (query - torch.arange(keys, device=device)).abs()
+    return -torch.tensor(slopes, device=device)[:, None, None] * distance  # [heads, query, key]
+
+
+def alibi_between(heads: int, query: Tensor, key: Tensor) -> Tensor:
+    """ALiBi (Press et al., 2021) for pairs of places: each head looks back with a slope of its own."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    slopes += [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
+    return -torch.tensor(slopes, device=key.device)[:, None, None] * (query - key).abs()  # [batch, heads, query, key]
+
+
+def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
+    """Waves of 2π to 2π · theta places: the sines of all of them, then the cosines (Vaswani et al., 2017)."""
+    angle = place[:, None] * theta ** -(torch.arange(0, width, 2, device=place.device) / width)
+    return torch.cat((angle.sin(), angle.cos()), dim=-1)
+
+
+def interleaved_sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
+    """Waves of 2π to 2π · theta places: the sine and the cosine of each in turn (Vaswani et al., 2017)."""
+    angle = place[:, None] * theta ** -(torch.arange(0, width, 2, device=place.device) / width)
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+
+
+class RelativeBias(nn.Embedding):
+    """A bias for each head and bucket of distances; buckets grow with the distance (T5, Raffel et al., 2019, section
+    2.1)."""
+
+    def __init__(self, buckets: int, heads: int, max_distance: int, bidirectional: bool = True) -> None:
+        super().__init__(buckets, heads)
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, queries: int, keys: int) -> Tensor:
+        query = torch.arange(keys - queries, keys, device=self.weight.device)[:, None]
+        return self.between(query, torch.arange(keys, device=self.weight.device))
+
+    def between(self, query: Tensor, key: Tensor) -> Tensor:
+        distance = query - key  # how far back the key lies
+        buckets, bucket = self.num_embeddings, torch.zeros_like(distance)
+        if self.bidirectional:
+            buckets //= 2
+            bucket = (distance < 0) * buckets
+            distance = distance.abs()
+        else:
+            distance = distance.clamp(min=0)
+        near = buckets // 2
+        far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (buckets - near)
+        far = (near + far.long()).clamp(max=buckets - 1)
+        bucket = bucket + torch.where(distance < near, distance, far)
+        return super().forward(bucket).movedim(-1, -3)  # [heads, query, key]
+
+
+class RelativeScores(nn.Module):
+    """Transformer-XL (Dai et al., 2019, section 3.3): the query plus a content bias, and its scaled scores against
+    every distance."""
+
+    def __init__(self, width: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.width = width
+        self.weight = nn.Parameter(torch.empty(heads * head_dim, width))
+        self.u = nn.Parameter(torch.zeros(heads, head_dim))
+        self.v = nn.Parameter(torch.zeros(heads, head_dim))
+        nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
+
+    def forward(self, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+        query = torch.arange(keys - q.size(-2), keys, device=q.device)[:, None]
+        return self.between(q, query, torch.arange(keys, device=q.device), ahead=q.size(-2) - 1)
+
+    def between(self, q: Tensor, query: Tensor, key: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
+        """For queries and keys at these places; of later keys, those up to `ahead` places."""
+        farthest = key.size(-1) - 1
+        place = torch.arange(farthest, -ahead - 1, -1, device=q.device)[:, None]  # distances, the farthest back first
+        angle = place * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
+        table = torch.cat((angle.sin(), angle.cos()), dim=-1).to(q.dtype)
+        r = F.linear(table, self.weight).unflatten(-1, self.u.shape)  # [distance, heads, head_dim]
+        scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * q.size(-1) ** -0.5
+        column = (farthest - query + key).clamp(max=farthest + ahead)  # of the distance between them
+        return q + self.u[:, None], scores.gather(-1, column.expand(*scores.shape[:-1], -1))

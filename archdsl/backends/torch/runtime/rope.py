@@ -1,0 +1,86 @@
+"""Rope: the angles of every position, their scalings, and the turning of pairs of channels by them."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
+    """Radians a place, for each pair of channels."""
+    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+
+
+def rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Cosines and sines of every place and pair of channels."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+# fmt: off
+def yarn_scaling(
+    frequencies: Tensor, theta: float, factor: float, original: int, beta_fast: float, beta_slow: float, truncate:
+    bool = True
+) -> Tensor:
+    """YaRN: interpolate the slow waves, keep the fast ones, ramp between them (Peng et al., 2023, section 3.2)."""
+    dims = 2 * frequencies.numel()
+
+    def pair(turns: float) -> float:
+        """The pair of channels that turns so often within the original context."""
+        return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair(beta_fast), pair(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    ramp = ((torch.arange(dims // 2, device=frequencies.device) - low) / max(high - low, 1e-3)).clamp(0, 1)
+    return frequencies * (1 - ramp + ramp / factor)
+# fmt: on
+
+
+def llama3_scaling(frequencies: Tensor, factor: float, low: float, high: float, original: int) -> Tensor:
+    """Slow the waves that are longer than the original context; leave the short ones; blend between (Llama 3.1)."""
+    waves = original * frequencies / (2 * math.pi)  # periods within the original context
+    keep = ((waves - low) / (high - low)).clamp(0, 1)
+    return frequencies * (keep + (1 - keep) / factor)
+
+
+def longrope_scaling(frequencies: Tensor, length: int, short: list[float], long: list[float], original: int) -> Tensor:
+    """LongRoPE: each wave slowed by a divisor of its own, another one beyond the original context (Ding et al.,
+    2024)."""
+    divisors = torch.tensor((short, long), device=frequencies.device)
+    beyond = torch.as_tensor(length > original, device=frequencies.device)
+    return frequencies / torch.where(beyond, divisors[1], divisors[0])
+
+
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the channel pairs (i, i + dims / 2) by an angle that grows with the position."""
+    cos, sin = rope
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
+
+
+def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the channel pairs (2i, 2i + 1) by an angle that grows with the position."""
+    cos, sin = rope
+    a, b = x[..., 0::2].float(), x[..., 1::2].float()
+    return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).type_as(x)
+
+
+def rotate_part(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the first channels of each head, in pairs (i, i + dims / 2), by an angle that grows with the position;
+    leave the rest."""
+    cos, sin = rope
+    a, b, rest = x.split((cos.size(-1), cos.size(-1), x.size(-1) - 2 * cos.size(-1)), dim=-1)
+    a, b = a.float(), b.float()
+    return torch.cat(((a * cos - b * sin).type_as(x), (b * cos + a * sin).type_as(x), rest), dim=-1)
+
+
+def rotate_part_pairs(x: Tensor, rope: Tensor) -> Tensor:
+    """Turn the first channels of each head, in pairs (2i, 2i + 1), by an angle that grows with the position; leave
+    the rest."""
+    cos, sin = rope
+    turned, rest = x.split((2 * cos.size(-1), x.size(-1) - 2 * cos.size(-1)), dim=-1)
+    a, b = turned[..., 0::2].float(), turned[..., 1::2].float()
+    turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+    return torch.cat((turned.type_as(x), rest), dim=-1)

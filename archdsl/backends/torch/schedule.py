@@ -1,0 +1,369 @@
+"""Which expressions stand within others, and which get a statement of their own.
+
+Values are still values: what a loop carries becomes a `Variable` that is bound before the loop and at the end of each
+iteration, by one statement for all that it carries.  Statements stand in the order of the graph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from archdsl.backends.torch.loops import Folding
+from archdsl.backends.torch.program import (
+    Body,
+    Branch,
+    Check,
+    Do,
+    Let,
+    Put,
+    Repeat,
+    Scan,
+    Step,
+    Target,
+    bodies,
+    called_alike,
+    effectful,
+    own_trees,
+    trees,
+)
+from archdsl.backends.torch.statements import For, If, Rebind, Return, Statement, bound, expressions
+from archdsl.backends.torch.tree import Axis, Hyper, Node, Part, Read, Variable, leaves, mapped, py, unparse, zipped
+from archdsl.ir.op import Tree
+from archdsl.lower.python import singular
+
+LONG = 96
+"""An expression is not nested into another if the line would become longer than this."""
+
+
+def measure(tree: Tree, name: Callable[[Target], str]) -> int:
+    """About how long an expression is as text."""
+
+    def text(x: Any) -> str:
+        if isinstance(x, Read):
+            return name(x.value)
+        if isinstance(x, Hyper | Axis):
+            return f"{x.name}.."
+        if isinstance(x, Part):
+            return f"self.{x.name}" if x.index is None else singular(x.name)
+        return "x"
+
+    return len(unparse(tree, text))
+
+
+def reads(steps: Sequence[Step], results: Sequence[Tree]) -> Counter[Target]:
+    """How many statements read each value; what is read within another's body must have a name, and counts twice."""
+    found: Counter[Target] = Counter()
+    for step in steps:
+        found.update({x.value for t in own_trees(step) for x in leaves(t) if isinstance(x, Read)})
+        for body in bodies(step):
+            found.update(reads(body.steps, body.outputs))
+            own = {*body.inputs, *bound_within(body.steps)}
+            seen = {x.value for t in (*trees(body.steps), *body.outputs) for x in leaves(t) if isinstance(x, Read)}
+            found.update(dict.fromkeys(seen - own, 2))
+    found.update(x.value for t in results for x in leaves(t) if isinstance(x, Read))
+    return found
+
+
+def bound_within(steps: Sequence[Step]) -> list[Target]:
+    """Every value that some statements bind, those within others too."""
+    found: list[Target] = []
+    for step in steps:
+        if isinstance(step, Let):
+            found += step.targets
+        elif isinstance(step, Repeat):
+            found += [*step.outputs, *(v for each in step.collected for v in each)]
+        elif isinstance(step, Scan):
+            found += [*step.collected, *step.finals]
+        elif isinstance(step, Branch):
+            found += step.outputs
+        for body in bodies(step):
+            found += [*body.inputs, *bound_within(body.steps)]
+    return found
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An expression that waits for what reads it, and the comment with its shape."""
+
+    expr: Tree
+    note: str
+
+
+class Scheduler:
+    """Schedules one method."""
+
+    def __init__(self, steps: Sequence[Step], results: Sequence[Tree], name: Callable[[Target], str]) -> None:
+        """`name` is what a value would like to be called."""
+        self.name = name
+        self.steps, self.results = steps, results
+        self.left = reads(steps, results)
+        """How many statements will still read each value."""
+        self.uses = Counter(self.left)
+        self.aliases: dict[Target, Tree] = {}
+        self.pending: dict[Target, Pending] = {}
+        self.out: list[Statement] = []
+        self.depth = 0
+        """How many loops over layers stand around."""
+        self.written_out: list[Repeat] = []
+        """Loops of which iterations are written out, which holds for these counts only."""
+        calls = Counter(c for t in trees(steps) for c in called_alike(t))
+        self.twice = {c for c, n in calls.items() if n > 1}
+        """Calls of modules that stand twice: each keeps its place, since what they draw may differ."""
+
+    def run(self) -> tuple[Statement, ...]:
+        self.body(self.steps)
+        self.out.append(Return(tuple(self.take(t) for t in self.results)))
+        return tuple(self.out)
+
+    def body(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            self.step(step)
+
+    def step(self, step: Step) -> None:
+        if isinstance(step, Repeat | Scan | Branch):
+            self.in_order()
+        match step:
+            case Let():
+                self.let(step)
+            case Check():
+                self.out.append(Check(self.take(step.test), step.message))
+            case Put():
+                self.emit(Put(self.take(step.target), self.take(step.expr)))
+            case Do():
+                self.emit(Do(self.take(step.expr)))
+            case Repeat():
+                self.repeat(step)
+            case Scan():
+                self.scan(step)
+            case Branch():
+                self.branch(step)
+
+    # --- values ---
+
+    def let(self, let: Let) -> None:
+        expr = self.take(let.expr) if let.whole else self.filled(let.expr)
+        used = [self.uses[t] > 0 for t in let.targets]
+        if not any(used):
+            if let.always:
+                self.emit(Let((None,), expr))
+            return
+        if len(let.targets) == 1:
+            target = let.targets[0]
+            short = self.uses[target] == 1 and let.nested and measure(expr, self.name) < LONG
+            if short and not any(c in self.twice for c in called_alike(let.expr)):
+                if effectful(expr):
+                    self.in_order()
+                self.pending[target] = Pending(expr, let.note)
+                return
+        self.emit(Let(tuple(t if u else None for t, u in zip(let.targets, used, strict=True)), expr, note=let.note))
+
+    def emit(self, s: Statement) -> None:
+        """Write a statement. Expressions that wait and read a local whose name it is about to take come first."""
+        taken = {self.name(t) for t in bound(s) if t is not None}
+        for value, pending in list(self.pending.items()):
+            read = (x.value for x in leaves(pending.expr) if isinstance(x, Read))
+            if value in self.pending and any(self.name(v) in taken and self.left[v] <= 0 for v in read):
+                self.bind(value)
+        if effectful(expressions(s)):
+            self.in_order()
+        self.out.append(s)
+
+    def in_order(self) -> None:
+        """Expressions that wait and change what steps keep come before what follows."""
+        for value, pending in list(self.pending.items()):
+            if value in self.pending and effectful(pending.expr):
+                del self.pending[value]
+                self.out.append(Let((value,), pending.expr, note=pending.note))
+
+    def bind(self, value: Target) -> None:
+        """Give a value that waits a statement of its own."""
+        pending = self.pending.pop(value)
+        self.emit(Let((value,), pending.expr, note=pending.note))
+
+    def settle(self, values: Sequence[Target]) -> None:
+        """Values that a body reads have a name before it."""
+        for value in values:
+            if value in self.pending:
+                self.bind(value)
+
+    def filled(self, tree: Tree) -> Tree:
+        """The expression with what waits for it nested into it: what it reads once, as long as the line stays short."""
+        counts = Counter(x.value for x in leaves(tree) if isinstance(x, Read))
+        lengths = {
+            v: measure(self.pending[v].expr, self.name) if v in self.pending else len(self.name(v)) for v in counts
+        }
+        total = measure(mapped(tree, lambda x: Node("Name", ("",)) if isinstance(x, Read) else x), self.name)
+        total += sum(lengths.values())
+        for value in sorted(counts, key=lambda v: -lengths[v]):
+            if value in self.pending and (counts[value] > 1 or total > LONG):
+                total -= lengths[value]
+                self.bind(value)
+        made: Tree = self.take(tree)
+        return made
+
+    def take(self, tree: Any) -> Any:
+        """The expression with what waits for it nested into it, however long it becomes."""
+        counts = Counter(x.value for x in leaves(tree) if isinstance(x, Read))
+        for value, count in counts.items():
+            self.left[value] -= 1
+            if value in self.pending and count > 1:
+                self.bind(value)
+
+        def leaf(x: Any) -> Any:
+            if not isinstance(x, Read):
+                return x
+            if x.value in self.pending:
+                return self.pending.pop(x.value).expr
+            alias = self.aliases.get(x.value)
+            return x if alias is None else mapped(alias, leaf)
+
+        return there_and_back(mapped(tree, leaf))
+
+    # --- loops over layers ---
+
+    def repeat(self, loop: Repeat) -> None:
+        outside = [self.outside(body) for body in loop.bodies]
+        self.settle([v for values in outside for v in values])
+        carried = tuple(Variable(self.name(v) if v.name else "x") for v in loop.outputs)
+        self.start(loop.starts, carried)
+        collected = [Variable(v.name or "collected") for v in (loop.collected[0] if loop.collected else ())]
+        for variable in collected:
+            self.emit(Let((variable,), py("[]")))
+        scheduled = [self.iteration(body, carried, collected) for body in loop.bodies]
+        self.out += Folding(self, loop, scheduled, outside).statements()
+        for t, values in enumerate(loop.collected):
+            for variable, value in zip(collected, values, strict=True):
+                self.aliases[value] = py("{xs}[{t}]", xs=Read(variable), t=t)
+        for variable, value in zip(carried, loop.outputs, strict=True):
+            self.aliases[value] = Read(variable)
+            self.left[variable] = self.left[value]
+
+    def outside(self, body: Body) -> list[Target]:
+        """What a body reads from around, in order."""
+        own = {*body.inputs, *bound_within(body.steps)}
+        found = (x.value for t in (*trees(body.steps), *body.outputs) for x in leaves(t) if isinstance(x, Read))
+        return list(dict.fromkeys(v for v in found if v not in own))
+
+    def start(self, starts: Sequence[Tree], carried: Sequence[Variable]) -> None:
+        """Bind what a loop carries before it begins."""
+        for tree, variable in zip(starts, carried, strict=True):
+            note = ""
+            if isinstance(tree, Read) and tree.value in self.pending:
+                note = self.pending[tree.value].note
+            self.emit(Let((variable,), self.take(tree), note=note))
+
+    def iteration(
+        self, body: Body, carried: Sequence[Variable], collected: Sequence[Variable]
+    ) -> tuple[Statement, ...]:
+        """One body of a loop, its inputs being what the loop carries."""
+        around, aliases = self.out, dict(self.aliases)
+        self.out = []
+        self.aliases |= dict(zip(body.inputs, map(Read, carried), strict=True))
+        self.depth += 1
+        self.body(body.steps)
+        self.depth -= 1
+        # Before the carried names change: what is collected may be a value from before the iteration.
+        for variable, tree in zip(collected, body.outputs[len(carried) :], strict=True):
+            self.out.append(Do(py("{xs}.append({x})", xs=Read(variable), x=self.take(tree))))
+        if carried:
+            self.emit(Rebind(tuple(carried), tuple(self.take(t) for t in body.outputs[: len(carried)])))
+        found, self.out, self.aliases = tuple(self.out), around, aliases
+        return found
+
+    # --- recurrences and conditions ---
+
+    def scan(self, scan: Scan) -> None:
+        self.settle(self.outside(scan.body))
+        sequences = []
+        for tree in scan.sequences:
+            if isinstance(tree, Read) and tree.value in self.pending:
+                self.bind(tree.value)
+            sequences.append(self.take(tree))
+        count = len(scan.starts)
+        states, slices = scan.body.inputs[:count], scan.body.inputs[count:]
+        carried = tuple(Variable(v.name or "h") for v in states)
+        self.start(scan.starts, carried)
+        for variable in scan.collected:
+            self.emit(Let((variable,), py("[]")))
+        around, aliases = self.out, dict(self.aliases)
+        self.out = []
+        variables = tuple(Variable(v.name or "x_t") for v in slices)
+        self.aliases |= dict(zip(states, map(Read, carried), strict=True))
+        self.aliases |= dict(zip(slices, map(Read, variables), strict=True))
+        self.body(scan.body.steps)
+        self.scan_end(scan, carried)
+        inner, self.out, self.aliases = tuple(self.out), around, aliases
+        sources = [py("{x}.unbind(1)", x=s) for s in sequences]
+        self.out.append(For(variables, zipped(sources), inner))
+        for value, variable in zip(scan.finals, carried, strict=True):
+            self.aliases[value] = Read(variable)
+            self.left[variable] = self.left[value]
+
+    def scan_end(self, scan: Scan, carried: Sequence[Variable]) -> None:
+        """The end of a step: the states take their new values, what is collected is appended. What is collected may
+        read a state from before the step or from after it."""
+        count = len(carried)
+        emitted = [self.take(t) for t in scan.body.outputs[count:]]
+        bare = [t.value if isinstance(t, Read) else None for t in scan.body.outputs[:count]]
+        renamed = all(
+            v is not None and v not in self.pending and v not in self.aliases and self.name(v) == self.name(c)
+            for v, c in zip(bare, carried, strict=True)
+        )
+        before = any(isinstance(x, Read) and x.value in carried for t in emitted for x in leaves(t))
+        rebind = Rebind(tuple(carried), tuple(self.take(t) for t in scan.body.outputs[:count]))
+        first = renamed and not before
+        if first:
+            self.emit(rebind)
+            now = dict(zip(bare, map(Read, carried), strict=True))
+            emitted = [mapped(t, lambda x: now.get(x.value, x) if isinstance(x, Read) else x) for t in emitted]
+        for variable, tree in zip(scan.collected, emitted, strict=True):
+            self.out.append(Do(py("{xs}.append({x})", xs=Read(variable), x=tree)))
+        if not first:
+            self.emit(rebind)
+
+    def branch(self, branch: Branch) -> None:
+        for body in (branch.then, branch.otherwise):
+            self.settle(self.outside(body))
+        joined = tuple(v if isinstance(v, Variable) else Variable(v.name or "h") for v in branch.outputs)
+        arms = []
+        for body in (branch.then, branch.otherwise):
+            around, aliases = self.out, dict(self.aliases)
+            self.out = []
+            self.body(body.steps)
+            for variable, tree in zip(joined, body.outputs, strict=True):
+                self.emit(Let((variable,), self.take(tree)))
+            arms.append(tuple(self.out))
+            self.out, self.aliases = around, aliases
+        self.out.append(If(self.take(branch.test), arms[0], arms[1], branch.note))
+        for variable, value in zip(joined, branch.outputs, strict=True):
+            if variable is not value:
+                self.aliases[value] = Read(variable)
+                self.left[variable] = self.left[value]
+
+
+def there_and_back(tree: Any) -> Any:
+    """The expression without `.transpose(1, 2).transpose(1, 2)`: heads moved forward to be looked at, and back."""
+    if isinstance(tree, tuple):
+        return tuple(map(there_and_back, tree))
+    if not isinstance(tree, Node):
+        return tree
+    fields = tuple(map(there_and_back, tree.fields))
+    made = tree if all(a is b for a, b in zip(fields, tree.fields, strict=True)) else Node(tree.kind, fields)
+    inner = _transposed(made)
+    within = _transposed(inner) if inner is not None else None
+    return made if within is None else within
+
+
+def _transposed(tree: Any) -> Any:
+    """What `.transpose(1, 2)` is called of; None of any other expression."""
+    if isinstance(tree, Node) and tree.kind == "Call" and tree.fields[1] == _AXES and not tree.fields[2]:
+        function = tree.fields[0]
+        if isinstance(function, Node) and function.kind == "Attribute" and function.fields[1] == "transpose":
+            return function.fields[0]
+    return None
+
+
+_AXES = (Node("Constant", ("1",)), Node("Constant", ("2",)))

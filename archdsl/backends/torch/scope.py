@@ -1,0 +1,180 @@
+"""What ops write themselves through: the TorchScope of one use, and that of a shared one's constructor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from archdsl.backends.torch.program import Let
+from archdsl.backends.torch.tree import Read, Variable, py, word, words
+from archdsl.ir.dims import Expr, Num, Poly, is_size_like
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import Tree
+from archdsl.ir.ranges import NUMBERS
+
+if TYPE_CHECKING:
+    from archdsl.backends.torch.lower import Lowering
+
+
+class NodeScope:
+    """The TorchScope of one node of a graph."""
+
+    in_steps = False
+    linear = "F.linear"
+
+    def __init__(self, lowering: Lowering, node: OpNode) -> None:
+        self.lowering = lowering
+        self.node = node
+        self.table = not node.weights and not any(isinstance(v, Value) for v in node.inputs)
+        """Whether it is made of numbers alone, once by the model: what makes it comes before what reads it."""
+        self.own: Tree | None = None
+
+    # --- expressions ---
+
+    def py(self, template: str, /, **holes: Any) -> Tree:
+        tree = py(template, self._hole, **{k: self._lifted(v) for k, v in holes.items()})
+        for name in words(tree):
+            self.lowering.note_helper(name, self.table)
+        return tree
+
+    def _hole(self, name: str) -> Any:
+        if name == "module":
+            return self._module()
+        if name == "inputs":
+            return [self.input(i) for i in range(len(self.node.inputs)) if self.has(i)]
+        return self.input(int(name))
+
+    def _lifted(self, x: Any) -> Any:
+        if isinstance(x, Num):
+            return self._number(x)
+        if isinstance(x, dict):
+            return {k: self._lifted(v) for k, v in x.items()}
+        return [self._lifted(v) for v in x] if isinstance(x, list | tuple) else x
+
+    def _number(self, n: Num) -> Tree:
+        sharding = self.lowering.sharding
+        if sharding is not None and any(n is found for found in sharding.numbers.get(self.declared, ())):
+            self.lowering.note_shards(n)
+            return py("self.shards.of({n})", n=self.lowering.numbers.short(n))
+        return self.lowering.numbers.short(n, self._is_real(n))
+
+    def _is_real(self, n: Num) -> bool:
+        """Whether a number meets tensors and may be a fraction: an operand, or an option that is no size."""
+        if isinstance(n.value, Poly) and is_size_like(n.value):
+            return False
+        op, options = self.node.op, self.node.options
+        operands = self.node.inputs if op.elementwise else ()
+        numbers = (options.get(h.name) for h in op.header.hypers or () if h.kind in NUMBERS)
+        return any(n is found for found in (*operands, *numbers))
+
+    # --- inputs ---
+
+    @property
+    def declared(self) -> OpNode:
+        """The node of the model that this one is."""
+        return self.node
+
+    def input(self, i: int) -> Tree:
+        value = self.node.inputs[i]
+        if isinstance(value, Num):
+            return self.lowering.numbers.short(value, self._is_real(value))
+        assert value is not None, (self.node.op.name, i)
+        return self._cut(i, self.lowering.read(value))
+
+    def _cut(self, i: int, tree: Tree) -> Tree:
+        """An input of which something is to be done because several devices share the heads."""
+        sharding, use = self.lowering.sharding, (self.declared, i)
+        if sharding is None or not (use in sharding.own or use in sharding.shared):
+            return tree
+        self.lowering.note_shards()
+        axis = self.axis_from(i, sharding.own.get(use))
+        if axis is None:
+            return py("self.shards.shared({x})", x=tree)
+        return py("self.shards.own({x}, {axis})", x=tree, axis=axis)
+
+    def axis_from(self, i: int, axis: int | None) -> int | None:
+        """An axis of an input, as it is counted here."""
+        return axis
+
+    def has(self, i: int) -> bool:
+        return i < len(self.node.inputs) and self.node.inputs[i] is not None
+
+    def mask(self, i: int) -> tuple[str, Tree | None]:
+        value = self.node.inputs[i] if i < len(self.node.inputs) else None
+        if not isinstance(value, Value):
+            return "", None
+        if value in self.lowering.elided:
+            return "causal", None
+        for context, kind in zip(self.lowering.block.contexts, self.lowering.kinds, strict=True):
+            if context.value is value and kind == "either":
+                return "either", self.input(i)
+        return "tensor", self.input(i)
+
+    def like(self) -> Tree:
+        for i, value in enumerate(self.node.inputs):
+            if isinstance(value, Value):
+                return self.input(i)
+        return self.lowering.any_tensor()
+
+    def device(self) -> Tree:
+        return py("{x}.device", x=self.like())
+
+    def dtype(self) -> Tree:
+        for i, value in enumerate(self.node.inputs):
+            if isinstance(value, Value) and value.dtype == "float":
+                return py("{x}.dtype", x=self.input(i))
+        return self.lowering.own_type()
+
+    # --- modules, functions, locals ---
+
+    def _module(self) -> Tree:
+        """The node's own submodule, made under its step in the path of names."""
+        node, modules = self.node, self.lowering.modules
+        if node.handle is not None:
+            return Read(modules.handles[node.handle.instance])
+        if node.instance is not None:
+            return modules.instance(node.instance)
+        if self.own is None:
+            grouped = self.lowering.grouped
+            made = node.op.torch_grouped_module(node, self) if grouped else node.op.torch_module(node, self)
+            self.own = modules.add(node.name, made)
+        return self.own
+
+    def stateless(self, name: str, constructor: Tree) -> Tree:
+        return self.lowering.modules.stateless(name, constructor)
+
+    def child(self, name: str) -> Tree:
+        call = self.node.blocks[name]
+        self.lowering.need_groups()
+        return self.lowering.modules.add(self.node.name, self.lowering.modules.made(call.block, call.bind, call.alias))
+
+    def let(self, hint: str, tree: Tree) -> Tree:
+        return self.lowering.shared(hint, tree)
+
+    def unpack(self, hints: Sequence[str], tree: Tree) -> tuple[Tree, ...]:
+        targets = tuple(map(Variable, hints))
+        self.lowering.put(Let(targets, tree, nested=False))
+        return tuple(map(Read, targets))
+
+    def define(self, name: str, parameters: Mapping[str, str], result: Tree) -> Tree:
+        self.lowering.define(name, parameters, result, self.table)
+        return word(name)
+
+    # --- steps of decoding ---
+
+    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
+        return None
+
+    def newest(self, i: int) -> Tree:
+        return self.input(i)
+
+
+class OwnerScope(NodeScope):
+    """The TorchScope of a shared primitive where it is made: its numbers are in its owner's names."""
+
+    def __init__(self, lowering: Lowering, node: OpNode, names: Mapping[str, Expr]) -> None:
+        super().__init__(lowering, node)
+        self.names = names
+
+    def _number(self, n: Num) -> Tree:
+        return self.lowering.numbers.short(n.outward(self.names), self._is_real(n))

@@ -1,0 +1,138 @@
+"""Statements of Python over values: what `schedule` makes, and `text` prints when they have names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from archdsl.backends.torch.program import Check, Do, Let, Put, Target
+from archdsl.backends.torch.tree import Part, Read, leaves, mapped, nodes, word
+from archdsl.ir.op import Tree
+
+
+@dataclass(frozen=True, eq=False)
+class Rebind:
+    """Targets get their values at once; those that are the same local already drop out when names are known."""
+
+    targets: tuple[Target, ...]
+    exprs: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class For:
+    """`for targets in zip(sources)`; `range(sources)` where that is a number, counted by the target or by nothing."""
+
+    targets: tuple[Target, ...]
+    source: Tree
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class If:
+    """`if test`, with or without `else`."""
+
+    test: Tree
+    then: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Return:
+    """`return exprs`."""
+
+    exprs: tuple[Tree, ...]
+
+
+Statement = Let | Rebind | Check | Put | Do | For | If | Return
+
+
+def expressions(s: Statement) -> tuple[Tree, ...]:
+    """The expressions of a statement, those of its bodies left out."""
+    if isinstance(s, Rebind | Return):
+        return s.exprs
+    if isinstance(s, Check | If):
+        return (s.test,)
+    if isinstance(s, Put):
+        return (s.target, s.expr)
+    return (s.source,) if isinstance(s, For) else (s.expr,)
+
+
+def blocks_of(s: Statement) -> tuple[tuple[Statement, ...], ...]:
+    """The bodies of a statement."""
+    return (s.body,) if isinstance(s, For) else (s.then, s.otherwise) if isinstance(s, If) else ()
+
+
+def bound(s: Statement) -> tuple[Target, ...]:
+    """What a statement binds."""
+    return s.targets if isinstance(s, Let | Rebind | For) else ()
+
+
+def replaced(s: Statement, change: Callable[[Any], Any]) -> Statement:
+    """The statement with every leaf changed."""
+
+    def of(x: Any) -> Any:
+        return mapped(x, change)
+
+    def all_of(body: Sequence[Statement]) -> tuple[Statement, ...]:
+        return tuple(replaced(i, change) for i in body)
+
+    match s:
+        case Let() | Do():
+            return replace(s, expr=of(s.expr))
+        case Rebind() | Return():
+            return replace(s, exprs=of(s.exprs))
+        case Check():
+            return replace(s, test=of(s.test))
+        case Put():
+            return replace(s, target=of(s.target), expr=of(s.expr))
+        case For():
+            return replace(s, source=of(s.source), body=all_of(s.body))
+    return replace(s, test=of(s.test), then=all_of(s.then), otherwise=all_of(s.otherwise))
+
+
+def all_expressions(statements: Sequence[Statement]) -> list[Tree]:
+    """Every expression of some statements, those within others too."""
+    found: list[Tree] = []
+    for s in statements:
+        found += expressions(s)
+        for body in blocks_of(s):
+            found += all_expressions(body)
+    return found
+
+
+def all_bound(statements: Sequence[Statement]) -> set[Target]:
+    """What some statements bind, those within others too."""
+    found = {t for s in statements for t in bound(s) if t is not None}
+    return found.union(*(all_bound(body) for s in statements for body in blocks_of(s)))
+
+
+def all_reads(statements: Sequence[Statement]) -> set[Target]:
+    """What some statements read, those within others too."""
+    return {x.value for x in leaves(tuple(all_expressions(statements))) if isinstance(x, Read)}
+
+
+def attributes(statements: Sequence[Statement]) -> set[str]:
+    """Attributes of `self` that some statements read."""
+    found = tuple(all_expressions(statements))
+    own = (n.fields[1] for n in nodes(found) if n.kind == "Attribute" and n.fields[0] == word("self"))
+    return {*own, *(x.name for x in leaves(found) if isinstance(x, Part))}
+
+
+def statement_keys(
+    statements: Sequence[Statement], known: dict[Any, Any], name: Callable[[Target], str]
+) -> tuple[Any, ...]:
+    """Equal for statements that read alike: what they bind by its order and the name it would like to have."""
+
+    def leaf(x: Any) -> Any:
+        return Read(known.get(x.value, x.value)) if isinstance(x, Read) else x
+
+    found = []
+    for s in statements:
+        own = tuple(mapped(e, leaf) for e in expressions(s))
+        targets = tuple(None if t is None else known.setdefault(t, (len(known), name(t))) for t in bound(s))
+        text = s.message if isinstance(s, Check) else s.note if isinstance(s, Let) else ""
+        inner = tuple(statement_keys(body, known, name) for body in blocks_of(s))
+        found.append((type(s).__name__, own, targets, text, inner))
+    return tuple(found)

@@ -1,0 +1,111 @@
+"""Statements as lines of Python: the only place that makes text of trees. `black` lays them out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from archdsl.backends.torch.lower import Method
+from archdsl.backends.torch.names import Names
+from archdsl.backends.torch.program import Check, Do, Let, Put
+from archdsl.backends.torch.statements import For, If, Rebind, Return, Statement
+from archdsl.backends.torch.tree import Part, Read, unparse
+from archdsl.ir.op import Tree
+from archdsl.lower.python import WIDTH
+
+Leaf = Callable[[Any], str]
+"""The text of a leaf."""
+
+
+def quoted(text: str) -> str:
+    """Text of a spec within a Python string or docstring."""
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)  # no control characters, none that turn a line
+
+
+def asserted(test: Tree, message: str, leaf: Leaf) -> str:
+    return f'assert {unparse(test, leaf)}, "{quoted(message)}"'
+
+
+def lines(statements: Sequence[Statement], name: Callable[[Any], str], leaf: Leaf, indent: int = 2) -> Iterator[str]:
+    """The lines of some statements; `name` gives the local of a target, '_' for none."""
+    space = "    " * indent
+    for s in statements:
+        match s:
+            case Let():
+                yield from _let(s, name, leaf, space)
+            case Rebind():
+                pairs = [(name(t), unparse(e, leaf)) for t, e in zip(s.targets, s.exprs, strict=True)]
+                pairs = [(t, e) for t, e in pairs if t != e]
+                if pairs:
+                    yield f"{space}{', '.join(t for t, _ in pairs)} = {', '.join(e for _, e in pairs)}"
+            case Check():
+                yield space + asserted(s.test, s.message, leaf)
+            case Put():
+                yield f"{space}{unparse(s.target, leaf)} = {unparse(s.expr, leaf)}"
+            case Do():
+                yield space + unparse(s.expr, leaf)
+            case For():
+                yield f"{space}for {', '.join(map(name, s.targets))} in {unparse(s.source, leaf)}:"
+                yield from list(lines(s.body, name, leaf, indent + 1)) or [f"{space}    pass"]
+            case If():
+                yield f"{space}if {unparse(s.test, leaf)}:" + (f"  # {s.note}" if s.note else "")
+                yield from list(lines(s.then, name, leaf, indent + 1)) or [f"{space}    pass"]
+                otherwise = list(lines(s.otherwise, name, leaf, indent + 1))
+                if otherwise:
+                    yield f"{space}else:"
+                    yield from otherwise
+            case Return():
+                yield f"{space}return {unparse(s.exprs, leaf)}"
+
+
+def _let(s: Let, name: Callable[[Any], str], leaf: Leaf, space: str) -> Iterator[str]:
+    text, to = unparse(s.expr, leaf), ", ".join(map(name, s.targets))
+    if to != text:
+        line = f"{space}{to} = {text}"
+        note = f"  # {s.note}" if s.note else ""
+        yield line + (note if len(line) + len(note) <= WIDTH else "")
+
+
+def first_sentence(doc: str) -> str:
+    """The first sentence of a doc comment, quoted; abbreviations end none."""
+    text = " ".join(doc.split())
+    m = re.match(r"(.*?[.!?])(?= [A-Z`]|$)", text)
+    found = m[1] if m else text
+    while m and re.search(r"\b(al|e\.g|i\.e|vs|cf|Eq|Fig|Sec)\.$", found) and len(found) < len(text):
+        rest = re.match(r"(.*?[.!?])(?= [A-Z`]|$)", text[len(found) :])
+        if rest is None:
+            return quoted(text)
+        found += rest[1]
+    return quoted(found)
+
+
+def part_text(x: Any) -> str:
+    """A submodule or raw weight as text."""
+    assert isinstance(x, Part), x
+    if x.index is None:
+        return f"self.{x.name}"
+    if isinstance(x.index, tuple):
+        return f"self.{x.name}[{x.index[0]}:{x.index[1]}]"
+    return f"self.{x.name}[{x.index}]"
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A method whose statements have names."""
+
+    method: Method
+    body: tuple[Statement, ...]
+    names: Names
+
+    def lines(self, statements: Sequence[Statement], indent: int = 2) -> list[str]:
+        """Some of its statements as text."""
+        return list(lines(statements, self.name, self.leaf, indent))
+
+    def name(self, target: Any) -> str:
+        return "_" if target is None else self.names[target]
+
+    def leaf(self, x: Any) -> str:
+        return self.names[x.value] if isinstance(x, Read) else part_text(x)

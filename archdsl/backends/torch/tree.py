@@ -1,0 +1,293 @@
+"""Python expressions as trees. Leaves are no names yet: tensors of the IR, numbers with their meaning, submodules.
+
+A `Node` is a node of Python's own grammar: the name of its class in `ast`, and its fields in order.  Trees are equal if
+they are built alike, so loops and equal classes are found by comparing them.  Templates are parsed once and filled at
+their holes by trees and leaves, never by text; `unparse` is the only way back to text.
+"""
+
+from __future__ import annotations
+
+import ast
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from archdsl.ir.dims import Expr, Num
+from archdsl.ir.dims import Value as Size
+from archdsl.ir.op import Tree
+
+SKIPPED = ("ctx", "kind", "type_comment", "returns", "decorator_list", "type_params")
+"""Fields of `ast` nodes that say nothing here."""
+
+# --- leaves and nodes -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """A local of emitted code that is no value of the IR: what an op binds, what a loop carries or runs over.
+
+    `hint` is the name it would like to have. With `state` it is what steps of decoding keep: calls that are handed it,
+    or are its methods, stay in order."""
+
+    hint: str
+    state: bool = False
+
+
+@dataclass(frozen=True)
+class Read(Tree):
+    """A read of a value of the IR, or of a `Variable`: equal if it is the same one."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Number(Tree):
+    """A number of a block: `expr` in the block's names is how it would be spelled, `value` what it is in this block.
+    With `real` it meets tensors, and a quotient of run-time sizes is no size that must be whole."""
+
+    expr: Expr
+    value: Size = field(compare=False)
+    real: bool = False
+
+
+@dataclass(frozen=True)
+class Hyper(Tree):
+    """A static name of a block: a field of the Config, an argument, a setting `self.width`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Axis(Tree):
+    """A size that only the running model knows, by the block's name for it: `time`, or `table.0`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Part(Tree):
+    """A submodule or raw weight of the block: `self.name`, or the item `index` of the list `self.name`, or, where
+    `index` is a pair, the slice of that list from the first to before the second."""
+
+    name: str
+    index: int | tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Made(Tree):
+    """The instance of a class that a block makes of another: see `classes.Site`."""
+
+    site: Any
+
+
+@dataclass(frozen=True)
+class Node(Tree):
+    """A node of Python's grammar: its class in `ast` and that one's fields in order; constants as their text."""
+
+    kind: str
+    fields: tuple[Any, ...]
+
+    def get(self, name: str) -> Any:
+        return self.fields[fields_of(self.kind).index(name)]
+
+
+LEAVES = (Read, Number, Hyper, Axis, Part, Made)
+
+
+@cache
+def fields_of(kind: str) -> tuple[str, ...]:
+    """The fields of a node of that class, those left out that say nothing here."""
+    return tuple(f for f in getattr(ast, kind)._fields if f not in SKIPPED)
+
+
+# --- templates --------------------------------------------------------------------------------------------------------
+
+
+def frozen(x: Any, holes: Mapping[str, Any]) -> Any:
+    """A tree of `ast` as one of ours, its holes filled in."""
+    if isinstance(x, ast.Name) and x.id in holes:
+        return holes[x.id]
+    if isinstance(x, ast.Constant):
+        return Node("Constant", ("..." if x.value is ... else repr(x.value),))
+    if isinstance(x, ast.AST):
+        return Node(type(x).__name__, tuple(frozen(getattr(x, f), holes) for f in fields_of(type(x).__name__)))
+    if isinstance(x, list):
+        return tuple(item for i in x for item in _spliced(i, holes))
+    return x
+
+
+def _spliced(x: Any, holes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """An item of a list of arguments, elements or keywords; a hole with a star is as many of them as it holds."""
+    if isinstance(x, ast.Starred) and isinstance(x.value, ast.Name) and x.value.id in holes:
+        return tuple(holes[x.value.id])
+    if isinstance(x, ast.keyword) and x.arg is None and isinstance(x.value, ast.Name) and x.value.id in holes:
+        return tuple(Node("keyword", (name, value)) for name, value in holes[x.value.id].items())
+    made = frozen(x, holes)
+    return () if isinstance(made, Node) and made.kind == "keyword" and made.fields[1] is None else (made,)
+
+
+def lift(x: Any) -> Any:
+    """What stands in a hole, as a tree: a leaf or tree as it is, a number, string or None as a constant, several as a
+    tuple. Text of Python cannot stand there."""
+    if isinstance(x, Tree):
+        return x
+    if isinstance(x, list | tuple):
+        return Node("Tuple", (tuple(map(lift, x)),))
+    if isinstance(x, bool) or x is None:
+        return Node("Constant", (repr(x),))
+    if isinstance(x, int | float) and x < 0:
+        return Node("UnaryOp", (Node("USub", ()), Node("Constant", (repr(-x),))))
+    if isinstance(x, int | float | str):
+        return Node("Constant", (repr(x),))
+    if isinstance(x, Num):
+        return Number(x.expr, x.value)
+    raise TypeError(f"{type(x).__name__} in a hole of a template")
+
+
+@cache
+def _parsed(text: str) -> tuple[ast.expr, tuple[str, ...]]:
+    """A template as a tree with names for its holes; the holes."""
+    joined, holes = "", []
+    for literal, name, _, _ in string.Formatter().parse(text):
+        joined += literal
+        if name is not None:
+            stars = len(name) - len(name.lstrip("*"))
+            joined += f"{'*' * stars}_hole_{name[stars:]}"
+            holes.append(name)
+    return ast.parse(joined, mode="eval").body, tuple(dict.fromkeys(holes))
+
+
+def py(text: str, fill: Callable[[str], Any] | None = None, /, **given: Any) -> Tree:
+    """An expression of Python with typed holes: `py("F.pad({x}, {widths})", x=…, widths=…)`.
+
+    `{*xs}` takes several arguments, `{**options}` a mapping of keyword arguments; braces of Python itself are doubled.
+    `fill` gives what stands in a hole that is not among the keywords. A keyword argument whose hole holds None (no
+    tree) is left out: see `OMITTED`."""
+    tree, holes = _parsed(text)
+    filled: dict[str, Any] = {}
+    for hole in holes:
+        name = hole.lstrip("*")
+        x = given[name] if name in given or fill is None else fill(name)
+        if hole.startswith("**"):
+            filled[f"_hole_{name}"] = {k: lift(v) for k, v in x.items()}
+        elif hole.startswith("*"):
+            filled[f"_hole_{name}"] = tuple(map(lift, x))
+        else:
+            filled[f"_hole_{name}"] = None if x is OMITTED else lift(x)
+    made: Tree = frozen(tree, filled)
+    return made
+
+
+class _Omitted:
+    """See OMITTED."""
+
+
+OMITTED = _Omitted()
+"""In the hole of a keyword argument: the argument is left out."""
+
+
+def word(name: str) -> Node:
+    """A name as it is: of a global, or of a parameter of a function that is written whole."""
+    return Node("Name", (name,))
+
+
+def constant(text: str) -> Tree:
+    """A number as the spec spells it: `10_000`, `1e-5`, `torch.inf`; negative ones as an operator and a number."""
+    if text.startswith("-"):
+        return Node("UnaryOp", (Node("USub", ()), constant(text[1:])))
+    return py("torch.inf") if text == "inf" else Node("Constant", (text,))
+
+
+def called(function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> Node:
+    """A call of a tree."""
+    named = tuple(Node("keyword", (k, v)) for k, v in (keywords or {}).items())
+    return Node("Call", (function, tuple(arguments), named))
+
+
+def zipped(sources: Sequence[Tree]) -> Tree:
+    """Lists side by side."""
+    return sources[0] if len(sources) == 1 else py("zip({*xs})", xs=sources)
+
+
+# --- walking ----------------------------------------------------------------------------------------------------------
+
+
+def leaves(x: Any) -> Iterator[Any]:
+    """Every leaf of a tree, or of several, in the order of the text."""
+    if isinstance(x, Node):
+        for i in x.fields:
+            yield from leaves(i)
+    elif isinstance(x, tuple):
+        for i in x:
+            yield from leaves(i)
+    elif isinstance(x, LEAVES):
+        yield x
+
+
+def nodes(x: Any) -> Iterator[Node]:
+    """Every node of a tree, outer ones first."""
+    if isinstance(x, Node):
+        yield x
+        for i in x.fields:
+            yield from nodes(i)
+    elif isinstance(x, tuple):
+        for i in x:
+            yield from nodes(i)
+
+
+def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
+    """The tree with every leaf changed."""
+    if isinstance(x, Node):
+        fields = tuple(mapped(i, change) for i in x.fields)
+        return x if all(a is b for a, b in zip(fields, x.fields, strict=True)) else Node(x.kind, fields)
+    if isinstance(x, tuple):
+        return tuple(mapped(i, change) for i in x)
+    return change(x) if isinstance(x, LEAVES) else x
+
+
+def words(x: Any) -> Iterator[str]:
+    """Every global name that a tree reads."""
+    return (str(n.fields[0]) for n in nodes(x) if n.kind == "Name")
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def unparse(x: Any, leaf: Callable[[Any], str]) -> str:
+    """The text of a tree; several are separated by commas. `leaf` gives the text of a leaf, which must be an atom."""
+    if isinstance(x, tuple):
+        return ", ".join(unparse(i, leaf) for i in x)
+    return ast.unparse(_thawed(x, leaf))
+
+
+def _thawed(x: Any, leaf: Callable[[Any], str]) -> Any:
+    if isinstance(x, LEAVES):
+        return ast.Name(leaf(x))
+    if isinstance(x, tuple):
+        return [_thawed(i, leaf) for i in x]
+    if not isinstance(x, Node):
+        return x
+    if x.kind == "Constant":
+        return ast.Name(literal(x.fields[0]))  # an atom, whatever it reads like
+    if x.kind == "BinOp" and x.fields[1].kind == "Pow" and getattr(x.fields[2], "kind", "") == "UnaryOp":
+        # `x ** -0.5`, around which `ast.unparse` writes parentheses
+        return ast.BinOp(_thawed(x.fields[0], leaf), ast.Pow(), ast.Name(unparse(x.fields[2], leaf)))
+    if x.kind == "Call" and len(x.fields[1]) == 1 and not x.fields[2] and x.fields[1][0] == _generator(x.fields[1][0]):
+        return ast.Name(unparse(x.fields[0], leaf) + unparse(x.fields[1][0], leaf))  # its own parentheses are enough
+    return getattr(ast, x.kind)(**dict(zip(fields_of(x.kind), (_thawed(i, leaf) for i in x.fields), strict=True)))
+
+
+def _generator(x: Any) -> Any:
+    return x if isinstance(x, Node) and x.kind == "GeneratorExp" else None
+
+
+def literal(text: str) -> str:
+    """A constant in the style of emitted code: `14_336`, `1e-5`; strings in double quotes."""
+    if text.isdigit() and len(text) > 4:
+        return f"{int(text):_}"
+    if text[:1].isdigit() and "e" in text and "x" not in text:
+        mantissa, _, exponent = text.partition("e")
+        return f"{mantissa}e{int(exponent)}"
+    return text

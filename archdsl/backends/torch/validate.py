@@ -1,0 +1,940 @@
+"""Translation validation: the finished file, run on terms, against what was meant.
+
+The text is parsed and run: `__init__`, then each method, once for every instance of every class.  Numbers are Python
+numbers, submodules are themselves (so loops, slices and `zip` just run), tensors are terms, equal if they are made
+alike, effects are a list.  What was lowered is run likewise, its numbers being those of the IR.  Modules, results and
+effects must be equal.  It shares with what writes files no code but the tables of Python's operators.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from archdsl.analyses.weights import weights
+from archdsl.backends.torch import init
+from archdsl.backends.torch.classes import Classes, Group, parameter_names
+from archdsl.backends.torch.lower import Lowered, Make, Method, Site
+from archdsl.backends.torch.numbers import BUILT_IN, PYTHON, function, value_of
+from archdsl.backends.torch.program import PURE, Body, Branch, Check, Do, Let, Put, Repeat, Scan, Step
+from archdsl.backends.torch.text import quoted
+from archdsl.backends.torch.tree import Made, Node, Number, Part, Read, Variable, frozen
+from archdsl.ir import dims
+from archdsl.ir.dims import Poly
+from archdsl.ir.graph import Block, Model, Value
+from archdsl.lower.python import field_name
+
+STEPS = 3
+"""How many steps of a recurrence are run."""
+
+
+class InvalidError(Exception):
+    """A file that is not what was meant."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A tensor, or something else that is known by how it is made."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A submodule or raw weight of the instance: an attribute, or an item of one."""
+
+    name: str
+    index: int | None = None
+
+
+@dataclass(frozen=True)
+class Instance:
+    """The instance of a class of the file, by its arguments."""
+
+    name: str
+    arguments: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Self:
+    """The instance whose methods are run."""
+
+
+@dataclass(frozen=True, eq=False)
+class Config:
+    """The Config, with the spec's own numbers."""
+
+    fields: Mapping[str, Any]
+
+
+SELF = Self()
+RANDOM = {
+    "F.dropout",
+    "torch.rand",
+    "torch.randn",
+    "torch.randint",
+    "torch.rand_like",
+    "torch.randn_like",
+    "torch.bernoulli",
+}
+"""Functions of which two equal calls may give different results."""
+
+
+def validate(text: str, classes: Classes) -> None:
+    """Raises InvalidError where the file is not what was lowered."""
+    Validator(text, classes).run()
+
+
+class FractionError(Exception):
+    """The sizes chosen for axes give a size that is not whole."""
+
+
+class Terms:
+    """Terms of one class: the same for what is made alike, whether by the IR or by the text."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, Term] = {}
+        self.shapes: dict[Term, tuple[int, ...]] = {}
+        """Of tensors of the IR."""
+
+    def meant(self, *key: Any) -> Term:
+        """The term that the IR makes so."""
+        return self._of(tuple(map(_meant, key)))
+
+    def found(self, *key: Any) -> Term:
+        """The term that the text makes so. A whole number may stand where the IR has a real one."""
+        for form in product(*map(_forms, key)):
+            if form in self.known:
+                return self.known[form]
+        return self._of(tuple(map(_meant, key)))
+
+    def _of(self, key: Any) -> Term:
+        return self.known.setdefault(key, Term(len(self.known)))
+
+
+@dataclass(frozen=True)
+class Real:
+    """A number that need not be whole."""
+
+    value: float
+
+
+def _meant(x: Any) -> Any:
+    if isinstance(x, tuple | list):
+        return tuple(map(_meant, x))
+    if isinstance(x, Real):
+        return ("real", f"{x.value:.12g}")
+    return ("real", f"{x:.12g}") if type(x) is float else (type(x), x)
+
+
+def _forms(x: Any) -> Iterator[Any]:
+    """How a part of a term that the text makes may stand in the IR's."""
+    if isinstance(x, tuple | list):
+        yield from product(*map(_forms, x))
+        return
+    yield _meant(x)
+    if type(x) is int:
+        yield ("real", f"{float(x):.12g}")
+
+
+class Machine:
+    """Runs expressions and statements for one instance."""
+
+    def __init__(self, terms: Terms, term: Callable[..., Term], names: frozenset[str]) -> None:
+        self.terms, self.term, self.names = terms, term, names
+        self.effects: list[Any] = []
+        self.calls: Counter[Any] = Counter()
+        self.fields: dict[str, Any] = {}
+        self.stateful: set[Term] = set()
+        """What steps of decoding keep."""
+        self.bound: frozenset[str] = frozenset()
+        """Locals of the function that runs."""
+
+    # --- expressions ---
+
+    def eval(self, x: Any, env: Mapping[Any, Any]) -> Any:
+        if isinstance(x, tuple):
+            return tuple(self.eval(i, env) for i in x)
+        if not isinstance(x, Node):
+            return x if x is None or isinstance(x, str) else self.leaf(x, env)
+        run = getattr(self, f"on_{x.kind.lower()}", None)
+        if run is None:
+            return self.term(x.kind, *(self.eval(f, env) for f in x.fields))
+        return run(x, env)
+
+    def leaf(self, x: Any, env: Mapping[Any, Any]) -> Any:
+        raise InvalidError(f"{type(x).__name__} in a text")
+
+    def on_constant(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        return ast.literal_eval(x.fields[0])
+
+    def on_name(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        name = x.fields[0]
+        if name in env:
+            return env[name]
+        if name in self.bound:
+            raise InvalidError(f"`{name}` is read before it is bound")
+        if name not in self.names:
+            raise InvalidError(f"nothing is called `{name}`")
+        return self.term("global", name)
+
+    def on_attribute(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        if _dotted(x) == "torch.inf":
+            return math.inf
+        return self.attribute(self.eval(x.fields[0], env), x.fields[1])
+
+    def attribute(self, of: Any, name: str) -> Any:
+        if of is SELF:
+            return self.fields[name] if name in self.fields else self.term("self", name)
+        if isinstance(of, Config):
+            if name not in of.fields:
+                raise InvalidError(f"nothing there is called `{name}`")
+            return of.fields[name]
+        return self.term("attribute", of, name)
+
+    def on_tuple(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        return tuple(self._items(x.fields[0], env))
+
+    def on_list(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        return list(self._items(x.fields[0], env))
+
+    def _items(self, xs: Sequence[Any], env: Mapping[Any, Any]) -> Iterator[Any]:
+        for x in xs:
+            if isinstance(x, Node) and x.kind == "Starred":
+                many = self.eval(x.fields[0], env)
+                if not isinstance(many, list | tuple):
+                    many = [self.term("starred", many)]
+                yield from many
+            else:
+                yield self.eval(x, env)
+
+    def on_generatorexp(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        item, generators = x.fields
+        envs = [dict(env)]
+        known = True
+        for target, source, _, _ in (g.fields for g in generators):
+            wider = []
+            for inner in envs:
+                many = self.eval(source, inner)
+                if isinstance(many, Term):  # the results of a call: what is made of each of them
+                    known, many = False, [self.term("each", many)]
+                for value in self.iterated(many):
+                    wider.append({**inner, **self._matched(target, value)})
+            envs = wider
+        made = [self.eval(item, inner) for inner in envs]
+        return made if known else self.term("of each", *made)
+
+    on_listcomp = on_generatorexp
+
+    def on_lambda(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        return self.term("lambda", self.eval(x.fields[1], env))
+
+    def on_slice(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        ends = [self.eval(f, env) for f in x.fields]
+        return slice(*ends) if all(e is None or type(e) is int for e in ends) else self.term("slice", *ends)
+
+    def on_subscript(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        of, at = self.eval(x.fields[0], env), self.eval(x.fields[1], env)
+        if isinstance(of, list | tuple) and isinstance(at, slice | int):
+            return of[at]
+        self._tensors(of)
+        return self.term("subscript", of, _sliced(at))
+
+    def on_binop(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        left, right = self.eval(x.fields[0], env), self.eval(x.fields[2], env)
+        op = x.fields[1].kind
+        if _number(left) and _number(right) and op in PYTHON:
+            return _real(PYTHON[op](_plain(left), _plain(right)), left, right)
+        if isinstance(left, list) or isinstance(right, list):
+            return PYTHON[op](left, right)  # `3 * [mask]`, `[a] + [b]`
+        self._tensors(left, right)
+        return self.term("binary", op, left, right)
+
+    def on_unaryop(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        op, of = x.fields[0].kind, self.eval(x.fields[1], env)
+        if isinstance(of, bool) and op == "Not":
+            return not of
+        if _number(of) and op in PYTHON:
+            return _real(PYTHON[op](_plain(of)), of)
+        self._tensors(of)
+        return self.term("unary", op, of)
+
+    def on_compare(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        left, ops, rights = x.fields
+        found = [self.eval(left, env), *(self.eval(r, env) for r in rights)]
+        return self.term("compare", tuple(o.kind for o in ops), *found)
+
+    def on_boolop(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        values = [self.eval(v, env) for v in x.fields[1]]
+        if all(isinstance(v, bool) for v in values):
+            return any(values) if x.fields[0].kind == "Or" else all(values)
+        return self.term("BoolOp", x.fields[0].kind, *values)
+
+    def on_ifexp(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        return self.term("choice", *(self.eval(f, env) for f in x.fields))
+
+    def on_call(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        text, args, keywords = x.fields
+        of = NOTHING
+        if isinstance(text, Node) and text.kind == "Attribute":
+            of = self.eval(text.fields[0], env)
+        given = list(self._items(args, env))
+        named = {k.fields[0]: self.eval(k.fields[1], env) for k in keywords}
+        if not named:
+            known = self.function(text, given, env) if isinstance(text, Node) else NOTHING
+            if known is NOTHING and of is not NOTHING:
+                known = self.method(of, text.fields[1], given)
+            if known is not NOTHING:
+                return known
+        called = self.eval(text, env) if of is NOTHING else self.attribute(of, text.fields[1])
+        if not isinstance(called, Term | Ref):
+            raise InvalidError(f"a call of {called!r}")
+        own = isinstance(of, Term) and of in self.stateful and text.fields[1] not in PURE
+        if own or any(isinstance(g, Term) and g in self.stateful for g in given):
+            made = self.term("change", len(self.effects), called, tuple(given), tuple(named.items()))
+            self.effects.append(("change", made))
+            return made
+        return self.call(called, given, named, text)
+
+    def call(self, called: Any, given: list[Any], named: dict[str, Any], text: Any) -> Any:
+        """A call of what is no method of a list and no function of numbers."""
+        key = ("call", called, tuple(given), tuple(named.items()))
+        if isinstance(called, Ref) or _dotted(text) in RANDOM:
+            nth = self.calls[_meant(key)]
+            self.calls[_meant(key)] += 1
+            return self.term(*key, nth)
+        return self.term(*key)
+
+    def method(self, of: Any, name: str, given: list[Any]) -> Any:
+        """A method of what is known here: the size of a tensor, the steps of a sequence, a list's."""
+        if isinstance(of, list) and name == "append":
+            of.append(*given)
+            return None
+        if isinstance(of, Term) and name == "unbind" and given == [1]:
+            return [self.term("step", of, i) for i in range(STEPS)]
+        if isinstance(of, Term) and name == "size" and len(given) == 1 and of in self.terms.shapes:
+            shape = self.terms.shapes[of]
+            if type(given[0]) is not int or not -len(shape) <= given[0] < len(shape):
+                raise InvalidError(f"the size of axis {given[0]}")
+            return shape[given[0]]
+        if isinstance(of, Term) and name == "transpose" and given == [1, 2]:
+            return self.transposed(of)
+        return NOTHING
+
+    def transposed(self, x: Term) -> Term:
+        """`x.transpose(1, 2)`: twice is not at all."""
+        back = self.terms.known.get(("there and back", x))
+        if back is not None:
+            return back
+        made = self.term("call", self.term("attribute", x, "transpose"), (1, 2), ())
+        self.terms.known["there and back", made] = x
+        return made
+
+    def function(self, x: Node, given: list[Any], env: Mapping[Any, Any]) -> Any:
+        """A function of numbers or lists of Python's own."""
+        name = x.fields[0] if x.kind == "Name" else ""
+        if name in env or name in self.bound:
+            return NOTHING
+        if name in ("zip", "range", "enumerate", "list", "len") and not any(isinstance(g, Term) for g in given):
+            return list(getattr(builtins, name)(*given)) if name != "len" else len(given[0])
+        if all(map(_number, given)) and given and (name in BUILT_IN or x.kind == "Attribute"):
+            try:
+                made = function(x)(*map(_plain, given))
+            except (TypeError, AttributeError):
+                return NOTHING
+            return _real(made, *given)
+        return NOTHING
+
+    @staticmethod
+    def _tensors(*found: Any) -> None:
+        if any(isinstance(x, list | Instance) or x is SELF for x in found):
+            raise InvalidError("arithmetic on modules")
+
+    def iterated(self, x: Any) -> Sequence[Any]:
+        """The items of a list; of a tensor one that stands for each."""
+        if isinstance(x, Term):
+            return [self.term("each", x)]
+        if not isinstance(x, list | tuple):
+            raise InvalidError("a loop over what is no list")
+        return x
+
+    def _matched(self, target: Any, value: Any) -> dict[Any, Any]:
+        """What a target of an assignment binds, by name."""
+        if target.kind == "Name":
+            return {target.fields[0]: value}
+        many = target.fields[0]
+        if not isinstance(value, list | tuple):
+            value = [self.term("item", value, k, len(many)) for k in range(len(many))]
+        if len(value) != len(many):
+            raise InvalidError(f"{len(many)} names for {len(value)} values")
+        return {k: v for t, x in zip(many, value, strict=True) for k, v in self._matched(t, x).items()}
+
+    # --- statements of a text ---
+
+    def run(self, body: Sequence[ast.stmt], env: dict[Any, Any]) -> Any:
+        """The value that the statements return; NOTHING where none does."""
+        for s in body:
+            match s:
+                case ast.Return():
+                    return self.eval(_frozen(s.value), env)
+                case ast.Assign(targets=[target]):
+                    self.assign(_frozen(target), self.eval(_frozen(s.value), env), env)
+                case ast.Expr():
+                    self.do(s, env)
+                case ast.Assert():
+                    self.check(_frozen(s.test), _frozen(s.msg), env)
+                case ast.For():
+                    for item in self.iterated(self.eval(_frozen(s.iter), env)):
+                        env |= self._matched(_frozen(s.target), item)
+                        self.run(s.body, env)
+                case ast.If():
+                    returned = self.branch(self.eval(_frozen(s.test), env), s.body, s.orelse, env)
+                    if returned is not NOTHING:
+                        return returned
+                case ast.Pass():
+                    pass
+                case _:
+                    raise InvalidError(f"a statement nobody writes: {ast.unparse(s)}")
+        return NOTHING
+
+    def do(self, s: ast.Expr, env: dict[Any, Any]) -> None:
+        if isinstance(s.value, ast.Constant):
+            return  # a docstring
+        if ast.unparse(s.value) == "super().__init__()":
+            return
+        made = self.eval(_frozen(s.value), env)
+        if made is not None:
+            self.effects.append(("do", made))
+
+    def check(self, test: Any, message: Any, env: Mapping[Any, Any]) -> None:
+        self.effects.append(("assert", self.eval(test, env), self.eval(message, env)))
+
+    def assign(self, target: Node, value: Any, env: dict[Any, Any]) -> None:
+        if target.kind == "Attribute" and self.eval(target.fields[0], env) is SELF:
+            self.fields[target.fields[1]] = value
+        elif target.kind == "Subscript":
+            self.effects.append(("put", self.eval(target.fields[0], env), self.eval(target.fields[1], env), value))
+        else:
+            env |= self._matched(target, value)
+
+    def branch(self, test: Any, then: Sequence[ast.stmt], otherwise: Sequence[ast.stmt], env: dict[Any, Any]) -> Any:
+        """Run both arms, or the one that is known to be run; the value that is returned then, NOTHING else."""
+        if isinstance(test, bool):
+            return self.run(then if test else otherwise, env)
+        before, effects = dict(env), self.effects
+        ends, arms = [], []
+        for body in (then, otherwise):
+            inner = dict(before)
+            self.effects = []
+            self.run(body, inner)
+            ends.append(inner)
+            arms.append(self.effects)
+        self.effects = effects
+        if any(arms):
+            self.effects.append(("if", test, tuple(arms[0]), tuple(arms[1])))
+        for name in {*ends[0], *ends[1]}:
+            if name not in ends[0] or name not in ends[1]:
+                env.pop(name, None)
+            else:
+                a, b = ends[0][name], ends[1][name]
+                env[name] = a if a is b or a == b else self.term("choice", test, a, b)
+        return NOTHING
+
+
+NOTHING = object()
+
+
+class Meaning(Machine):
+    """Runs what was lowered, with the numbers of the IR."""
+
+    def __init__(
+        self, terms: Terms, names: frozenset[str], sizes: Mapping[str, int], lists: Mapping[str, Sequence[Any]]
+    ) -> None:
+        # What is dead may name a module that the file does not import; what is read is compared with the file.
+        super().__init__(terms, terms.meant, names | {"torch", "F"})
+        self.sizes = sizes
+        self.lists = lists
+        self.base: Counter[str] = Counter()
+        """How many modules of each list iterations before have used."""
+
+    def leaf(self, x: Any, env: Mapping[Any, Any]) -> Any:
+        if isinstance(x, Read):
+            if x.value not in env:
+                raise InvalidError("a value is read before it is bound")
+            return env[x.value]
+        if isinstance(x, Number):
+            return self.number(x)
+        if isinstance(x, Part):
+            if x.index is None:
+                return refs(x.name, self.lists.get(x.name))
+            assert isinstance(x.index, int)
+            return Ref(x.name, self.base[x.name] + x.index)
+        if isinstance(x, Made):
+            return x.site
+        raise InvalidError(f"{type(x).__name__} in what is meant")
+
+    def number(self, n: Number) -> Any:
+        if isinstance(n.value, Poly):
+            found = dims.evaluate(n.value, self.sizes)
+            if not isinstance(found, int) and not n.real:
+                raise FractionError
+            return Real(float(found)) if n.real else found
+        plain = value_of(n.value)
+        return plain if isinstance(plain, int) and not n.real else Real(float(plain))
+
+    def bind(self, target: Any, value: Any, env: dict[Any, Any]) -> None:
+        env[target] = value
+        if isinstance(target, Value) and isinstance(value, Term):
+            try:
+                shape = tuple(dims.evaluate(d.value, self.sizes) for d in target.shape)
+            except (KeyError, ArithmeticError):
+                return
+            self.terms.shapes.setdefault(value, tuple(int(d) for d in shape))
+
+    def steps(self, steps: Sequence[Step], env: dict[Any, Any]) -> None:
+        for s in steps:
+            match s:
+                case Let(targets=(target,)):
+                    self.bind(target, self.eval(s.expr, env), env)
+                case Let():
+                    many = self.eval(s.expr, env)
+                    if not isinstance(many, list | tuple):
+                        many = [self.term("item", many, k, len(s.targets)) for k in range(len(s.targets))]
+                    for target, value in zip(s.targets, many, strict=True):
+                        self.bind(target, value, env)
+                case Check():
+                    self.effects.append(("assert", self.eval(s.test, env), said(s.message)))
+                case Put():
+                    assert isinstance(s.target, Node)
+                    of, at = self.eval(s.target.fields[0], env), self.eval(s.target.fields[1], env)
+                    self.effects.append(("put", of, at, self.eval(s.expr, env)))
+                case Do():
+                    made = self.eval(s.expr, env)
+                    if made is not None:
+                        self.effects.append(("do", made))
+                case Repeat():
+                    self.repeat(s, env)
+                case Scan():
+                    self.scan(s, env)
+                case Branch():
+                    self.arms(s, env)
+
+    def body(self, body: Body, given: Sequence[Any], env: dict[Any, Any]) -> tuple[Any, ...]:
+        for target, value in zip(body.inputs, given, strict=True):
+            self.bind(target, value, env)
+        self.steps(body.steps, env)
+        return tuple(self.eval(t, env) for t in body.outputs)
+
+    def repeat(self, s: Repeat, env: dict[Any, Any]) -> None:
+        now = tuple(self.eval(t, env) for t in s.starts)
+        outer = Counter(self.base)
+        self.base = self.base + s.offset
+        for value in s.absent:
+            env.setdefault(value, None)
+        for t, which in enumerate(s.turns):
+            found = self.body(s.bodies[which], now, env)
+            now = found[: len(now)]
+            for value, item in zip(s.collected[t] if s.collected else (), found[len(now) :], strict=True):
+                self.bind(value, item, env)
+            self.base = self.base + s.counts[which]
+        self.base = outer
+        for target, value in zip(s.outputs, now, strict=True):
+            self.bind(target, value, env)
+
+    def scan(self, s: Scan, env: dict[Any, Any]) -> None:
+        now = tuple(self.eval(t, env) for t in s.starts)
+        sequences = [self.eval(t, env) for t in s.sequences]
+        collected: list[list[Any]] = [[] for _ in s.collected]
+        for i in range(STEPS):
+            slices = [self.term("step", x, i) for x in sequences]
+            found = self.body(s.body, (*now, *slices), env)
+            now = found[: len(now)]
+            for kept, item in zip(collected, found[len(now) :], strict=True):
+                kept.append(item)
+        for target, kept in zip(s.collected, collected, strict=True):
+            env[target] = kept
+        for target, value in zip(s.finals, now, strict=True):
+            self.bind(target, value, env)
+
+    def arms(self, s: Branch, env: dict[Any, Any]) -> None:
+        test, effects = self.eval(s.test, env), self.effects
+        ends, arms = [], []
+        for body in (s.then, s.otherwise):
+            self.effects = []
+            ends.append(self.body(body, (), env))
+            arms.append(self.effects)
+        self.effects = effects
+        if any(arms):
+            self.effects.append(("if", test, tuple(arms[0]), tuple(arms[1])))
+        for target, a, b in zip(s.outputs, *ends, strict=True):
+            self.bind(target, a if a == b else self.term("choice", test, a, b), env)
+
+
+# --- a whole file -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Validator:
+    """Judges one file."""
+
+    text: str
+    classes: Classes
+    seen: set[Any] = field(default_factory=set)
+
+    def run(self) -> None:
+        tree = ast.parse(self.text)
+        self.model: Model = self.classes.model
+        self.defined: dict[str, ast.stmt] = {}
+        names: set[str] = {*dir(builtins)}
+        for s in tree.body:
+            if isinstance(s, ast.ClassDef | ast.FunctionDef):
+                if s.name in self.defined:
+                    raise InvalidError(f"`{s.name}` is defined twice")
+                self.defined[s.name] = s
+            elif isinstance(s, ast.Import | ast.ImportFrom):
+                names |= {a.asname or a.name.partition(".")[0] for a in s.names}
+            elif isinstance(s, ast.Assign):
+                names |= {t.id for t in s.targets if isinstance(t, ast.Name)}
+        self.names = frozenset({*names, *self.defined})
+        self.groups = {g.name: g for g in self.classes.groups}
+        symbols = sorted({s.name for s in self.model.symbols})
+        try:
+            self.sizes = dict(zip(symbols, PRIMES, strict=False))
+            self.judge()
+        except FractionError:  # the model asks for multiples of something
+            self.sizes = {name: prime * MANY for name, prime in zip(symbols, PRIMES, strict=False)}
+            self.seen = set()
+            self.judge()
+
+    def judge(self) -> None:
+        """Judge every class, for all instances of it."""
+        config = self.config()
+        root = Instance(self.classes.root_class, (("config", config),))
+        waiting: list[tuple[Instance, Block]] = [(root, self.model.block)]
+        while waiting:
+            instance, block = waiting.pop()
+            key = (instance.name, tuple((k, v) for k, v in instance.arguments if k != "config"), block)
+            if key not in self.seen:
+                self.seen.add(key)
+                try:
+                    waiting += self.instance(instance, block, config)
+                except (TypeError, ValueError, KeyError, IndexError, ArithmeticError, AttributeError) as e:
+                    raise InvalidError(f"{instance.name}: {type(e).__name__}: {e}") from e
+
+    def config(self) -> Config:
+        """The numbers of the Config, which must be the spec's."""
+        body = self.defined["Config"]
+        assert isinstance(body, ast.ClassDef)
+        fields = {
+            s.target.id: self.literal(s.value)
+            for s in body.body
+            if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+        }
+        meant = {field_name(f.name): f.value.value for f in self.model.config}
+        if fields.keys() != meant.keys():
+            raise InvalidError("the Config has other fields")
+        for name, value in meant.items():
+            plain = value_of(value)
+            if type(fields[name]) is not type(plain) or abs(fields[name] - plain) > 1e-12 * abs(plain):
+                raise InvalidError(f"the Config's `{name}` is {fields[name]}, not {plain}")
+        return Config(fields)
+
+    @staticmethod
+    def literal(x: ast.expr | None) -> Any:
+        return eval(compile(ast.Expression(x), "", "eval"), {"__builtins__": {}}) if x is not None else None
+
+    def instance(self, instance: Instance, block: Block, config: Config) -> list[tuple[Instance, Block]]:
+        """Judge a class as the instance for one block; the instances that it makes, each with the block that it must
+        be."""
+        group = self.groups.get(instance.name)
+        lowered = self.lowered(group, block)
+        body = self.defined[instance.name]
+        assert isinstance(body, ast.ClassDef)
+        methods = {s.name: s for s in body.body if isinstance(s, ast.FunctionDef)}
+        terms = Terms()
+        fields, made = self.init(methods.get("__init__"), instance, lowered, config, terms)
+        for method in self.classes.methods(group, block):
+            self.method(methods[method.name], method, fields, terms, lowered, instance.name)
+        return made
+
+    def lowered(self, group: Group | None, block: Block) -> Lowered:
+        if group is None:
+            if block is not self.model.block:
+                raise InvalidError("the model's class is made within it")
+            return self.classes.root
+        if block not in group.members:
+            raise InvalidError(f"{group.name} is no class of `{block.name}`")
+        return group.lowered[group.members.index(block)]
+
+    # --- __init__ ---
+
+    def init(
+        self, f: ast.FunctionDef | None, instance: Instance, lowered: Lowered, config: Config, terms: Terms
+    ) -> tuple[dict[str, Any], list[tuple[Instance, Block]]]:
+        lists = lowered.modules.lists_meant
+        meaning = Meaning(terms, self.names, self.sizes, lists)
+        meant: dict[str, Any] = {}
+        self.make(lowered.init, meaning, meant, {"self": SELF})
+        meant |= {name: [meaning.eval(t, {}) for t in constructors] for name, constructors in lists.items()}
+        machine = Construction(terms, self.names, self)
+        if f is not None:
+            env: dict[Any, Any] = {"self": SELF, **dict(instance.arguments)}
+            named = [a.arg for a in f.args.args]
+            for a, d in zip(named[len(named) - len(f.args.defaults) :], f.args.defaults, strict=True):
+                env.setdefault(a, config if isinstance(d, ast.Call) else self.literal(d))
+            if {*env} != {*named}:
+                raise InvalidError(f"{instance.name} is made with other arguments than it takes")
+            machine.bound = _locals(f)
+            machine.run(f.body, env)
+        found: list[tuple[Instance, Block]] = []
+        if machine.made.keys() != meant.keys():
+            raise InvalidError(f"{instance.name} makes other modules: {machine.made.keys() ^ meant.keys()}")
+        for name, thing in meant.items():
+            self.same(machine.made[name], thing, f"{instance.name}.{name}", found)
+        drawn = [[e for e in m.effects if e[0] != "assert"] for m in (machine, meaning)]
+        if drawn[0] != drawn[1]:
+            raise InvalidError(f"{instance.name} draws its weights otherwise")
+        demanded = [e for e in meaning.effects if e[0] == "assert"]
+        for e in machine.effects:
+            if e[0] == "assert" and e not in demanded:
+                raise InvalidError(f"{instance.name} demands something else: {e[2]}")
+        return machine.fields, found
+
+    def make(self, steps: Sequence[Any], meaning: Meaning, meant: dict[str, Any], env: dict[Any, Any]) -> None:
+        """Run the statements of `__init__` that are meant."""
+        for s in steps:
+            match s:
+                case Make():
+                    if s.name not in meaning.lists:
+                        meant[s.name] = meaning.eval(s.tree, env)
+                case Check():
+                    meaning.effects.append(("assert", meaning.eval(s.test, env), said(s.message)))
+                case Do():
+                    assert isinstance(s.expr, Node)
+                    meant[ast.literal_eval(s.expr.fields[1][0].fields[0])] = meaning.eval(s.expr, env)
+                case init.Call():
+                    meaning.effects.append(("do", meaning.eval(s.tree, env)))
+                case init.Loop():
+                    for item in meaning.iterated(meaning.eval(s.iterated, env)):
+                        self.make(s.body, meaning, meant, {**env, s.variable: item})
+
+    def same(self, found: Any, meant: Any, what: str, made: list[tuple[Instance, Block]]) -> None:
+        """Whether what `__init__` makes is what is meant."""
+        if isinstance(meant, list):
+            if not isinstance(found, list) or len(found) != len(meant):
+                raise InvalidError(f"{what} has another length")
+            for i, (a, b) in enumerate(zip(found, meant, strict=True)):
+                self.same(a, b, f"{what}.{i}", made)
+        elif isinstance(meant, Site):
+            if not isinstance(found, Instance) or found.name != meant.group.name:
+                raise InvalidError(f"{what} is of another class")
+            made.append((found, meant.block))
+        elif found != meant:
+            raise InvalidError(f"{what} is made otherwise")
+
+    # --- methods ---
+
+    def method(
+        self, f: ast.FunctionDef, method: Method, fields: dict[str, Any], terms: Terms, lowered: Lowered, name: str
+    ) -> None:
+        meaning = Meaning(terms, self.names, self.sizes, lowered.modules.lists_meant)
+        meaning.fields = {k: v for k, v in fields.items() if not isinstance(v, int | float | Config)}
+        env: dict[Any, Any] = {"self": SELF}
+        given = [terms.meant("parameter", i) for i in range(len(method.parameters))]
+        for p, term in zip(method.parameters, given, strict=True):
+            meaning.bind(p.target, term, env)
+            if isinstance(p.target, Variable) and p.target.state:
+                meaning.stateful.add(term)
+        meaning.steps(method.steps, env)
+        results = tuple(meaning.eval(t, env) for t in method.results)
+        meant = results[0] if len(results) == 1 else results
+        parameters = [a.arg for a in f.args.args]
+        if parameters != ["self", *parameter_names(method)]:
+            raise InvalidError(f"{name}.{f.name} has other parameters")
+        machine = Machine(terms, terms.found, self.names)
+        machine.fields = fields
+        machine.bound = _locals(f)
+        machine.stateful = meaning.stateful
+        found = machine.run(f.body, dict(zip(parameters, [SELF, *given], strict=True)))
+        self.dbg = (found, meant, machine.effects, meaning.effects)
+        if found != meant:
+            raise InvalidError(f"{name}.{f.name} returns something else")
+        if machine.effects != meaning.effects:
+            raise InvalidError(f"{name}.{f.name} has other effects")
+        if name == self.classes.root_class and f.name == "forward" and self.stages is not None:
+            for count in (1, 3):
+                self.chain(self.stages, dict(zip(parameters[1:], given, strict=True)), machine, found, count)
+
+    # --- stages of a pipeline ---
+
+    @property
+    def stages(self) -> ast.ClassDef | None:
+        """The class of stages, where the file has one that is of no block."""
+        found = self.defined.get("Stage")
+        return found if isinstance(found, ast.ClassDef) and "Stage" not in self.groups else None
+
+    def chain(self, body: ast.ClassDef, given: dict[str, Any], whole: Machine, result: Any, count: int) -> None:
+        """Judge that stages, one behind the other, do what the `forward` of the model did."""
+        init, forward = (s for s in body.body if isinstance(s, ast.FunctionDef))
+        carried: Any = whole.term("nothing before")
+        calls, effects, stages = Counter[Any](), list[Any](), list[Stage]()
+        for index in range(count):
+            stage = Stage(whole.terms, whole.term, self.names)
+            stages.append(stage)
+            stage.bound = _locals(init)
+            arguments = (SELF, Config(whole.fields), index, count)
+            stage.run(init.body, dict(zip([a.arg for a in init.args.args], arguments, strict=True)))
+            stage.calls, stage.effects, stage.bound = calls, effects, _locals(forward)
+            parameters = [a.arg for a in forward.args.args]
+            if parameters[2:] != [*given]:
+                raise InvalidError("stages have other parameters")
+            carried = stage.run(forward.body, {"self": SELF, parameters[1]: carried, **given})
+        if carried != result:
+            raise InvalidError(f"{count} stages return something else")
+        for tests in (True, False):
+            had, meant = ([e for e in es if (e[0] == "assert") is tests] for es in (effects, whole.effects))
+            if {*had} != {*meant} or (not tests and had != meant):  # each stage has all tests
+                raise InvalidError(f"{count} stages have other effects")
+        if count > 1:
+            owners = Counter(name for s in stages for name, x in s.fields.items() if not isinstance(x, dict))
+            trained = (w.path for w in weights(self.model) if w.weight.trained)
+            tied = [path for s in body.body if isinstance(s, ast.Assign) for path in self.literal(s.value)]
+            if tied != [path for path in trained if owners[path.partition(".")[0]] > 1]:
+                raise InvalidError("stages have other weights in common")
+
+
+class Construction(Machine):
+    """Runs the `__init__` of a text, which makes instances of the file's classes."""
+
+    def __init__(self, terms: Terms, names: frozenset[str], validator: Validator) -> None:
+        super().__init__(terms, terms.found, names)
+        self.validator = validator
+        self.made: dict[str, Any] = {}
+        """What each attribute is that is no number."""
+
+    def assign(self, target: Node, value: Any, env: dict[Any, Any]) -> None:
+        if target.kind == "Attribute" and self.eval(target.fields[0], env) is SELF:
+            self.keep(target.fields[1], value)
+        else:
+            super().assign(target, value, env)
+
+    def keep(self, name: str, value: Any) -> None:
+        """An attribute gets its value: later it is itself, unless it is a number."""
+        if name in self.fields:
+            raise InvalidError(f"`{name}` is made twice")
+        if isinstance(value, int | float | Config):
+            self.fields[name] = value
+        else:
+            self.made[name] = value
+            self.fields[name] = refs(name, value)
+
+    def call(self, called: Any, given: list[Any], named: dict[str, Any], text: Any) -> Any:
+        if isinstance(text, Node) and text.kind == "Name" and text.fields[0] in self.validator.groups:
+            arguments: dict[str, Any] = dict(named)
+            if given:
+                (arguments["config"],) = given
+            return Instance(text.fields[0], tuple(sorted(arguments.items())))
+        if _dotted(text) in ("nn.ModuleList", "nn.ParameterList", "Tensors"):
+            return list(given[0])
+        made = super().call(called, given, named, text)
+        if _dotted(text) == "self.register_buffer":
+            self.keep(given[0], made)
+            return None
+        return made
+
+
+class Stage(Machine):
+    """Runs a stage of a pipeline, whose modules are some of the model's."""
+
+    def attribute(self, of: Any, name: str) -> Any:
+        if of is SELF and name not in self.fields and name not in ("training", "parameters", "register_buffer"):
+            raise InvalidError(f"a stage has no `{name}`")
+        return super().attribute(of, name)
+
+    def on_compare(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        left, (op,), (right,) = x.fields
+        a, b = self.eval(left, env), self.eval(right, env)
+        return a == b if op.kind == "Eq" and type(a) is type(b) is int else super().on_compare(x, env)
+
+    def on_dictcomp(self, x: Node, env: Mapping[Any, Any]) -> Any:
+        key, value, generators = x.fields
+        return dict(self.on_generatorexp(Node("GeneratorExp", (Node("Tuple", ((key, value),)), generators)), env))
+
+    def assign(self, target: Node, value: Any, env: dict[Any, Any]) -> None:
+        if target.kind == "Tuple" and all(t.kind == "Attribute" for t in target.fields[0]):
+            for t, x in zip(target.fields[0], value, strict=True):
+                self.assign(t, x, env)
+        else:
+            super().assign(target, value, env)
+
+    def method(self, of: Any, name: str, given: list[Any]) -> Any:
+        return [*of.values()] if isinstance(of, dict) and name == "values" else super().method(of, name, given)
+
+    def call(self, called: Any, given: list[Any], named: dict[str, Any], text: Any) -> Any:
+        if _dotted(text) == "nn.ModuleDict":
+            return given[0]
+        if _dotted(text) == "self.register_buffer":
+            self.fields[given[0]] = given[1]
+            return None
+        return super().call(called, given, named, text)
+
+
+def refs(name: str, made: Any) -> Any:
+    """An attribute as it is read: itself, or the items of a list."""
+    return [Ref(name, i) for i in range(len(made))] if isinstance(made, list) else Ref(name)
+
+
+MANY = 720_720
+"""What 1 to 16 divide."""
+PRIMES = (10_007, 20_011, 30_011, 40_009, 50_021, 60_013, 70_001, 80_021, 90_001, 100_003, 110_017, 120_011, 130_003)
+
+
+def said(message: str) -> str:
+    """A message as Python has it once it was written."""
+    found: str = ast.literal_eval(f'"{quoted(message)}"')
+    return found
+
+
+def _frozen(x: ast.AST | None) -> Any:
+    return frozen(x, {}) if x is not None else None
+
+
+def _locals(f: ast.FunctionDef) -> frozenset[str]:
+    return frozenset(n.id for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+
+
+def _number(x: Any) -> bool:
+    return isinstance(x, Real) or type(x) in (int, float)
+
+
+def _plain(x: Any) -> Any:
+    return x.value if isinstance(x, Real) else x
+
+
+def _real(made: Any, *of: Any) -> Any:
+    return Real(float(made)) if any(isinstance(x, Real) for x in of) and type(made) in (int, float) else made
+
+
+def _sliced(x: Any) -> Any:
+    if isinstance(x, slice):
+        return ("slice", x.start, x.stop, x.step)
+    return tuple(map(_sliced, x)) if isinstance(x, tuple) else x
+
+
+def _dotted(x: Any) -> str:
+    """A dotted name as text; '' for any other expression."""
+    if isinstance(x, Node) and x.kind == "Name":
+        return str(x.fields[0])
+    if isinstance(x, Node) and x.kind == "Attribute":
+        of = _dotted(x.fields[0])
+        return f"{of}.{x.fields[1]}" if of else ""
+    return ""
+
+
+__all__ = ["InvalidError", "validate"]

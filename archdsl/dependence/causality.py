@@ -1,0 +1,93 @@
+"""Causality: which claims of a model hold, and which of its assumptions are needed.
+
+`assert causal(y, ahead: n)`, and the head `lm`, demand that a position of `y` depends on no position of the model's
+sequence that is later than `own position + n - 1`. It is proved from bounds (`archdsl.dependence.domain`) that are
+found for every tensor of the model (`archdsl.dependence.solve`):
+
+1. an axis read at `position + n` hands the form on; one read whole adds `scale * (length - 1)`, which has no bound for
+   a length that only the running model knows;
+2. axes that are cut and merged (`b (n p) d -> (b n) p d`) are followed in parts, so that moving positions about and
+   back loses nothing;
+3. a block is walked once for each set of facts that arrives; so is an iteration of a loop, whose facts soon stop
+   changing;
+4. in a scan the number of the step is one more position: a slice stands at it, a carried tensor is its start or came
+   from a step before;
+5. behind `assume causal(y, ahead: n)` what `y` may depend on is what is claimed, whatever is proved.
+
+What is not known is taken for the worst, so what is proved holds, provided that what is assumed does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from archdsl.dependence.domain import ONE, ZERO, Bound, Fact, Form, flat_layout
+from archdsl.dependence.explain import Explainer
+from archdsl.dependence.solve import Source, Walk
+from archdsl.diagnostics import Diagnostic
+from archdsl.ir.graph import CallNode, CausalNode, Graph, Model, subgraphs
+from archdsl.source import Span
+
+DATA = ("token", "int", "float", "float32", "bfloat16")
+
+
+def prove(model: Model) -> list[Diagnostic]:
+    """What is wrong with the causality that the model claims: an error E0406 for each `assert causal` that cannot be
+    proved, among them that of the head `lm`. Empty if every claim holds."""
+    if not any(not claim.assumed for claim in claims(model)):
+        return []
+    walk = walked(model)
+    found: dict[tuple[str, Span | None], Diagnostic] = {}
+    for leak in walk.leaks:
+        diagnostic = Explainer(walk).explain(leak)
+        found.setdefault((diagnostic.message, diagnostic.span), diagnostic)
+    return list(found.values())
+
+
+def assumptions(model: Model) -> dict[CausalNode, bool]:
+    """Every `assume causal` of the model, and whether it says more than is proved."""
+    found = [claim for claim in claims(model) if claim.assumed]
+    needed = walked(model).needed if found else set()
+    return {claim: claim in needed for claim in found}
+
+
+def assumed(model: Model) -> list[str]:
+    """What the model takes for causal without a proof, each with its place: `y (spec.arch:12)`."""
+    return [
+        f"{claim.value.name or 'a tensor'} ({claim.span})" for claim, needed in assumptions(model).items() if needed
+    ]
+
+
+def walked(model: Model) -> Walk:
+    """The walk that finds what every tensor of the model depends on along the axes of its sequences."""
+    sources = [
+        Source(name, value, axis)
+        for name, value in model.inputs
+        if value.dtype in DATA
+        for axis in range(1, value.rank)
+    ]
+    walk = Walk(sources)
+    inputs: list[Fact | None] = []
+    for name, value in model.inputs:
+        bounds: list[Bound] = []
+        for source in sources:
+            rows = tuple((ONE if source.axis == axis else ZERO,) for axis in range(value.rank))
+            bounds.append((Form(rows, ZERO),) if source.name == name else ())
+        inputs.append(Fact(flat_layout(value), tuple(bounds)) if any(bounds) else None)
+    walk.run(model.block.graph, inputs, None, model.block)
+    return walk
+
+
+def claims(model: Model) -> list[CausalNode]:
+    """Every `assert causal` and `assume causal` of the model, each once."""
+    return list(dict.fromkeys(_claims(model.block.graph, set())))
+
+
+def _claims(graph: Graph, seen: set[int]) -> Iterator[CausalNode]:
+    for node in graph.nodes:
+        if isinstance(node, CausalNode):
+            yield node
+        elif isinstance(node, CallNode) and id(node.block) not in seen:
+            seen.add(id(node.block))
+            yield from _claims(node.block.graph, seen)
+        for inner in subgraphs(node):
+            yield from _claims(inner, seen)

@@ -1,0 +1,166 @@
+"""The way back from a value to what it is computed from, through calls, loops, scans and branches, and its names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from archdsl.dependence.solve import Frame, Run
+from archdsl.ir.graph import (
+    CallNode,
+    CondNode,
+    Graph,
+    LoopNode,
+    Node,
+    OpNode,
+    ScanNode,
+    Value,
+    node_outputs,
+    subgraphs,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Spot:
+    """A value where the walk back has come to."""
+
+    frames: tuple[Frame, ...]
+    run: Run
+    value: Value
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return id(self.run), id(self.value), tuple(f.turn for f in self.frames)
+
+
+class Paths:
+    """Finds what a value in a run is computed from, one step at a time."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, dict[int, tuple[Node, int]]] = {}
+
+    # --- one step back ---
+
+    def producers(self, graph: Graph) -> dict[int, tuple[Node, int]]:
+        found = self.made.get(id(graph))
+        if found is None:
+            found = self.made[id(graph)] = {id(v): (n, k) for n in graph.nodes for k, v in enumerate(node_outputs(n))}
+        return found
+
+    def home(self, spot: Spot) -> Spot:
+        """The same value in the graph that makes it, if that is one around."""
+        while spot.run.parent is not None and id(spot.value) not in self.producers(spot.run.graph):
+            if any(v is spot.value for v in spot.run.graph.inputs):
+                break
+            spot = Spot(spot.frames[:-1], spot.run.parent, spot.value)
+        return spot
+
+    def producer(self, spot: Spot) -> Node | None:
+        home = self.home(spot)
+        found = self.producers(home.run.graph).get(id(home.value))
+        return found[0] if found else None
+
+    def inputs(self, spot: Spot) -> list[Spot]:
+        spot = self.home(spot)
+        frames, run = spot.frames, spot.run
+        found = self.producers(run.graph).get(id(spot.value))
+        if found is None:
+            return self.from_outside(spot)
+        node, k = found
+        if isinstance(node, OpNode):
+            return [Spot(frames, run, v) for v in node.inputs if isinstance(v, Value)]
+        inner = run.inner.get(id(node), [])
+        if isinstance(node, CallNode):
+            ends = [v for v in node.block.graph.outputs if v is not None]
+            return [Spot((*frames, Frame(run, node)), inner[0], ends[k])]
+        if isinstance(node, LoopNode):
+            turn, index = len(node.turns) - 1, k
+            if k >= len(node.outputs):
+                index = k - len(node.outputs)
+                turn = 0
+                while index >= len(node.emitted[turn]):
+                    index -= len(node.emitted[turn])
+                    turn += 1
+                index += len(node.starts)
+            return self.end_of(frames, run, node, turn, index)
+        if isinstance(node, ScanNode):
+            index = len(node.starts) + k if k < len(node.stacked) else k - len(node.stacked)
+            return self.end_of(frames, run, node, 0, index)
+        if isinstance(node, CondNode):
+            return [s for turn in range(2) for s in self.end_of(frames, run, node, turn, k)]
+        return []
+
+    def end_of(self, frames: tuple[Frame, ...], run: Run, node: Node, turn: int, index: int) -> list[Spot]:
+        inner = run.inner[id(node)][turn]
+        end = inner.graph.outputs[index]
+        return [Spot((*frames, Frame(run, node, turn)), inner, end)] if end is not None else []
+
+    def from_outside(self, spot: Spot) -> list[Spot]:
+        """What the graphs around put in."""
+        if not spot.frames:
+            return []
+        *outer, frame = spot.frames
+        frames, node = tuple(outer), frame.node
+        index = next((i for i, v in enumerate(spot.run.graph.inputs) if v is spot.value), None)
+        given: Sequence[object] = ()
+        if isinstance(node, CallNode):
+            if index is None:
+                at = next((i for i, c in enumerate(node.block.contexts) if c.value is spot.value), None)
+                given = () if at is None else (node.contexts[at],)
+            else:
+                given = (node.inputs[index],)
+        elif isinstance(node, LoopNode) and index is not None:
+            if frame.turn > 0:
+                return self.end_of(frames, frame.run, node, frame.turn - 1, index)
+            given = (node.starts[index],)
+        elif isinstance(node, ScanNode) and index is not None:
+            if index < len(node.starts):
+                starts = [Spot(frames, frame.run, v) for v in (node.starts[index],) if isinstance(v, Value)]
+                return self.end_of(frames, frame.run, node, 0, index) + starts
+            given = (node.sequences[index - len(node.starts)],)
+        return [Spot(frames, frame.run, v) for v in given if isinstance(v, Value)]
+
+    # --- names ---
+
+    def label(self, spot: Spot, node: Node | None) -> str:
+        """The path of names that leads to a value: `blocks.0.attention`."""
+        home = self.home(spot)
+        steps: list[str] = []
+        loops: list[Frame] = []
+        for frame in home.frames:
+            if isinstance(frame.node, LoopNode):
+                loops.append(frame)
+            elif isinstance(frame.node, CallNode):
+                steps.append(_step(frame.node, loops))
+                loops = []
+        if isinstance(node, CallNode) or (isinstance(node, OpNode) and (node.name or not steps)):
+            steps.append(_step(node, loops))
+        elif isinstance(node, ScanNode):
+            steps.append("scan")
+        return ".".join(steps)
+
+
+def _step(node: CallNode | OpNode, loops: Sequence[Frame]) -> str:
+    if not node.name:
+        shared = node.instance.path or node.instance.label if node.instance is not None else ""
+        return shared or (node.block.name if isinstance(node, CallNode) else node.op.name)
+    if not loops or node.instance is not None:
+        return node.name
+    before = 0
+    for frame in loops:
+        assert isinstance(frame.node, LoopNode)
+        before += sum(_count(frame.node.bodies[i], node.name) for i in frame.node.turns[: frame.turn])
+    return f"{node.name}.{before}"
+
+
+def _count(graph: Graph, name: str) -> int:
+    """How often a graph applies what is called so: a step in a loop is numbered by that."""
+    total = 0
+    for node in graph.nodes:
+        if isinstance(node, LoopNode):
+            total += sum(_count(node.bodies[i], name) for i in node.turns)
+        elif isinstance(node, CallNode | OpNode):
+            total += node.name == name
+        else:
+            total += sum(_count(inner, name) for inner in subgraphs(node))
+    return total

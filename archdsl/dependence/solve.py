@@ -1,0 +1,522 @@
+"""The walk that finds what every tensor of a model may depend on: graph by graph, in the order of the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import reduce
+
+from archdsl.dependence.domain import (
+    ANYWHERE,
+    MAX_KNOWN,
+    ONE,
+    ZERO,
+    Bound,
+    Fact,
+    Form,
+    Known,
+    Layout,
+    at,
+    both,
+    extent,
+    far,
+    flat,
+    flat_layout,
+    join,
+    joined,
+    linear,
+    mapped,
+    moved,
+    regrouped,
+    related,
+    result_layout,
+    tightened,
+    total,
+)
+from archdsl.ir.dims import Lit, Num, Poly, div, mul
+from archdsl.ir.dims import Value as DimValue
+from archdsl.ir.frame import whole_axis
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CausalNode,
+    CondNode,
+    Graph,
+    LoopNode,
+    Node,
+    OpNode,
+    ScanNode,
+    Value,
+    node_outputs,
+)
+from archdsl.ir.op import At, Reads
+
+LARGE = 256.0
+"""Numbers beyond it stand for infinite ones."""
+
+MAX_ROUNDS = 4
+"""Rounds of a scan after which what still grows is taken for unbounded."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One axis of one of the model's inputs."""
+
+    name: str
+    value: Value
+    axis: int
+
+
+@dataclass(eq=False)
+class Run:
+    """One graph under given bounds. `inner` holds the runs of what its nodes contain: a call's one, a loop's turns,
+    …"""
+
+    graph: Graph
+    parent: Run | None = None
+    block: Block | None = None
+    facts: dict[int, Fact | None] = field(default_factory=dict)
+    inner: dict[int, list[Run]] = field(default_factory=dict)
+
+    def fact(self, value: Value) -> Fact | None:
+        run: Run | None = self
+        while run is not None:
+            if id(value) in run.facts:
+                return run.facts[id(value)]
+            run = run.parent
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One level that the walk is in: the run and the node of it that holds the next."""
+
+    run: Run
+    node: Node
+    turn: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Leak:
+    """A demand that is not met: where it stands, and the source that reaches it from too far ahead."""
+
+    frames: tuple[Frame, ...]
+    run: Run
+    node: CausalNode
+    source: int
+    axis: int
+
+
+class Walk:
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = sources
+        self.memo: dict[object, Run] = {}
+        self.frames: list[Frame] = []
+        self.leaks: list[Leak] = []
+        self.needed: set[CausalNode] = set()
+        """Assumptions that say more than is proved."""
+        self.finite: dict[float, None] = {}
+        """Large numbers that stand where minus infinity would make softmax give 0."""
+        self.depth = 0
+
+    # --- facts ---
+
+    def run(self, graph: Graph, inputs: Sequence[Fact | None], parent: Run | None, block: Block | None = None) -> Run:
+        run = Run(graph, parent, block)
+        for value, fact in zip(graph.inputs, inputs, strict=True):
+            run.facts[id(value)] = fact
+        self.nodes(run)
+        return run
+
+    def nodes(self, run: Run) -> None:
+        for node in run.graph.nodes:
+            if isinstance(node, OpNode):
+                self.op(node, run)
+            elif isinstance(node, CallNode):
+                self.call(node, run)
+            elif isinstance(node, LoopNode):
+                self.loop(node, run)
+            elif isinstance(node, ScanNode):
+                self.scan(node, run)
+            elif isinstance(node, CondNode):
+                self.condition(node, run)
+            elif isinstance(node, CausalNode):
+                self.demand(node, run)
+            else:
+                for value in node_outputs(node):
+                    run.facts[id(value)] = None
+
+    def op(self, node: OpNode, run: Run) -> None:
+        facts = [run.fact(v) if isinstance(v, Value) else None for v in node.inputs]
+        for k, output in enumerate(node.outputs):
+            run.facts[id(output)] = self.result(node, k, facts)
+
+    def result(self, node: OpNode, k: int, facts: Sequence[Fact | None]) -> Fact | None:
+        """What is known of an op's output, given that of its inputs; None for nothing."""
+        output, first = node.outputs[k], facts[0] if facts else None
+        if all(f is None for f in facts):
+            layout = flat_layout(output)
+            return self.fact(layout, ((),) * len(self.sources), *self.made(node, k, layout))
+        how = node.op.regroups(node) if first is not None else None
+        if how is not None and first is not None:
+            found = regrouped(first, how)
+            if found is not None:
+                return found
+        reads = node.op.reads_of(node, k)
+        if output.rank != node.outputs[0].rank:
+            reads = [far(r, node.outputs[0]) for r in reads]
+        inputs = [(f, r) for f, r in zip(facts, reads, strict=True) if f is not None]
+        layout = result_layout(output, inputs)
+        bounds = mapped(inputs, layout)
+        joint = node.op.joint(node)
+        together = joined(facts, node.inputs, joint, output) if joint is not None and k == 0 else None
+        if together is not None:
+            other, closer, known = together
+            if other == layout:
+                bounds = tuple(b if a is ANYWHERE else a for a, b in zip(closer, bounds, strict=True))
+                return self.fact(layout, bounds, known, None)
+        return self.fact(layout, bounds, *self.known(node, k, facts, reads, layout))
+
+    @staticmethod
+    def fact(layout: Layout, bounds: tuple[Bound, ...], known: Known, positions: Form | None) -> Fact | None:
+        found = Fact(layout, bounds, tuple(dict.fromkeys(known))[:MAX_KNOWN], positions)
+        return tightened(found) if found.depends or known or positions is not None else None
+
+    def made(self, node: OpNode, k: int, layout: Layout) -> tuple[Known, Form | None]:
+        """What is known of a result whatever the inputs are."""
+        if k or any(len(parts) > 1 for parts in layout):
+            return (), None
+        at = node.op.positions(node)
+        known = tuple((linear(form, layout), value) for form, value in node.op.constants(node))
+        return known, None if at is None else linear(at, layout)
+
+    def known(
+        self, node: OpNode, k: int, facts: Sequence[Fact | None], reads: Sequence[Reads], layout: Layout
+    ) -> tuple[Known, Form | None]:
+        """What is known of a result from what is known of the inputs."""
+        op, output, first = node.op, node.outputs[k], facts[0]
+        made, _ = self.made(node, k, layout)
+        if op.moves:
+            known, positions = moved(first, reads[0], layout) if first is not None else ((), None)
+            if output.is_bool:
+                return tuple((form, float(value != 0)) for form, value in known), None
+            if output.is_int:
+                known = tuple((form, value) for form, value in known if value.is_integer())
+            return known, positions if keeps_positions(output) else None
+        if op.elementwise:
+            return self.pointwise(node, facts, reads, layout)
+        if first is None or k or first.layout != layout:
+            return made, None
+        own = [(form, op.constant(node, (value,))) for form, value in first.known]
+        masked = [value for _, value in first.known if -math.inf < value < -LARGE]
+        if masked and op.constant(node, (-math.inf,)) is not None:
+            self.finite.setdefault(masked[0])
+        return (*made, *((form, value) for form, value in own if value is not None)), None
+
+    def pointwise(
+        self, node: OpNode, facts: Sequence[Fact | None], reads: Sequence[Reads], layout: Layout
+    ) -> tuple[Known, Form | None]:
+        op, output = node.op, node.outputs[0]
+        known: list[Known] = []
+        positions: list[Form | None] = []
+        for given, fact, read in zip(node.inputs, facts, reads, strict=True):
+            own, place = moved(fact, read, layout) if fact is not None else ((), None)
+            if isinstance(given, Num) and not isinstance(given.value, Poly):
+                own = ((total((), layout, ONE), float(given.value)),)
+                if isinstance(given.value, int | Fraction):
+                    place = total((), layout, Fraction(given.value))
+            known.append(own)
+            positions.append(place)
+        found: dict[Form, float] = {}
+        for own, given in zip(known, node.inputs, strict=True):
+            for region, _ in own if isinstance(given, Value) else ():
+                value = op.constant(node, [at(other, region) for other in known])
+                if value is not None:
+                    found.setdefault(region, value)
+        places = [p for p in positions if p is not None]
+        if len(places) < len(positions):
+            return tuple(found.items()), None
+        if op.relation:
+            return (*found.items(), *related(op.relation, places[0], places[1], layout)), None
+        factors = op.combines(node)
+        if factors is None or not keeps_positions(output):
+            return tuple(found.items()), None
+        return tuple(found.items()), total(zip(places, factors, strict=True), layout, ZERO)
+
+    def call(self, node: CallNode, run: Run) -> None:
+        block = node.block
+        inputs = [run.fact(v) if v is not None else None for v in node.inputs]
+        contexts = [run.fact(c) if isinstance(c, Value) else None for c in node.contexts]
+        key = (id(block), tuple(inputs), tuple(contexts), self.depth)
+        inner = self.memo.get(key)
+        if inner is None:
+            inner = Run(block.graph, None, block)
+            for value, fact in zip(block.graph.inputs, inputs, strict=True):
+                inner.facts[id(value)] = fact
+            for context, fact in zip(block.contexts, contexts, strict=True):
+                if isinstance(context.value, Value):
+                    inner.facts[id(context.value)] = fact
+            self.frames.append(Frame(run, node))
+            self.nodes(inner)
+            self.frames.pop()
+            self.memo[key] = inner
+        run.inner[id(node)] = [inner]
+        self.hand_back(node.outputs, inner, run)
+
+    def hand_back(self, outputs: Sequence[Value], inner: Run, run: Run) -> None:
+        ends = [v for v in inner.graph.outputs if v is not None]
+        for mine, theirs in zip(outputs, ends, strict=False):
+            run.facts[id(mine)] = inner.fact(theirs)
+
+    def loop(self, node: LoopNode, run: Run) -> None:
+        state = [run.fact(v) for v in node.starts]
+        runs: list[Run] = []
+        memo: dict[object, Run] = {}
+        for turn, index in enumerate(node.turns):
+            body = node.bodies[index]
+            key = (index, tuple(state))
+            inner = memo.get(key)
+            if inner is None:
+                self.frames.append(Frame(run, node, turn))
+                inner = memo[key] = self.run(body, state, run)
+                self.frames.pop()
+            runs.append(inner)
+            ends = [inner.fact(v) if v is not None else None for v in body.outputs]
+            state = ends[: len(node.starts)]
+            for value, fact in zip(node.emitted[turn] if node.emitted else (), ends[len(node.starts) :], strict=False):
+                run.facts[id(value)] = fact
+        run.inner[id(node)] = runs
+        for value, fact in zip(node.outputs, state, strict=True):
+            run.facts[id(value)] = fact
+
+    def condition(self, node: CondNode, run: Run) -> None:
+        runs = []
+        for i, graph in enumerate((node.then, node.otherwise)):
+            self.frames.append(Frame(run, node, i))
+            runs.append(self.run(graph, (), run))
+            self.frames.pop()
+        run.inner[id(node)] = runs
+        for k, value in enumerate(node.outputs):
+            ends = [r.graph.outputs[k] for r in runs]
+            run.facts[id(value)] = self.either(
+                [r.fact(v) if v is not None else None for r, v in zip(runs, ends, strict=True)]
+            )
+
+    def either(self, facts: Sequence[Fact | None]) -> Fact | None:
+        """What holds whichever of several tensors of one shape it is."""
+        known = [f for f in facts if f is not None]
+        if len(facts) < 2 or not known:
+            return known[0] if known else None
+        layout = known[0].layout
+        own = tuple(At(((i, ONE),)) for i in range(len(layout)))
+        certain: Known = ()
+        if len(known) == len(facts) and all(f.layout == layout for f in known):
+            certain = reduce(both, (f.known for f in known))
+        return self.fact(layout, mapped([(f, own) for f in known], layout), certain, None)
+
+    def scan(self, node: ScanNode, run: Run) -> None:
+        depth, self.depth = self.depth, self.depth + 1
+        starts = [run.fact(v) if isinstance(v, Value) else None for v in node.starts]
+        slices = [self.slice(run.fact(v), depth) for v in node.sequences]
+        carries = list(starts)
+        leaks = len(self.leaks)
+        # From MAX_ROUNDS on each round takes the bound from at least one source of one carried tensor.
+        for turn in range(2 * MAX_ROUNDS + len(starts) * len(self.sources)):
+            del self.leaks[leaks:]
+            self.frames.append(Frame(run, node))
+            inner = self.run(node.body, [*carries, *slices], run)
+            self.frames.pop()
+            ends = [inner.fact(v) if v is not None else None for v in node.body.outputs]
+            grown = [self.either([c, self.step_before(e, depth)]) for c, e in zip(carries, ends, strict=False)]
+            if grown == carries:
+                break
+            if turn >= MAX_ROUNDS:
+                grown = [self.widened(c, g) for c, g in zip(carries, grown, strict=True)]
+            carries = grown
+        self.depth = depth
+        run.inner[id(node)] = [inner]
+        for value, fact in zip(node.stacked, ends[len(node.starts) :], strict=True):
+            run.facts[id(value)] = self.stack(fact, node.length, depth)
+        for value, start, fact in zip(node.finals, starts, ends, strict=False):
+            run.facts[id(value)] = self.either([start, self.last(fact, node.length, depth)])
+
+    def changed(
+        self, fact: Fact | None, layout: Callable[[Layout], Layout], form: Callable[[Form, Fact], Form | None]
+    ) -> Fact | None:
+        """A fact with every form replaced; None for a form stands for no bound."""
+        if fact is None:
+            return None
+        bounds: list[Bound] = []
+        for bound in fact.bounds:
+            forms = None if bound is ANYWHERE else [form(f, fact) for f in bound]
+            joined: Bound = ()
+            for f in forms or ():
+                joined = ANYWHERE if f is None else join(joined, (f,))
+            bounds.append(ANYWHERE if forms is None else joined)
+        return Fact(layout(fact.layout), tuple(bounds))
+
+    def slice(self, fact: Fact | None, depth: int) -> Fact | None:
+        """A sequence's slice: its axis 1 stands at the number of the step."""
+
+        def form(f: Form, own: Fact) -> Form:
+            scale, extra = flat(f.scales[1], own.layout[1])
+            return Form((f.scales[0], *f.scales[2:]), f.offset + extra, (*_padded(f.steps, depth), scale))
+
+        return self.changed(fact, lambda layout: (layout[0], *layout[2:]), form)
+
+    def step_before(self, fact: Fact | None, depth: int) -> Fact | None:
+        def form(f: Form, own: Fact) -> Form:
+            steps = _padded(f.steps, depth + 1)
+            return Form(f.scales, f.offset - steps[depth], steps)
+
+        return self.changed(fact, lambda layout: layout, form)
+
+    def stack(self, fact: Fact | None, length: Num, depth: int) -> Fact | None:
+        """Emitted tensors side by side: the number of the step is axis 1 again."""
+
+        def form(f: Form, own: Fact) -> Form:
+            steps = _padded(f.steps, depth + 1)
+            return Form((f.scales[0], (steps[depth],), *f.scales[1:]), f.offset, steps[:depth])
+
+        return self.changed(fact, lambda layout: (layout[0], (length.value,), *layout[1:]), form)
+
+    def last(self, fact: Fact | None, length: Num, depth: int) -> Fact | None:
+        def form(f: Form, own: Fact) -> Form | None:
+            steps = _padded(f.steps, depth + 1)
+            if steps[depth] and not isinstance(length.value, int):
+                return None
+            more = steps[depth] * (length.value - 1) if isinstance(length.value, int) else ZERO
+            return Form(f.scales, f.offset + more, steps[:depth])
+
+        return self.changed(fact, lambda layout: layout, form)
+
+    def unbounded(self, fact: Fact | None) -> Fact | None:
+        return self.changed(fact, lambda layout: layout, lambda f, own: None)
+
+    def widened(self, fact: Fact | None, grown: Fact | None) -> Fact | None:
+        """A fact that still grows from step to step: what grows has no bound, and a source that has settled keeps its
+        own."""
+        if fact is None or grown is None or fact.layout != grown.layout:
+            return grown if grown == fact else self.unbounded(grown)
+        return Fact(
+            grown.layout, tuple(b if b == a else ANYWHERE for a, b in zip(fact.bounds, grown.bounds, strict=True))
+        )
+
+    # --- demands ---
+
+    def demand(self, node: CausalNode, run: Run) -> None:
+        fact = run.fact(node.value)
+        if fact is None:
+            return
+        axis = time_axis(node.value, self.sources)
+        if axis is None:
+            return
+        bounds = list(fact.bounds)
+        for i, source in own_sources(node.value, axis, self.sources):
+            ratio = ratio_of(source, node.value.shape[axis].value)
+            if meets(fact.bounds[i], fact.layout, axis, ratio, node.ahead, ()):
+                continue
+            if not node.assumed:
+                self.leaks.append(Leak(tuple(self.frames), run, node, i, axis))
+                return
+            self.needed.add(node)
+            bounds[i] = claimed(fact.layout, axis, ratio, node.ahead)
+        if node.assumed:
+            run.facts[id(node.value)] = Fact(fact.layout, tuple(bounds), fact.known, fact.positions)
+
+
+def keeps_positions(value: Value) -> bool:
+    """Whether a tensor of whole numbers is exact in its type."""
+    return value.is_int or value.dtype == "float32"
+
+
+def _padded(steps: tuple[Fraction, ...], depth: int) -> tuple[Fraction, ...]:
+    return steps[:depth] + (ZERO,) * (depth - len(steps))
+
+
+def meets(bound: Bound, layout: Layout, axis: int | None, ratio: Fraction, ahead: int, steps: tuple[int, ...]) -> bool:
+    """Whether every form stays at or before the own place (and `ahead - 1` more); `steps` are scans that count as the
+    own place."""
+    if bound is ANYWHERE:
+        return False
+    for form in bound:
+        offset = form.offset
+        scale = ZERO
+        for i, (scales, parts) in enumerate(zip(form.scales, layout, strict=True)):
+            if i == axis:
+                scale, extra = flat(scales, parts)
+                offset += extra
+                continue
+            added = extent(scales, parts)
+            if added is None:
+                return False
+            offset += added
+        for i, own in enumerate(form.steps):
+            if own and i not in steps:
+                return False
+            scale = max(scale, own)
+        if scale > ratio or offset > max(ratio - 1, ZERO) + ahead - 1:
+            return False
+    return True
+
+
+def claimed(layout: Layout, axis: int, ratio: Fraction, ahead: int) -> Bound:
+    """The largest bound that `meets` lets pass; ANYWHERE where it cannot be said over the parts of the axis."""
+    row: list[Fraction] = []
+    step: DimValue = 1
+    for size in reversed(layout[axis]):
+        if not isinstance(step, int):
+            return ANYWHERE
+        row.insert(0, ratio * step)
+        step = mul(step, size)
+    rows = (tuple(row) if i == axis else (ZERO,) * len(parts) for i, parts in enumerate(layout))
+    return (Form(tuple(rows), max(ratio - 1, ZERO) + ahead - 1),)
+
+
+def same_axis(a: DimValue, b: DimValue) -> bool:
+    """Whether two sizes are the same axis, or a fixed part or multiple of it."""
+    if a == b:
+        return True
+    if not isinstance(a, Poly) or not isinstance(b, Poly):
+        return False
+    return bool(a.symbols & b.symbols)
+
+
+def time_axis(value: Value, sources: Sequence[Source]) -> int | None:
+    """The axis of a tensor, from the second on, that runs along one of the model's inputs."""
+    for exact in (True, False):
+        for axis in range(1, value.rank):
+            size = value.shape[axis].value
+            if any(
+                s.value.shape[s.axis].value == size or (not exact and same_axis(s.value.shape[s.axis].value, size))
+                for s in sources
+            ):
+                return axis
+    return None
+
+
+def own_sources(value: Value, axis: int, sources: Sequence[Source]) -> list[tuple[int, Source]]:
+    """The sources that an axis of a tensor runs along, one axis for each input."""
+    size = value.shape[axis].value
+    found: dict[str, tuple[int, Source]] = {}
+    for exact in (True, False):
+        for i, source in enumerate(sources):
+            own = source.value.shape[source.axis].value
+            if own == size or (not exact and same_axis(own, size)):
+                found.setdefault(source.name, (i, source))
+    return list(found.values())
+
+
+def ratio_of(source: Source, size: DimValue) -> Fraction:
+    """How many places of a source go to one place of an axis of that size."""
+    own = source.value.shape[source.axis].value
+    ratio = div(own, size)
+    if isinstance(ratio, int | Fraction):
+        return Fraction(ratio)
+    if isinstance(size, Poly):
+        axis, step = whole_axis(Num(size, Lit(str(size))))
+        if axis == own:
+            return Fraction(step)
+    return ONE

@@ -1,0 +1,466 @@
+"""What a model was decided from, in the names of its Config.
+
+Every block records, in its own names, the conditions under which it is what it is.  Here they are carried to the root,
+through the names that each call binds, and become conditions on the numbers that a user may set.  What says nothing is
+left out: a condition on literals, two sides that are equal whatever the numbers are, a product that is at least 1
+because its factors are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from archdsl.ir import dims
+from archdsl.ir.dims import Bin, Expr, Fn, Lit, Opaque, Poly, Symbol, Value, Var, free_names, substitute
+from archdsl.ir.elaborate.closure import outward_names
+from archdsl.ir.graph import Block, CallNode, Condition, Graph, Handle, Model, Node, OpNode, subgraphs
+from archdsl.ir.ranges import TESTS
+from archdsl.ir.wording import SIZE, WHOLE
+
+Said = tuple[Expr, str, Expr]
+ZERO, ONE = Lit("0"), Lit("1")
+SIZES = "sizes and counts are whole numbers of at least 1"
+BACKWARDS = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+LONGEST = 40
+"""Characters of an expression that stands in a message."""
+SHARED = "what is shared has one size wherever it is used"
+
+
+def conditions(model: Model) -> tuple[Condition, ...]:
+    """All that the structure of a model was decided from, as conditions on the fields of its Config, each once. They
+    hold for the model's own numbers; whoever sets others gets the same structure as long as they hold.
+
+    An equality of sizes that only the running model knows gives those of the static numbers in it."""
+    carried = _Carrier().closed(model.block).conditions
+    root = _Root(model)
+    found: dict[Said, Condition] = {}
+    known = -1
+    while known < len(root.sizes):  # of what is a size other things follow
+        known = len(root.sizes)
+        found.clear()
+        for condition in carried:
+            for said in root.said(condition):
+                found.setdefault(said, Condition(*said, root.message(condition, said[0])))
+        root.sizes |= {left.name for left, op, right in found if isinstance(left, Var) and _is_size(op, right)}
+    kept = [c for said, c in found.items() if not _follows(said, found)]
+    kept.sort(key=lambda c: _rounds(c.left) or _rounds(c.right))  # what they divide by is not 0
+    said_more = {c.left for c in kept if _is_size(c.op, c.right)}
+    sizes = [Var(name) for name in root.values if name in root.sizes and Var(name) not in said_more]
+    if sizes:
+        least = Fn("minimum", tuple(sizes)) if len(sizes) > 1 else sizes[0]
+        kept.insert(0, Condition(least, ">=", ONE, SIZES))
+    return tuple(kept)
+
+
+# --- from blocks to the root ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Closed:
+    """A block with all that it calls, in its names: conditions, and sizes of what is shared, by what they are of."""
+
+    conditions: dict[Condition, None] = field(default_factory=dict)
+    uses: dict[Hashable, dict[Expr, None]] = field(default_factory=dict)
+
+
+class _Carrier:
+    """Carries conditions from blocks to their callers, each block once."""
+
+    def __init__(self) -> None:
+        self.known: dict[Block, _Closed] = {}
+        self.joined: set[str] = set()
+        """Numbers of shared blocks, which have one name in all blocks below their owner."""
+
+    def closed(self, block: Block) -> _Closed:
+        if block not in self.known:
+            found = _Closed(dict.fromkeys((*block.asserts, *block.decisions)))
+            for node in _nodes(block.graph):
+                if isinstance(node, OpNode):
+                    self._of_op(node, found)
+                    for call in node.blocks.values():
+                        self._of_call(call, found)
+                elif isinstance(node, CallNode):
+                    self._of_call(node, found)
+            for exprs in found.uses.values():
+                first, *others = exprs
+                found.conditions.update((Condition(first, "==", other, SHARED), None) for other in others)
+            self.known[block] = found
+        return self.known[block]
+
+    def _of_op(self, node: OpNode, found: _Closed) -> None:
+        if node.instance is None:
+            return
+        self.joined |= node.instance.joined.keys()
+        for weight in node.weights:
+            for axis, size in enumerate(weight.shape):
+                found.uses.setdefault((node.instance, weight.name, axis), {})[size.expr] = None
+
+    def _of_call(self, call: CallNode, found: _Closed) -> None:
+        inner = self.closed(call.block)
+        for value in call.contexts:
+            if isinstance(value, Handle):
+                self.joined |= value.instance.joined.keys()
+        names = outward_names(call.block, call.bind)
+        for condition in inner.conditions:
+            left, right = self._outward(condition.left, names), self._outward(condition.right, names)
+            if left is not None and right is not None and left != right and (free_names(left) or free_names(right)):
+                found.conditions[Condition(left, condition.op, right, condition.message)] = None
+        for key, exprs in inner.uses.items():
+            for expr in exprs:
+                outer = self._outward(expr, names)
+                if outer is not None:
+                    found.uses.setdefault(key, {})[outer] = None
+        if call.instance is not None:
+            self.joined |= call.instance.joined.keys()
+            for name, expr in call.bind.items():
+                found.uses.setdefault((call.instance, "bind", name), {})[expr] = None
+
+    def _outward(self, expr: Expr, names: Mapping[str, Expr]) -> Expr | None:
+        """An expression in the caller's names; None where the caller has none for it."""
+        if all(n in names or n in self.joined for n in free_names(expr)):
+            return substitute(expr, names)
+        return None
+
+
+def _nodes(graph: Graph) -> Iterator[Node]:
+    for node in graph.nodes:
+        yield node
+        for inner in subgraphs(node):
+            yield from _nodes(inner)
+
+
+# --- at the root ------------------------------------------------------------------------------------------------------
+
+
+class _Root:
+    """Conditions in the names of the model's own block, brought to the fields of its Config."""
+
+    def __init__(self, model: Model) -> None:
+        self.local = model.block.local
+        self.values = {f.name: f.value.value for f in model.config}
+        self.whole = {name for name, value in self.values.items() if isinstance(value, int)}
+        self.sizes: set[str] = set()
+        """Fields that have to be at least 1."""
+
+    def said(self, condition: Condition) -> Iterator[Said]:
+        """The condition in the names of fields; nothing where it says nothing, or cannot be said by them."""
+        left, right = self._expanded(condition.left), self._expanded(condition.right)
+        names = {*free_names(left), *free_names(right)}
+        pairs: list[Said] = []
+        if not names or left == right or self.always(left, condition.op, right):
+            return
+        if names <= self.values.keys():
+            pairs = [(left, condition.op, right)]
+        elif condition.op == "==":
+            pairs = self._of_running(left, right)
+        for pair in pairs:
+            found = self._solved(*_names_first(*self._without_fractions(*pair)))
+            if found[0] != found[2] and not self.always(*found):
+                yield self._for_floats(*found)
+
+    def _expanded(self, expr: Expr) -> Expr:
+        """With what the names of the model's own block are computed from."""
+        for _ in range(len(self.local) + 1):
+            names = {n: self.local[n] for n in free_names(expr) if n in self.local and n not in self.values}
+            if not names:
+                break
+            expr = substitute(expr, names)
+        return expr
+
+    def _of_running(self, left: Expr, right: Expr) -> list[Said]:
+        """Of two equal sizes that only the running model knows what has to be equal in them; nothing where that cannot
+        be told."""
+        pairs = self._coefficients(left, right)
+        if pairs is None:
+            pairs = list(self._descent(left, right))
+            if not all({*free_names(a), *free_names(b)} <= self.values.keys() for a, _, b in pairs):
+                return []
+        return pairs if all(self._holds(*pair) for pair in pairs) else []
+
+    def _coefficients(self, left: Expr, right: Expr) -> list[Said] | None:
+        """As polynomials of the running model's sizes they have the same coefficients; None where they are none."""
+        difference = _value(Bin("-", left, right))
+        if difference is None or (isinstance(difference, Poly) and any(" " in s.name for s in difference.symbols)):
+            return None
+        sides: dict[Hashable, tuple[list[Expr], list[Expr]]] = {}
+        for monomial, coefficient in difference.terms if isinstance(difference, Poly) else ():
+            own = [(a, power) for a, power in monomial if isinstance(a, Symbol) and a.name in self.values]
+            rest = [(a, power) for a, power in monomial if (a, power) not in own]
+            if any(isinstance(a, Opaque) and _fields_of(a, self.values) for a, _ in rest):
+                return None
+            term: Expr = dims.literal(dims.whole_number(abs(coefficient)))
+            for atom, power in own:
+                assert isinstance(atom, Symbol)
+                for _ in range(abs(power)):
+                    term = _times(term, Var(atom.name)) if power > 0 else Bin("/", term, Var(atom.name))
+            sides.setdefault(tuple(rest), ([], []))[coefficient < 0].append(term)
+        return [(_sum(more), "==", _sum(less)) for more, less in sides.values()]
+
+    def _descent(self, a: Expr, b: Expr) -> Iterator[Said]:
+        """Of two equal sizes of the running model what has to be equal in them: `time / 4` and `time / patch`."""
+        if a == b:
+            return
+        if isinstance(a, Bin) and isinstance(b, Bin) and a.op == b.op:
+            yield from (*self._descent(a.left, b.left), *self._descent(a.right, b.right))
+        elif isinstance(a, Fn) and isinstance(b, Fn) and a.name == b.name and len(a.args) == len(b.args):
+            for x, y in zip(a.args, b.args, strict=True):
+                yield from self._descent(x, y)
+        else:
+            yield a, "==", b
+
+    def message(self, condition: Condition, left: Expr) -> str:
+        """What is said of a condition: of a size that is computed, what it is computed from."""
+        if condition.message == WHOLE and isinstance(left, Bin) and left.op == "%" and left.right != ONE:
+            return f"{dims.expr_text(left.right)} divides {dims.expr_text(left.left)}"
+        text = dims.expr_text(self._expanded(condition.left))
+        if condition.message == SIZE and not text.isidentifier() and len(text) <= LONGEST:
+            return f"{text} is a size, at least 1"
+        return condition.message
+
+    # --- what holds anyway ---
+
+    def always(self, left: Expr, op: str, right: Expr) -> bool:
+        """Whether it holds whatever the fields are, those that are `sizes` being at least 1."""
+        names = {*free_names(left), *free_names(right)}
+        if not names <= self.whole and any(map(_rounds, (left, right))):
+            return False
+        if op == ">=" and right == ONE and self._is_positive(left):
+            return True  # a quotient of sizes: that it is whole is a condition of its own
+        if op in (">", ">=", "!=") and right == ZERO and self._is_positive(left):
+            return True
+        if isinstance(left, Bin) and left.op == "%" and right == ZERO and op == "==":
+            whole = left.right == ONE and self._is_integral(left.left)
+            return whole or self._is_whole(_value(Bin("/", left.left, left.right)))
+        difference = _value(Bin("-", left, right))
+        if difference is None:
+            return False
+        if not isinstance(difference, Poly):
+            return TESTS[op](difference, 0)
+        if op in ("<", "<="):
+            difference, op = dims.neg(difference), BACKWARDS[op]
+            assert isinstance(difference, Poly)
+        if op not in (">=", ">", "!="):
+            return False
+        return self._at_least(difference, 0 if op == ">=" else 1)
+
+    def _is_whole(self, value: Value | None) -> bool:
+        """Whether a value is a whole number whatever the fields are."""
+        if isinstance(value, Poly):
+            return dims.is_size_like(value) and {s.name for s in value.symbols} <= self.whole
+        return isinstance(value, int)
+
+    def _at_least(self, value: Poly, bound: int) -> bool:
+        """Whether a sum of products of sizes is at least that much."""
+        least = Fraction(0)
+        for monomial, coefficient in value.terms:
+            if any(not isinstance(a, Symbol) or a.name not in self.sizes or power < 0 for a, power in monomial):
+                return False
+            if monomial and coefficient < 0:
+                return False
+            least += coefficient
+        return least >= bound
+
+    def _is_positive(self, expr: Expr) -> bool:
+        if isinstance(expr, Lit):
+            return Fraction(expr.text) > 0
+        if isinstance(expr, Var):
+            return expr.name in self.sizes
+        if isinstance(expr, Bin):
+            return expr.op in "+*/**" and self._is_positive(expr.left) and self._is_positive(expr.right)
+        return expr.name in ("sqrt", "exp", "ceil", "minimum", "maximum") and all(map(self._is_positive, expr.args))
+
+    def _is_integral(self, expr: Expr) -> bool:
+        """Whether it is a whole number by the way it is made."""
+        if isinstance(expr, Lit):
+            return Fraction(expr.text).denominator == 1
+        if isinstance(expr, Var):
+            return expr.name in self.whole
+        if isinstance(expr, Fn):
+            if expr.name in ("floor", "ceil"):
+                return True
+            return expr.name in ("minimum", "maximum", "abs") and all(map(self._is_integral, expr.args))
+        if expr.op == "**":
+            return self._is_integral(expr.left) and isinstance(expr.right, Lit) and expr.right.text.isdecimal()
+        return expr.op != "/" and self._is_integral(expr.left) and self._is_integral(expr.right)
+
+    # --- without rounding ---
+
+    def _without_fractions(self, left: Expr, op: str, right: Expr) -> Said:
+        """The same of whole numbers: `heads * dims == width` for `dims == width / heads`."""
+        names = {*free_names(left), *free_names(right)}
+        if not names <= self.whole:
+            return left, op, right
+        if isinstance(left, Bin) and left.op == "%" and right == ZERO and op in ("==", "!="):
+            return Bin("%", *_cancelled(*fraction(Bin("/", left.left, left.right)))), op, ZERO
+        if not (_has_fraction(left) or _has_fraction(right)):
+            return left, op, right
+        (a, below_a), (b, below_b) = fraction(left), fraction(right)
+        if op in ("==", "!=") or (self._is_positive(below_a) and self._is_positive(below_b)):
+            return _times(a, below_b), op, _times(b, below_a)
+        return left, op, right
+
+    def _solved(self, left: Expr, op: str, right: Expr) -> Said:
+        """`depth == 10` for `depth - 1 == 9`, where one name is compared; of whole numbers `n >= 3` for `n > 2`."""
+        difference = _value(Bin("-", left, right))
+        terms = dict(difference.terms) if isinstance(difference, Poly) else {}
+        constant = terms.pop((), Fraction(0))
+        if len(terms) == 1:
+            ((monomial, coefficient),) = terms.items()
+            bound = -constant / coefficient
+            atom, power = monomial[0]
+            if len(monomial) == 1 and isinstance(atom, Symbol) and power == 1 and atom.name in self.whole:
+                left, op = Var(atom.name), op if coefficient > 0 else BACKWARDS[op]
+                if bound.denominator != 1 and op in (">", ">="):
+                    op, bound = ">=", Fraction(math.ceil(bound))
+                elif bound.denominator != 1 and op in ("<", "<="):
+                    op, bound = "<=", Fraction(math.floor(bound))
+                right = dims.literal(dims.whole_number(bound))
+        if op == ">" and isinstance(right, Lit) and self._is_integral(left) and self._is_integral(right):
+            return left, ">=", dims.literal(int(Fraction(right.text)) + 1)
+        return left, op, right
+
+    def _for_floats(self, left: Expr, op: str, right: Expr) -> Said:
+        """Python's own floats may miss an equality by their last bit: then that the sides are as good as equal."""
+        if op != "==" or all(self._is_integral(e) or isinstance(e, Lit | Var) for e in (left, right)):
+            return left, op, right
+        if isinstance(left, Bin) and left.op == "%" and left.right == ONE and right == ZERO:
+            top = left.left
+            left, right = top, Fn("floor", (Bin("+", top, Lit("0.5")),))
+        return Fn("abs", (Bin("-", left, right),)), "<", Lit("1e-9")
+
+    def _holds(self, left: Expr, op: str, right: Expr) -> bool:
+        """Whether it holds for the model's own numbers."""
+        own = {name: dims.literal(value) for name, value in self.values.items() if not isinstance(value, Poly)}
+        return TESTS[op](*(dims.expr_value(substitute(e, own)) for e in (left, right)))
+
+
+def _names_first(left: Expr, op: str, right: Expr) -> Said:
+    """`width > 0` for `0 < width`."""
+    return (right, BACKWARDS[op], left) if not free_names(left) else (left, op, right)
+
+
+def _cancelled(top: Expr, bottom: Expr) -> tuple[Expr, Expr]:
+    """A quotient of products without what is in both."""
+    value = _value(Bin("/", top, bottom))
+    if not isinstance(value, Poly) or len(value.terms) != 1:
+        return top, bottom
+    monomial, coefficient = value.terms[0]
+    a: Expr = dims.literal(coefficient.numerator)
+    b: Expr = dims.literal(coefficient.denominator)
+    for atom, power in monomial:
+        if not isinstance(atom, Symbol) or " " in atom.name:
+            return top, bottom
+        for _ in range(abs(power)):
+            a, b = (_times(a, Var(atom.name)), b) if power > 0 else (a, _times(b, Var(atom.name)))
+    return a, b
+
+
+def _is_size(op: str, right: Expr) -> bool:
+    """Whether what is compared is at least 1."""
+    if not isinstance(right, Lit):
+        return False
+    least = Fraction(right.text)
+    return (op in (">=", "==") and least >= 1) or (op == ">" and least >= 1)
+
+
+def _follows(said: Said, found: Mapping[Said, Condition]) -> bool:
+    """Whether it says nothing beside others: on names that have one value each, or of a multiple of what is divided."""
+    left, op, right = said
+    names = {*free_names(left), *free_names(right)}
+    fixed = {a.name for a, test, b in found if isinstance(a, Var) and test == "==" and isinstance(b, Lit)}
+    if names <= fixed and not (isinstance(left, Var) and op == "=="):
+        return True
+    if not (isinstance(left, Bin) and left.op == "%" and op == "==" and right == ZERO):
+        return False
+    top, bottom = left.left, left.right
+    parts = (top.left, top.right) if isinstance(top, Bin) and top.op == "*" else ()
+    return any((Bin("%", part, bottom), "==", ZERO) in found for part in parts)
+
+
+def _value(expr: Expr) -> Value | None:
+    """An expression as a value over the fields, None where there is none. Of a fraction that is rounded nothing is
+    known but that it is one number."""
+    try:
+        return dims.expr_value(_with_atoms(expr))
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def _with_atoms(expr: Expr) -> Expr:
+    """With a name in place of each fraction that is rounded."""
+    if isinstance(expr, Bin):
+        if expr.op in ("//", "%") and (_divides(expr.left) or _divides(expr.right)):
+            return Var(dims.expr_text(expr))
+        return Bin(expr.op, _with_atoms(expr.left), _with_atoms(expr.right))
+    if isinstance(expr, Fn):
+        if expr.name in ("floor", "ceil") and any(map(_divides, expr.args)):
+            return Var(dims.expr_text(expr))
+        return Fn(expr.name, tuple(map(_with_atoms, expr.args)))
+    return expr
+
+
+def _divides(expr: Expr) -> bool:
+    """Whether there is a quotient in it."""
+    if isinstance(expr, Bin):
+        return expr.op == "/" or _divides(expr.left) or _divides(expr.right)
+    return isinstance(expr, Fn) and any(map(_divides, expr.args))
+
+
+def _rounds(expr: Expr) -> bool:
+    """Whether it is rounded somewhere."""
+    if isinstance(expr, Bin):
+        return expr.op in ("//", "%") or _rounds(expr.left) or _rounds(expr.right)
+    return isinstance(expr, Fn) and (expr.name in ("floor", "ceil") or any(map(_rounds, expr.args)))
+
+
+def _has_fraction(expr: Expr) -> bool:
+    """Whether arithmetic has made a fraction of it."""
+    if isinstance(expr, Lit):
+        return Fraction(expr.text).denominator != 1
+    if isinstance(expr, Bin):
+        return expr.op == "/" or (expr.op in "+-*%" and (_has_fraction(expr.left) or _has_fraction(expr.right)))
+    return False
+
+
+def fraction(expr: Expr) -> tuple[Expr, Expr]:
+    """A quotient of two expressions without quotients, but for those within functions and powers."""
+    if isinstance(expr, Lit):
+        value = Fraction(expr.text)
+        return (
+            (dims.literal(value.numerator), dims.literal(value.denominator)) if value.denominator != 1 else (expr, ONE)
+        )
+    if not isinstance(expr, Bin) or expr.op not in ("+", "-", "*", "/"):
+        return expr, ONE
+    (a, below_a), (b, below_b) = fraction(expr.left), fraction(expr.right)
+    if expr.op == "*":
+        return _times(a, b), _times(below_a, below_b)
+    if expr.op == "/":
+        return _times(a, below_b), _times(below_a, b)
+    if below_a == below_b:
+        return Bin(expr.op, a, b), below_a
+    return Bin(expr.op, _times(a, below_b), _times(b, below_a)), _times(below_a, below_b)
+
+
+def _fields_of(value: Opaque | Poly | int | Fraction | float, names: Mapping[str, Any]) -> bool:
+    """Whether one of these names is in it."""
+    if isinstance(value, Poly):
+        return any(s.name in names for s in value.symbols)
+    return isinstance(value, Opaque) and any(_fields_of(a, names) for a in value.args)
+
+
+def _sum(terms: Sequence[Expr]) -> Expr:
+    total: Expr = ZERO
+    for term in terms:
+        total = term if total == ZERO else Bin("+", total, term)
+    return total
+
+
+def _times(a: Expr, b: Expr) -> Expr:
+    """A product, a factor of 1 left out."""
+    if ONE in (a, b):
+        return b if a == ONE else a
+    return Bin("*", a, b)

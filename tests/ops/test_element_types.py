@@ -1,0 +1,311 @@
+"""Element types mean the same everywhere: whatever a tensor holds, `check` refuses it in one diagnostic, or the emitted
+code runs and returns the type that the IR says. Searched over every input of every primitive's examples, and over
+whatever else is declared with a type."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import onnx
+import pytest
+import torch
+from onnx_tools import distance, onnx_bytes, run
+from ops.test_contract import DTYPES, NAMES, family, outputs_of
+from ops.test_onnx import DTYPES as ONNX_DTYPES
+from torch import Tensor, nn
+
+import archdsl
+from archdsl.backends.torch import emit
+from archdsl.diagnostics import ArchError, Diagnostic
+from archdsl.ir.graph import Model, Value
+from archdsl.ir.op import Example
+from archdsl.lower.load import load_source
+from archdsl.ops import registry
+from archdsl.syntax import ast
+
+KINDS = ("float", "float32", "bfloat16", "int", "bool")
+WRITTEN = ("", *KINDS, "number", "token", "padding", "documents")
+OWN = (torch.float32, torch.bfloat16)
+"""What the model's own type may be."""
+TENSOR = re.compile(r"(\w+): (\w*)(\[[^\]]*\])")
+
+
+def loaded(text: str) -> Model | Diagnostic:
+    """The model of a text, or the one diagnostic that refuses it."""
+    try:
+        return archdsl.load(text=text)
+    except ArchError as problem:
+        (found,) = problem.diagnostics
+        assert found.code.startswith("E")
+        assert found.span is not None
+        return found
+
+
+def drawn(value: Value, own: torch.dtype, below: int, generator: torch.Generator) -> Tensor:
+    """Numbers for an input: positive ones, which have a root and a logarithm; whole ones below a number where they are
+    places, else such that neighbours differ."""
+    shape = [int(d) for d in value.shape]
+    if value.is_bool:
+        return torch.rand(shape, generator=generator) < 0.5
+    if value.is_int and below:
+        return torch.randint(below, shape, generator=generator)
+    if value.is_int:
+        return (torch.arange(torch.Size(shape).numel()) * 7 % 11 + 1).reshape(shape)
+    return (torch.rand(shape, generator=generator) + 0.1).to(DTYPES[family(value)] or own)
+
+
+def made(model: Model) -> nn.Module:
+    """The emitted module, its file not laid out: thousands are made here, and nobody reads them."""
+    module: nn.Module = load_source(emit(model, layout=False))()
+    return module
+
+
+def wrong_types(model: Model, below: int = 0, training: bool = False) -> str:
+    """What is wrong with the types that the emitted code returns, if anything is."""
+    try:
+        module = made(model).train(training)
+        for own in OWN:
+            generator = torch.Generator().manual_seed(0)
+            inputs = {name: drawn(value, own, below, generator) for name, value in model.inputs}
+            for (_, value), found in zip(model.outputs, outputs_of(module.to(own), inputs), strict=True):
+                if found.dtype != (DTYPES[family(value)] or own):
+                    return f"{found.dtype} instead of {value.dtype} in {own}"
+                if list(found.shape) != [int(d) for d in value.shape]:
+                    return f"{list(found.shape)} instead of {value.shape}"
+    except Exception as problem:  # whatever it is, it is what is looked for
+        return repr(problem)[:200]
+    return ""
+
+
+# --- primitives -----------------------------------------------------------------------------------------------------
+
+
+def tensors_of(example: Example) -> list[list[str]]:
+    """Name, type and shape of each input."""
+    found = [list(m.groups()) for m in TENSOR.finditer(example.inputs)]
+    assert ", ".join(written(t) for t in found) == example.inputs
+    return found
+
+
+def written(tensor: list[str]) -> str:
+    name, kind, shape = tensor
+    return f"{name}: {kind}{shape}"
+
+
+def variants(example: Example) -> Iterator[tuple[str, int]]:
+    """The example with one input, or all of them, of every other type: the text, and below what its whole numbers are
+    where they are places."""
+    tensors = tensors_of(example)
+    own = [t[1] or "float" for t in tensors]
+    changed = {(*own[:i], kind, *own[i + 1 :]) for i in range(len(own)) for kind in KINDS}
+    changed |= {(kind,) * len(own) for kind in KINDS}
+    for kinds in sorted(changed - {tuple(own)}):
+        inputs = ", ".join(written([name, kind, shape]) for (name, _, shape), kind in zip(tensors, kinds, strict=True))
+        places = any(before == after == "int" for before, after in zip(own, kinds, strict=True))
+        text = f"model m({inputs}) {{ {example.statements} return {example.expression} }}"
+        yield text, example.below if places else 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_type_is_refused_or_right(name: str) -> None:
+    wrong, refused = {}, 0
+    for text, below in {v for example in registry.get(name).examples for v in variants(example)}:
+        model = loaded(text)
+        if isinstance(model, Diagnostic):
+            refused += 1
+        elif problem := wrong_types(model, below):
+            wrong[text] = problem
+    assert wrong == {}
+    if any(p.type.kind for p in registry.get(name).header.tensors or ()):
+        assert refused or name in ("draw", "mask", "masked_bias", "turn")  # which have no examples
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if registry.get(n).elementwise and n != "masked_bias"])
+def test_numbers_beside_tensors(name: str) -> None:
+    """Whole and broken numbers in place of each operand."""
+    count = len(registry.get(name).header.tensors or ())
+    wrong = {}
+    for operands in itertools.product(("x", "2", "0.5"), repeat=count):
+        for kind in KINDS if "x" in operands and set(operands) != {"x"} else ():
+            text = f"model m(x: {kind}[2, 5]) {{ return {name}({', '.join(operands)}) }}"
+            model = loaded(text)
+            if isinstance(model, Model) and (problem := wrong_types(model)):
+                wrong[text] = problem
+    assert wrong == {}
+
+
+def types_of(data: bytes) -> list[torch.dtype]:
+    """The types of a graph's results."""
+    return [ONNX_DTYPES[o.type.tensor_type.elem_type] for o in onnx.load_from_string(data).graph.output]
+
+
+def wrong_graphs(example: Example, avoid: str) -> dict[str, str]:
+    """What is wrong with the ONNX graphs of an example's variants, but for those that speak of `avoid`. Those of
+    bfloat16, for which onnxruntime has few kernels on a CPU, are checked by onnx itself, and not run."""
+    wrong = {}
+    for text, below in variants(example):
+        model = loaded(text)
+        if isinstance(model, Diagnostic) or avoid in text:
+            continue
+        torch.manual_seed(0)
+        module, generator = made(model).eval(), torch.Generator().manual_seed(0)
+        inputs = {name: drawn(value, torch.float32, below, generator) for name, value in model.inputs}
+        expected = outputs_of(module, inputs)
+        data = onnx_bytes(model, module)
+        types = types_of(data)
+        if types != [t.dtype for t in expected]:
+            wrong[text] = f"{types}"
+        elif "bfloat16" not in text and torch.bfloat16 not in types:
+            apart = max(distance(a, b) for a, b in zip(run(data, inputs), expected, strict=True))
+            if apart > 2e-5:
+                wrong[text] = f"{apart}"
+    return wrong
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_onnx_says_the_same_of_another_type(name: str) -> None:
+    for example in registry.get(name).examples[:1]:
+        assert wrong_graphs(example, "bfloat16") == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_onnx_says_the_same_of_every_other_type(name: str) -> None:
+    for example in registry.get(name).examples:
+        assert wrong_graphs(example, "nothing") == {}
+
+
+# --- declared blocks ------------------------------------------------------------------------------------------------
+
+
+def plain(name: str) -> bool:
+    """Whether a primitive needs nothing but its tensors."""
+    header = registry.get(name).header
+    needs = [h for h in header.hypers or () if h.default is None]
+    numbers = any(not p.type.dims for p in header.tensors or ())  # sizes, which only other primitives give
+    return bool(header.tensors) and not needs and not numbers
+
+
+def shape_for(type_: ast.TensorType) -> str:
+    """A shape that fits a written one: every name is of size 2."""
+    return f"[{', '.join('2' for _ in type_.dims)}]"
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if plain(n)])
+def test_a_block_with_the_signature_of_a_primitive_refuses_what_it_refuses(name: str) -> None:
+    op = registry.get(name)
+    params = op.header.tensors or ()
+    declared = op.signature[op.signature.index(")(") + 1 :].partition(") ->")[0] + ")"
+    first = params[0].name
+    alike = [(kind,) * len(params) for kind in KINDS]
+    for kinds in itertools.product(KINDS, repeat=len(params)) if len(params) < 3 else alike:
+        inputs = ", ".join(f"{p.name}: {kind}{shape_for(p.type)}" for p, kind in zip(params, kinds, strict=True))
+        given = ", ".join(p.name for p in params)
+        by_op = loaded(f"model m({inputs}) {{ return {name}()({given}) }}")
+        by_block = loaded(f"block mine{declared} {{ return {first} }}\nmodel m({inputs}) {{ return mine({given}) }}")
+        if isinstance(by_block, Diagnostic):
+            assert isinstance(by_op, Diagnostic)
+            assert by_block.code == by_op.code == "E0304"
+            assert by_block.message == by_op.message.replace(f"`{name}`", "`mine`")
+            assert by_block.help == by_op.help
+        elif isinstance(by_op, Diagnostic) and by_op.code == "E0304":
+            assert "of one type" in by_op.message, "a block takes what the primitive refuses"
+
+
+# --- whatever else is declared with a type ----------------------------------------------------------------------------
+
+SIGNATURES = (
+    "block b(x: {written}[2, 5]) -> [2, 5] {{ return x * 2 + 1 }}\nmodel m(x: {held}[2, 5]) {{ return b(x) }}",
+    "inline block b(x: {written}[2, 5]) -> [2, 5] {{ return x * 2 }}\nmodel m(x: {held}[2, 5]) {{ return b(x) }}",
+    "block b(x: [2, 5]) -> {written}[2, 5] {{ return x }}\nmodel m(x: {held}[2, 5]) {{ return b(x) }}",
+    "model m(x: {held}[2, 5]) -> {written}[2, 5] {{ return x }}",
+    "model m(x: {held}[2, 5]) {{ y = stop_gradient(x) : {written}[2, 5]\n return y }}",
+    "model m(x: {held}[2, 5], s: {held}[2]) "
+    "{{ ys = scan h: {written}[2] = s for x_t in x {{ emit h\n h = x_t }}\n return ys, h }}",
+    "model m(x: {held}[2, 5]) {{ ys = scan h: {written}[2] = 0 for x_t in x {{ h = h + x_t\n emit h }}\n return ys }}",
+    "model m(x: {held}[2, 5]) {{ ys = scan h: {written}[2] = 0.5 for x_t in x {{ emit h\n h = x_t }}\n return h }}",
+)
+"""Texts in which a tensor of one type meets a declaration of another."""
+
+MEETINGS = (
+    "model m(x: {one}[2, 5], y: {other}[2, 5]) {{ if training {{ z = x }} else {{ z = y }}\n return z + 1 }}",
+    "model m(x: {one}[2, 5], y: {other}[2, 5]) {{ for i in 3 {{ x = x + y }}\n return x }}",
+    "model m(x: {one}[2, 5], y: {other}[2, 5]) {{ x += y\n return concat(x, y), stack(x, y) }}",
+    "model m(x: {one}[2, 5]) {{ buffer p: {other}[2, 5] = 1\n return x * p, p }}",
+    "model m(x: {one}[2, 5]) {{ param p: {other}[2, 5] = 1\n return x * p, p }}",
+    "model m(x: {one}[2, 4, 8], y: {other}[2, 4, 8]) {{ return mha(heads: 2)(x, y) }}",
+    "block e(x: [..., width]) -> [..., width] {{ return x -> cast({one}) -> linear(8) -> gelu -> cast({other}) }}\n"
+    "model m(x: [2, 6, 8], w: [2, 6, 2], c: int[2, 6, 2]) {{ return experts(e, 3)(x, w, c) }}",
+    "model m(x: {one}[2, 5], y: {other}[2, 5]) {{ let s = shared(linear(5))\n return s(x), s(y) }}",
+)
+"""Texts in which tensors of two types meet."""
+
+
+@pytest.mark.parametrize("text", SIGNATURES)
+def test_what_is_declared_is_what_arrives(text: str) -> None:
+    wrong: dict[str, str] = {}
+    accepted = set()
+    for kind, held in itertools.product(WRITTEN, KINDS):
+        spec = text.format(written=kind, held=held)
+        model = loaded(spec)
+        if isinstance(model, Model):
+            accepted.add((kind, held))
+            for training in (False, True):
+                if problem := wrong_types(model, training=training):
+                    wrong[spec] = problem
+        elif "scan" not in text:
+            assert model.code == "E0304"
+    assert wrong == {}
+    assert accepted & {(kind, kind) for kind in KINDS}
+    if "scan" not in text:
+        assert not accepted & {("float32", "float"), ("bfloat16", "float32"), ("int", "float"), ("number", "bool")}
+
+
+@pytest.mark.parametrize("text", MEETINGS)
+def test_types_that_meet(text: str) -> None:
+    wrong, accepted = {}, 0
+    for one, other in itertools.product(KINDS, KINDS):
+        spec = text.format(one=one, other=other)
+        model = loaded(spec)
+        if isinstance(model, Model):
+            accepted += 1
+            below = 3 if "experts" in spec else 0
+            for training in (False, True):
+                if problem := wrong_types(model, below, training):
+                    wrong[spec] = problem
+    assert wrong == {}
+    assert accepted
+
+
+REFUSED = [
+    ("model m(table: [5, 8], ids: [2, 3]) { return table[ids] }", "`lookup` takes whole numbers as `ids`"),
+    ("model m(x: [2, 3]) { return x -> one_hot(6) }", "`one_hot` takes whole numbers"),
+    (
+        "model m(x: [2, 5], places: [2, 3], values: [2, 3]) { return scatter_add(x, places, values) }",
+        "`scatter_add` takes whole numbers as `places`",
+    ),
+    (
+        "model m(q: int[2, 4, 5, 8], k: int[2, 4, 5, 8], v: int[2, 4, 5, 8]) { return sdpa(q, k, v) }",
+        "`sdpa` takes real numbers as `q`",
+    ),
+    ("model m(ids: int[2, 5]) { return ids -> silu }", "`silu` takes real numbers"),
+    (
+        "block pick(table: [rows, width], ids: int[batch, time]) { return table[ids] }\n"
+        "model m(table: [5, 8], ids: [2, 3]) { return pick(table, ids) }",
+        "`pick` takes whole numbers as `ids`",
+    ),
+    ("model m(x: number[2, 5]) { return x }", "`number` is what a signature takes"),
+    ("model m(x: [2, 5]) { param p: number[2, 5] = 1\n return x + p }", "`number` is what a signature takes"),
+    ("model m(x: whole[2, 5]) { return x }", "`whole` is no type of tensors"),
+    ("model m(x: [2, 5]) { return masked_bias(1, x > 0) }", "`masked_bias` is a tensor"),
+    ("model m(q: [2, 5, 8]) { return sdpa(q, q, q, bias: 3) }", "`bias`"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_what_must_be_refused(text: str, words: str) -> None:
+    found = loaded(text)
+    assert isinstance(found, Diagnostic)
+    assert words in found.message

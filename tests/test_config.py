@@ -1,0 +1,212 @@
+"""Another Config of an emitted file makes what the spec makes with these numbers, or is refused.
+
+`conditions` says what a model was decided from; random_specs/configs.py compares graphs and modules for other
+numbers."""
+
+import random
+import sys
+from typing import Any
+
+import pytest
+from random_specs import configs
+
+import archdsl
+from archdsl.analyses.params import total
+from archdsl.backends.torch import emit
+from archdsl.diagnostics import ArchError
+from archdsl.ir.conditions import conditions
+from archdsl.ir.dims import expr_text
+from archdsl.lower.load import load_source
+
+
+def of(text: str) -> list[str]:
+    """The conditions of a spec."""
+    model = archdsl.load(text=text, allow_noncausal=True)
+    return [f"{expr_text(c.left)} {c.op} {expr_text(c.right)}" for c in conditions(model)]
+
+
+def config(text: str) -> Any:
+    """The Config of the emitted file."""
+    made = load_source(emit(archdsl.load(text=text, allow_noncausal=True)))
+    return sys.modules[made.__module__].Config
+
+
+BODIES = {
+    # What is decided: hyper-parameters and body of a model over x: [batch, time, 8]; what is recorded beside sizes.
+    "folded if": ("n = 3", "if n > 2 { x = x -> linear(8) }\n return x", ["n >= 3"]),
+    "the other side": ("n = 1", "if n > 2 { x = x -> linear(8) }\n return x", ["n <= 2"]),
+    "either of two": ("n = 3, k = 0", "return if n > 2 or k > 0 then -x else x", ["n >= 3"]),
+    "both": ("n = 3, k = 1", "return if n > 2 and k > 0 then -x else x", ["n >= 3"]),
+    "sizes added": ("n = 8, k = 8", "return (x -> linear(n)) + (x -> linear(k))", ["k == n"]),
+    "sizes added to a number": ("n = 8", "return x + (x -> linear(n))", ["n == 8"]),
+    "one against many": ("n = 1", "return x + (x -> linear(n))", ["n == 1"]),
+    "one expression": ("n = 4", "return (x -> linear(2 * n)) + (x -> linear(n * 2))", []),
+    "matmul": ("n = 5, k = 5", "return matmul(x -> linear(n), transpose(x -> linear(k), 1, 2))", ["k == n"]),
+    "concat": ("n = 8", "return concat(x, x -> linear(n), axis: 1)", ["n == 8"]),
+    "einsum": ("n = 8", 'return einsum("b q d, b k d -> b q k", x, x -> linear(n))', ["n == 8"]),
+    "an annotation": ("n = 8", "y = x -> linear(n) : [batch, time, 8]\n return y", ["n == 8"]),
+    "exact division": ("n = 8, k = 2", "return x -> linear(n / k)", ["k != 0", "n / k >= 1", "n % k == 0"]),
+    "a fraction": ("n = 8", "return x -> linear(3 * n / 8)", ["3 * n % 8 == 0"]),
+    "a rounded size": ("n = 8, k = 3", "return x -> linear(8 * ceil(n / k))", ["k != 0", "8 * ceil(n / k) >= 1"]),
+    "a difference": ("n = 8, k = 3", "return x -> linear(n - k)", ["n - k >= 1"]),
+    "heads": ("n = 2, k = 2", "return x -> gqa(heads: n, kv_heads: k)", ["n == k", "8 % n == 0", "n % k == 0"]),
+    "grouped heads": ("n = 2, k = 1", "return x -> gqa(heads: n, kv_heads: k)", ["8 % n == 0", "n % k == 0"]),
+    "rope": ("n = 2", "return sdpa(x, x, x, position: rope(dims: n))", ["n <= 8", "n % 2 == 0"]),
+    "dropout left out": ("n = 0", "return x -> dropout(n)", ["n == 0"]),
+    "dropout": ("n = 0.1", "return x -> dropout(n)", ["n >= 0", "n < 1"]),
+    "attention without dropout": ("n = 0", "return sdpa(x, x, x, dropout: n)", ["n == 0"]),
+    "nothing added": ("n = 0", "return x + n", ["n == 0"]),
+    "something added": ("n = 2", "return x + n", []),
+    "turns": ("n = 3", "for i in n { x = x -> linear(8) }\n return x", []),
+    "turns that count": ("n = 3", "for i in n { x = x * (i + 1) }\n return x", ["n == 3"]),
+    "no turns": ("n = 0", "for i in n { x = x -> linear(8) }\n return x", ["n == 0"]),
+    "turns kept": ("n = 3", "y = for i in n { x = x -> linear(8)\n emit x }\n return y[0] + x", ["n == 3"]),
+    "turns of a list": ("n = 3", "for b in [linear(8) for i in n] { x = x -> b }\n return x", ["n == 3"]),
+    "an element": ("n = 1", "let sizes = [4, 8, 16]\n return x -> linear(sizes[n])", ["n == 1"]),
+    "an element of so many": ("n = 2", "let b = n * linear(8)\n return x -> b[1]", ["n == 2"]),
+    "an axis": ("n = 1", "return x -> cumsum(axis: n)", ["n == 1"]),
+    "a place": ("n = 3", "return x[..., n]", ["n >= 0", "n < 8"]),
+    "topk": ("n = 3", "v, i = x -> topk(n)\n return v", ["n <= 8"]),
+    "split": ("n = 3", "a, b = x -> split(n, 5)\n return a", ["n == 3"]),
+    "a kernel that is even": ("n = 4", "return x -> conv1d(8, kernel: n)", ["(n - 1) % 2 != 0"]),
+    "groups": ("n = 2", "return x -> conv1d(8, kernel: 3, groups: n)", ["8 % n == 0"]),
+    "a default": ("n = 8", "return x -> fits(hidden: n)", ["n == 8"]),
+    "a block's own default": ("n = 4", "return (x -> linear(n)) -> fixed", ["n == 4"]),
+    "one table for two": ("n = 8, k = 8", "y = sdpa(x -> linear(n), x -> linear(n), x, position: rope)\n"
+        "return y + sdpa(x -> linear(k), x -> linear(k), x, position: rope)", ["n == k", "n % 2 == 0", "k % 2 == 0"]),
+    "a shared block": ("n = 8, k = 8", "let s = shared(linear(4))\n a = x -> linear(n) -> s\n b = x -> linear(k) -> s\n"
+        "return a + b", ["n == k"]),
+    "two masks that are one": ("n = 3, k = 3", "return sdpa(x, x, x, mask: window(n) & window(k))", ["n == k"]),
+    "a comparison of blocks": ("n = 3", "let b = linear(n)\n return if b == linear(3) then x -> b else x", ["n == 3"]),
+    "an assertion": ("n = 8, k = 2", 'assert n > 3 * k, "room"\n return x -> linear(n) -> linear(k)', ["n > 3 * k"]),
+    "nested": ("n = 8, k = 2", "return x -> outer(n, k)", ["k != 0", "n / k > 3", "n / k >= 1", "n % k == 0"]),
+}  # fmt: skip
+BLOCKS = """
+block fits(hidden: size = 8)(x: [batch, time, hidden]) -> [batch, time, hidden] { return x -> linear(hidden) }
+block fixed(width: size = 4)(x: [batch, time, width]) -> [batch, time, width] { return -x }
+block outer(n, k)(x: [batch, time, width]) -> [batch, time, width] {
+  let each = n / k
+  if each > 3 { x = x -> linear(each) -> linear(width) }
+  return x
+}
+"""
+
+
+def spec(hypers: str, body: str) -> str:
+    return f"{BLOCKS}\nmodel m({hypers})(x: [batch, time, 8]) {{\n {body}\n}}\n"
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_what_was_decided_is_recorded(name: str) -> None:
+    hypers, body, wanted = BODIES[name]
+    plain = [c for c in of(spec(hypers, body)) if not c.startswith("minimum") and c not in ("n >= 1", "k >= 1")]
+    assert plain == wanted
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_the_graph_for_other_numbers(name: str) -> None:
+    hypers, body, _ = BODIES[name]
+    configs.graphs(configs.of_text(spec(hypers, body)), configs.Tally())
+
+
+def test_conditions_are_said_once_and_hold() -> None:
+    """Literals, one expression twice, and what follows from others are not said."""
+    text = """
+    block mixer(heads) { attention: mha(heads: heads)
+      ffn: mlp(hidden: 4 * width) }
+    model m(layers = 3, width = 8, heads = 2) {
+      vocab: 11
+      context: 16
+      width: width
+      blocks: layers * mixer(heads: heads) + mixer(heads: 4)
+      head: lm
+    }"""
+    assert of(text) == ["minimum(layers, width, heads, vocab, context) >= 1", "width % heads == 0", "width % 4 == 0"]
+
+
+def test_a_refused_config_says_what_holds() -> None:
+    """In a sentence; a field that changes nothing any more is refused as well."""
+    text = spec("n = 0, k = 4", "return x -> dropout(n) -> split_heads(k) -> merge_heads")
+    made = config(text)
+    assert made() == made(n=0, k=4) != made(k=8)
+    with pytest.raises((AssertionError, ValueError), match="`dropout` was compiled for this: compile the spec anew"):
+        made(n=0.1)
+    with pytest.raises((AssertionError, ValueError), match="the heads share the width equally"):
+        made(k=3)
+    with pytest.raises((AssertionError, ValueError), match="at least 1"):
+        made(k=0)
+
+
+def test_long_conditions_are_raised() -> None:
+    """What is longer than a line is no `assert`, whose layout is a matter of taste; it refuses the same."""
+    names = [f"a_rather_long_name_{i}" for i in range(6)]
+    lines = [f"x = x -> linear({name})" for name in names]
+    made = config(spec(", ".join(f"{name} = 8" for name in names), "\n ".join([*lines, "return x"])))
+    with pytest.raises((AssertionError, ValueError), match="at least 1"):
+        made(**{names[3]: 0})
+
+
+def test_floats_are_compared_as_python_computes_them() -> None:
+    """3 * 0.1 is 0.30000000000000004 there, and 0.3 here."""
+    text = spec("n = 0.1", "let rate = 3 * n\n return if rate == 0.3 then x else -x")
+    made = config(text)
+    made()
+    with pytest.raises((AssertionError, ValueError), match="this side of `rate"):
+        made(n=0.2)
+
+
+ZOO = (
+    "gpt2:gpt2",
+    "llama3:llama3",
+    "mixtral:mixtral_8x7b",
+    "t5:t5_base",
+    "vit:vit_b16",
+    "mamba:mamba_130m",
+    "tagger:bilstm_tagger",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ZOO)
+def test_other_numbers_for_the_zoo(name: str) -> None:
+    """All of it: python -m tests.random_specs.configs --zoo"""
+    load, tally = configs.of_zoo(name), configs.Tally()
+    configs.graphs(load, tally)
+    assert tally.counts["the same graph, taken"] > 5
+    assert configs.modules(load, tally) == []
+    assert tally.counts["module: the same"] > 5
+
+
+@pytest.mark.slow
+def test_other_numbers_for_random_specs() -> None:
+    """Many more: python -m tests.random_specs.configs --count 1000 --seed 1"""
+    tally = configs.Tally()
+    for text in configs.drawn(12, 7):
+        configs.graphs(configs.of_text(text), tally)
+    assert tally.counts["the same graph, taken"] > 50
+
+
+def test_a_deviation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison itself: without the conditions graphs differ."""
+    load = configs.of_text(spec("n = 8", "if n == 8 { x = x -> linear(8) }\n return x"))
+    configs.graphs(load, configs.Tally())
+    monkeypatch.setattr(configs, "conditions", lambda model: ())
+    with pytest.raises(configs.DishonestError, match="graph"):
+        configs.graphs(load, configs.Tally())
+
+
+def test_lifted_specs_are_the_same_models() -> None:
+    """Numbers that became hyper-parameters are worth what they were."""
+    draw = random.Random(1)
+    body = "vocab: 11\n  context: 16\n  width: width\n  blocks: 2 * b\n  head: lm"
+    plain = f"block b {{ ffn: mlp(hidden: 16) }}\n\nmodel m(width = 8) {{\n  {body}\n}}"
+    lifted = configs.lifted(plain, draw, 1)
+    assert "b(n0)" in lifted
+    assert "b(n0: n0)" in lifted
+    counts = [total(archdsl.load(text=t)) for t in (plain, lifted)]
+    assert counts[0] == counts[1]
+
+
+def test_what_is_refused_when_compiled_is_refused_then() -> None:
+    with pytest.raises(ArchError, match="E0401"):
+        archdsl.load(text=spec("n = 3", "return x -> split_heads(n)"))

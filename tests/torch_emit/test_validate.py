@@ -1,0 +1,209 @@
+"""What is written is what was lowered: files that are broken in one place are refused, before anything is written."""
+
+import ast
+import random
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+import archdsl
+from archdsl.backends.torch import Extras
+from archdsl.backends.torch.module import File
+from archdsl.backends.torch.validate import InvalidError, validate
+
+MODELS = (
+    "gpt2",
+    "llama3_8b",
+    "mistral_7b",
+    "mixtral_8x7b",
+    "deepseek_v2_lite",
+    "transformer_base",
+    "t5_small",
+    "conformer_l",
+    "mamba_130m",
+    "lstm_lm_small",
+    "show_attend_tell",
+    "sparse_transformer_enwik8",
+)
+MUTANTS = 240
+"""How many are judged; each is one change of one file."""
+
+
+@cache
+def written(name: str) -> tuple[str, File]:
+    model = archdsl.load(name)
+    sections = {"generate"} if name in ("llama3_8b", "deepseek_v2_lite", "mamba_130m") else set()
+    file = File(model, Extras(frozenset(sections)))  # type: ignore[arg-type]
+    return file.write(), file
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_written_is_valid(name: str) -> None:
+    text, file = written(name)
+    validate(text, file.classes)
+
+
+# --- mutants ----------------------------------------------------------------------------------------------------------
+
+
+def functions(tree: ast.Module, file: File) -> list[ast.FunctionDef]:
+    """The methods that are written for the model: helpers are copied, not written."""
+    own = {file.classes.root_class, *(group.name for group in file.classes.groups)}
+    classes = [s for s in tree.body if isinstance(s, ast.ClassDef) and s.name in own]
+    written_out = ("stream", "generate")
+    return [f for c in classes for f in c.body if isinstance(f, ast.FunctionDef) and f.name not in written_out]
+
+
+def names(f: ast.FunctionDef) -> list[ast.Name]:
+    """Where locals and parameters are read."""
+    bound = {n.id for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    bound |= {a.arg for a in f.args.args[1:]}
+    return [n for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id in bound]
+
+
+def bodies(f: ast.AST) -> Iterator[list[ast.stmt]]:
+    for node in ast.walk(f):
+        for field in ("body", "orelse"):
+            body = getattr(node, field, None)
+            if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
+                yield body
+
+
+def reads(s: ast.stmt) -> set[str]:
+    return {n.id for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def binds(s: ast.stmt) -> set[str]:
+    if not isinstance(s, ast.Assign):
+        return set()
+    return {n.id for t in s.targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def swap_names(f: ast.FunctionDef, r: random.Random) -> str:
+    """Another local is read."""
+    places = names(f)
+    if len({n.id for n in places}) < 2:
+        return ""
+    place = r.choice(places)
+    other = r.choice(sorted({n.id for n in places} - {place.id}))
+    found = f"{place.id} -> {other}"
+    place.id = other
+    return found
+
+
+def drop(f: ast.FunctionDef, r: random.Random) -> str:
+    """A statement is missing that binds what is read, or makes what is part of the model."""
+    every = [(b, s) for b in bodies(f) for s in b if isinstance(s, ast.Assign)]
+    if not every:
+        return ""
+    body, s = r.choice(every)
+    body.remove(s)
+    body.extend([] if body else [ast.Pass()])
+    return ast.unparse(s)
+
+
+def number(f: ast.FunctionDef, r: random.Random) -> str:
+    """A number is another."""
+    every = [n for s in f.body for n in ast.walk(s) if isinstance(n, ast.Constant) and type(n.value) in (int, float)]
+    if not every:
+        return ""
+    n = r.choice(every)
+    old = n.value
+    n.value = old + 1 if isinstance(old, int) else old * 1.5
+    return f"{old} -> {n.value}"
+
+
+def reorder(f: ast.FunctionDef, r: random.Random) -> str:
+    """A statement stands before the one that binds what it reads."""
+    every = [(b, i) for b in bodies(f) for i in range(len(b) - 1) if binds(b[i]) & reads(b[i + 1])]
+    if not every:
+        return ""
+    body, i = r.choice(every)
+    body[i], body[i + 1] = body[i + 1], body[i]
+    return ast.unparse(body[i])
+
+
+def late(f: ast.FunctionDef, r: random.Random) -> str:
+    """A local is bound to its value after what reads it."""
+    pairs = [(b, i, j) for b in bodies(f) for i in range(len(b)) for j in range(i + 1, len(b))]
+    every = [(b, i, j) for b, i, j in pairs if binds(b[i]) & reads(b[j]) and not isinstance(b[j], ast.Return)]
+    if not every:
+        return ""
+    body, i, j = r.choice(every)
+    s = body.pop(i)
+    body.insert(j, s)
+    return ast.unparse(s)
+
+
+def module(f: ast.FunctionDef, r: random.Random) -> str:
+    """Another attribute of the instance is read."""
+    every = [
+        n
+        for n in ast.walk(f)
+        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "self"
+    ]
+    every = [n for n in every if isinstance(n.ctx, ast.Load) and n.attr not in ("training", "shards")]
+    if len({n.attr for n in every}) < 2:
+        return ""
+    n = r.choice(every)
+    old = n.attr
+    n.attr = r.choice(sorted({m.attr for m in every} - {old}))
+    return f"self.{old} -> self.{n.attr}"
+
+
+def sides(f: ast.FunctionDef, r: random.Random) -> str:
+    """Operands or arguments change places."""
+    every: list[ast.BinOp | ast.Call] = [
+        n for n in ast.walk(f) if isinstance(n, ast.BinOp) and ast.dump(n.left) != ast.dump(n.right)
+    ]
+    every += [n for n in ast.walk(f) if isinstance(n, ast.Call) and len({ast.dump(a) for a in n.args}) > 1]
+    if not every:
+        return ""
+    n = r.choice(every)
+    if isinstance(n, ast.BinOp):
+        if isinstance(n.op, ast.Add | ast.Mult) and f.name == "__init__":
+            return ""  # the same number
+        n.left, n.right = n.right, n.left
+    else:
+        i = next(i for i in range(1, len(n.args)) if ast.dump(n.args[i]) != ast.dump(n.args[0]))
+        n.args[0], n.args[i] = n.args[i], n.args[0]
+    return ast.unparse(n)
+
+
+def target(f: ast.FunctionDef, r: random.Random) -> str:
+    """A value is bound to another name that is read."""
+    every = [t for s in ast.walk(f) if isinstance(s, ast.Assign) for t in s.targets if isinstance(t, ast.Name)]
+    others = sorted({n.id for n in names(f)})
+    if not every or len(others) < 2:
+        return ""
+    t = r.choice(every)
+    old = t.id
+    t.id = r.choice([n for n in others if n != old] or [old])
+    return f"{old} -> {t.id}" if t.id != old else ""
+
+
+WAYS = (swap_names, drop, number, reorder, late, module, sides, target)
+
+
+def test_what_is_broken_in_one_place_is_refused() -> None:
+    r = random.Random(0)
+    judged, missed = Counter[str](), []
+    while sum(judged.values()) < MUTANTS:
+        name, way = r.choice(MODELS), r.choice(WAYS)
+        text, file = written(name)
+        tree = ast.parse(text)
+        f = r.choice(functions(tree, file))
+        what = way(f, r)
+        broken = ast.unparse(tree)
+        if not what or broken == ast.unparse(ast.parse(text)):
+            continue
+        judged[way.__name__] += 1
+        try:
+            validate(broken, file.classes)
+        except InvalidError:
+            continue
+        missed.append(f"{name} {f.name} {way.__name__}: {what}")
+    assert len(missed) <= MUTANTS // 100, "\n".join(missed)
+    assert min(judged[w.__name__] for w in WAYS) >= MUTANTS // 20
