@@ -2,6 +2,7 @@
 verified after each pass."""
 
 import difflib
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ UPDATE = "--update-golden"
 SHOWN = 60
 
 verify.enabled = True
+# A suite that is started in the background inherits SIGINT ignored, and so would the commands that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -448,7 +448,7 @@ def test_a_wrong_step_disagrees(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_wrong_step_of_pytorch_disagrees(
     was: str, becomes: str, wrong: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from archdsl.lower import torch as lowering
+    from archdsl.backends import torch as lowering
 
     right = lowering.emit
 

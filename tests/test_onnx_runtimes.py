@@ -27,7 +27,7 @@ from archdsl.ir.graph import Model
 from archdsl.lower.onnx.step import RowsUnsupportedError, StepWriter
 
 COUNT = 20
-ROWS = [[3, 14, 15, 92, 65], [35, 89, 79]]
+ROWS = [[3, 70, 55, 80, 13], [35, 89, 79]]  # the likeliest token is so by far, in half precision too
 
 # Heads that do not make up the width, and values narrower than keys.
 SPEC = """

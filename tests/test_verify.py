@@ -8,10 +8,13 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import archdsl.ir.elaborate.blocks
+import archdsl.ir.static
 from archdsl import api
 from archdsl.analyses.decode import plan
 from archdsl.diagnostics import ArchError, InternalError
@@ -650,3 +653,10 @@ def test_what_is_broken_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) ->
         verify.checked(broken, verify.violations, "a pass")
     monkeypatch.setattr(verify, "enabled", False)
     assert verify.checked(broken, verify.violations, "a pass") is broken
+
+
+def test_numbers_of_a_block_that_is_handed_on_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (archdsl.ir.static, archdsl.ir.elaborate.blocks):
+        monkeypatch.setattr(module, "free_name", lambda name, *_: name)
+    with pytest.raises(InternalError, match="expert_hidden"):
+        api.load(Path(__file__).parent / "truth" / "joined_block.arch")

@@ -48,7 +48,7 @@ def conditions(model: Model) -> tuple[Condition, ...]:
         root.sizes |= {left.name for left, op, right in found if isinstance(left, Var) and _is_size(op, right)}
     kept = [c for said, c in found.items() if not _follows(said, found)]
     kept.sort(key=lambda c: _rounds(c.left) or _rounds(c.right))  # what they divide by is not 0
-    said_more = {c.left for c in kept if _is_size(c.op, c.right)}
+    said_more = {c.left for c in kept if _is_size(c.op, c.right)} if root.sizes != root.values.keys() else set()
     sizes = [Var(name) for name in root.values if name in root.sizes and Var(name) not in said_more]
     if sizes:
         least = Fn("minimum", tuple(sizes)) if len(sizes) > 1 else sizes[0]
@@ -285,6 +285,8 @@ class _Root:
             return expr.name in ("minimum", "maximum", "abs") and all(map(self._is_integral, expr.args))
         if expr.op == "**":
             return self._is_integral(expr.left) and isinstance(expr.right, Lit) and expr.right.text.isdecimal()
+        if expr.op == "//":
+            return True
         return expr.op != "/" and self._is_integral(expr.left) and self._is_integral(expr.right)
 
     # --- without rounding ---
@@ -378,6 +380,13 @@ def _follows(said: Said, found: Mapping[Said, Condition]) -> bool:
         return False
     top, bottom = left.left, left.right
     parts = (top.left, top.right) if isinstance(top, Bin) and top.op == "*" else ()
+    if isinstance(bottom, Lit):
+        tests = (
+            a for a, *zero in found if isinstance(a, Bin) and a.op == "%" and a.left == top and zero == [op, right]
+        )
+        divisors = (a.right for a in tests)
+        if any(isinstance(n, Lit) and n != bottom and Fraction(n.text) % Fraction(bottom.text) == 0 for n in divisors):
+            return True
     return any((Bin("%", part, bottom), "==", ZERO) in found for part in parts)
 
 

@@ -43,9 +43,10 @@ class LstmCell(Cell):
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
         return constructed(node, e, "nn.LSTMCell")
 
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+    def torch(self, node: OpNode, e: TorchScope) -> Tree | Sequence[Tree]:
         x, *states = (self.rows(node, e, i) for i in range(3))
         after = e.py("{module}({x}, {states})", x=x, states=states)
         if first_input(node).rank == 2:
             return after
-        return e.py("(s.unflatten(0, {sizes}) for s in {after})", sizes=self.leading_sizes(node), after=after)
+        h, c = e.unpack(("h", "c"), after)
+        return [self.back(node, e, state) for state in (h, c)]

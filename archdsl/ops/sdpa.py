@@ -217,16 +217,29 @@ class SDPA(Primitive):
         return Joint(tuple(terms), (*lead, "query", "value"), (None, None, None, 0.0, -math.inf, None)[: len(terms)])
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        q, k = node.inputs[0], node.inputs[1]
+        q = node.inputs[0]
         assert isinstance(q, Value)
-        assert isinstance(k, Value)
-        kind, mask = ("tensor", e.input(4)) if e.has(4) else e.mask(3)
+        if e.in_steps and q.rank == 3:  # masks of steps are [batch, 1, new, keys]
+            return e.py("{y}.squeeze(1)", y=self._attention(node, e, one_head=True))
+        return self._attention(node, e)
+
+    def _attention(self, node: OpNode, e: TorchScope, one_head: bool = False) -> Tree:
+        """With `one_head` tensors without heads are given one."""
+
+        def headed(i: int) -> Tree:
+            value = node.inputs[i]
+            lacks = one_head and isinstance(value, Value) and value.rank == 3
+            return e.py("{x}[:, None]", x=e.input(i)) if lacks else e.input(i)
+
+        q, k = (first for first in node.inputs[:2] if isinstance(first, Value))
+        rank = q.rank + one_head
+        kind, mask = ("tensor", headed(4)) if e.has(4) else e.mask(3)
         softcap, dropout = node.options["softcap"], node.options["dropout"]
-        given = [e.input(0), e.input(1), e.input(2)]
+        given = [headed(i) for i in range(3)]
         masked = given if mask is None else [*given, mask]
         scale = self._scale(node, e, q)
         scaled: dict[str, Any] = {} if scale is None else {"scale": scale}
-        if e.in_steps and q.rank == 4 and softcap is None and not e.has(5):
+        if e.in_steps and rank == 4 and softcap is None and not e.has(5):
             more = scaled | ({"causal": False} if mask is None else {})
             return e.py("attend({*masked}, {**more})", masked=masked, more=more)
         rate = None if dropout.value == 0 else e.py("{dropout} if self.training else 0.0", dropout=dropout)

@@ -91,6 +91,8 @@ class Class:
     """Of every instance of another class what each of that one's free names is, in this one's names."""
     more: dict[str, list[dims.Value]] = field(default_factory=dict)
     """Arguments for numbers that no expression gives rightly for all blocks: their values in each."""
+    demands: list[Check] = field(default_factory=list)
+    """What its methods take for granted of the Config as they are written out."""
 
 
 def parameter_names(method: Method) -> list[str]:
@@ -134,6 +136,8 @@ class Classes:
         """Methods of the model's own class beside its `forward`."""
         self.helpers: dict[str, None] = {}
         """Globals that methods beside those of the blocks read."""
+        self.closing: list[str] = []
+        """Lines of sections at the end of the model's own `__init__`."""
         self.forward: Method | None = None
         """The model's `forward` where a section writes it in another way."""
         self.exact: dict[Block, Mapping[str, Expr]] = {}
@@ -301,8 +305,9 @@ class Classes:
             for name in dims.free_names(expr) if expr is not None else ():
                 worth = {dims.expr_value(row[name]) for row in made.numbers.exact if name in row}
                 if len(worth) == 1:
-                    test = py("{a} == {n}", a=Hyper(name), n=literal(worth.pop()))
-                    made.init.append(Check(test, f"`{name}` is written out in a number: compile the spec anew"))
+                    read = Number(dims.Var(name), worth.pop())
+                    test = py("{a} == {n}", a=read, n=literal(read.value))
+                    made.demands.append(Check(test, f"`{name}` is written out in a number: compile the spec anew"))
             return literal(values[0])
         for name, known in made.more.items():
             if known == values:
@@ -527,6 +532,8 @@ def names_in(c: Class) -> Iterator[str]:
             elif isinstance(x, Made):
                 for bound in c.arguments[x.site].values():
                     yield from (y.name for y in leaves(bound) if isinstance(y, Hyper))
+    for check in c.demands:
+        yield from (name for x in leaves(check.test) if isinstance(x, Number) for name in dims.free_names(x.expr))
     for method in c.methods:
         for tree in (*trees(method.steps), *method.results):
             yield from (x.name for x in leaves(tree) if isinstance(x, Hyper | Axis))
@@ -545,7 +552,7 @@ def _init_key(w: Lowered) -> Any:
     def leaf(x: Any) -> Any:
         if isinstance(x, Made):
             site = x.site
-            return ("class", site.group.number, tuple((n, dims.expr_text(e)) for n, e in sorted(site.bind.items())))
+            return ("class", site.group.number, tuple((n, dims.expr_text(e)) for n, e in site.given))
         return x
 
     return tuple(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from archdsl.analyses.init import (
@@ -27,7 +28,7 @@ from archdsl.analyses.init import (
     laws_of,
     resolve,
 )
-from archdsl.backends.torch.tree import OMITTED, Node, Part, Read, Variable, constant, lift, mapped, py, word
+from archdsl.backends.torch.tree import OMITTED, Node, Part, Read, Variable, constant, lift, mapped, py
 from archdsl.ir.dims import Expr, Num, binary, free_names, num, same_shape, whole_number
 from archdsl.ir.graph import (
     Block,
@@ -58,14 +59,21 @@ class Call:
 
 @dataclass(frozen=True)
 class Loop:
-    """`for variable in iterated:`, and what is done with each, which stands in the body as a name."""
+    """`for variable in iterated:`, and what is done with each."""
 
-    variable: str
+    variable: Variable
     iterated: Tree
     body: tuple[Statement, ...]
 
 
 Statement = Call | Loop
+
+
+@cache
+def _variable(hint: str) -> Variable:
+    """The variable of loops that would like this name: one, so that equal loops are equal."""
+    return Variable(hint)
+
 
 MODULE = Read(Variable("module"))
 """Where a module is meant of which it is not settled yet what reads it."""
@@ -93,10 +101,10 @@ def init_statements(model: Model, block: Block) -> list[Statement]:
             found += [_of(m.tree, s) for m in modules for s in statements]
             continue
         kinds = {m.kind for m in modules}
-        variable = kinds.pop() if len(kinds) == 1 else "module"
+        variable = _variable(kinds.pop() if len(kinds) == 1 else "module")
         several = tuple(Node("Starred", (m.tree,)) if m.listed else m.tree for m in modules)
         iterated = modules[0].tree if len(modules) == 1 else Node("Tuple", (several,))
-        found.append(Loop(variable, iterated, tuple(_of(word(variable), s) for s in statements)))
+        found.append(Loop(variable, iterated, tuple(_of(Read(variable), s) for s in statements)))
     return found
 
 
@@ -105,7 +113,7 @@ def _lines(statement: Statement) -> int:
     return 1 if isinstance(statement, Call) else 1 + sum(map(_lines, statement.body))
 
 
-def _of(module: Tree, statement: Statement) -> Statement:
+def _of(module: Part | Read, statement: Statement) -> Statement:
     """A statement with a module in the place of MODULE."""
 
     def put(leaf: Any) -> Any:
@@ -186,7 +194,8 @@ def _statements(node: OpNode, key: OpNode, block: Block, laws: Laws) -> tuple[St
             continue
         target = py(f"{{module}}.{weight.name}", module=MODULE)
         if isinstance(law, Orthogonal) and many_matrices(weight):  # each along the first axis by itself
-            found.append(Loop("matrix", py("{target}.data", target=target), (Call(drawn(law, word("matrix"))),)))
+            matrix = _variable("matrix")
+            found.append(Loop(matrix, py("{target}.data", target=target), (Call(drawn(law, Read(matrix))),)))
         else:
             found.append(Call(drawn(law, target)))
     return tuple(found)

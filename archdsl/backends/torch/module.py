@@ -28,6 +28,7 @@ from archdsl.backends.torch.tree import (
     Hyper,
     Made,
     Node,
+    Number,
     Read,
     Variable,
     leaves,
@@ -39,7 +40,7 @@ from archdsl.backends.torch.tree import (
 )
 from archdsl.backends.torch.validate import validate
 from archdsl.ir import dims
-from archdsl.ir.conditions import conditions
+from archdsl.ir.conditions import SIZES, conditions
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Var
 from archdsl.ir.elaborate.base import OTHERWISE
 from archdsl.ir.frame import MODULE_ATTRIBUTES
@@ -74,6 +75,8 @@ class File:
         self.sections: list[Section] = sections(self.classes, extras)
         self.names: set[str] = {"dataclass"}
         """Global names that the file reads."""
+        self.laid_out: set[str] = set()
+        """Sources of helpers, which are written as they stand."""
 
     def write(self, layout: bool = True) -> str:
         self.classes.settle(self.sections)
@@ -93,7 +96,7 @@ class File:
         above = list(self._above(wanted, functions, sources))
         parts = [self._config(), *above, *texts, *below]
         parts = ["\n".join([self._header(), "", *imports(self.names)]), *parts]
-        return "\n\n\n".join(formatted(part) if layout else part for part in parts) + "\n"
+        return "\n\n\n".join(formatted(p) if layout and p not in self.laid_out else p for p in parts) + "\n"
 
     def known(self, source: str) -> str:
         """A source that a section has written, what it reads being noted."""
@@ -113,6 +116,7 @@ class File:
                 if helper.name not in written:
                     written.add(helper.name)
                     self.names |= helper.names
+                    self.laid_out.add(helper.source)
                     yield helper.source
             if name in functions and name not in written:
                 written.add(name)
@@ -148,15 +152,17 @@ class File:
         def text(expr: Expr) -> str:
             tree = numbers.spelled_by(expr, "real", lambda name: Node("Attribute", (SELF, field_name(name))))
             self.names |= {*words(tree)}
-            return unparse(tree, _init_leaf)
+            return unparse(tree, part_text)
 
         lines: list[str] = []
         for c in conditions(self.model):
             left, right = text(c.left), text(c.right)
-            line = f'        assert {left} {c.op} {right}, "{quoted(c.message)}"'
+            if {*dims.free_names(c.left)} == self.classes.config.keys() and c.message == SIZES:
+                left = "min(vars(self).values())"
+            said = f'f"{quoted(c.message).replace("{", "{{").replace("}", "}}")}: {{self}}"'
+            line = f"        assert {left} {c.op} {right}, {said}"
             if len(line) > WIDTH:
-                raised = f'            raise ValueError("{quoted(c.message)}")'
-                lines += [f"        if {left} {OTHERWISE[c.op]} {right}:", raised]
+                lines += [f"        if {left} {OTHERWISE[c.op]} {right}:", f"            raise ValueError({said})"]
             else:
                 lines.append(line)
         return ["", "    def __post_init__(self) -> None:", *lines] if lines else []
@@ -170,7 +176,6 @@ class ClassWriter:
         self.classes = file.classes
         self.made: Class = self.classes.classes[group]
         self.block: Block = self.made.lowered.block
-        self.checks = [s for s in self.made.init if isinstance(s, Check)]
         self.attributes = {s.name for s in self.made.init if isinstance(s, Make)} | MODULE_ATTRIBUTES
         self.settings: dict[str, Tree] = {}
         """What `__init__` keeps for the methods, by attribute."""
@@ -228,7 +233,8 @@ class ClassWriter:
             config = any("config" in attributes(m.body) for m in self.methods)
             start = ["    def __init__(self, config: Config = Config()) -> None:", "        super().__init__()"]
             sections = self.file.sections
-            body = ["self.config = config"] * config + body + [line for s in sections for line in s.init()]
+            self.classes.closing = [line for s in sections for line in s.init()]
+            body = ["self.config = config"] * config + body + self.classes.closing
             head += [*start, *(f"        {text}" for text in body), ""]
             for source in (text for s in sections for text in s.methods()):
                 methods.append(textwrap.indent(self.file.known(source), "    ").splitlines())
@@ -244,8 +250,8 @@ class ClassWriter:
         """The lines of `__init__`: what it checks and computes, what methods read, then the modules."""
         steps = [s for s in self.made.init if not isinstance(s, Check)]
         checks: dict[Tree, str] = {}
-        for check in self.checks:
-            checks.setdefault(self.resolved(check.test), check.message)
+        for check in [s for s in self.made.init if isinstance(s, Check)] + self.made.demands:
+            checks.setdefault(self.resolved(mapped(check.test, self._spelled)), check.message)
         checks = {t: m for t, m in checks.items() if any(True for _ in _words(t))}
         body = [line for s in steps for line in self._step(s)]
         computed = {word(argument(n)): t for n, t in self.local.items()}
@@ -267,6 +273,9 @@ class ClassWriter:
             *body,
         ]
 
+    def _spelled(self, x: Any) -> Any:
+        return self.made.numbers.tree(x, True) if isinstance(x, Number) else x
+
     def _trees(self, step: Any) -> list[Tree]:
         if isinstance(step, Make | init.Call):
             return [self.resolved(step.tree)]
@@ -282,12 +291,26 @@ class ClassWriter:
         if isinstance(step, init.Call):
             return [self.line(self.resolved(step.tree))]
         over = self.line(self.resolved(step.iterated))
-        return [f"for {step.variable} in {over}:", *(f"    {text}" for s in step.body for text in self._step(s))]
+        return [
+            f"for {self.init_leaf(Read(step.variable))} in {over}:",
+            *(f"    {text}" for s in step.body for text in self._step(s)),
+        ]
 
     def line(self, tree: Any) -> str:
         """An expression of `__init__` as text."""
         self.file.names |= {*words(tree)}
-        return unparse(tree, _init_leaf)
+        return unparse(tree, self.init_leaf)
+
+    def init_leaf(self, x: Any) -> str:
+        """A leaf of an expression of `__init__`; variables of its loops get out of the way of its arguments."""
+        if not isinstance(x, Read):
+            return part_text(x)
+        name = local_name(x.value.hint)
+        arguments = self.group.arguments if self.group is not None else ()
+        taken = {"config", *(argument(n) for n in (*arguments, *self.local))}
+        while name in taken:
+            name += "_"
+        return name
 
     def _parameters(self, group: Group) -> list[str]:
         """Of the constructor; those with a default come last."""
@@ -349,12 +372,10 @@ class ClassWriter:
         refused."""
         from archdsl.backends.torch.lists import counts
 
-        numbers = self.made.numbers
-        for expr, tree in zip(counts(loop.pattern), loop.repeats, strict=True):
-            if dims.free_names(expr):
-                worth = numbers.worth(expr)
-                assert isinstance(worth, int)
-                self.checks.append(Check(py("{a} == {n}", a=tree, n=worth), WRITTEN_OUT))
+        for n in map(self.made.numbers.expression, counts(loop.pattern)):
+            if dims.free_names(n.expr):
+                assert isinstance(n.value, int)
+                self.made.demands.append(Check(py("{a} == {n}", a=n, n=n.value), WRITTEN_OUT))
 
     # --- sizes that only the running model knows ---
 
@@ -413,10 +434,6 @@ def _of_self(tree: Any) -> Any:
             return Node("Attribute", (SELF, "config"))
         return Node(tree.kind, tuple(map(_of_self, tree.fields)))
     return tuple(map(_of_self, tree)) if isinstance(tree, tuple) else tree
-
-
-def _init_leaf(x: Any) -> str:
-    return local_name(x.value.hint) if isinstance(x, Read) else part_text(x)
 
 
 def _words(tree: Any) -> Iterator[str]:

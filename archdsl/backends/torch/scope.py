@@ -62,6 +62,8 @@ class NodeScope:
         """Whether a number meets tensors and may be a fraction: an operand, or an option that is no size."""
         if isinstance(n.value, Poly) and is_size_like(n.value):
             return False
+        if all(v.is_int for v in self.node.outputs):  # a real number would make them floats
+            return False
         op, options = self.node.op, self.node.options
         operands = self.node.inputs if op.elementwise else ()
         numbers = (options.get(h.name) for h in op.header.hypers or () if h.kind in NUMBERS)

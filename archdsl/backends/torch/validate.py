@@ -25,6 +25,7 @@ from archdsl.backends.torch.numbers import BUILT_IN, PYTHON, function, value_of
 from archdsl.backends.torch.program import PURE, Body, Branch, Check, Do, Let, Put, Repeat, Scan, Step
 from archdsl.backends.torch.text import quoted
 from archdsl.backends.torch.tree import Made, Node, Number, Part, Read, Variable, frozen
+from archdsl.diagnostics import InternalError
 from archdsl.ir import dims
 from archdsl.ir.dims import Poly
 from archdsl.ir.graph import Block, Model, Value
@@ -34,7 +35,7 @@ STEPS = 3
 """How many steps of a recurrence are run."""
 
 
-class InvalidError(Exception):
+class InvalidError(InternalError):
     """A file that is not what was meant."""
 
 
@@ -647,7 +648,7 @@ class Validator:
 
     @staticmethod
     def literal(x: ast.expr | None) -> Any:
-        return eval(compile(ast.Expression(x), "", "eval"), {"__builtins__": {}}) if x is not None else None
+        return ast.literal_eval(x) if x is not None else None
 
     def instance(self, instance: Instance, block: Block, config: Config) -> list[tuple[Instance, Block]]:
         """Judge a class as the instance for one block; the instances that it makes, each with the block that it must
@@ -658,7 +659,8 @@ class Validator:
         assert isinstance(body, ast.ClassDef)
         methods = {s.name: s for s in body.body if isinstance(s, ast.FunctionDef)}
         terms = Terms()
-        fields, made = self.init(methods.get("__init__"), instance, lowered, config, terms)
+        steps = [*lowered.init, *self.classes.classes[group].demands]
+        fields, made = self.init(methods.get("__init__"), instance, lowered, steps, config, terms)
         for method in self.classes.methods(group, block):
             self.method(methods[method.name], method, fields, terms, lowered, instance.name)
         return made
@@ -675,12 +677,18 @@ class Validator:
     # --- __init__ ---
 
     def init(
-        self, f: ast.FunctionDef | None, instance: Instance, lowered: Lowered, config: Config, terms: Terms
+        self,
+        f: ast.FunctionDef | None,
+        instance: Instance,
+        lowered: Lowered,
+        steps: Sequence[Any],
+        config: Config,
+        terms: Terms,
     ) -> tuple[dict[str, Any], list[tuple[Instance, Block]]]:
         lists = lowered.modules.lists_meant
         meaning = Meaning(terms, self.names, self.sizes, lists)
         meant: dict[str, Any] = {}
-        self.make(lowered.init, meaning, meant, {"self": SELF})
+        self.make(steps, meaning, meant, {"self": SELF})
         meant |= {name: [meaning.eval(t, {}) for t in constructors] for name, constructors in lists.items()}
         machine = Construction(terms, self.names, self)
         if f is not None:
@@ -691,7 +699,12 @@ class Validator:
             if {*env} != {*named}:
                 raise InvalidError(f"{instance.name} is made with other arguments than it takes")
             machine.bound = _locals(f)
-            machine.run(f.body, env)
+            root = instance.name == self.classes.root_class
+            closing = ast.parse("\n".join(self.classes.closing if root else ())).body
+            end = len(f.body) - len(closing)
+            if list(map(ast.dump, f.body[end:])) != list(map(ast.dump, closing)):
+                raise InvalidError(f"{instance.name} does not end as its sections ask")
+            machine.run(f.body[:end], env)
         found: list[tuple[Instance, Block]] = []
         if machine.made.keys() != meant.keys():
             raise InvalidError(f"{instance.name} makes other modules: {machine.made.keys() ^ meant.keys()}")
@@ -762,7 +775,6 @@ class Validator:
         machine.bound = _locals(f)
         machine.stateful = meaning.stateful
         found = machine.run(f.body, dict(zip(parameters, [SELF, *given], strict=True)))
-        self.dbg = (found, meant, machine.effects, meaning.effects)
         if found != meant:
             raise InvalidError(f"{name}.{f.name} returns something else")
         if machine.effects != meaning.effects:
@@ -790,6 +802,7 @@ class Validator:
             stage.bound = _locals(init)
             arguments = (SELF, Config(whole.fields), index, count)
             stage.run(init.body, dict(zip([a.arg for a in init.args.args], arguments, strict=True)))
+            stage.making = False
             stage.calls, stage.effects, stage.bound = calls, effects, _locals(forward)
             parameters = [a.arg for a in forward.args.args]
             if parameters[2:] != [*given]:
@@ -852,15 +865,19 @@ class Construction(Machine):
 class Stage(Machine):
     """Runs a stage of a pipeline, whose modules are some of the model's."""
 
+    making = True
+    """Whether `__init__` runs, which asks which stage it is."""
+
     def attribute(self, of: Any, name: str) -> Any:
         if of is SELF and name not in self.fields and name not in ("training", "parameters", "register_buffer"):
             raise InvalidError(f"a stage has no `{name}`")
         return super().attribute(of, name)
 
     def on_compare(self, x: Node, env: Mapping[Any, Any]) -> Any:
-        left, (op,), (right,) = x.fields
-        a, b = self.eval(left, env), self.eval(right, env)
-        return a == b if op.kind == "Eq" and type(a) is type(b) is int else super().on_compare(x, env)
+        if not self.making:
+            return super().on_compare(x, env)
+        left, _, (right,) = x.fields
+        return self.eval(left, env) == self.eval(right, env)
 
     def on_dictcomp(self, x: Node, env: Mapping[Any, Any]) -> Any:
         key, value, generators = x.fields
