@@ -519,6 +519,11 @@ class Primitive:
         """Weights, in the order of the emitted module's own."""
         return ()
 
+    @classmethod
+    def may_have_weights(cls) -> bool:
+        """Whether an application may have weights, of its own or of what it is built of."""
+        return cls.weights is not Primitive.weights or cls.build is not Primitive.build
+
     def build(self, call: Application) -> Sequence[Value]:
         """What an application becomes in the graph; by default one node."""
         return call.node()

@@ -13,7 +13,7 @@ from archdsl.source import Span
 WRITTEN_OUT = "`forward` is written out for this many: compile the spec anew"
 """What the emitted code says of a count that its text depends on."""
 FIXED_NUMBER = "the graph depends on this number: compile the spec anew for another"
-MERGED = "what is the same for these numbers is computed once: compile the spec anew for numbers that differ"
+MERGED = "what is the same for these numbers is computed once: compile anew for others"
 SIZE = "a size is at least 1"
 WHOLE = "a size is a whole number"
 

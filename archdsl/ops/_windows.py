@@ -81,7 +81,7 @@ class Window:
 
 # --- options ------------------------------------------------------------------------------------------------------
 
-HALVES = "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+HALVES = "the zeros before and after are as many, or one more after: compile anew for the other"
 PADDINGS = ("same", "causal", "none")
 
 

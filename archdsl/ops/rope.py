@@ -87,7 +87,7 @@ def turn(call: Application, x: Value, options: Any) -> Value:
             option="position",
             help="make head_dim even, or set `dims`",
         )
-    call.same(dims, head, "rope turns all channels of a head: compile the spec anew for a part of them")
+    call.same(dims, head, "rope turns all channels of a head: compile anew for fewer")
     scaling = options.get("scaling")
     if getattr(scaling, "name", "") == "ntk" and dims.static and not call.holds("!=", dims, 2):
         raise call.error(

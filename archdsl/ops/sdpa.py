@@ -99,10 +99,10 @@ class SDPA(Primitive):
                     f"`sdpa` needs as many heads of values as of keys: there are {kv_heads} of k and {v[-3]} of v",
                     input=2,
                 )
-            if not call.same(heads, kv_heads, "every head of queries has one of keys: compile the spec anew for fewer"):
+            if not call.same(heads, kv_heads, "every head of queries has one of keys: compile anew for fewer"):
                 call.condition("%", heads, kv_heads, "the heads of keys divide those of queries")
         call.is_number(call.options["dropout"], 0)  # then nothing is dropped, and the mask may come in blocks
-        call.same(q[-2], k[-2], "queries and keys stand at the same places: compile the spec anew where they do not")
+        call.same(q[-2], k[-2], "queries and keys stand at the same places: compile anew where not")
 
     def build(self, call: Application) -> Sequence[Value]:
         q, k, v = (call.tensor(i) for i in range(3))

@@ -26,6 +26,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model
 from archdsl.lower.load import load_source
 from archdsl.lower.torch_decoder import TorchDecoder
+from torch_emit.emitted import module, spec
 
 TOLERANCE = 1e-5
 GENERATE = Extras(frozenset({"generate"}))
@@ -420,3 +421,27 @@ def test_a_plain_file_is_the_same_without_the_section() -> None:
     model = small().model
     assert "State" not in emit(model)
     assert "class State" in emit(model, GENERATE)
+
+
+OWN_NAMES = (
+    *("stream", "state", "step", "logits", "generator", "lengths", "last", "stops", "ended", "token", "i"),
+    *("real", "seed", "stop", "temperature"),
+)
+NAMED = """
+model m(vocab = 16, width = 8)({0}: token[batch, time]) -> [batch, time, vocab] {{
+  x = {0} -> embedding(vocab, width) as generate
+  x += x -> mha(heads: 2, mask: causal) as stream
+  assert causal(x)
+  return x -> linear(vocab)
+}}
+"""
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+def test_names_of_the_methods_are_names_of_inputs_too(name: str) -> None:
+    made = module(spec(NAMED.format(name)), "generate").eval()
+    tokens = torch.randint(16, (2, 5))
+    longer = tokens
+    for _ in range(3):
+        longer = torch.cat([longer, made(longer)[:, -1:].argmax(-1)], dim=1)
+    assert torch.equal(made.generate(tokens, 3), longer[:, 5:])

@@ -2,6 +2,7 @@
 
 `# must: right`            it checks, and what is emitted is what was counted
 `# must: right width=12`   and that holds for a Config with such fields, too, unless the Config refuses them
+`# must: right -layer.0`   and weights of these paths have a gradient of 0: the spec multiplies them by it
 `# must: refuse E0304`     `check` ends in one error, of that code
 """
 
@@ -27,7 +28,7 @@ from archdsl.ir.graph import Model
 from archdsl.lower.load import load_source
 
 SPECS = sorted(Path(__file__).parent.glob("*.arch"))
-MUST = re.compile(r"# must: (?:refuse (?P<code>E\d{4})|right(?P<fields>(?: \w+=\S+)*))\n")
+MUST = re.compile(r"# must: (?:refuse (?P<code>E\d{4})|right(?P<fields>(?: \w+=\S+)*)(?: -(?P<still>\S+))?)\n")
 SIZES = {"batch": 2, "time": 6}
 TOLERANCE = 2e-4
 
@@ -58,7 +59,7 @@ def test_right(path: Path) -> None:
     cls = load_source(emit(model))
     same_counts(model, cls)
     module = cls()
-    every_weight_learns(model, module)
+    every_weight_learns(model, module, meant(path)["still"])
     same_numbers(model, module)
     if meant(path)["fields"]:
         other_config(path, cls, dict(f.split("=") for f in meant(path)["fields"].split()))
@@ -73,13 +74,15 @@ def same_counts(model: Model, cls: Any) -> None:
     assert {k: tuple(t.shape) for k, t in module.state_dict(keep_vars=True).items()} == said
 
 
-def every_weight_learns(model: Model, module: nn.Module) -> None:
+def every_weight_learns(model: Model, module: nn.Module, still: str | None) -> None:
     torch.manual_seed(1)
     widen(module)
     results = [y for y in results_of(module.train(), inputs_for(model, SIZES)) if y.requires_grad]
     if results:
         torch.stack([(y * torch.randn_like(y)).sum() for y in results]).sum().backward()
-    assert [n for n, p in module.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
+    for name, p in module.named_parameters():
+        assert p.grad is not None, name
+        assert bool(p.grad.abs().sum() > 0) != (still is not None and name.startswith(still)), name
 
 
 def same_numbers(model: Model, module: nn.Module) -> None:

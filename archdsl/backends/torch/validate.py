@@ -603,6 +603,7 @@ class Validator:
             elif isinstance(s, ast.Assign):
                 names |= {t.id for t in s.targets if isinstance(t, ast.Name)}
         self.names = frozenset({*names, *self.defined})
+        self.functions()
         self.groups = {g.name: g for g in self.classes.groups}
         symbols = sorted({s.name for s in self.model.symbols})
         try:
@@ -612,6 +613,20 @@ class Validator:
             self.sizes = {name: prime * MANY for name, prime in zip(symbols, PRIMES, strict=False)}
             self.seen = set()
             self.judge()
+
+    def functions(self) -> None:
+        """Judge the functions that ops have defined."""
+        meant: dict[str, Any] = {}
+        for made in self.classes.classes.values():
+            for name, defined in made.lowered.functions.items():
+                if meant.setdefault(name, defined) != defined:
+                    raise InvalidError(f"`{name}` is two functions")
+        for name, (parameters, result) in meant.items():
+            f = self.defined.get(name)
+            if not isinstance(f, ast.FunctionDef) or [a.arg for a in f.args.args] != [*parameters]:
+                raise InvalidError(f"`{name}` has other parameters")
+            if len(f.body) != 1 or not isinstance(f.body[0], ast.Return) or _frozen(f.body[0].value) != result:
+                raise InvalidError(f"`{name}` returns something else")
 
     def judge(self) -> None:
         """Judge every class, for all instances of it."""

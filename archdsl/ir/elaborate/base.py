@@ -74,6 +74,8 @@ class Elaboration(ABC):
         """Expressions that were evaluated, and turns of loops."""
         self.loops: dict[int, tuple[list[str], set[str]]] = {}
         """Of each loop's body, by its identity, the names that it assigns and those that it reads."""
+        self.turning: list[ast.For] = []
+        """Loops of which a turn is being run."""
         self.depth = 0
         self.user_spans: list[Span] = []
         """Where the user's spec applied the blocks that are being elaborated, the innermost last."""

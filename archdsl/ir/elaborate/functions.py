@@ -19,7 +19,7 @@ from archdsl.ir.masks import Mask
 from archdsl.ir.scalings import ASCENDING, SCALINGS
 from archdsl.ir.schemes import SCHEMES, Field
 from archdsl.ir.site import coerce, unknown_option, whole_size
-from archdsl.ir.static import Instance, ListValue, Scheme, Template, kind_of
+from archdsl.ir.static import Declared, Instance, ListValue, Scheme, Template, kind_of
 from archdsl.ir.wording import spelled
 from archdsl.source import Span
 from archdsl.syntax import ast
@@ -46,7 +46,7 @@ class Functions(Elaboration):
             return self._option(block, e, scope)
         return self._offer(block, e, scope)
 
-    def _shared(self, e: ast.Call, scope: Scope) -> Instance:
+    def _shared(self, e: ast.Call, scope: Scope) -> Instance | Template:
         if len(e.args) != 1 or e.args[0].name is not None:
             raise error("E0205", "`shared` takes one block", e.span)
         value = self.ev(e.args[0].value, scope)
@@ -54,6 +54,8 @@ class Functions(Elaboration):
             return value
         if not isinstance(value, Template):
             raise error("E0203", f"`shared` takes a block, and this is {kind_of(value)}", e.span)
+        if not isinstance(value.target, Declared) and not value.target.may_have_weights():
+            return value  # there is nothing to share
         return Instance(replace(value, label=""), scope.frame, "", e.span)
 
     def _option(self, block: Any, e: ast.Call, scope: Scope) -> Any:

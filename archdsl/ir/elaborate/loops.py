@@ -50,7 +50,11 @@ class Loops(Elaboration):
             if key not in memo:
                 memo[key] = len(bodies)
                 known, reported = len(self.problems), self.reported
-                bodies.append(self._turn(s, scope, item, carried, state, names, collect))
+                self.turning.append(s)
+                try:
+                    bodies.append(self._turn(s, scope, item, carried, state, names, collect))
+                finally:
+                    self.turning.pop()
                 firsts.append(state)
                 if isinstance(item, Num) and self.reported > reported and len(self.problems) == known:
                     raise ReportedError  # one turn after the other has the same mistakes

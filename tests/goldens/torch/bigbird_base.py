@@ -23,10 +23,9 @@ class Config:
     context: int = 4096
 
     def __post_init__(self) -> None:
-        if min(self.width, self.heads, self.window, self.globals, self.randoms, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.layers == 12, "`forward` is written out for this many: compile the spec anew"
-        assert self.width % self.heads == 0, "heads divides width"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.layers == 12, f"`forward` is written out for this many: compile the spec anew: {self}"
+        assert self.width % self.heads == 0, f"heads divides width: {self}"
 
 
 def random_keys(query: Tensor, key: Tensor, count: int, seed: int) -> Tensor:

@@ -19,9 +19,8 @@ class Config:
     labels: int = 9
 
     def __post_init__(self) -> None:
-        if min(self.vocab, self.width, self.hidden, self.labels) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.layers == 1, "`forward` is written out for this many: compile the spec anew"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.layers == 1, f"`forward` is written out for this many: compile the spec anew: {self}"
 
 
 class LSTM(nn.Module):

@@ -20,28 +20,27 @@ class Config:
     kernel: int = 3
 
     def __post_init__(self) -> None:
-        if min(self.source_vocab, self.vocab, self.inner, self.sets, self.kernel) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.depth == 5, "`forward` is written out for this many: compile the spec anew"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.depth == 5, f"`forward` is written out for this many: compile the spec anew: {self}"
         if 2**0 * (self.kernel - 1) % 2 != 0:
             raise ValueError(
-                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
             )
         if 2 * (self.kernel - 1) % 2 != 0:
             raise ValueError(
-                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
             )
         if 2**2 * (self.kernel - 1) % 2 != 0:
             raise ValueError(
-                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
             )
         if 2**3 * (self.kernel - 1) % 2 != 0:
             raise ValueError(
-                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
             )
         if 2**4 * (self.kernel - 1) % 2 != 0:
             raise ValueError(
-                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
             )
 
 

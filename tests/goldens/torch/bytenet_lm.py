@@ -20,9 +20,8 @@ class Config:
     kernel: int = 3
 
     def __post_init__(self) -> None:
-        if min(self.vocab, self.inner, self.sets, self.kernel) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.depth == 5, "`forward` is written out for this many: compile the spec anew"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.depth == 5, f"`forward` is written out for this many: compile the spec anew: {self}"
 
 
 class MultiplicativeUnit(nn.Module):

@@ -18,8 +18,7 @@ class Config:
     maxout: int = 500
 
     def __post_init__(self) -> None:
-        if min(self.vocab, self.rank, self.hidden, self.maxout) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
 
 
 class EncoderUnit(nn.Module):

@@ -23,19 +23,15 @@ class Config:
     joint: int = 640
 
     def __post_init__(self) -> None:
-        if (
-            min(self.width, self.layers, self.heads, self.kernel, self.features, self.vocab, self.hidden, self.joint)
-            < 1
-        ):
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert (self.features - 1) // 2 + 1 + 2 >= 3, "a window is no longer than its axis"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert (self.features - 1) // 2 + 1 + 2 >= 3, f"a window is no longer than its axis: {self}"
         if self.width * (((self.features - 1) // 2 + 1 - 1) // 2 + 1) != self.width * -(-self.features // 4):
-            raise ValueError("the result of `conv_subsampling` has the shape that is written")
-        assert self.width % self.heads == 0, "heads divides width"
-        assert self.width % 2 == 0, "every frequency has a sine and a cosine"
+            raise ValueError(f"the result of `conv_subsampling` has the shape that is written: {self}")
+        assert self.width % self.heads == 0, f"heads divides width: {self}"
+        assert self.width % 2 == 0, f"every frequency has a sine and a cosine: {self}"
         if (self.kernel - 1) % 2 == 0:
             raise ValueError(
-                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
             )
 
 

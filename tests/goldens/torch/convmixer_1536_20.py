@@ -20,18 +20,18 @@ class Config:
     classes: int = 1000
 
     def __post_init__(self) -> None:
-        if min(self.width, self.layers, self.kernel, self.patch, self.image, self.classes) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.image > self.patch - 1, "a window is no longer than its axis"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.image > self.patch - 1, f"a window is no longer than its axis: {self}"
         if (self.kernel - 1) % 2 != 0:
             raise ValueError(
-                "the zeros before and after are as many, or one more after: compile the spec anew for the other"
+                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
             )
         if (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1 + 2 * (
             (self.kernel - 1) // 2
         ) <= self.kernel - 1:
-            raise ValueError("a window is no longer than its axis")
-        assert (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1 >= 1, "a window is no longer than its axis"
+            raise ValueError(f"a window is no longer than its axis: {self}")
+        if (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1 < 1:
+            raise ValueError(f"a window is no longer than its axis: {self}")
 
 
 class ConvmixerLayer(nn.Module):

@@ -18,8 +18,8 @@ class Config:
     classes: int = 62
 
     def __post_init__(self) -> None:
-        assert min(self.hidden, self.features, self.classes) >= 1, "sizes and counts are whole numbers of at least 1"
-        assert self.layers == 3, "`forward` is written out for this many: compile the spec anew"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.layers == 3, f"`forward` is written out for this many: compile the spec anew: {self}"
 
 
 class PeepholeLSTM(nn.Module):

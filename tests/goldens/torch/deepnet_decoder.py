@@ -21,12 +21,13 @@ class Config:
     context: int = 1024
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
         if math.sqrt(self.width) == 1:
-            raise ValueError("the spec was compiled for this side of `scale == 1`: compile it anew for the other")
-        assert self.width % 2 == 0, "every wave has a sine and a cosine"
-        assert self.width % self.heads == 0, "heads divides width"
+            raise ValueError(
+                f"the spec was compiled for this side of `scale == 1`: compile it anew for the other: {self}"
+            )
+        assert self.width % 2 == 0, f"every wave has a sine and a cosine: {self}"
+        assert self.width % self.heads == 0, f"heads divides width: {self}"
 
 
 def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:

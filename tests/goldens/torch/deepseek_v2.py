@@ -53,15 +53,21 @@ class Config:
             )
             < 1
         ):
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.scale != 0, "a number here is other than 0"
-        assert self.layers >= 2, "layers - 1 is a size, at least 1"
-        assert self.top_k <= self.experts, "a token goes to at most as many experts as there are"
-        assert self.groups >= 2, "the spec was compiled for this side of `groups > 1`: compile it anew for the other"
-        assert self.top_groups <= self.groups, "no more groups can be kept than there are"
-        assert self.scale != 1, "the spec was compiled for this side of `scale != 1`: compile it anew for the other"
-        assert self.rope_dim % 2 == 0, "rope turns pairs of channels"
-        assert self.experts % self.groups == 0, "the groups share the experts equally"
+            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
+        assert self.scale != 0, f"a number here is other than 0: {self}"
+        assert self.layers >= 2, f"layers - 1 is a size, at least 1: {self}"
+        assert self.top_k <= self.experts, f"a token goes to at most as many experts as there are: {self}"
+        if self.groups < 2:
+            raise ValueError(
+                f"the spec was compiled for this side of `groups > 1`: compile it anew for the other: {self}"
+            )
+        assert self.top_groups <= self.groups, f"no more groups can be kept than there are: {self}"
+        if self.scale == 1:
+            raise ValueError(
+                f"the spec was compiled for this side of `scale != 1`: compile it anew for the other: {self}"
+            )
+        assert self.rope_dim % 2 == 0, f"rope turns pairs of channels: {self}"
+        assert self.experts % self.groups == 0, f"the groups share the experts equally: {self}"
 
 
 class Groups(NamedTuple):

@@ -34,34 +34,17 @@ class Config:
     context: int = 163_840
 
     def __post_init__(self) -> None:
-        if (
-            min(
-                self.dense_layers,
-                self.sparse_layers,
-                self.width,
-                self.heads,
-                self.q_rank,
-                self.kv_rank,
-                self.nope_dim,
-                self.rope_dim,
-                self.v_dim,
-                self.hidden,
-                self.experts,
-                self.top_k,
-                self.expert_hidden,
-                self.top_groups,
-                self.vocab,
-                self.context,
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.top_k <= self.experts, f"a token goes to at most as many experts as there are: {self}"
+        if self.groups < 2:
+            raise ValueError(
+                f"the spec was compiled for this side of `groups > 1`: compile it anew for the other: {self}"
             )
-            < 1
-        ):
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.top_k <= self.experts, "a token goes to at most as many experts as there are"
-        assert self.groups >= 2, "the spec was compiled for this side of `groups > 1`: compile it anew for the other"
-        assert self.top_groups <= self.groups, "no more groups can be kept than there are"
-        assert self.rope_dim % 2 == 0, "rope turns pairs of channels"
-        assert self.experts % self.groups == 0, "the groups share the experts equally"
-        assert self.experts // self.groups >= 2, "`top2` needs two experts in every group; `score: max` needs one"
+        assert self.top_groups <= self.groups, f"no more groups can be kept than there are: {self}"
+        assert self.rope_dim % 2 == 0, f"rope turns pairs of channels: {self}"
+        assert self.experts % self.groups == 0, f"the groups share the experts equally: {self}"
+        if self.experts // self.groups < 2:
+            raise ValueError(f"`top2` needs two experts in every group; `score: max` needs one: {self}")
 
 
 class Groups(NamedTuple):

@@ -25,12 +25,9 @@ class Config:
     vocab: int = 150_528
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.hidden, self.vocab) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.width % self.heads == 0, "heads divides width"
-        assert self.width % (2 * self.heads) == 0, "rope turns pairs of channels"
-        if abs(self.width / self.heads // 2 - math.floor(self.width / self.heads // 2 + 0.5)) >= 1e-9:
-            raise ValueError("a size is a whole number")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.width % self.heads == 0, f"heads divides width: {self}"
+        assert self.width % (2 * self.heads) == 0, f"rope turns pairs of channels: {self}"
 
 
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:

@@ -27,9 +27,9 @@ class Config:
 
     def __post_init__(self) -> None:
         if min(self.width, self.heads, self.band, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.layers // 2 >= 1, "layers // 2 is a size, at least 1"
-        assert self.width % self.heads == 0, "heads divides width"
+            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
+        assert self.layers // 2 >= 1, f"layers // 2 is a size, at least 1: {self}"
+        assert self.width % self.heads == 0, f"heads divides width: {self}"
 
 
 def causal_and_window_mask(b: Tensor, query: Tensor, key: Tensor, window: int) -> Tensor:

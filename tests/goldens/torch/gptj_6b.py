@@ -21,11 +21,10 @@ class Config:
     context: int = 2048
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.rotary, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.rotary * self.heads <= self.width, "rope turns no more channels than a head has"
-        assert self.width % self.heads == 0, "heads divides width"
-        assert self.rotary % 2 == 0, "rope turns pairs of channels"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.rotary * self.heads <= self.width, f"rope turns no more channels than a head has: {self}"
+        assert self.width % self.heads == 0, f"heads divides width: {self}"
+        assert self.rotary % 2 == 0, f"rope turns pairs of channels: {self}"
 
 
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:

@@ -22,9 +22,8 @@ class Config:
     vocab: int = 50_265
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.context, self.rank, self.vocab) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.width % self.heads == 0, "the heads share the width equally"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.width % self.heads == 0, f"the heads share the width equally: {self}"
 
 
 class OverTime(nn.Module):

@@ -18,8 +18,9 @@ class Config:
     rate: int = 0
 
     def __post_init__(self) -> None:
-        assert min(self.vocab, self.width, self.layers) >= 1, "sizes and counts are whole numbers of at least 1"
-        assert self.rate == 0, "`dropout` was compiled for this: compile the spec anew for other numbers"
+        if min(self.vocab, self.width, self.layers) < 1:
+            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
+        assert self.rate == 0, f"`dropout` was compiled for this: compile the spec anew for other numbers: {self}"
 
 
 class LSTM(nn.Module):

@@ -21,8 +21,7 @@ class Config:
     context: int = 1_048_576
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.state, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
 
 
 def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:

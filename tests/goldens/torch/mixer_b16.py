@@ -19,15 +19,14 @@ class Config:
     classes: int = 1000
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.patch, self.image, self.classes) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.image > self.patch - 1, "a window is no longer than its axis"
-        assert self.image % self.patch == 0, "whole patches"
-        assert self.width % 2 == 0, "2 divides width"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.image > self.patch - 1, f"a window is no longer than its axis: {self}"
+        assert self.image % self.patch == 0, f"whole patches: {self}"
+        assert self.width % 2 == 0, f"2 divides width: {self}"
         if ((self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1) * (
             (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1
         ) < 1:
-            raise ValueError("a size is at least 1")
+            raise ValueError(f"a size is at least 1: {self}")
 
 
 class MLP(nn.Module):

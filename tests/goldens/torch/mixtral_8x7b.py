@@ -4,7 +4,6 @@
     archdsl compile mixtral.arch:mixtral_8x7b --to torch
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,14 +24,11 @@ class Config:
     context: int = 32_768
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.kv_heads, self.hidden, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.experts >= 2, "a token goes to at most as many experts as there are"
-        assert self.width % self.heads == 0, "heads divides width"
-        assert self.heads % self.kv_heads == 0, "every group of heads shares one head of keys and values"
-        assert self.width % (2 * self.heads) == 0, "rope turns pairs of channels"
-        if abs(self.width / self.heads // 2 - math.floor(self.width / self.heads // 2 + 0.5)) >= 1e-9:
-            raise ValueError("a size is a whole number")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.experts >= 2, f"a token goes to at most as many experts as there are: {self}"
+        assert self.width % self.heads == 0, f"heads divides width: {self}"
+        assert self.heads % self.kv_heads == 0, f"every group of heads shares one head of keys and values: {self}"
+        assert self.width % (2 * self.heads) == 0, f"rope turns pairs of channels: {self}"
 
 
 class Groups(NamedTuple):

@@ -24,12 +24,17 @@ class Config:
 
     def __post_init__(self) -> None:
         if min(self.experts, self.top_k, self.width, self.hidden, self.vocab) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.groups == 0, "the spec was compiled for this side of `groups == 0`: compile it anew for the other"
-        assert self.top_k <= self.experts, "a token goes to at most as many experts as there are"
+            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
+        if self.groups != 0:
+            raise ValueError(
+                f"the spec was compiled for this side of `groups == 0`: compile it anew for the other: {self}"
+            )
+        assert self.top_k <= self.experts, f"a token goes to at most as many experts as there are: {self}"
         if self.top_k >= self.experts:
-            raise ValueError("the spec was compiled for this side of `k < experts`: compile it anew for the other")
-        assert self.top_k + 1 <= self.experts, "`topk` cannot take more than there are"
+            raise ValueError(
+                f"the spec was compiled for this side of `k < experts`: compile it anew for the other: {self}"
+            )
+        assert self.top_k + 1 <= self.experts, f"`topk` cannot take more than there are: {self}"
 
 
 class Groups(NamedTuple):

@@ -21,9 +21,8 @@ class Config:
     heads: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.inputs, self.outputs, self.hidden, self.rows, self.cells) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.heads == 1, "`forward` is written out for this many: compile the spec anew"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.heads == 1, f"`forward` is written out for this many: compile the spec anew: {self}"
 
 
 class Address(nn.Module):

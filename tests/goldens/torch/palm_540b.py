@@ -22,11 +22,12 @@ class Config:
     context: int = 2048
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.head_dim, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
         if math.sqrt(self.width) == 1:
-            raise ValueError("the spec was compiled for this side of `scale == 1`: compile it anew for the other")
-        assert self.head_dim % 2 == 0, "rope turns pairs of channels"
+            raise ValueError(
+                f"the spec was compiled for this side of `scale == 1`: compile it anew for the other: {self}"
+            )
+        assert self.head_dim % 2 == 0, f"rope turns pairs of channels: {self}"
 
 
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:

@@ -22,12 +22,11 @@ class Config:
     context: int = 1024
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.hidden, self.features, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
         if self.features * self.heads != 4 * self.width:
-            raise ValueError("`forward` is written out for this many: compile the spec anew")
-        assert self.width % 2 == 0, "every wave has a sine and a cosine"
-        assert self.width % self.heads == 0, "the heads share the width equally"
+            raise ValueError(f"`forward` is written out for this many: compile the spec anew: {self}")
+        assert self.width % 2 == 0, f"every wave has a sine and a cosine: {self}"
+        assert self.width % self.heads == 0, f"the heads share the width equally: {self}"
 
 
 def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:

@@ -20,8 +20,7 @@ class Config:
     levels: int = 256
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.hidden, self.readout, self.colours, self.levels) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
 
 
 class OwnPixel(nn.Module):

@@ -20,9 +20,8 @@ class Config:
     context: int = 512
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.width % self.heads == 0, "heads divides width"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.width % self.heads == 0, f"heads divides width: {self}"
 
 
 class Attention(nn.Module):

@@ -29,29 +29,11 @@ class Config:
     row_width: int = 64
 
     def __post_init__(self) -> None:
-        if (
-            min(
-                self.pairs,
-                self.width,
-                self.heads,
-                self.head_dim,
-                self.hidden,
-                self.vocab,
-                self.chunk,
-                self.buckets,
-                self.factor,
-                self.rounds,
-                self.rows,
-                self.columns,
-                self.row_width,
-            )
-            < 1
-        ):
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.width - self.row_width >= 1, "width - row_width is a size, at least 1"
-        assert (self.buckets + self.factor) % 2 == 0, "2 divides buckets + factor"
-        assert self.buckets % 2 == 0, "`index` was compiled for this: compile the spec anew for other numbers"
-        assert self.factor % 2 == 0, "2 divides factor"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.width - self.row_width >= 1, f"width - row_width is a size, at least 1: {self}"
+        assert (self.buckets + self.factor) % 2 == 0, f"2 divides buckets + factor: {self}"
+        assert self.buckets % 2 == 0, f"`index` was compiled for this: compile the spec anew for other numbers: {self}"
+        assert self.factor % 2 == 0, f"2 divides factor: {self}"
 
 
 class AxialPositions(nn.Module):

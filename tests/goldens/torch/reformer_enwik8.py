@@ -29,27 +29,9 @@ class Config:
     row_width: int = 256
 
     def __post_init__(self) -> None:
-        if (
-            min(
-                self.quarters,
-                self.width,
-                self.heads,
-                self.head_dim,
-                self.hidden,
-                self.vocab,
-                self.local_chunk,
-                self.chunk,
-                self.buckets,
-                self.rounds,
-                self.rows,
-                self.columns,
-                self.row_width,
-            )
-            < 1
-        ):
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.width - self.row_width >= 1, "width - row_width is a size, at least 1"
-        assert self.buckets % 2 == 0, "2 divides buckets"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.width - self.row_width >= 1, f"width - row_width is a size, at least 1: {self}"
+        assert self.buckets % 2 == 0, f"2 divides buckets: {self}"
 
 
 class AxialPositions(nn.Module):

@@ -17,7 +17,7 @@ class Config:
     d_v: int = 128
 
     def __post_init__(self) -> None:
-        assert min(self.width, self.d_k, self.d_v) >= 1, "sizes and counts are whole numbers of at least 1"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
 
 
 class AttentionHead(nn.Module):

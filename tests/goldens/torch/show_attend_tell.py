@@ -20,20 +20,21 @@ class Config:
     channels: int = 64
 
     def __post_init__(self) -> None:
-        if min(self.vocab, self.width, self.hidden, self.channels) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.image >= 2, "a window is no longer than its axis"
-        assert (self.image - 2) // 2 + 1 >= 2, "a window is no longer than its axis"
-        assert ((self.image - 2) // 2 + 1 - 2) // 2 + 1 >= 2, "a window is no longer than its axis"
-        assert (((self.image - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1 >= 2, "a window is no longer than its axis"
-        assert self.image % 16 == 0, "16 divides image"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.image >= 2, f"a window is no longer than its axis: {self}"
+        assert (self.image - 2) // 2 + 1 >= 2, f"a window is no longer than its axis: {self}"
+        assert ((self.image - 2) // 2 + 1 - 2) // 2 + 1 >= 2, f"a window is no longer than its axis: {self}"
+        if (((self.image - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1 < 2:
+            raise ValueError(f"a window is no longer than its axis: {self}")
+        assert self.image % 16 == 0, f"16 divides image: {self}"
         if (((((self.image - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1) * 16 != self.image:
-            raise ValueError("the result of `vgg` has the shape that is written")
-        assert (self.image - 2) // 2 + 1 + 2 >= 3, "a window is no longer than its axis"
-        assert ((self.image - 2) // 2 + 1 - 2) // 2 + 1 + 2 >= 3, "a window is no longer than its axis"
-        assert (((self.image - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1 + 2 >= 3, "a window is no longer than its axis"
+            raise ValueError(f"the result of `vgg` has the shape that is written: {self}")
+        assert (self.image - 2) // 2 + 1 + 2 >= 3, f"a window is no longer than its axis: {self}"
+        assert ((self.image - 2) // 2 + 1 - 2) // 2 + 1 + 2 >= 3, f"a window is no longer than its axis: {self}"
+        if (((self.image - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1 + 2 < 3:
+            raise ValueError(f"a window is no longer than its axis: {self}")
         if ((((self.image - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1 - 2) // 2 + 1 + 2 < 3:
-            raise ValueError("a window is no longer than its axis")
+            raise ValueError(f"a window is no longer than its axis: {self}")
 
 
 class Stage(nn.Module):

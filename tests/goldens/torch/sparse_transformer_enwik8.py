@@ -24,10 +24,10 @@ class Config:
 
     def __post_init__(self) -> None:
         if min(self.layers, self.width, self.heads, self.stride, self.summary, self.context, self.vocab) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.dropout >= 0, "a number here is at least 0 and less than 1"
-        assert self.dropout < 1, "a number here is at least 0 and less than 1"
-        assert self.width % self.heads == 0, "heads divides width"
+            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
+        assert self.dropout >= 0, f"a number here is at least 0 and less than 1: {self}"
+        assert self.dropout < 1, f"a number here is at least 0 and less than 1: {self}"
+        assert self.width % self.heads == 0, f"heads divides width: {self}"
 
 
 def quick_gelu(x: Tensor) -> Tensor:

@@ -18,8 +18,7 @@ class Config:
     layers: int = 4
 
     def __post_init__(self) -> None:
-        if min(self.source_vocab, self.vocab, self.width, self.layers) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
 
 
 class LSTM(nn.Module):

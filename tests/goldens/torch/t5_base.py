@@ -23,10 +23,11 @@ class Config:
     context: int = 512
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.head_dim, self.hidden, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
         if math.sqrt(self.width) == 1:
-            raise ValueError("the spec was compiled for this side of `scale == 1`: compile it anew for the other")
+            raise ValueError(
+                f"the spec was compiled for this side of `scale == 1`: compile it anew for the other: {self}"
+            )
 
 
 class RelativeBias(nn.Embedding):

@@ -23,8 +23,7 @@ class Config:
     context: int = 512
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.head_dim, self.hidden, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
 
 
 class RelativeBias(nn.Embedding):

@@ -22,18 +22,17 @@ class Config:
     classes: int = 1000
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.hidden, self.patch, self.image, self.classes) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.image > self.patch - 1, "a window is no longer than its axis"
-        assert self.image % self.patch == 0, "whole patches"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.image > self.patch - 1, f"a window is no longer than its axis: {self}"
+        assert self.image % self.patch == 0, f"whole patches: {self}"
         if (
             1
             + ((self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1)
             * ((self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1)
             < 1
         ):
-            raise ValueError("a size is at least 1")
-        assert self.width % self.heads == 0, "heads divides width"
+            raise ValueError(f"a size is at least 1: {self}")
+        assert self.width % self.heads == 0, f"heads divides width: {self}"
 
 
 class Attention(nn.Module):

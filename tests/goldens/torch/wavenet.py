@@ -22,10 +22,9 @@ class Config:
     depth: int = 10
 
     def __post_init__(self) -> None:
-        if min(self.levels, self.width, self.gate, self.skip, self.kernel) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.stacks == 3, "`forward` is written out for this many: compile the spec anew"
-        assert self.depth == 10, "`forward` is written out for this many: compile the spec anew"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.stacks == 3, f"`forward` is written out for this many: compile the spec anew: {self}"
+        assert self.depth == 10, f"`forward` is written out for this many: compile the spec anew: {self}"
 
 
 class DilatedLayer(nn.Module):

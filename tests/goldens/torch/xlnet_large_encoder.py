@@ -20,10 +20,9 @@ class Config:
     vocab: int = 32_000
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.vocab) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.width % self.heads == 0, "the heads share the width equally"
-        assert self.width % 2 == 0, "every frequency has a sine and a cosine"
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.width % self.heads == 0, f"the heads share the width equally: {self}"
+        assert self.width % 2 == 0, f"every frequency has a sine and a cosine: {self}"
 
 
 class RelativeScores(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Mapping
 
 from archdsl.analyses.decode import plan
@@ -16,7 +17,7 @@ from archdsl.ir.graph import Value
 from archdsl.lower.python import local_name
 
 
-def stream(tokens: str, inputs: str, step: str, prefill: str, together: bool) -> str:
+def stream(inputs: str, step: str, prefill: str, together: bool) -> str:
     """The methods `stream` and `generate` of the model."""
     sizes, seeded, all_ended = "whose tensors then keep their sizes.", "", "bool(ended.all())"
     if together:
@@ -31,7 +32,7 @@ def stream(tokens: str, inputs: str, step: str, prefill: str, together: bool) ->
 @torch.no_grad()
 def stream(
     self,
-    {tokens}: Tensor,
+    tokens: Tensor,
     max_new_tokens: int,
     *,{inputs}
     real: Tensor | None = None,
@@ -42,19 +43,19 @@ def stream(
     stop: Iterable[int] = (),
     compiled: bool = False,
 ) -> Iterator[Tensor]:
-    """Tokens [batch] that follow the prompts {tokens} [batch, time], one after another, until every row has come to one
-    of `stop`, which it then repeats.
+    """Tokens [batch] that follow prompts [batch, time], one after another, until every row has come to one of `stop`,
+    which it then repeats.
 
-    `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
-    the likeliest token is taken. `compiled` compiles the step, {sizes}"""
-    batch, time = {tokens}.shape
-{seeded}    generator = None if seed is None else torch.Generator({tokens}.device).manual_seed(seed)
-    model = for_decoding(self) if {tokens}.is_cpu else self
+    `real` [batch, time] says which tokens of the prompts are no padding, on either side. At temperature 0 the
+    likeliest token is taken. `compiled` compiles the step, {sizes}"""
+    batch, time = tokens.shape
+{seeded}    generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
+    model = for_decoding(self) if tokens.is_cpu else self
     state, step = State(time + max_new_tokens, static=compiled), model.{step}
 {prefill}
-    stops = torch.tensor([*stop], dtype=torch.long, device={tokens}.device)
-    ended = torch.zeros(batch, dtype=torch.bool, device={tokens}.device)
-    token = {tokens}.new_zeros(batch)
+    stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
+    ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
+    token = tokens.new_zeros(batch)
     if compiled:
         step = torch.compile(step, fullgraph=True)
     for i in range(max_new_tokens):
@@ -67,40 +68,39 @@ def stream(
             return
 
 
-def generate(self, {tokens}: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
-    """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
-    return torch.stack([*self.stream({tokens}, max_new_tokens, **options)], dim=1)
+def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
+    """Tokens that follow prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+    return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)
 '''.strip()
 
 
-def packed(tokens: str) -> str:
-    """How prompts are brought to the left."""
-    return f"""    lengths = torch.full((batch,), time, device={tokens}.device) if real is None else real.sum(1)
+PACKED = """    lengths = torch.full((batch,), time, device=tokens.device) if real is None else real.sum(1)
     if real is not None:  # padding goes behind
-        {tokens} = {tokens}.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
+        tokens = tokens.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
     last = int(lengths.max())"""
+"""How prompts are brought to the left."""
 
 
-def at_once(tokens: str, given: str, at: str, ends: str) -> str:
+def at_once(given: str, at: str, ends: str) -> str:
     """The prompts in one step."""
-    return f"""{packed(tokens)}
+    return f"""{PACKED}
     # What stands behind a row's end is never looked at, and overwritten.
     state.lengths = lengths
-    logits = step({tokens}[:, :last], state{given}{at}){ends}
+    logits = step(tokens[:, :last], state{given}{at}){ends}
     if int(lengths.min()) < last:
         state.start = lengths"""
 
 
-def row_by_row(tokens: str, given: str) -> str:
+def row_by_row(given: str) -> str:
     """The prompts as far as all have tokens, then one place after the other."""
-    return f"""{packed(tokens)}
+    return f"""{PACKED}
     shortest = int(lengths.min())
-    logits = step({tokens}[:, :shortest], state{given})[:, -1]
+    logits = step(tokens[:, :shortest], state{given})[:, -1]
     for i in range(shortest, last):  # a recurrence must not see what stands behind a row's end
         if i == shortest:
             state.start = lengths.new_full((batch,), shortest)
         state.active = i < lengths
-        logits = torch.where(state.active[:, None], step({tokens}[:, i : i + 1], state)[:, -1], logits)
+        logits = torch.where(state.active[:, None], step(tokens[:, i : i + 1], state)[:, -1], logits)
     state.active = None"""
 
 
@@ -178,22 +178,28 @@ class Generate(Section):
         return moving[0] if fits else None
 
     def methods(self) -> Iterable[str]:
-        tokens = self.tokens
-        if tokens is None:
+        if self.tokens is None:
             return ()
-        name = next(local_name(n) for n, v in self.plan.model.inputs if v is tokens)
         step, lowering = next(iter(self.written[None].values()))
         inputs = {v: n for n, v in self.plan.model.inputs}
         others = [local_name(inputs[p.target]) for p in lowering.optional if p.target in inputs]
-        more = "".join(f"\n    {n}: Tensor | None = None," for n in others)
-        given = "".join(f", {n}={n}" for n in others)
+        own = words_of(stream("", "step", row_by_row(""), self.together))
+        here = {n: f"{n}_" if n in own else n for n in others}
+        more = "".join(f"\n    {n}: Tensor | None = None," for n in here.values())
+        given = "".join(f", {n}={m}" for n, m in here.items())
         if self.plan.carries:
-            prefill = row_by_row(name, given)
+            prefill = row_by_row(given)
         elif lowering.narrows:
-            prefill = at_once(name, given, ", at=lengths - 1", "[:, 0]")
+            prefill = at_once(given, ", at=lengths - 1", "[:, 0]")
         else:
-            prefill = at_once(name, given, "", f"[torch.arange(batch, device={name}.device), lengths - 1]")
-        return [stream(name, more, step, prefill, self.together)]
+            prefill = at_once(given, "", "[torch.arange(batch, device=tokens.device), lengths - 1]")
+        return [stream(more, step, prefill, self.together)]
+
+
+def words_of(source: str) -> set[str]:
+    """Every name that a function reads, binds or takes."""
+    found = ast.walk(ast.parse(source))
+    return {n.id if isinstance(n, ast.Name) else n.arg for n in found if isinstance(n, ast.Name | ast.arg)}
 
 
 __all__ = ["Generate", "Node", "Read"]

@@ -48,16 +48,12 @@ def attend(
         y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
         return y.flatten(1, 2).unsqueeze(2)
     causal = causal and mask is None and q.size(2) > 1
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared > 1
-    )
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared > 1)
 # fmt: on
 
 
 # fmt: off
-def attend_latent(
-    q: Tensor, rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
-) -> Tensor:
+def attend_latent(q: Tensor, rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """Attention to keys and values that are linear maps of `rows` [batch, all, dim]: the map of keys goes over to the
     queries, that of values to the result (DeepSeek-V2, section 2.1.2)."""
     rows = rows.unsqueeze(1)  # one head that all queries share
@@ -66,9 +62,7 @@ def attend_latent(
 
 
 # fmt: off
-def masked_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any
-) -> Tensor:
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any) -> Tensor:
     """Attention to the keys that a mask lets see; without one, to those before each query and its own."""
     if isinstance(mask, BlockMask):
         if q.size(-1) >= 16 <= v.size(-1) and q.dtype != torch.float64:

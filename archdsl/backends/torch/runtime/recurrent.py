@@ -132,9 +132,7 @@ def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) ->
 
 
 # fmt: off
-def selective_scan_on(
-    x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor
-) -> tuple[Tensor, Tensor]:
+def selective_scan_on(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     """Mamba from the state h [batch, channels, state] on: what each place reads, and the state after the last."""
     delta = delta.float()
     decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]

@@ -19,8 +19,13 @@ def rope_table(length: int, frequencies: Tensor) -> Tensor:
 
 # fmt: off
 def yarn_scaling(
-    frequencies: Tensor, theta: float, factor: float, original: int, beta_fast: float, beta_slow: float, truncate:
-    bool = True
+    frequencies: Tensor,
+    theta: float,
+    factor: float,
+    original: int,
+    beta_fast: float,
+    beta_slow: float,
+    truncate: bool = True,
 ) -> Tensor:
     """YaRN: interpolate the slow waves, keep the fast ones, ramp between them (Peng et al., 2023, section 3.2)."""
     dims = 2 * frequencies.numel()

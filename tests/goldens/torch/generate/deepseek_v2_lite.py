@@ -54,13 +54,22 @@ class Config:
             )
             < 1
         ):
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.q_rank == 0, "the spec was compiled for this side of `q_rank == 0`: compile it anew for the other"
-        assert self.layers >= 2, "layers - 1 is a size, at least 1"
-        assert self.top_k <= self.experts, "a token goes to at most as many experts as there are"
-        assert self.groups <= 1, "the spec was compiled for this side of `groups > 1`: compile it anew for the other"
-        assert self.scale == 1, "the spec was compiled for this side of `scale != 1`: compile it anew for the other"
-        assert self.rope_dim % 2 == 0, "rope turns pairs of channels"
+            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
+        if self.q_rank != 0:
+            raise ValueError(
+                f"the spec was compiled for this side of `q_rank == 0`: compile it anew for the other: {self}"
+            )
+        assert self.layers >= 2, f"layers - 1 is a size, at least 1: {self}"
+        assert self.top_k <= self.experts, f"a token goes to at most as many experts as there are: {self}"
+        if self.groups > 1:
+            raise ValueError(
+                f"the spec was compiled for this side of `groups > 1`: compile it anew for the other: {self}"
+            )
+        if self.scale != 1:
+            raise ValueError(
+                f"the spec was compiled for this side of `scale != 1`: compile it anew for the other: {self}"
+            )
+        assert self.rope_dim % 2 == 0, f"rope turns pairs of channels: {self}"
 
 
 class Groups(NamedTuple):
@@ -624,11 +633,11 @@ class DeepseekV2Lite(nn.Module):
         stop: Iterable[int] = (),
         compiled: bool = False,
     ) -> Iterator[Tensor]:
-        """Tokens [batch] that follow the prompts tokens [batch, time], one after another, until every row has come to one
-        of `stop`, which it then repeats.
+        """Tokens [batch] that follow prompts [batch, time], one after another, until every row has come to one of `stop`,
+        which it then repeats.
 
-        `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
-        the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+        `real` [batch, time] says which tokens of the prompts are no padding, on either side. At temperature 0 the
+        likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
         model = for_decoding(self) if tokens.is_cpu else self
@@ -657,5 +666,5 @@ class DeepseekV2Lite(nn.Module):
                 return
 
     def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
-        """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+        """Tokens that follow prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
         return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)

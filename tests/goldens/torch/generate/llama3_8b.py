@@ -25,13 +25,10 @@ class Config:
     context: int = 131_072
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.kv_heads, self.hidden, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
-        assert self.width % self.heads == 0, "heads divides width"
-        assert self.heads % self.kv_heads == 0, "every group of heads shares one head of keys and values"
-        assert self.width % (2 * self.heads) == 0, "rope turns pairs of channels"
-        if abs(self.width / self.heads // 2 - math.floor(self.width / self.heads // 2 + 0.5)) >= 1e-9:
-            raise ValueError("a size is a whole number")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert self.width % self.heads == 0, f"heads divides width: {self}"
+        assert self.heads % self.kv_heads == 0, f"every group of heads shares one head of keys and values: {self}"
+        assert self.width % (2 * self.heads) == 0, f"rope turns pairs of channels: {self}"
 
 
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
@@ -350,11 +347,11 @@ class Llama3_8B(nn.Module):
         stop: Iterable[int] = (),
         compiled: bool = False,
     ) -> Iterator[Tensor]:
-        """Tokens [batch] that follow the prompts tokens [batch, time], one after another, until every row has come to one
-        of `stop`, which it then repeats.
+        """Tokens [batch] that follow prompts [batch, time], one after another, until every row has come to one of `stop`,
+        which it then repeats.
 
-        `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
-        the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+        `real` [batch, time] says which tokens of the prompts are no padding, on either side. At temperature 0 the
+        likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
         model = for_decoding(self) if tokens.is_cpu else self
@@ -383,5 +380,5 @@ class Llama3_8B(nn.Module):
                 return
 
     def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
-        """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+        """Tokens that follow prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
         return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)

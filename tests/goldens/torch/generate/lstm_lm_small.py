@@ -21,8 +21,9 @@ class Config:
     rate: int = 0
 
     def __post_init__(self) -> None:
-        assert min(self.vocab, self.width, self.layers) >= 1, "sizes and counts are whole numbers of at least 1"
-        assert self.rate == 0, "`dropout` was compiled for this: compile the spec anew for other numbers"
+        if min(self.vocab, self.width, self.layers) < 1:
+            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
+        assert self.rate == 0, f"`dropout` was compiled for this: compile the spec anew for other numbers: {self}"
 
 
 class LSTM(nn.Module):
@@ -229,11 +230,11 @@ class LSTMLMSmall(nn.Module):
         stop: Iterable[int] = (),
         compiled: bool = False,
     ) -> Iterator[Tensor]:
-        """Tokens [batch] that follow the prompts tokens [batch, time], one after another, until every row has come to one
-        of `stop`, which it then repeats.
+        """Tokens [batch] that follow prompts [batch, time], one after another, until every row has come to one of `stop`,
+        which it then repeats.
 
-        `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
-        the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+        `real` [batch, time] says which tokens of the prompts are no padding, on either side. At temperature 0 the
+        likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
         model = for_decoding(self) if tokens.is_cpu else self
@@ -265,5 +266,5 @@ class LSTMLMSmall(nn.Module):
                 return
 
     def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
-        """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+        """Tokens that follow prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
         return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)

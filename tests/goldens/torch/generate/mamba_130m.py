@@ -23,8 +23,7 @@ class Config:
     context: int = 1_048_576
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.state, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
 
 
 def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
@@ -304,11 +303,11 @@ class Mamba130M(nn.Module):
         stop: Iterable[int] = (),
         compiled: bool = False,
     ) -> Iterator[Tensor]:
-        """Tokens [batch] that follow the prompts tokens [batch, time], one after another, until every row has come to one
-        of `stop`, which it then repeats.
+        """Tokens [batch] that follow prompts [batch, time], one after another, until every row has come to one of `stop`,
+        which it then repeats.
 
-        `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
-        the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+        `real` [batch, time] says which tokens of the prompts are no padding, on either side. At temperature 0 the
+        likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
         model = for_decoding(self) if tokens.is_cpu else self
@@ -340,5 +339,5 @@ class Mamba130M(nn.Module):
                 return
 
     def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
-        """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+        """Tokens that follow prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
         return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)

@@ -25,10 +25,11 @@ class Config:
     context: int = 512
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.head_dim, self.hidden, self.vocab, self.context) < 1:
-            raise ValueError("sizes and counts are whole numbers of at least 1")
+        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
         if math.sqrt(self.width) == 1:
-            raise ValueError("the spec was compiled for this side of `scale == 1`: compile it anew for the other")
+            raise ValueError(
+                f"the spec was compiled for this side of `scale == 1`: compile it anew for the other: {self}"
+            )
 
 
 class RelativeBias(nn.Embedding):
@@ -415,7 +416,7 @@ class T5Small(nn.Module):
     @torch.no_grad()
     def stream(
         self,
-        target: Tensor,
+        tokens: Tensor,
         max_new_tokens: int,
         *,
         source: Tensor | None = None,
@@ -428,27 +429,27 @@ class T5Small(nn.Module):
         stop: Iterable[int] = (),
         compiled: bool = False,
     ) -> Iterator[Tensor]:
-        """Tokens [batch] that follow the prompts target [batch, time], one after another, until every row has come to one
-        of `stop`, which it then repeats.
+        """Tokens [batch] that follow prompts [batch, time], one after another, until every row has come to one of `stop`,
+        which it then repeats.
 
-        `real` [batch, time] says which tokens of the prompts are no padding, whichever side that is on. At temperature 0
-        the likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
-        batch, time = target.shape
-        generator = None if seed is None else torch.Generator(target.device).manual_seed(seed)
-        model = for_decoding(self) if target.is_cpu else self
+        `real` [batch, time] says which tokens of the prompts are no padding, on either side. At temperature 0 the
+        likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+        batch, time = tokens.shape
+        generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
+        model = for_decoding(self) if tokens.is_cpu else self
         state, step = State(time + max_new_tokens, static=compiled), model.step
-        lengths = torch.full((batch,), time, device=target.device) if real is None else real.sum(1)
+        lengths = torch.full((batch,), time, device=tokens.device) if real is None else real.sum(1)
         if real is not None:  # padding goes behind
-            target = target.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
+            tokens = tokens.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
         last = int(lengths.max())
         # What stands behind a row's end is never looked at, and overwritten.
         state.lengths = lengths
-        logits = step(target[:, :last], state, source=source, padding=padding, at=lengths - 1)[:, 0]
+        logits = step(tokens[:, :last], state, source=source, padding=padding, at=lengths - 1)[:, 0]
         if int(lengths.min()) < last:
             state.start = lengths
-        stops = torch.tensor([*stop], dtype=torch.long, device=target.device)
-        ended = torch.zeros(batch, dtype=torch.bool, device=target.device)
-        token = target.new_zeros(batch)
+        stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
+        ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
+        token = tokens.new_zeros(batch)
         if compiled:
             step = torch.compile(step, fullgraph=True)
         for i in range(max_new_tokens):
@@ -460,6 +461,6 @@ class T5Small(nn.Module):
             if len(stops) and bool(ended.all()):
                 return
 
-    def generate(self, target: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
-        """Tokens that follow the prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
-        return torch.stack([*self.stream(target, max_new_tokens, **options)], dim=1)
+    def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
+        """Tokens that follow prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+        return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)
