@@ -342,7 +342,7 @@ def demand_runtime(device: str, dtype: str) -> None:
 
 def demand_room(model: Model, dtype: str, copies: int) -> None:
     """Refuse what would bring the machine down: `copies` of the weights in memory, besides onnxruntime's own two."""
-    from archdsl.analyses.params import total
+    from archdsl.analyses.counts import total
 
     numbers = total(model)
     need = numbers * {"float32": 4}.get(dtype, 2) * (copies + 1)
@@ -364,7 +364,7 @@ def demand_room(model: Model, dtype: str, copies: int) -> None:
 
 
 def parameters_of(model: Model) -> int:
-    from archdsl.analyses.params import total
+    from archdsl.analyses.counts import total
 
     return total(model)
 

@@ -154,7 +154,7 @@ def device_called(torch: Any, name: str) -> Any:
 def fits(torch: Any, model: Model, device: torch.device, dtype: str, gradients: bool = True) -> None:
     """Refuse (E0503) what would bring the machine down: the weights, and their gradients if there are to be some, alone
     need more than there is."""
-    from archdsl.analyses.params import total
+    from archdsl.analyses.counts import total
 
     numbers = total(model)
     # drawn in float32, then weights and gradients

@@ -11,7 +11,7 @@ import pytest
 from random_specs import configs
 
 import archdsl
-from archdsl.analyses.params import total
+from archdsl.analyses.counts import total
 from archdsl.backends.torch import emit
 from archdsl.diagnostics import ArchError
 from archdsl.ir.conditions import conditions

@@ -26,9 +26,10 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 
+from archdsl.analyses.counts import calls
 from archdsl.analyses.decode import NEW, Form, Plan, planned
 from archdsl.analyses.pairs import count, looks_back, symbolic
-from archdsl.analyses.params import ParamsReport, calls
+from archdsl.analyses.params import ParamsReport
 from archdsl.analyses.params import estimate as count_parameters
 from archdsl.analyses.work import BlockWork, OpWork, Total, Work, work_of
 from archdsl.diagnostics import ArchError, error

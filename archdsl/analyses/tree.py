@@ -6,7 +6,7 @@ from collections import Counter
 
 from pydantic import BaseModel
 
-from archdsl.analyses.params import counted
+from archdsl.analyses.counts import Counts
 from archdsl.analyses.weights import shape_of
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, Node, OpNode, ParamNode, Weight, subgraphs
@@ -33,7 +33,7 @@ class Branch(BaseModel):
 
 def tree(model: Model) -> Branch:
     """The model as a tree of what has weights. Each distinct block is looked at once, but shown where it stands."""
-    count = counted()
+    count = Counts()
     memo: dict[int, list[Branch]] = {}
 
     def of_block(block: Block) -> list[Branch]:

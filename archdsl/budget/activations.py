@@ -423,7 +423,7 @@ def inputs_of(model: Model, sizes: dict[str, int], dtype: DType) -> dict[str, Te
 
 
 def outputs_of(module: Module, given: Mapping[str, Tensor]) -> list[Tensor]:
-    found = module(**given)
+    found = module(*given.values())  # whatever the emitted parameters are called
     return list(found) if isinstance(found, tuple) else [found]
 
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from archdsl import api
 from archdsl.analyses.decode import plan
-from archdsl.analyses.params import estimate
+from archdsl.analyses.params import estimate, vocabulary
 from archdsl.analyses.weights import shape_of, weights
 from archdsl.backends.torch import Extras, emit
 from archdsl.budget.activations import estimate as step_memory
@@ -460,10 +460,11 @@ def leaks(model: Model, sizes: Mapping[str, int], ahead: int, seed: int) -> bool
     # Experts sort their rows: what is drawn for them would stand elsewhere.
     drawn = (patch.object(F, "dropout", lambda x, *_, **__: x), patch.object(torch, "randn_like", torch.ones_like))
     with without_grouped_mm(), drawn[0], drawn[1]:
-        return any(_leaks(module.train(mode), inputs, ahead, seed) for mode in (False, True))
+        rows = min(vocabulary(model) or 11, 11)
+        return any(_leaks(module.train(mode), inputs, ahead, seed, rows) for mode in (False, True))
 
 
-def _leaks(module: nn.Module, inputs: Mapping[str, Tensor], ahead: int, seed: int) -> bool:
+def _leaks(module: nn.Module, inputs: Mapping[str, Tensor], ahead: int, seed: int, rows: int) -> bool:
     source = "target" if "target" in inputs else next(iter(inputs))
     x = inputs[source]
     generator = torch.Generator().manual_seed(seed)
@@ -480,7 +481,7 @@ def _leaks(module: nn.Module, inputs: Mapping[str, Tensor], ahead: int, seed: in
         if x.is_floating_point():
             changed[:, place] += 3 * torch.randn(x[:, place].shape, generator=generator, dtype=torch.double)
         else:
-            changed[:, place] = (changed[:, place] + torch.randint(1, 7, (x.size(0),), generator=generator)) % 11
+            changed[:, place] = (changed[:, place] + torch.randint(1, 7, (x.size(0),), generator=generator)) % rows
         difference = (first(changed) - before).abs().flatten(2).amax(dim=(0, 2)) / scale
         if (difference[: place - ahead + 1] > LEAK).any():
             return True

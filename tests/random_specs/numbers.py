@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ class Number:
 
 
 def _constant(text: str) -> Number:
-    return Number(text, lambda _: float(text))
+    return Number(text, lambda _: Fraction(text))  # `3 % 0.02` is 0, as for the compiler
 
 
 BINARY: tuple[tuple[str, Callable[[float, float], float]], ...] = (

@@ -23,7 +23,7 @@ from archdsl.backends.torch.lower import (
 from archdsl.backends.torch.names import preferred
 from archdsl.backends.torch.numbers import Numbers, is_dynamic, values_of
 from archdsl.backends.torch.program import Check, Do, changed, key, trees
-from archdsl.backends.torch.tree import Axis, Hyper, Made, Node, Number, constant, leaves, mapped, py, word
+from archdsl.backends.torch.tree import Axis, Hyper, Made, Node, Number, constant, leaves, mapped, py, word, words
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Poly
 from archdsl.ir.graph import Block, CallNode, Model, OpNode
@@ -96,12 +96,13 @@ class Class:
 
 
 def parameter_names(method: Method) -> list[str]:
-    """What the parameters of a method are called."""
+    """What the parameters of a method are called: as in the block's header, but for names of what it calls."""
+    read = {w for t in (*trees(method.steps), *method.results) for w in words(t)}
     found: list[str] = []
     for p in method.parameters:
         base = local_name(method.hints[p.target]) if p.target in method.hints else preferred(p.target, method.hints)
         name, n = base, 1
-        while name in found:
+        while name in found or name in read:
             n += 1
             name = f"{base}_{n}"
         found.append(name)

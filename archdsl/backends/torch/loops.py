@@ -63,7 +63,7 @@ class Folding:
         for values in zip(*self.outside, strict=True):
             if len({*values}) > 1 and not any(v in self.scheduler.aliases for v in values):
                 shown = next((v for v in values if v not in self.loop.absent), values[0])
-                base = name(shown) if shown.name else "given"
+                base = name(shown) if isinstance(shown, Variable) or shown.name else "given"
                 same = any(v not in self.loop.absent and name(v) == base for v in values)
                 variable = Variable(f"{self.loop.variable}_{base}" if same else singular(base))
                 for b, value in enumerate(values):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from archdsl.analyses.params import total
+from archdsl.analyses.counts import total
 from archdsl.backends.torch import init
 from archdsl.backends.torch.classes import Class, Classes, Group, argument, default, is_number
 from archdsl.backends.torch.features import PLAIN, Extras, Section, sections

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import Classes
+    from archdsl.backends.torch.features.generate import Generate
     from archdsl.backends.torch.lower import Method
     from archdsl.backends.torch.text import Scheduled
 
@@ -68,16 +69,23 @@ class Section:
 
 def sections(classes: Classes, extras: Extras) -> list[Section]:
     """The sections that were asked for, in the order of the file."""
-    from archdsl.backends.torch.features.checkpoint import Checkpointing
-    from archdsl.backends.torch.features.generate import Generate
-    from archdsl.backends.torch.features.loss import Loss
-    from archdsl.backends.torch.features.parallel import Parallel
-
     found: list[Section] = []
+    together = "parallel" in extras.sections
     if "generate" in extras.sections:
-        found.append(Generate(classes, together="parallel" in extras.sections))
+        from archdsl.backends.torch.features.generate import Generate
+
+        found.append(Generate(classes, together))
     if "loss" in extras.sections:
+        from archdsl.backends.torch.features.loss import Loss
+
         found.append(Loss(classes))
-    if "parallel" in extras.sections:
-        found.append(Parallel(classes, extras, next((s for s in found if isinstance(s, Generate)), None)))
-    return found if extras.checkpoint == "none" else [*found, Checkpointing(classes, extras.checkpoint)]
+    if together:
+        from archdsl.backends.torch.features.parallel import Parallel
+
+        generate = found[0] if "generate" in extras.sections else None
+        found.append(Parallel(classes, extras, cast("Generate | None", generate)))
+    if extras.checkpoint != "none":
+        from archdsl.backends.torch.features.checkpoint import Checkpointing
+
+        found.append(Checkpointing(classes, extras.checkpoint))
+    return found
