@@ -87,7 +87,9 @@ def differ(text: str, seen: Seen | None = None, *, everything: bool = True, tame
     same_bytes(text, model)
     parameters(model, module)
     inputs = inputs_for(model, sizes)
-    shapes(model, module, inputs, sizes)
+    if not shapes(model, module, inputs, sizes):
+        seen.note("too large for float32: nothing more is compared")
+        return
     gradients(model, inputs)
     if everything:
         flops(model, {**sizes, **{s.name: 16 for s in model.symbols if s.name != "batch"}})
@@ -185,15 +187,23 @@ def parameters(model: Model, module: nn.Module) -> None:
         raise MismatchError("parameters", f"the state differs: {sorted(set(said.items()) ^ set(held.items()))}")
 
 
-def shapes(model: Model, module: nn.Module, inputs: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+def shapes(model: Model, module: nn.Module, inputs: Mapping[str, Tensor], sizes: Mapping[str, int]) -> bool:
+    """Compare shapes; whether the results are finite. Products of products may outgrow float32: then smaller weights make
+    them finite."""
     with torch.no_grad():
         results = results_of(module, inputs)
     for (name, value), found in zip(model.outputs, results, strict=True):
         expected = [int(evaluate(d.value, dict(sizes))) for d in value.shape]
         if list(found.shape) != expected:
             raise MismatchError("shapes", f"{name or 'the result'} is {list(found.shape)}, predicted {expected}")
-        if not found.isfinite().all():
-            raise MismatchError("finite", f"{name or 'the result'} is not finite")
+    if all(found.isfinite().all() for found in results):
+        return True
+    with torch.no_grad():
+        for p in module.parameters():
+            p *= 0.1
+        if not all(found.isfinite().all() for found in results_of(module, inputs)):
+            raise MismatchError("finite", "the results are not finite")
+    return False
 
 
 def results_of(module: nn.Module, inputs: Mapping[str, Tensor], *more: Any) -> list[Tensor]:

@@ -100,6 +100,11 @@ class StepLowering(Lowering):
             graph = Graph(graph.inputs, graph.nodes, tuple(v for v in graph.outputs if v is not None)[:1])
         super().__init__(section.classes, replace(roles.block, graph=graph), kinds)
         self.lowered.method.name, self.lowered.method.block = name, roles.block
+        made = {v for n in nodes_within(graph) for v in node_outputs(n)}
+        for node in nodes_within(roles.block.graph):
+            for inner in inner_graphs(node):  # what iterations emit, and nobody reads
+                dropped = {v for n in inner.nodes for v in node_outputs(n)} - made
+                self.aliases |= {v: lift(None) for v in dropped if v in inner.outputs}
         self.section = section
         self.plan: Plan = section.plan
         self.roles = roles
