@@ -78,7 +78,6 @@ class FitMemory(BaseModel):
     master_weights: bool
     recompute: str | None
     """What the backward pass computes again; None for decoding."""
-    """Whose kernels run; None for decoding."""
     decode: bool
     batch: int
     seq: int

@@ -103,6 +103,14 @@ def estimate(
         demand_plots(plot, "--json")
         demand_other(plot, spec)
     spread = spreading.asked(context, _amount)
+    if measure:
+        from archdsl.trial import demand_torch
+
+        demand_torch()
+        if spread is not None:
+            raise typer.BadParameter(
+                "one device is measured; it cannot be combined with others", param_hint="'--measure'"
+            )
     model = load_model(spec, set, allow_noncausal)
     memory = spread is None and (dtype is not None or optimizer is not None or master_weights or measure)
     told = any((flops, peak)) or (spread is None and any((batch, seq, recompute != "none")))
