@@ -12,6 +12,7 @@ Activation checkpointing is that of `archdsl compile --checkpoint`: `full` keeps
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Literal
@@ -113,8 +114,8 @@ def estimate(
 
 # --- what ops keep ----------------------------------------------------------------------------------------------------
 
-Key = Value | tuple[object, ...]
-"""A tensor that is kept: a value of the graph that is no view, or what an op makes for its own gradients."""
+Kept = dict[Value | tuple[object, ...], float]
+"""Tensors that are kept, values of the graph that are no views or what an op makes for its own gradients; and bytes."""
 
 
 class Saving:
@@ -134,6 +135,8 @@ class Saving:
         self.wants = wanting(graph) if wants is None else wants
         self.cut = cut or Whole()
         self.makers: dict[Value, FlatNode] = {v: n for n in walk(graph) for v in n.outputs}
+        self.given = {*graph.inputs, *(v for v, n in self.makers.items() if isinstance(n, FlatParam))}
+        """Inputs and weights: none of them is kept."""
         self.roots: dict[Value, Value] = {}
         self.numel: dict[int, tuple[object, int]] = {}
         self.known: dict[OpNode, tuple[Saved, Cost]] = {}
@@ -159,22 +162,19 @@ class Saving:
         """Whether a gradient of a tensor is wanted."""
         return isinstance(value, Value) and self.wants.get(value, False)
 
-    def is_weight(self, value: Value) -> bool:
-        return isinstance(self.makers.get(value), FlatParam)
-
-    def of(self, nodes: Iterable[FlatNode]) -> dict[Key, float]:
+    def of(self, nodes: Iterable[FlatNode]) -> Kept:
         """Return what some nodes keep, each tensor once."""
         return {key: size for node in nodes for key, size in self.kept(node)}
 
-    def entering(self, nodes: Sequence[FlatNode]) -> dict[Key, float]:
-        """Return the tensors, not weights, that some nodes read from those before them and that want a gradient."""
+    def entering(self, nodes: Sequence[FlatNode]) -> Kept:
+        """Return the tensors that some nodes read from those before them and that want a gradient."""
         own = {v for n in nodes for v in n.outputs}
         read = (v for n in nodes for v in n.inputs if isinstance(v, Value) and v not in own and self.depends(v))
-        return {root: self.bytes(root) for root in map(self.root, read) if not self.is_weight(root)}
+        return {root: self.bytes(root) for root in map(self.root, read) if root not in self.given}
 
-    def products(self, nodes: Iterable[FlatNode]) -> dict[Key, float]:
+    def products(self, nodes: Iterable[FlatNode]) -> Kept:
         """Return what products with weights give."""
-        found: dict[Key, float] = {}
+        found: Kept = {}
         for node in nodes:
             if isinstance(node, FlatOp):
                 sides = (side for c in self.asked(node)[1].contractions for side in (*c.left, *c.right))
@@ -189,33 +189,33 @@ class Saving:
             self.known[node.node] = node.node.op.saves(node.node), node.node.op.flops(node.node)
         return self.known[node.node]
 
-    def kept(self, node: FlatNode) -> Iterator[tuple[Key, float]]:
+    def kept(self, node: FlatNode) -> Iterator[tuple[Value | tuple[object, ...], float]]:
         """Yield what a node keeps."""
         if isinstance(node, FlatScan):
             length = whole_at(node.node.length.value, self.sizes)
             yield from ((("step", key), size * length) for key, size in self.of(node.body.nodes).items())
         elif isinstance(node, FlatOp) and any(self.depends(v) for v in node.outputs):
             saved, cost = self.asked(node)
-            crossed = [(one, other) for c in cost.contractions for one, other in ((c.left, c.right), (c.right, c.left))]
-            crossed += [((one,), (other,)) for one in saved.factors for other in saved.factors if one != other]
+            sides = [side for c in cost.contractions for side in ((c.left, c.right), (c.right, c.left))]
+            sides += [((one,), (other,)) for one in saved.factors for other in saved.factors if one != other]
             inputs = {*saved.inputs}
-            for one, other in crossed:
-                if any(
-                    node.weights[s].weight.trained if isinstance(s, str) else self.depends(node.inputs[s]) for s in one
-                ):
-                    inputs |= {s for s in other if isinstance(s, int)}
+            for one, other in sides:
+                if any(self.gradient(node, side) for side in one):
+                    inputs |= {side for side in other if isinstance(side, int)}
             for value in [*(node.inputs[i] for i in sorted(inputs)), *(node.outputs[i] for i in saved.outputs)]:
-                if isinstance(value, Value) and not self.is_weight(self.root(value)):
-                    yield self.root(value), self.bytes(self.root(value))
+                if isinstance(value, Value) and (root := self.root(value)) not in self.given:
+                    yield root, self.bytes(root)
             for i, (amount, dtype) in enumerate((*saved.own, *(saved.scores if self.scores else ()))):
                 numbers = whole_at(amount.flops, self.sizes) / self.cut.share(node.outputs[0])
                 yield (id(node), i), numbers * width(dtype, self.dtype)
             for inner in node.blocks.values():
                 yield from self.with_rows(node, inner, self.of).items()
 
-    def with_rows(
-        self, node: FlatOp, inner: FlatGraph, ask: Callable[[Iterable[FlatNode]], dict[Key, float]]
-    ) -> dict[Key, float]:
+    def gradient(self, node: FlatOp, side: int | str) -> bool:
+        """Whether one side of a contraction wants a gradient."""
+        return node.weights[side].weight.trained if isinstance(side, str) else self.depends(node.inputs[side])
+
+    def with_rows(self, node: FlatOp, inner: FlatGraph, ask: Callable[[Iterable[FlatNode]], Kept]) -> Kept:
         """Ask about a block that an op applies to rows, each going to `active` of its copies: the rows that a device
         is sent."""
         x = node.inputs[0]
@@ -245,63 +245,56 @@ class _Step:
         self.layers = [layer_of(path_of(n), layers) for n in self.nodes]
         self.inputs = round(sum(self.saving.bytes(v) for v in self.graph.inputs))
         self.outputs = [v for v in self.graph.outputs if self.saving.depends(v)]
-        self.kept: dict[Key, float] = {}
+        self.own = [dict(self.saving.kept(n)) for n in self.nodes]
+        self.kept: Kept = {}
         """What the forward pass leaves."""
-        self.until: dict[Key, int] = {}
+        self.until: dict[Value | tuple[object, ...], int] = {}
         """The first node that keeps it: the last whose gradients read it."""
-        self.again: dict[int, dict[Key, float]] = {}
+        self.again: dict[int, Kept] = {}
         """By the last node of a layer, what its backward pass has computed again."""
-        for key, nodes in groupby(range(len(self.nodes)), lambda i: self.layers[i]):
-            self.keep([*nodes], computed_again=bool(key))
+        for layer, numbers in groupby(range(len(self.nodes)), lambda i: self.layers[i]):
+            self.keep([*numbers], again=bool(layer))
         self.live = self.most = 0.0
-        self.events: list[tuple[str, str, float, float]] = []
+        self.events: list[tuple[str, float, float]] = []
 
-    def keep(self, numbers: list[int], computed_again: bool) -> None:
+    def keep(self, numbers: list[int], again: bool) -> None:
         """Note what nodes that follow each other keep."""
-        nodes = [self.nodes[i] for i in numbers]
-        of_node = {i: dict(self.saving.kept(self.nodes[i])) for i in numbers}
-        if computed_again:
-            first = self.saving.entering(nodes)
-            if self.recompute == "selective":
-                first |= self.saving.products(nodes)
-            self.again[numbers[-1]] = {k: n for kept in of_node.values() for k, n in kept.items() if k not in first}
-            of_node = {**of_node, numbers[0]: {**first, **of_node[numbers[0]]}}
-        else:
-            first = {k: n for kept in of_node.values() for k, n in kept.items()}
-        self.kept.update({k: n for k, n in first.items() if k not in self.graph.inputs})
-        for i in reversed(numbers):
-            self.until.update({k: min(i, self.until.get(k, i)) for k in of_node[i]})
+        first: Kept = {}
+        if again:
+            nodes = [self.nodes[i] for i in numbers]
+            first = self.saving.entering(nodes) | (self.saving.products(nodes) if self.recompute == "selective" else {})
+        for key in first:
+            self.until.setdefault(key, numbers[0])
+        for i in numbers:
+            for key in self.own[i]:
+                self.until.setdefault(key, i)
+        kept = {key: size for i in numbers for key, size in self.own[i].items() if key not in first}
+        if again:
+            self.again[numbers[-1]] = kept
+        self.kept |= first if again else kept
 
     # --- the step ---
 
     def report(self, fixed: int, gradients: int, optimizer: int) -> StepMemory:
-        saving, n = self.saving, self.saving.elements
-        targets = sum(8 * n(v) // int(v.shape[-1]) for v in self.outputs if v.rank > 1)
-        fixed += self.inputs + targets
+        n = self.saving.elements
+        inputs = self.inputs + sum(8 * n(v) // int(v.shape[-1]) for v in self.outputs if v.rank > 1)
+        fixed += inputs
         self.forward()
-        before, wide = self.live, [4 * n(v) for v in self.outputs]
-        # Logarithms of probabilities are kept; forwards from scores of that type, backwards with two gradients.
-        narrow = [4 * n(v) for v in self.outputs if width(v.dtype, saving.dtype) < 4]
-        self.most = before + max(sum(wide) + max(narrow, default=0), sum(wide) + 2 * max(wide, default=0))
-        objective = self.most - before
-        self.close("objective", "")
+        # Logarithms of probabilities are kept; to them come two gradients of one output.
+        wide = [4 * n(v) for v in self.outputs]
+        objective = sum(wide) + 2 * max(wide, default=0)
+        self.most = self.live + objective
+        self.close("objective")
         self.backward()
-        events = [
-            Event(
-                event="objective" if phase == "objective" else f"{phase} {part or 'model'}",
-                bytes=round(alive) + fixed,
-                peak=round(most) + fixed,
-            )
-            for phase, part, alive, most in self.events
-        ]
+        events = [Event(event=e, bytes=round(at) + fixed, peak=round(most) + fixed) for e, at, most in self.events]
         after = fixed + gradients
         events.append(Event(event="optimizer step", bytes=after, peak=after + optimizer))
         top = max(events, key=lambda e: e.peak)
         return StepMemory(
             recompute=self.recompute,
             saved=round(sum(self.kept.values())),
-            objective=round(objective),
-            inputs=self.inputs + targets,
+            objective=objective,
+            inputs=inputs,
             optimizer=optimizer,
             peak=top.peak,
             peak_at=top.event,
@@ -313,90 +306,83 @@ class _Step:
         self.live += size
         self.most = max(self.most, self.live)
 
-    def close(self, phase: str, part: str) -> None:
+    def close(self, event: str) -> None:
         """End an event, or more of the last one."""
-        if self.events and self.events[-1][:2] == (phase, part):
-            self.most = max(self.most, self.events.pop()[3])
-        self.events.append((phase, part, self.live, self.most))
+        if self.events and self.events[-1][0] == event:
+            self.most = max(self.most, self.events.pop()[2])
+        self.events.append((event, self.live, self.most))
         self.most = self.live
 
     def forward(self) -> None:
         """Each tensor from the op that makes it to the last that reads it, unless it is kept."""
-        saving, last = self.saving, {}
-        for i, node in enumerate(self.nodes):
-            last.update({saving.root(v): i for v in (*node.inputs, *node.outputs) if isinstance(v, Value)})
-        last.update({saving.root(v): len(self.nodes) for v in self.graph.outputs})
-        alive: dict[Key, float] = {}
+        root = self.saving.root
+        last = {root(v): i for i, n in enumerate(self.nodes) for v in (*n.inputs, *n.outputs) if isinstance(v, Value)}
+        last |= {root(v): len(self.nodes) for v in self.graph.outputs}
+        alive: dict[Value, float] = {}
         for i, node in enumerate(self.nodes):
             if isinstance(node, FlatParam) or is_view(node):
                 continue
-            made = {v: saving.bytes(v) for v in node.outputs if exists(node)}
-            extra = {k: n for k, n in saving.kept(node) if k not in last}
-            self.add(sum(made.values()) + sum(extra.values()))
+            made = {v: self.saving.bytes(v) for v in node.outputs if exists(node)}
+            inside = {key: size for key, size in self.own[i].items() if key not in last}
             alive |= made
-            self.live -= sum(n for k, n in extra.items() if k not in self.kept)
-            over = [v for v in (*node.inputs, *node.outputs) if isinstance(v, Value) and last[saving.root(v)] == i]
-            self.live -= sum(alive.pop(r, 0.0) for r in {*map(saving.root, over)} if r not in self.kept)
-            self.close("forward", part_of(path_of(node)))
+            self.add(sum(made.values()) + sum(inside.values()))
+            over = {root(v) for v in (*node.inputs, *node.outputs) if isinstance(v, Value)}
+            self.live -= sum(alive.pop(v, 0.0) for v in over if last[v] == i and v not in self.kept)
+            self.live -= sum(size for key, size in inside.items() if key not in self.kept)
+            self.close(f"forward {part_of(node)}")
 
     def backward(self) -> None:
         """Each gradient from the op that gives it first to the op that made its tensor; those of weights stay."""
-        saving = self.saving
-        alive, gradients = dict(self.kept), dict[Value, float]()
+        alive = dict(self.kept)
+        gradients = {self.saving.root(v): self.saving.bytes(v) for v in self.outputs}
         weights: set[str] = set()
-        ends: dict[int, list[Key]] = {}
+        ends: dict[int, list[Value | tuple[object, ...]]] = {}
         for key, i in self.until.items():
             ends.setdefault(i, []).append(key)
         self.live = sum(alive.values())
-        for value in map(saving.root, self.outputs):
-            gradients[value] = saving.bytes(value)
         self.add(sum(gradients.values()))
         for i, node in reversed([*enumerate(self.nodes)]):
-            fresh = {k: n for k, n in self.again.get(i, {}).items() if k not in alive}
+            fresh = {key: size for key, size in self.again.get(i, {}).items() if key not in alive}
             alive |= fresh
             self.add(sum(fresh.values()))
-            if not isinstance(node, FlatParam) and not is_view(node) and any(saving.depends(v) for v in node.outputs):
-                roots = {saving.root(v): None for v in node.inputs if isinstance(v, Value) and saving.depends(v)}
-                read = [m for m in map(saving.makers.get, roots) if isinstance(m, FlatParam)]
-                more = 0.0
-                for root in roots:
-                    if root in gradients:
-                        more = max(more, gradients[root])
-                    elif not saving.is_weight(root):
-                        gradients[root] = saving.bytes(root)
-                        self.add(gradients[root])
-                for path, weight in weights_read(FlatGraph((), (node, *read), ())).items():
-                    if weight.weight.trained and path not in weights:
-                        weights.add(path)
-                        self.add(saving.bytes(Value(weight.weight.shape, weight.weight.dtype)))
-                inner = isinstance(node, FlatScan) or bool(node.blocks)
-                more += max((n for _, n in saving.kept(node)), default=0.0) if inner else 0.0
-                self.add(more)
-                self.live -= more
-                self.live -= sum(gradients.pop(v, 0.0) for v in node.outputs)
-            self.live -= sum(alive.pop(k, 0.0) for k in ends.get(i, ()))
-            self.close("backward", part_of(path_of(node)))
+            if not isinstance(node, FlatParam) and not is_view(node) and any(map(self.saving.depends, node.outputs)):
+                self.gradients(i, gradients, weights)
+            self.live -= sum(alive.pop(key, 0.0) for key in ends.get(i, ()))
+            self.close(f"backward {part_of(node)}")
+
+    def gradients(self, i: int, gradients: dict[Value, float], weights: set[str]) -> None:
+        """From those of an op's results make those of its inputs and weights."""
+        node, saving = self.nodes[i], self.saving
+        roots = dict.fromkeys(saving.root(v) for v in node.inputs if isinstance(v, Value) and saving.depends(v))
+        added = max((gradients[r] for r in roots if r in gradients), default=0.0)
+        fresh = {r: saving.bytes(r) for r in roots if r not in gradients and r not in saving.given}
+        gradients |= fresh
+        read = [maker for maker in map(saving.makers.get, roots) if isinstance(maker, FlatParam)]
+        found = weights_read(FlatGraph((), (node, *read), ()))
+        trained = {p: w.weight for p, w in found.items() if w.weight.trained and p not in weights}
+        weights |= trained.keys()
+        self.add(sum(fresh.values()) + sum(saving.bytes(Value(w.shape, w.dtype)) for w in trained.values()))
+        inside = isinstance(node, FlatScan) or (isinstance(node, FlatOp) and bool(node.blocks))
+        added += max(self.own[i].values(), default=0.0) if inside else 0.0
+        self.most = max(self.most, self.live + added)
+        self.live -= sum(gradients.pop(v, 0.0) for v in node.outputs)
 
     # --- parts ---
 
     def by_block(self) -> Iterator[BlockActivations]:
         """A row for each block that saves something, in the order of the calls, those of all indices together."""
-        bytes_of: dict[str, float] = {}
+        bytes_of: dict[str, float] = defaultdict(float)
         for key, size in self.kept.items():
             path = path_of(self.nodes[self.until[key]])
-            for step in {path, *(path[:i] for i, c in enumerate(path) if c == "."), ""}:
-                bytes_of[step] = bytes_of.get(step, 0.0) + size
-        rows: dict[tuple[str, str], BlockActivations] = {}
-        sums: dict[tuple[str, str], float] = {}
-        for call in {c.path: c for c in (self.root, *(c for _, c in calls(self.root)))}.values():
-            if bytes_of.get(call.path):
-                starred = ".".join("*" if s.isdecimal() else s for s in call.path.split(".")) or "model"
-                key = starred, call.block.name
-                row = rows.setdefault(key, BlockActivations(path=starred, block=call.block.name, count=0, bytes=0))
-                row.count += 1
-                sums[key] = sums.get(key, 0.0) + bytes_of[call.path]
-                row.bytes = round(sums[key])
-        yield from rows.values()
+            for outer in {"", path, *(path[:i] for i, c in enumerate(path) if c == ".")}:
+                bytes_of[outer] += size
+        rows: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for path, call in {c.path: c for c in (self.root, *(c for _, c in calls(self.root)))}.items():
+            if path in bytes_of:
+                starred = ".".join("*" if step.isdecimal() else step for step in path.split("."))
+                rows[starred or "model", call.block.name].append(bytes_of[path])
+        for (path, block), sizes in rows.items():
+            yield BlockActivations(path=path, block=block, count=len(sizes), bytes=round(sum(sizes)))
 
 
 def calls(root: Unrolled) -> Iterator[tuple[CallNode, Unrolled]]:
@@ -423,7 +409,7 @@ def layer_of(path: str, layers: Container[str]) -> str:
     return path
 
 
-def part_of(path: str) -> str:
-    """The part of the model that a path belongs to: a layer, or what stands in the model itself."""
-    steps = path.split(".")
-    return ".".join(steps[:2]) if len(steps) > 1 and steps[1].isdecimal() else steps[0]
+def part_of(node: FlatNode) -> str:
+    """The part of the model that a node belongs to: a layer, or what stands in the model itself."""
+    steps = path_of(node).split(".")
+    return ".".join(steps[: 2 if len(steps) > 1 and steps[1].isdecimal() else 1]) or "model"

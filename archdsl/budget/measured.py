@@ -50,7 +50,7 @@ def measure(model: Model, sizes: Mapping[str, int], *, dtype: str, recompute: Re
             with Storages(held) as alive:
                 losses = [loss_of(outputs_of(module(**given)))]
                 forward, alive.peak = alive.peak, alive.bytes
-                losses.pop().backward()
+                losses.pop().backward()  # type: ignore[no-untyped-call]
     except RuntimeError as problem:
         reason = str(problem).partition("\n")[0].rstrip(".")
         raise error(
@@ -109,7 +109,7 @@ def outputs_of(results: Any) -> list[Tensor]:
 
 def loss_of(outputs: Iterable[Tensor]) -> Tensor:
     """The sum of the losses of all outputs."""
-    total: Any = torch.zeros((), requires_grad=True)
+    total: Tensor = torch.zeros((), requires_grad=True)
     for t in outputs:
         wide = t.float()
         if t.dim() > 1:
@@ -120,11 +120,11 @@ def loss_of(outputs: Iterable[Tensor]) -> Tensor:
     return total
 
 
-class Storages(TorchDispatchMode):
+class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the storages alive, and the most there were; without those given."""
 
     def __init__(self, given: Iterable[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = self.peak = 0
         self.bounded = False
         """Whether numbers decide how many rows there are somewhere; then the most are taken."""
@@ -168,7 +168,8 @@ class Storages(TorchDispatchMode):
 def grouped(function: Any, x: Tensor, weight: Tensor, offs: Tensor, *rest: Any, **named: Any) -> Tensor:
     """A grouped product. PyTorch's own for fake tensors knows bfloat16 alone."""
     if x.dtype == torch.bfloat16:
-        return function(x, weight, offs, *rest, **named)  # type: ignore[no-any-return]
+        found: Tensor = function(x, weight, offs, *rest, **named)
+        return found
     if weight.dim() == 3:
         return x.new_empty(x.size(0), weight.size(-1))
     return x.new_empty(offs.numel(), x.size(0), weight.size(-1))
