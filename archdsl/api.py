@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from archdsl.analyses.flops import Convention, Flops
     from archdsl.analyses.params import ParamsReport
     from archdsl.backends.torch.features import Checkpoint
-    from archdsl.budget.activations import Backend, Recompute
-    from archdsl.budget.memory import Dtype, Memory, Optimizer
+    from archdsl.budget.activations import Recompute
+    from archdsl.budget.dtypes import Dtype
+    from archdsl.budget.memory import Memory, Optimizer
     from archdsl.ir.graph import Model
     from archdsl.ir.program import Module
     from archdsl.lower.onnx.store import OnnxFiles
@@ -304,8 +305,8 @@ def memory(
     dtype: Dtype = "float32",
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
-    backend: Backend | None = None,
     recompute: Recompute = "none",
+    measure: bool = False,
     text: str | None = None,
     model: str | None = None,
     set: Settings | None = None,
@@ -315,9 +316,10 @@ def memory(
     sequences of `seq` places (2,048 or the context, if less), from the IR alone.
 
     `optimizer` is sgd, sgd-momentum, adam, adamw, adamw8bit, adafactor or muon; with `master_weights` it works on a
-    float32 copy of weights of another type. With a `backend` (cpu-eager, cuda-eager or compiled) a step of training is
-    followed too: what it saves for its backward pass, and its peak; `recompute` is none, selective or full. Other
-    arguments and errors as for `flops`."""
+    float32 copy of weights of another type. Of a step of training it is estimated what it saves for its backward pass,
+    and its peak; `recompute` is none, selective or full. With `measure` PyTorch runs the emitted file on fake tensors:
+    the bytes are then exact in `measured`. Other arguments and errors as for `flops`, and E0512 where numbers decide
+    what is measured."""
     from archdsl.budget.memory import estimate as count
 
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
@@ -328,8 +330,8 @@ def memory(
         dtype=dtype,
         optimizer=optimizer,
         master_weights=master_weights,
-        backend=backend,
         recompute=recompute,
+        measure=measure,
     )
 
 

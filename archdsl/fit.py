@@ -35,8 +35,9 @@ from archdsl.diagnostics import ArchError, did_you_mean, error
 from archdsl.sweep import hopeless
 
 if TYPE_CHECKING:
-    from archdsl.budget.activations import Backend, Recompute
-    from archdsl.budget.memory import Dtype, Optimizer
+    from archdsl.budget.activations import Recompute
+    from archdsl.budget.dtypes import Dtype
+    from archdsl.budget.memory import Optimizer
     from archdsl.ir.graph import Model
 
 MULTIPLE = 128
@@ -77,8 +78,6 @@ class FitMemory(BaseModel):
     master_weights: bool
     recompute: str | None
     """What the backward pass computes again; None for decoding."""
-    backend: str | None
-    """Whose kernels run; None for decoding."""
     decode: bool
     batch: int
     seq: int
@@ -137,8 +136,6 @@ class Run:
     optimizer: Optimizer = "adamw"
     master_weights: bool = False
     recompute: Recompute = "none"
-    backend: Backend = "cpu-eager"
-    """Whose kernels a step of training runs, see `archdsl.budget.activations`."""
     decode: bool = False
 
 
@@ -368,7 +365,7 @@ class _Search:
                 need = memory_need(model, self.run_at(values)) if "memory" in self.budget else None
                 self.memo[key] = _Counted(params, need)
             except ArchError as problem:
-                if any(hopeless(d.code) or d.code in ("E0504", "E0512") for d in problem.diagnostics):
+                if any(hopeless(d.code) or d.code in ("E0504", "E0527") for d in problem.diagnostics):
                     raise
                 self.trouble = self.trouble or problem
                 self.memo[key] = None
@@ -627,7 +624,6 @@ def _memory(run: Run, need: MemoryNeed | None) -> FitMemory | None:
         optimizer=None if run.decode else run.optimizer,
         master_weights=run.master_weights and not run.decode,
         recompute=None if run.decode else run.recompute,
-        backend=None if run.decode else run.backend,
         decode=run.decode,
         batch=run.batch,
         seq=need.seq,
@@ -690,7 +686,7 @@ def memory_need(model: Model, run: Run) -> MemoryNeed:
     """What a step of a model needs of memory.
 
     Raises ArchError: E0503 where the model has no sizes at this batch and length, E0504 where it is to be decoded and
-    cannot be taken step by step, E0512 where what its emitted code saves is not known."""
+    cannot be taken step by step, E0527 where there are no layers to compute again."""
     from archdsl.budget.memory import estimate as count
 
     m = count(
@@ -700,8 +696,8 @@ def memory_need(model: Model, run: Run) -> MemoryNeed:
         dtype=run.dtype,
         optimizer=run.optimizer,
         master_weights=run.master_weights,
-        backend=None if run.decode else run.backend,
         recompute=run.recompute,
+        step=not run.decode,
     )
     terms = {"weights": m.weights, "buffers": m.buffers}
     if run.decode:
@@ -711,7 +707,7 @@ def memory_need(model: Model, run: Run) -> MemoryNeed:
         return MemoryNeed(m.seq, sum(terms.values()), {name: n for name, n in terms.items() if n})
     step = m.step
     if step is None:
-        raise error("E0512", m.no_activations or "nothing is known of a step", help="`--decode` asks for less")
+        raise error("E0527", m.no_activations or "nothing is known of a step", help="`--decode` asks for less")
     terms.update({"gradients": m.gradients, "optimizer": m.optimizer, "activations": step.saved})
     terms.update({"objective": step.objective, "inputs": step.inputs})
     return MemoryNeed(m.seq, step.peak, {name: n for name, n in terms.items() if n}, step.peak_at)

@@ -202,11 +202,15 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
     totals.add_row("all of these", f"{m.model_states:,}", f"{_binary(m.model_states)}, activations not included")
     if m.step is not None and m.activations is not None and m.peak is not None:
         again = {"none": "", "selective": ", products and the inputs of layers", "full": ", the inputs of layers alone"}
-        how = "exact" if m.step.exact else "at most" if m.step.measured else "not measured"
-        saved = f"{_binary(m.activations)}, saved for the backward pass{again[m.step.recompute]}"
-        totals.add_row("activations", f"{m.activations:,}", f"{saved}; {m.step.backend}, {how}")
+        saved = f"{_binary(m.activations)}, saved for the backward pass{again[m.step.recompute]}; estimate"
+        totals.add_row("activations", f"{m.activations:,}", saved)
         totals.add_row("objective", f"{m.step.objective:,}", f"{_binary(m.step.objective)}, on top of them at most")
-        totals.add_row("peak", f"{m.peak:,}", f"{_binary(m.peak)}, {m.step.peak_at}")
+        totals.add_row("peak", f"{m.peak:,}", f"{_binary(m.peak)}, {m.step.peak_at}; estimate")
+    if m.measured is not None:
+        how = "exact" if m.measured.exact else "at most"
+        totals.add_row("measured", "", "the emitted file in PyTorch, op by op on a CPU")
+        totals.add_row("  activations", f"{m.measured.saved:,}", f"{_binary(m.measured.saved)}, {how}")
+        totals.add_row("  peak", f"{m.measured.peak:,}", f"{_binary(m.measured.peak)}, of forward and backward; {how}")
     if m.decode_state is not None and m.decode_state_per_token is not None:
         about = f"{_binary(m.decode_state)}, kept by a decoder after {m.seq:,} places"
         totals.add_row("decode state", f"{m.decode_state:,}", about)
@@ -564,7 +568,7 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
     m = report.memory
     if m is not None:
         copied = ", weights in float32 too" if m.master_weights and m.dtype != "float32" else ""
-        how = "decoding" if m.decode else f"{m.optimizer}{copied}; recomputation: {m.recompute}; {m.backend}"
+        how = "decoding" if m.decode else f"{m.optimizer}{copied}; recomputation: {m.recompute}"
         yield f"[dim]{escape(f'batch = {m.batch:,}, seq = {m.seq:,}; {m.dtype}, {how}')}[/]"
     budget = report.budget[report.binding]
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))

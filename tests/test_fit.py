@@ -203,7 +203,6 @@ def needed(run: Run, **settings: int) -> int:
         dtype=run.dtype,
         optimizer=run.optimizer,
         master_weights=run.master_weights,
-        backend=None if run.decode else run.backend,
         recompute=run.recompute,
     )
     if run.decode:
@@ -215,7 +214,7 @@ def needed(run: Run, **settings: int) -> int:
 RUNS = [
     Run(),
     Run(dtype="bfloat16", optimizer="sgd", recompute="full"),
-    Run(dtype="bfloat16", master_weights=True, backend="cuda-eager", batch=3, seq=8),
+    Run(dtype="bfloat16", master_weights=True, batch=3, seq=8),
     Run(decode=True),
     Run(decode=True, dtype="float16", batch=5, seq=7),
 ]

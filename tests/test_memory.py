@@ -15,7 +15,8 @@ from zoo.tiny import graph, inputs, module, tables
 import archdsl
 from archdsl.analyses.decode import plan
 from archdsl.api import module_from
-from archdsl.budget.memory import OPTIMIZERS, Dtype, KeptMemory, Memory, Optimizer, estimate
+from archdsl.budget.dtypes import Dtype
+from archdsl.budget.memory import OPTIMIZERS, KeptMemory, Memory, Optimizer, estimate
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.ir.dims import num
@@ -376,8 +377,8 @@ def command(*arguments: str) -> tuple[int, str]:
 def test_the_command_tells_what_the_function_does() -> None:
     options = ("--dtype", "bfloat16", "--optimizer", "muon", "--master-weights", "--batch", "3", "--seq", "100")
     status, text = command("llama3_8b", *options, "--json")
-    step: dict[str, Any] = {"master_weights": True, "backend": "cpu-eager"}
-    expected = archdsl.memory("llama3_8b", batch=3, seq=100, dtype="bfloat16", optimizer="muon", **step)
+    how: dict[str, Any] = {"dtype": "bfloat16", "optimizer": "muon", "master_weights": True}
+    expected = archdsl.memory("llama3_8b", batch=3, seq=100, **how)
     assert status == 0
     assert json.loads(text)["memory"] == expected.model_dump()
     status, text = command("llama3_8b", *options)
@@ -391,7 +392,7 @@ def test_defaults_are_those_of_the_context() -> None:
     status, text = command("gpt2", "--json")
     assert status == 0
     said = json.loads(text)["memory"]
-    assert said == archdsl.memory("gpt2", backend="cpu-eager").model_dump()
+    assert said == archdsl.memory("gpt2").model_dump()
     assert (said["dtype"], said["algorithm"], said["seq"]) == ("float32", "adamw", 1024)
 
 

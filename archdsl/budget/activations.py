@@ -1,49 +1,36 @@
-"""What a step of training keeps in memory besides weights: activations saved for the backward pass, the temporaries of
-the objective and of both passes, and when the most is alive.
+"""What a training step keeps in memory besides weights, estimated from the graph: the tensors saved for the backward
+pass, the temporaries of both passes and of the loss, and when the most is alive.
 
-The emitted file itself is run, over tensors without numbers (`archdsl.eager`), so that what is counted is what the code
-does: saved bytes are those that autograd saves for the emitted module, storage by storage, and the peak is that of the
-storages alive. With recomputation it is the file of `archdsl compile --checkpoint`. The objective is the cross-entropy,
-in float32, of every output with a last axis of classes, and the mean square of others.
+Ops run one by one, as PyTorch runs them, with the fused kernels of an accelerator: each op says what its gradients
+need (`Primitive.saves`, and the sides of its contractions), a tensor that several ops keep counts once, and views share
+the memory of what they view. Attention keeps queries, keys, values, its result and a number for each query; a norm its
+input and two numbers a row. The loss is the cross-entropy, in float32, of every output over its last axis.
+
+Activation checkpointing is that of `archdsl compile --checkpoint`: `full` keeps the input of each layer (Chen et al.,
+2016), `selective` also what products with weights give.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Literal, get_args
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
 from archdsl.analyses.flops import demand_sizes, sizes_at
-from archdsl.backends.torch import Extras, emit
-from archdsl.diagnostics import error
-from archdsl.eager import functions as f
-from archdsl.eager.engine import Frame, backward
-from archdsl.eager.modules import Module, cast
-from archdsl.eager.stacks import Stretch, fresh, shorten, stretches
-from archdsl.eager.tensors import CPU, CUDA, DTYPES, DType, Node, Profile, Session, Tensor, Unknown
-from archdsl.eager.world import model_of
-from archdsl.ir.cost import whole_at
-from archdsl.ir.graph import Model
+from archdsl.backends.torch.features.checkpoint import checkpointed
+from archdsl.budget.dtypes import Dtype, width
+from archdsl.budget.kernels import Cut, Whole, is_view, viewed, wanting
+from archdsl.ir.cost import Cost, elements, whole_at
+from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, Unrolled, unroll, walk, weights_read
+from archdsl.ir.graph import CallNode, Input, Model, OpNode, Value
+from archdsl.ir.op import Saved
 
-Backend = Literal["cpu-eager", "cuda-eager", "compiled"]
 Recompute = Literal["none", "selective", "full"]
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
-PROFILES: Mapping[Backend, Profile] = {"cpu-eager": CPU, "cuda-eager": CUDA, "compiled": CUDA}
-MEASURED = {"cpu-eager"}
-"""Backends whose figures the tests compare with those of PyTorch; the others follow from its source alone."""
-
-POINTWISE = frozenset({
-    "Exp", "Log", "Log2", "Sqrt", "Rsqrt", "Reciprocal", "Sin", "Cos", "Tanh", "Sigmoid", "Erf", "Relu", "Gelu",
-    "Silu", "Mish", "Elu", "LeakyRelu", "Softplus", "Hardswish", "Hardsigmoid", "NanToNum", "Abs", "Neg",
-    "LogSigmoid", "Add", "Sub", "Mul", "Div", "Pow", "Remainder", "Clamp", "Maximum", "Where", "MaskedFill", "Glu",
-    "Prelu", "ToCopy", "Clone", "LayerNorm", "RmsNorm", "Cat", "Stack", "Pad", "Expand", "View", "Permute",
-})  # fmt: skip
-"""Steps that a compiled backward pass does again rather than store their result: of norms, only the row's statistics
-are stored."""
+# --- the report -------------------------------------------------------------------------------------------------------
 
 
 class Event(BaseModel):
@@ -59,30 +46,23 @@ class Event(BaseModel):
 
 
 class BlockActivations(BaseModel):
-    """What the modules of one path save, those of all layers together."""
+    """What the blocks of one path save, those of all layers together."""
 
     path: str
-    """`*` stands for every index; `model` is what stands in the model itself."""
+    """`*` stands for every index; `model` is the model itself."""
     block: str
-    """The emitted class."""
     count: int
     bytes: int
-    """Saved by the modules themselves and by all within; a storage counts for the first that saves it."""
+    """Saved by the blocks themselves and by all within; a tensor counts for the first that saves it."""
 
 
 class StepMemory(BaseModel):
-    """The memory of one step of training."""
+    """The memory of one step of training, as the graph tells it."""
 
-    backend: Backend
-    measured: bool
-    """Whether figures of this backend have been compared with those of PyTorch."""
-    exact: bool
-    """Whether the saved bytes are those of PyTorch to the byte. Where sizes depend on numbers (experts with a capacity,
-    which drop choices) they are the most that it can save."""
     recompute: Recompute
     saved: int
-    """Activations that the forward pass keeps for the backward pass: distinct storages, without weights, buffers and
-    the model's inputs."""
+    """Activations that the forward pass keeps for the backward pass: without weights, buffers and the model's
+    inputs."""
     objective: int
     """The most that the objective adds to them, forwards and backwards."""
     inputs: int
@@ -97,413 +77,339 @@ class StepMemory(BaseModel):
     timeline: list[Event] = Field(exclude=True)
 
 
+class Measured(BaseModel):
+    """The memory of one step of training as PyTorch has it on a CPU: see `archdsl.budget.measured`."""
+
+    exact: bool
+    """False where numbers decide how many rows there are (experts with a capacity): then the most is taken."""
+    saved: int
+    """Storages that autograd keeps after the forward pass: without weights, buffers and the model's inputs."""
+    forward: int
+    """The most that is alive until the loss is known, weights and the optimizer's states included."""
+    backward: int
+    """The most that is alive in the backward pass."""
+    peak: int
+
+
 def estimate(
     model: Model,
     *,
     batch: int = 1,
     seq: int | None = None,
-    dtype: str = "float32",
-    backend: Backend = "cpu-eager",
+    dtype: Dtype = "float32",
     recompute: Recompute = "none",
     fixed: int = 0,
+    gradients: int = 0,
     optimizer: int = 0,
 ) -> StepMemory:
-    """Run one step. `fixed` are bytes that are there throughout (weights, buffers, states), `optimizer` those that the
-    optimizer's step takes beside the gradients.
+    """Estimate one step. `fixed` are bytes that are there throughout (weights, buffers, optimizer state), `gradients`
+    those of all weights, `optimizer` what the optimizer's step takes beside them.
 
-    Raises ArchError E0503 where the model has no sizes at these lengths, E0512 where its emitted code does what cannot
-    be followed without numbers, and E0527 where it has no layers to compute again."""
+    Raises ArchError E0503 where the model has no sizes at these lengths, and E0527 where it has no layers to compute
+    again."""
     sizes = sizes_at(model, batch, seq)
     demand_sizes(model, sizes)
-    try:
-        return _Step(model, sizes, backend, recompute, fixed, optimizer).run(DTYPES[dtype])
-    except Unknown as problem:
-        raise error(
-            "E0512",
-            f"the memory of activations is not known: the emitted code uses `{problem}`",
-            help="weights, gradients, states and FLOPs are counted all the same",
-        ) from None
+    return _Step(model, sizes, dtype, recompute).report(fixed, gradients, optimizer)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A storage that is saved: when and where that was, its bytes, and how many of them a compiled step does not
-    store."""
+# --- what ops keep ----------------------------------------------------------------------------------------------------
 
-    sequence: int
-    where: str
-    nbytes: int
-    dropped: int = 0
+Kept = dict[Value | tuple[object, ...], float]
+"""Tensors that are kept, values of the graph that are no views or what an op makes for its own gradients; and bytes."""
 
 
-@dataclass(frozen=True)
-class _Stretch:
-    """Turns of a stack that are alike, in what was followed, and when each began in the forward pass."""
+class Saving:
+    """What the gradients of ops need, in bytes of the part that a device has."""
 
-    stretch: Stretch
-    began: Sequence[int]
+    def __init__(
+        self,
+        graph: FlatGraph,
+        sizes: Mapping[str, int],
+        dtype: Dtype,
+        *,
+        wants: Mapping[Value, bool] | None = None,
+        cut: Cut | None = None,
+        scores: bool = False,
+    ) -> None:
+        self.sizes, self.dtype, self.scores = dict(sizes), dtype, scores
+        self.wants = wanting(graph) if wants is None else wants
+        self.cut = cut or Whole()
+        self.makers: dict[Value, FlatNode] = {v: n for n in walk(graph) for v in n.outputs}
+        self.given = {*graph.inputs, *(v for v, n in self.makers.items() if isinstance(n, FlatParam))}
+        """Inputs and weights: none of them is kept."""
+        self.roots: dict[Value, Value] = {}
+        self.numel: dict[int, tuple[object, int]] = {}
+        self.known: dict[OpNode, tuple[Saved, Cost]] = {}
+        """What an op saves and computes, which all its uses share."""
 
+    def elements(self, value: Value) -> int:
+        key = id(value.shape)
+        if key not in self.numel:
+            self.numel[key] = value.shape, whole_at(elements(value.shape), self.sizes)
+        return self.numel[key][1]
 
-@dataclass(frozen=True)
-class _Followed:
-    """A step that was run. Of the events without what is there throughout."""
+    def bytes(self, value: Value) -> float:
+        """Of the part of a tensor that a device has."""
+        return self.elements(value) * width(value.dtype, self.dtype) / self.cut.share(value)
 
-    modules: list[tuple[str, str]]
-    """Paths and classes."""
-    kept: list[_Kept]
-    events: list[tuple[str, str, int, int]]
-    """Of each its phase, its part, the bytes alive at its end, and the most within it."""
-    objective: int
-    targets: int
-    stretches: list[_Stretch]
+    def root(self, value: Value) -> Value:
+        """The tensor whose memory a value shares."""
+        if value not in self.roots:
+            self.roots[value] = viewed(value, self.makers)
+        return self.roots[value]
 
-    def same(self, other: _Followed) -> bool:
-        """Whether both are the same step."""
+    def depends(self, value: Input) -> bool:
+        """Whether a gradient of a tensor is wanted."""
+        return isinstance(value, Value) and self.wants.get(value, False)
 
-        def told(step: _Followed) -> object:
-            return sorted((k.where, k.nbytes, k.dropped) for k in step.kept)
+    def of(self, nodes: Iterable[FlatNode]) -> Kept:
+        """Return what some nodes keep, each tensor once."""
+        return {key: size for node in nodes for key, size in self.kept(node)}
 
-        ours, theirs = (self.events, self.modules, self.objective), (other.events, other.modules, other.objective)
-        return ours == theirs and self.targets == other.targets and told(self) == told(other)
+    def entering(self, nodes: Sequence[FlatNode]) -> Kept:
+        """Return the tensors that some nodes read from those before them and that want a gradient."""
+        own = {v for n in nodes for v in n.outputs}
+        read = (v for n in nodes for v in n.inputs if isinstance(v, Value) and v not in own and self.depends(v))
+        return {root: self.bytes(root) for root in map(self.root, read) if root not in self.given}
 
-    def longer(self, more: Sequence[int]) -> _Followed | None:
-        """The same step with so many more turns of each stretch; None where its turns do not follow each other."""
-        found: _Followed | None = self
-        # The last one of a list first: so the places of those before it stay as they are.
-        for i in reversed(range(len(self.stretches))):
-            found = found and _repeated(found, self.stretches[i], more[i])
+    def products(self, nodes: Iterable[FlatNode]) -> Kept:
+        """Return what products with weights give."""
+        found: Kept = {}
+        for node in nodes:
+            if isinstance(node, FlatOp):
+                sides = (side for c in self.asked(node)[1].contractions for side in (*c.left, *c.right))
+                if any(isinstance(side, str) for side in sides):
+                    found.update({self.root(v): self.bytes(v) for v in node.outputs if self.depends(v)})
+                for inner in node.blocks.values():
+                    found.update(self.with_rows(node, inner, self.products))
+        return found
+
+    def asked(self, node: FlatOp) -> tuple[Saved, Cost]:
+        if node.node not in self.known:
+            self.known[node.node] = node.node.op.saves(node.node), node.node.op.flops(node.node)
+        return self.known[node.node]
+
+    def kept(self, node: FlatNode) -> Iterator[tuple[Value | tuple[object, ...], float]]:
+        """Yield what a node keeps."""
+        if isinstance(node, FlatScan):
+            length = whole_at(node.node.length.value, self.sizes)
+            yield from ((("step", key), size * length) for key, size in self.of(node.body.nodes).items())
+        elif isinstance(node, FlatOp) and any(self.depends(v) for v in node.outputs):
+            saved, cost = self.asked(node)
+            sides = [side for c in cost.contractions for side in ((c.left, c.right), (c.right, c.left))]
+            sides += [((one,), (other,)) for one in saved.factors for other in saved.factors if one != other]
+            inputs = {*saved.inputs}
+            for one, other in sides:
+                if any(self.gradient(node, side) for side in one):
+                    inputs |= {side for side in other if isinstance(side, int)}
+            for value in [*(node.inputs[i] for i in sorted(inputs)), *(node.outputs[i] for i in saved.outputs)]:
+                if isinstance(value, Value) and (root := self.root(value)) not in self.given:
+                    yield root, self.bytes(root)
+            for i, (amount, dtype) in enumerate((*saved.own, *(saved.scores if self.scores else ()))):
+                numbers = whole_at(amount.flops, self.sizes) / self.cut.share(node.outputs[0])
+                yield (id(node), i), numbers * width(dtype, self.dtype)
+            for inner in node.blocks.values():
+                yield from self.with_rows(node, inner, self.of).items()
+
+    def gradient(self, node: FlatOp, side: int | str) -> bool:
+        """Whether one side of a contraction wants a gradient."""
+        return node.weights[side].weight.trained if isinstance(side, str) else self.depends(node.inputs[side])
+
+    def with_rows(self, node: FlatOp, inner: FlatGraph, ask: Callable[[Iterable[FlatNode]], Kept]) -> Kept:
+        """Ask about a block that an op applies to rows, each going to `active` of its copies: the rows that a device
+        is sent."""
+        x = node.inputs[0]
+        assert isinstance(x, Value)
+        assert node.node.active is not None
+        around, numel = self.sizes, self.numel
+        rows = self.elements(x) // int(x.shape[-1]) * int(node.node.active)
+        self.sizes, self.numel = {**around, "rows": rows}, {}
+        found = {key: size / self.cut.rows(node) for key, size in ask(inner.nodes).items()}
+        self.sizes, self.numel = around, numel
         return found
 
 
-def _repeated(step: _Followed, own: _Stretch, more: int) -> _Followed | None:
-    """Repeat a turn in the middle. Its copies are what it is, but for the bytes that each leaves behind."""
-    s = own.stretch
-    middle = s.turns // 2
-    behind = s.at + (middle + 1) * s.period
-    """The first place behind the turn."""
-    events: list[tuple[str, str, int, int]] = []
-    grown = 0
-    for phase in dict.fromkeys(e[0] for e in step.events):
-        those = [e for e in step.events if e[0] == phase]
-        turns = [s.turn(e[1]) for e in those]
-        order = [t for t, _ in groupby(t for t in turns if t is not None)]
-        if not order:
-            events += [(p, part, alive + grown, most + grown) for p, part, alive, most in those]
-            continue
-        forward = order == [*range(s.turns)]
-        if not forward and order != [*reversed(range(s.turns))]:
-            return None
-        first = turns.index(middle)
-        after = turns.index(middle + 1 if forward else middle - 1)
-        growth = those[after - 1][2] - those[first - 1][2]
-        for p, part, alive, most in those[:after]:
-            name = s.moved(part, more, behind if forward else s.at + middle * s.period)
-            events.append((p, name, alive + grown, most + grown))
-        for n in range(1, more + 1):
-            far = grown + n * growth
-            at = n if forward else more - n
-            events += [
-                (p, s.moved(part, at, s.at), alive + far, most + far) for p, part, alive, most in those[first:after]
-            ]
-        grown += more * growth
-        for p, part, alive, most in those[after:]:
-            events.append((p, s.moved(part, more, behind), alive + grown, most + grown))
-    start, end = own.began[middle], own.began[middle + 1]
-    kept = []
-    for k in step.kept:
-        kept.append(replace(k, where=s.moved(k.where, more, behind)))
-        if start < k.sequence <= end:
-            kept += [replace(k, where=s.moved(k.where, n, s.at)) for n in range(1, more + 1)]
-    modules: list[tuple[str, str]] = []
-    copied = [m for m in step.modules if s.turn(m[0]) == middle]
-    for path, name in step.modules:
-        if copied and s.place(path) is not None and (s.place(path) or 0) >= behind:
-            modules += _copies(s, copied, more)
-            copied = []
-        modules.append((s.moved(path, more, behind), name))
-    return replace(step, modules=modules, kept=kept, events=events)
-
-
-def _copies(s: Stretch, modules: Sequence[tuple[str, str]], more: int) -> list[tuple[str, str]]:
-    return [(s.moved(path, n, s.at), name) for n in range(1, more + 1) for path, name in modules]
-
-
-FEW = 4
-"""So many turns of a stretch are followed, and one more to see that it does what was expected of it."""
+# --- one step on one device -------------------------------------------------------------------------------------------
 
 
 class _Step:
-    def __init__(
-        self,
-        model: Model,
-        sizes: dict[str, int],
-        backend: Backend,
-        recompute: Recompute,
-        fixed: int,
-        optimizer: int,
-    ) -> None:
-        self.model, self.sizes = model, sizes
-        self.backend, self.recompute, self.optimizer = backend, recompute, optimizer
-        self.fixed = fixed
-        self.first = 0
-        """Number of the last storage of a weight."""
-        self.bounded = False
+    """One step: the tensors alive, op by op, forwards and backwards."""
 
-    def run(self, dtype: DType) -> StepMemory:
-        with Session(PROFILES[self.backend]).running() as session:
-            source = emit(self.model, Extras(checkpoint=self.recompute), layout=False)
-            module = model_of(source)
-            cast(module, dtype)
-            given = inputs_of(self.model, self.sizes, dtype)
-        self.first = session.serial
-        return self.told(self.followed(module, given, source), sum(t.nbytes for t in given.values()))
+    def __init__(self, model: Model, sizes: dict[str, int], dtype: Dtype, recompute: Recompute) -> None:
+        self.graph, self.root = unroll(model)
+        self.nodes = self.graph.nodes
+        self.recompute = recompute
+        self.saving = Saving(self.graph, sizes, dtype)
+        again = set(checkpointed(model, recompute))
+        layers = {call.path for node, call in calls(self.root) if node in again}
+        self.layers = [layer_of(path_of(n), layers) for n in self.nodes]
+        self.inputs = round(sum(self.saving.bytes(v) for v in self.graph.inputs))
+        self.outputs = [v for v in self.graph.outputs if self.saving.depends(v)]
+        self.own = [dict(self.saving.kept(n)) for n in self.nodes]
+        self.kept: Kept = {}
+        """What the forward pass leaves."""
+        self.until: dict[Value | tuple[object, ...], int] = {}
+        """The first node that keeps it: the last whose gradients read it."""
+        self.again: dict[int, Kept] = {}
+        """By the last node of a layer, what its backward pass has computed again."""
+        for layer, numbers in groupby(range(len(self.nodes)), lambda i: self.layers[i]):
+            self.keep([*numbers], again=bool(layer))
+        self.live = self.most = 0.0
+        self.events: list[tuple[str, float, float]] = []
 
-    def followed(self, module: Module, given: Mapping[str, Tensor], source: str) -> _Followed:
-        """The step of the whole model; some turns of each stretch are followed where all others do as they do."""
-        whole = stretches(module, source, 2 * FEW + 2)
-        if not whole:
-            return self.follow(module, given)
-        layers = {s.name: list(module._modules[s.name].children()) for s in whole}
-        few, more = (self.follow(module, given, shorten(module, layers, whole, n)) for n in (FEW, FEW + 1))
-        expected = few.longer([1] * len(whole))
-        if expected is not None and expected.same(more):
-            found = more.longer([s.turns - FEW - 1 for s in whole])
-            if found is not None:
-                return found
-        shorten(module, layers, [], 0)
-        return self.follow(module, given)
+    def keep(self, numbers: list[int], again: bool) -> None:
+        """Note what nodes that follow each other keep."""
+        first: Kept = {}
+        if again:
+            nodes = [self.nodes[i] for i in numbers]
+            first = self.saving.entering(nodes) | (self.saving.products(nodes) if self.recompute == "selective" else {})
+        for key in first:
+            self.until.setdefault(key, numbers[0])
+        for i in numbers:
+            for key in self.own[i]:
+                self.until.setdefault(key, i)
+        kept = {key: size for i in numbers for key, size in self.own[i].items() if key not in first}
+        if again:
+            self.again[numbers[-1]] = kept
+        self.kept |= first if again else kept
 
-    def follow(self, module: Module, given: Mapping[str, Tensor], stretches: Sequence[Stretch] = ()) -> _Followed:
-        """Run the step."""
-        fresh(module)
-        session = Session(PROFILES[self.backend])
-        session.fixed = False
-        session.serial = self.first  # of another number than the weights
-        with session.running():
-            found = _Run(session, self.backend, self.optimizer, stretches).run(module, given)
-        self.bounded |= session.bounded
-        return found
+    # --- the step ---
 
-    def told(self, step: _Followed, own: int) -> StepMemory:
-        events = self.shifted(step, own + step.targets)
+    def report(self, fixed: int, gradients: int, optimizer: int) -> StepMemory:
+        n = self.saving.elements
+        inputs = self.inputs + sum(8 * n(v) // int(v.shape[-1]) for v in self.outputs if v.rank > 1)
+        fixed += inputs
+        self.forward()
+        # Logarithms of probabilities are kept; to them come two gradients of one output.
+        wide = [4 * n(v) for v in self.outputs]
+        objective = sum(wide) + 2 * max(wide, default=0)
+        self.most = self.live + objective
+        self.close("objective")
+        self.backward()
+        events = [Event(event=e, bytes=round(at) + fixed, peak=round(most) + fixed) for e, at, most in self.events]
+        after = fixed + gradients
+        events.append(Event(event="optimizer step", bytes=after, peak=after + optimizer))
         top = max(events, key=lambda e: e.peak)
         return StepMemory(
-            backend=self.backend,
-            measured=self.backend in MEASURED,
-            exact=self.backend in MEASURED and not self.bounded,
             recompute=self.recompute,
-            saved=sum(k.nbytes - k.dropped for k in step.kept),
-            objective=step.objective,
-            inputs=own + step.targets,
-            optimizer=self.optimizer,
+            saved=round(sum(self.kept.values())),
+            objective=objective,
+            inputs=inputs,
+            optimizer=optimizer,
             peak=top.peak,
             peak_at=top.event,
-            by_block=list(by_block(step.modules, step.kept)),
+            by_block=list(self.by_block()),
             timeline=events,
         )
 
-    def shifted(self, step: _Followed, inputs: int) -> list[Event]:
-        """The events with all that is there throughout; of a compiled step, without what it does not store."""
-        dropped: dict[str, int] = {}
-        for k in step.kept:
-            if k.dropped:
-                part = part_of(k.where)
-                dropped[part] = dropped.get(part, 0) + k.dropped
-        gone = 0
-        found = []
-        last = {(phase, part): i for i, (phase, part, _, _) in enumerate(step.events)}
-        for i, (phase, part, alive, most) in enumerate(step.events):
-            ends = last[phase, part] == i
-            if phase == "forward" and ends:
-                gone += dropped.get(part, 0)
-            base = self.fixed + inputs - gone
-            name = {"objective": "objective", "optimizer": "optimizer step"}.get(phase, f"{phase} {part or 'model'}")
-            found.append(Event(event=name, bytes=alive + base, peak=most + base))
-            if phase == "backward" and ends:
-                gone -= dropped.get(part, 0)
-        return found
+    def add(self, size: float) -> None:
+        self.live += size
+        self.most = max(self.most, self.live)
 
+    def close(self, event: str) -> None:
+        """End an event, or more of the last one."""
+        if self.events and self.events[-1][0] == event:
+            self.most = max(self.most, self.events.pop()[2])
+        self.events.append((event, self.live, self.most))
+        self.most = self.live
 
-class _Run:
-    """One run of the step."""
-
-    def __init__(self, session: Session, backend: Backend, optimizer: int, stretches: Sequence[Stretch]) -> None:
-        self.session, self.backend, self.optimizer = session, backend, optimizer
-        self.phase, self.part = "forward", ""
-        self.events: list[tuple[str, str, int, int]] = []
-        self.stretches = stretches
-        self.began: dict[str, int] = {}
-        """How many steps of the backward pass there were when each part began in the forward pass."""
-
-    def run(self, module: Module, given: Mapping[str, Tensor]) -> _Followed:
-        session = self.session
-        session.enter = self.enter
-        results = outputs_of(module, given)
-        found = saved_by(results)
-        compiled = self.backend == "compiled"
-        dropped = self.dropped(results, found) if compiled else set()
-        kept = [_Kept(n.sequence, n.where, size, size if i in dropped else 0) for i, (n, size) in found.items()]
-        del found
-        self.close()
-        self.phase, self.part, before = "objective", "", session.live
-        targets = sum(8 * t.numel() // t.shape[-1] for t in results if t.ndim > 1)
-        session.enter = lambda path: None
-        losses = [objective(results)]
-        del results
-        self.close()
-        most = self.events[-1][3]
-        self.phase = "backward"
-        session.enter = self.enter
-        # Nothing but the backward pass holds the loss, which it lets go of.
-        backward(losses.pop())
-        self.close()
-        most = max(most, next(e[3] for e in self.events if e[0] == "backward"))
-        self.phase, self.part = "optimizer", ""
-        session.scratch(self.optimizer)
-        self.close()
-        return _Followed(
-            [(path, type(inner).__name__) for path, inner in module.named_modules()],
-            kept,
-            self.events,
-            max(0, most - before),
-            targets,
-            [
-                _Stretch(s, [self.began.get(f"{s.name}.{s.at + i * s.period}", 0) for i in range(s.turns)])
-                for s in self.stretches
-            ],
-        )
-
-    # --- events ---
-
-    def enter(self, path: str) -> None:
-        """A module begins, or goes on after one within it."""
-        part = part_of(path)
-        if part != self.part:
-            self.close()
-            self.part = part
-            if self.phase == "forward":
-                self.began.setdefault(part, self.session.sequence)
-
-    def close(self) -> None:
-        """End a stretch."""
-        session = self.session
-        if session.peak or self.phase == "optimizer":
-            most = session.peak
-            if self.events and self.events[-1][:2] == (self.phase, self.part):
-                most = max(most, self.events.pop()[3])
-            self.events.append((self.phase, self.part, session.live, most))
-        session.peak = session.live
-
-    def dropped(self, results: list[Tensor], found: Mapping[int, tuple[Node | Frame, int]]) -> set[int]:
-        """The storages that a compiled step does not store: results of pointwise steps from what is stored."""
-        makers: dict[int, Node] = {}
-        for node in nodes_of(results):
-            for serial in node.made:
-                makers.setdefault(serial, node)
-        known: set[int] = set()
-        for node in sorted(makers.values(), key=lambda n: n.sequence):
-            for serial in node.made:
-                maker = makers[serial]
-                again = maker.name in POINTWISE and all(s in found or s in known for s in maker.read)
-                (known.add if again else known.discard)(serial)
-        return known & found.keys()
-
-
-# --- parts ------------------------------------------------------------------------------------------------------------
-
-
-def inputs_of(model: Model, sizes: dict[str, int], dtype: DType) -> dict[str, Tensor]:
-    """The model's inputs: tensors without numbers."""
-    found = {}
-    for name, value in model.inputs:
-        shape = [whole_at(d.value, sizes) for d in value.shape]
-        kind = DTYPES["bool"] if value.is_bool else DTYPES["int64"] if value.is_int else dtype
-        found[name] = Tensor(shape, DTYPES.get(value.dtype, kind))
-    return found
-
-
-def outputs_of(module: Module, given: Mapping[str, Tensor]) -> list[Tensor]:
-    found = module(*given.values())  # whatever the emitted parameters are called
-    return list(found) if isinstance(found, tuple) else [found]
-
-
-def objective(results: Iterable[Tensor]) -> Tensor:
-    """The sum of the losses of all outputs that have a gradient."""
-    total: Any = 0
-    for t in results:
-        if not t.requires_grad:
-            continue
-        wide = f.cast(t, DTYPES["float32"])
-        if t.ndim > 1:
-            rows = f.reshape(wide, (-1, t.shape[-1]))
-            total = f.add(f.cross_entropy(rows, rows.shape[0]), total)
-        else:
-            total = f.add(f.mean(f.square(wide)), total)
-    return total if isinstance(total, Tensor) else Tensor((), DTYPES["float32"])
-
-
-Saved = tuple[int, str, str]
-"""Of a storage: its bytes, the path of the module that saved it first, and the step that did."""
-
-
-def nodes_of(results: Iterable[Tensor]) -> list[Node]:
-    """The steps of the backward pass behind these tensors, the first one first."""
-    found: dict[int, Node] = {}
-    stack = [t.node for t in results if t.node is not None]
-    while stack:
-        node = stack.pop()
-        if node.sequence not in found:
-            found[node.sequence] = node
-            stack += [edge[0] for edge in node.edges if isinstance(edge, tuple)]
-    return [found[i] for i in sorted(found)]
-
-
-def saved_by(results: Iterable[Tensor]) -> dict[int, tuple[Node | Frame, int]]:
-    """Every storage that the steps behind these tensors keep, by its number: the first of them, and its bytes. Of steps
-    within a checkpoint it is the checkpoint that keeps."""
-    found: dict[int, tuple[Node | Frame, int]] = {}
-    frames: set[Frame] = set()
-    for node in nodes_of(results):
-        for saved in node.saved:
-            if isinstance(saved, Tensor):
-                keeper: Node | Frame = node
-                tensors = [saved]
-            elif saved.frame not in frames:
-                keeper, tensors = saved.frame, saved.frame.kept()
-                frames.add(saved.frame)
-            else:
+    def forward(self) -> None:
+        """Each tensor from the op that makes it to the last that reads it, unless it is kept."""
+        root = self.saving.root
+        last = {root(v): i for i, n in enumerate(self.nodes) for v in (*n.inputs, *n.outputs) if isinstance(v, Value)}
+        last |= {root(v): len(self.nodes) for v in self.graph.outputs}
+        alive: dict[Value, float] = {}
+        for i, node in enumerate(self.nodes):
+            if isinstance(node, FlatParam) or is_view(node):
                 continue
-            for t in tensors:
-                if not t.storage.fixed:
-                    found.setdefault(t.storage.serial, (keeper, t.storage.nbytes))
-    return found
+            made = {v: self.saving.bytes(v) for v in node.outputs if exists(node)}
+            inside = {key: size for key, size in self.own[i].items() if key not in last}
+            alive |= made
+            self.add(sum(made.values()) + sum(inside.values()))
+            over = {root(v) for v in (*node.inputs, *node.outputs) if isinstance(v, Value)}
+            self.live -= sum(alive.pop(v, 0.0) for v in over if last[v] == i and v not in self.kept)
+            self.live -= sum(size for key, size in inside.items() if key not in self.kept)
+            self.close(f"forward {part_of(node)}")
+
+    def backward(self) -> None:
+        """Each gradient from the op that gives it first to the op that made its tensor; those of weights stay."""
+        alive = dict(self.kept)
+        gradients = {self.saving.root(v): self.saving.bytes(v) for v in self.outputs}
+        weights: set[str] = set()
+        ends: dict[int, list[Value | tuple[object, ...]]] = {}
+        for key, i in self.until.items():
+            ends.setdefault(i, []).append(key)
+        self.live = sum(alive.values())
+        self.add(sum(gradients.values()))
+        for i, node in reversed([*enumerate(self.nodes)]):
+            fresh = {key: size for key, size in self.again.get(i, {}).items() if key not in alive}
+            alive |= fresh
+            self.add(sum(fresh.values()))
+            if not isinstance(node, FlatParam) and not is_view(node) and any(map(self.saving.depends, node.outputs)):
+                self.gradients(i, gradients, weights)
+            self.live -= sum(alive.pop(key, 0.0) for key in ends.get(i, ()))
+            self.close(f"backward {part_of(node)}")
+
+    def gradients(self, i: int, gradients: dict[Value, float], weights: set[str]) -> None:
+        """From those of an op's results make those of its inputs and weights."""
+        node, saving = self.nodes[i], self.saving
+        roots = dict.fromkeys(saving.root(v) for v in node.inputs if isinstance(v, Value) and saving.depends(v))
+        added = max((gradients[r] for r in roots if r in gradients), default=0.0)
+        fresh = {r: saving.bytes(r) for r in roots if r not in gradients and r not in saving.given}
+        gradients |= fresh
+        read = [maker for maker in map(saving.makers.get, roots) if isinstance(maker, FlatParam)]
+        found = weights_read(FlatGraph((), (node, *read), ()))
+        trained = {p: w.weight for p, w in found.items() if w.weight.trained and p not in weights}
+        weights |= trained.keys()
+        self.add(sum(fresh.values()) + sum(saving.bytes(Value(w.shape, w.dtype)) for w in trained.values()))
+        inside = isinstance(node, FlatScan) or (isinstance(node, FlatOp) and bool(node.blocks))
+        added += max(self.own[i].values(), default=0.0) if inside else 0.0
+        self.most = max(self.most, self.live + added)
+        self.live -= sum(gradients.pop(v, 0.0) for v in node.outputs)
+
+    # --- parts ---
+
+    def by_block(self) -> Iterator[BlockActivations]:
+        """A row for each block that saves something, in the order of the calls, those of all indices together."""
+        bytes_of: dict[str, float] = defaultdict(float)
+        for key, size in self.kept.items():
+            path = path_of(self.nodes[self.until[key]])
+            for outer in {"", path, *(path[:i] for i, c in enumerate(path) if c == ".")}:
+                bytes_of[outer] += size
+        rows: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for path, call in {c.path: c for c in (self.root, *(c for _, c in calls(self.root)))}.items():
+            if path in bytes_of:
+                starred = ".".join("*" if step.isdecimal() else step for step in path.split("."))
+                rows[starred or "model", call.block.name].append(bytes_of[path])
+        for (path, block), sizes in rows.items():
+            yield BlockActivations(path=path, block=block, count=len(sizes), bytes=round(sum(sizes)))
 
 
-def saved(results: Iterable[Tensor]) -> dict[int, Saved]:
-    """Every storage that the steps behind these tensors keep, by its number."""
-    return {serial: (size, node.where, node.name) for serial, (node, size) in saved_by(results).items()}
+def calls(root: Unrolled) -> Iterator[tuple[CallNode, Unrolled]]:
+    """Yield every call within one, callers first."""
+    for node, found in root.calls.items():
+        for call in found:
+            yield node, call
+            yield from calls(call)
 
 
-def by_block(modules: Iterable[tuple[str, str]], kept: Iterable[_Kept]) -> Iterator[BlockActivations]:
-    """A row for each module that saves something, in the order of the modules, those of all indices together."""
-    bytes_of: dict[str, int] = {}
-    for k in kept:
-        path = k.where
-        bytes_of[path] = bytes_of.get(path, 0) + k.nbytes - k.dropped
-        while path:
-            path = path.rpartition(".")[0]
-            bytes_of[path] = bytes_of.get(path, 0) + k.nbytes - k.dropped
-    rows: dict[tuple[str, str], BlockActivations] = {}
-    for path, name in modules:
-        if bytes_of.get(path):
-            starred = ".".join("*" if s.isdecimal() else s for s in path.split(".")) or "model"
-            row = rows.setdefault((starred, name), BlockActivations(path=starred, block=name, count=0, bytes=0))
-            row.count += 1
-            row.bytes += bytes_of[path]
-    yield from (row for row in rows.values() if row.block != "ModuleList")
+def exists(node: FlatNode) -> bool:
+    """Whether there is a tensor for each result: not of a mask that is just causal."""
+    return not isinstance(node, FlatOp) or node.node.op.needs_tensor(node.node.options, node.inputs)
 
 
-def part_of(path: str) -> str:
-    """The part of the model that a module belongs to: a layer, or what stands in the model itself."""
-    steps = path.split(".")
-    return ".".join(steps[:2]) if len(steps) > 1 and steps[1].isdecimal() else steps[0]
+def path_of(node: FlatNode) -> str:
+    return node.weight.path if isinstance(node, FlatParam) else node.path
+
+
+def layer_of(path: str, layers: Container[str]) -> str:
+    """The layer that a path lies in, or is; "" where there is none."""
+    while path and path not in layers:
+        path = path.rpartition(".")[0]
+    return path
+
+
+def part_of(node: FlatNode) -> str:
+    """The part of the model that a node belongs to: a layer, or what stands in the model itself."""
+    steps = path_of(node).split(".")
+    return ".".join(steps[: 2 if len(steps) > 1 and steps[1].isdecimal() else 1]) or "model"

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from archdsl.analyses.decode import ALL, NEW, Form, Plan
 from archdsl.analyses.pairs import count
-from archdsl.budget.memory import Dtype, width
+from archdsl.budget.dtypes import Dtype, width
 from archdsl.ir.cost import Amount, Cost, elements, whole_at
 from archdsl.ir.dims import Num, Shape, with_symbol
 from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight

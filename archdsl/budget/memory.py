@@ -1,5 +1,5 @@
 """What a model keeps in memory: weights, gradients, the optimizer's states, and what a decoder keeps of the tokens
-before; exact, in bytes, from the IR alone. Of a step of training also what `archdsl.budget.activations` finds.
+before; exact, in bytes, from the IR alone. Of a step of training also what `archdsl.budget.activations` estimates.
 
 Weights are counted once where they are shared or tied. A gradient has the type of its weight, and so have the states of
 the optimizers of PyTorch; with `master_weights` there is a float32 copy of every weight of a narrower type, and the
@@ -21,18 +21,16 @@ from archdsl.analyses.decode import ALL, Cache, Plan, planned
 from archdsl.analyses.flops import EstimateReport, demand_sizes, sizes_at
 from archdsl.analyses.params import output_projections
 from archdsl.analyses.weights import weights as every_weight
-from archdsl.budget.activations import Backend, Event, Recompute, StepMemory
+from archdsl.budget.activations import Event, Measured, Recompute, StepMemory
 from archdsl.budget.activations import estimate as step_of
+from archdsl.budget.dtypes import BYTES, Dtype, width
 from archdsl.diagnostics import ArchError
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.flat import FlatNode, FlatOp, FlatScan
-from archdsl.ir.graph import BOOLEANS, INTEGERS, Model, Value, Weight
+from archdsl.ir.graph import Model, Value, Weight
 
-Dtype = Literal["float32", "bfloat16", "float16"]
 Optimizer = Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
-
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "uint8": 1, "bool": 1}
 
 SMALLEST_8BIT, BLOCK_8BIT, CODES_8BIT = 4096, 256, 256
 """Of `adamw8bit` (Dettmers et al., 2022, section 2; as bitsandbytes 0.50 has it): tensors with fewer numbers keep
@@ -100,11 +98,13 @@ class Memory(BaseModel):
     """Bytes by which one more token of one sequence lets it grow."""
     no_decode_state: str | None
     activations: int | None = None
-    """What a forward pass saves for the backward pass; None where it was not asked for, or is not known, for which
-    `no_activations` gives the reason."""
+    """What a forward pass saves for the backward pass, an estimate; None where it was not asked for, or is not known,
+    for which `no_activations` gives the reason."""
     peak: int | None = None
-    """The most that is alive in a step of training, everything included."""
+    """The most that is alive in a step of training, everything included; an estimate."""
     no_activations: str | None = None
+    measured: Measured | None = None
+    """The same of the emitted file as PyTorch runs it on a CPU, where that was asked for."""
     by_state: list[StateMemory]
     kept: list[KeptMemory]
     step: StepMemory | None = None
@@ -126,8 +126,9 @@ def with_memory(
     dtype: Dtype = "float32",
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
-    backend: Backend | None = None,
     recompute: Recompute = "none",
+    step: bool = True,
+    measure: bool = False,
 ) -> MemoryReport:
     """The report on a model with its memory, at the report's sizes. Errors as of `estimate`."""
     memory = estimate(
@@ -137,8 +138,9 @@ def with_memory(
         dtype=dtype,
         optimizer=optimizer,
         master_weights=master_weights,
-        backend=backend,
         recompute=recompute,
+        step=step,
+        measure=measure,
     )
     return MemoryReport(**report.model_dump(), memory=memory)
 
@@ -151,13 +153,14 @@ def estimate(
     dtype: Dtype = "float32",
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
-    backend: Backend | None = None,
     recompute: Recompute = "none",
+    step: bool = True,
+    measure: bool = False,
 ) -> Memory:
-    """Count bytes. `seq` is 2,048 or the model's context, if less, where it is not given. With a `backend` a step of
-    training is followed too, which computes again in its backward pass what `recompute` says.
+    """Count bytes. `seq` is 2,048 or the model's context, if less, where it is not given. A `step` of training, which
+    computes again in its backward pass what `recompute` says, is estimated too, and measured if asked to (with torch).
 
-    Raises ArchError E0503 where the model has no sizes at these lengths."""
+    Raises ArchError E0503 where the model has no sizes at these lengths, and of `measure` those of `measured`."""
     sizes = sizes_at(model, batch, seq)
     demand_sizes(model, sizes)
     tensors = list(_tensors(model))
@@ -172,25 +175,29 @@ def estimate(
         if problem.diagnostics[0].code != "E0504":
             raise
         kept, reason = None, problem.diagnostics[0].message
-    step, unknown = None, None
-    if backend is not None:
-        fixed = weights + buffers + optimizer_bytes
-        working = step_temporaries(tensors, dtype, optimizer, master_weights, backend)
+    found, unknown, measured = None, None, None
+    fixed = weights + buffers + optimizer_bytes
+    if step:
+        working = step_temporaries(tensors, dtype, optimizer, master_weights)
         try:
-            step = step_of(
+            found = step_of(
                 model,
                 batch=batch,
                 seq=seq,
                 dtype=dtype,
-                backend=backend,
                 recompute=recompute,
                 fixed=fixed,
+                gradients=weights,
                 optimizer=working,
             )
         except ArchError as problem:
-            if problem.diagnostics[0].code not in ("E0512", "E0527"):
+            if problem.diagnostics[0].code != "E0527":
                 raise
             unknown = problem.diagnostics[0].message
+    if measure:
+        from archdsl.budget.measured import measure as run
+
+        measured = run(model, sizes, dtype=dtype, recompute=recompute, fixed=fixed)
     return Memory(
         dtype=dtype,
         algorithm=optimizer,
@@ -206,23 +213,15 @@ def estimate(
         decode_state=None if kept is None else sum(k.bytes for k in kept),
         decode_state_per_token=None if kept is None else sum(k.per_token for k in kept),
         no_decode_state=reason,
-        activations=None if step is None else step.saved,
-        peak=None if step is None else step.peak,
+        activations=None if found is None else found.saved,
+        peak=None if found is None else found.peak,
         no_activations=unknown,
+        measured=measured,
         by_state=states,
         kept=kept or [],
-        step=step,
-        timeline=[] if step is None else step.timeline,
+        step=found,
+        timeline=[] if found is None else found.timeline,
     )
-
-
-def width(kind: str, dtype: Dtype) -> int:
-    """Bytes of a number of a tensor, given the type that the IR says and the model's own."""
-    if kind == "float":
-        return BYTES[dtype]
-    if kind in BOOLEANS:
-        return BYTES["bool"]
-    return BYTES["int64"] if kind in INTEGERS else BYTES[kind]
 
 
 # --- weights and states -----------------------------------------------------------------------------------------------
@@ -289,27 +288,17 @@ def optimizer_states(
     ]
 
 
-COPIES: Mapping[Optimizer, int] = {
-    "sgd": 0, "sgd-momentum": 0, "adam": 2, "adamw": 2, "adamw8bit": 0, "adafactor": 2, "muon": 3,
-}  # fmt: skip
-"""How many tensors as large as a weight the optimizers of PyTorch make at once while they change it: of Adam the root
-of the second moment, and that divided; none where a kernel does it all. Of Muon, an update and two steps towards an
-orthogonal one."""
+COPIES: Mapping[Optimizer, int] = {"adafactor": 2, "muon": 3}
+"""How many tensors as large as a weight an optimizer makes at once while it changes it; none where one kernel does it
+all (`fused=True`). Of Muon, an update and two steps towards an orthogonal one."""
 
 
-def step_temporaries(
-    tensors: list[Tensor], dtype: Dtype, optimizer: Optimizer, master_weights: bool, backend: Backend
-) -> int:
-    """What a step of the optimizer takes beside weights, gradients and states: it goes from weight to weight, or, on
-    CUDA, makes one copy of all at a time. With master weights a gradient is cast for its weight."""
+def step_temporaries(tensors: list[Tensor], dtype: Dtype, optimizer: Optimizer, master_weights: bool) -> int:
+    """What a step of the optimizer takes beside weights, gradients and states: it goes from weight to weight. With
+    master weights a gradient is cast for its weight."""
     own: Dtype = "float32" if master_weights else dtype
-    numbers = [t.numbers for t in tensors if t.weight.trained]
-    if not numbers:
-        return 0
-    cast = BYTES["float32"] * max(numbers) if own != dtype else 0
-    if backend != "cpu-eager" and COPIES[optimizer]:
-        return cast + BYTES[own] * sum(t.times * t.numbers for t in tensors if t.weight.trained)
-    return cast + COPIES[optimizer] * BYTES[own] * max(numbers)
+    largest = max((t.numbers for t in tensors if t.weight.trained), default=0)
+    return largest * ((BYTES["float32"] if own != dtype else 0) + COPIES.get(optimizer, 0) * BYTES[own])
 
 
 def _of_weight(optimizer: Optimizer, t: Tensor, dtype: Dtype, hidden: bool) -> Iterator[State]:

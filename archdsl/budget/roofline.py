@@ -20,8 +20,8 @@ from pydantic import BaseModel
 
 from archdsl.analyses.decode import NEW, planned
 from archdsl.analyses.flops import estimate as count_flops
+from archdsl.budget.dtypes import Dtype
 from archdsl.budget.kernels import Kernel, kernels
-from archdsl.budget.memory import Dtype
 from archdsl.budget.mesh import Mesh
 from archdsl.budget.sharding import Collective, Cuts, Plan, Sharding, Step, Talk, sent_share
 from archdsl.diagnostics import error

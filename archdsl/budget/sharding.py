@@ -25,18 +25,18 @@ from pydantic import BaseModel
 
 from archdsl.analyses.flops import demand_sizes, sizes_at
 from archdsl.analyses.placement import Placement, placements
-from archdsl.budget.kernels import viewed, wanting
-from archdsl.budget.memory import BYTES, Dtype, Optimizer, Tensor, optimizer_states, width
+from archdsl.budget.activations import Recompute, Saving
+from archdsl.budget.dtypes import BYTES, Dtype, width
+from archdsl.budget.kernels import wanting
+from archdsl.budget.memory import Optimizer, Tensor, optimizer_states
 from archdsl.budget.mesh import Mesh, divisors, nearest_divisors, one_of
 from archdsl.diagnostics import ArchError, error
-from archdsl.ir.cost import Cost, elements, whole_at
 from archdsl.ir.dims import Num, Poly, Var
 from archdsl.ir.flat import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten, walk, weights_read
-from archdsl.ir.graph import Model, OpNode, Value
-from archdsl.ir.op import Parts, Saved
+from archdsl.ir.graph import Model, Value
+from archdsl.ir.op import Parts
 
 Zero = Literal[0, 1, 2, 3]
-Recompute = Literal["none", "selective", "full"]
 Attention = Literal["fused", "eager"]
 Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "send"]
 Phase = Literal["forward", "backward", "step"]
@@ -484,15 +484,14 @@ class Step:
         self.cuts = Cuts(model, self.graph, self.mesh, sequence_parallel=plan.sequence_parallel)
         self.demand()
         self.chunks = chunks(model, self.graph, self.mesh.pp * plan.interleave)
-        self.numel: dict[int, tuple[object, int]] = {}
+        scores = plan.attention == "eager" and plan.recompute == "none"
+        self.saving = Saving(self.graph, self.sizes, plan.dtype, wants=self.cuts.wants, cut=self.cuts, scores=scores)
+        self.elements, self.makers = self.saving.elements, self.saving.makers
         self.home = {v: i for i, c in enumerate(self.chunks) for n in c.nodes for v in n.outputs}
         """The piece that makes each tensor."""
-        self.makers: dict[Value, FlatNode] = {v: n for n in walk(self.graph) for v in n.outputs}
         self.crossings: dict[int, float] = {}
         self.talks = Talk(self.cuts, plan.dtype, self.elements)
         self.read: dict[int, dict[str, FlatWeight]] = {}
-        self.kept: dict[OpNode, tuple[Saved, Cost]] = {}
-        """What an op saves and computes, which all its uses share."""
 
     # --- what is refused ---
 
@@ -578,19 +577,9 @@ class Step:
 
     # --- sizes ---
 
-    def elements(self, value: Value) -> int:
-        key = id(value.shape)
-        if key not in self.numel:
-            self.numel[key] = value.shape, whole_at(elements(value.shape), self.sizes)
-        return self.numel[key][1]
-
     def bytes(self, value: Value) -> int:
         """Of the whole tensor, of one micro-batch."""
         return self.talks.bytes(value)
-
-    def here(self, value: Value) -> float:
-        """Of the part that a device has."""
-        return self.bytes(value) / self.cuts.share(value)
 
     # --- the report ---
 
@@ -780,96 +769,24 @@ class Step:
                 if isinstance(v, Value) and self.cuts.depends(v) and self.home.get(v, boundary + 1) <= boundary
             )
             read = (v for v in passed if not isinstance(self.makers[v], FlatParam))
-            self.crossings[boundary] = sum(self.here(v) for v in read)
+            self.crossings[boundary] = sum(self.saving.bytes(v) for v in read)
         return self.crossings[boundary]
 
     # --- memory ---
 
     def activations(self, chunk: Chunk) -> float:
         """Bytes that one micro-batch keeps of a piece for its backward, the scores of a loss among them."""
-        found: dict[object, float] = {}
-        for nodes in (chunk.head, chunk.tail):
-            self.save(nodes, found)
+        found = self.saving.of([*chunk.head, *chunk.tail])
         for layer in chunk.layers:
-            if self.plan.recompute == "full":
-                own = {v for n in layer for v in n.outputs}
-                read = (v for n in layer for v in n.inputs if isinstance(v, Value) and self.cuts.depends(v))
-                entering = (v for v in read if v not in own and not isinstance(self.makers.get(v), FlatParam))
-                found.update({self.root(v): self.here(v) for v in entering})
-            else:
-                self.save(layer, found)
+            found |= self.saving.entering(layer) if self.plan.recompute == "full" else self.saving.of(layer)
         if chunk is self.chunks[-1]:
             scores = (v for v in self.graph.outputs if self.cuts.depends(v))
-            found.update({("loss", v): BYTES["float32"] * self.elements(v) / self.cuts.share(v) for v in scores})
+            found |= {("loss", v): BYTES["float32"] * self.elements(v) / self.cuts.share(v) for v in scores}
         return sum(found.values())
 
     def working(self, chunk: Chunk) -> float:
         """Bytes of the largest layer's activations, computed again."""
-        largest = 0.0
-        for layer in chunk.layers:
-            found: dict[object, float] = {}
-            self.save(layer, found)
-            largest = max(largest, sum(found.values()))
-        return largest
-
-    def save(self, nodes: Iterable[FlatNode], into: dict[object, float]) -> None:
-        """What the gradients of some nodes need, each tensor once, in bytes of a device's part."""
-        for node in nodes:
-            if isinstance(node, FlatOp):
-                self.save_of(node, into, 1.0)
-            elif isinstance(node, FlatScan):
-                own: dict[object, float] = {}
-                self.save(node.body.nodes, own)
-                length = whole_at(node.node.length.value, self.sizes)
-                into.update({("step", key): size * length for key, size in own.items()})
-
-    def save_of(self, node: FlatOp, into: dict[object, float], part: float) -> None:
-        """Of one op, `part` of its rows being the device's where experts work on them."""
-        if not any(self.cuts.depends(v) for v in node.outputs):
-            return
-        if node.node not in self.kept:
-            self.kept[node.node] = node.node.op.saves(node.node), node.node.op.flops(node.node)
-        saved, cost = self.kept[node.node]
-        inputs = set(saved.inputs)
-        for contraction in cost.contractions:
-            for one, other in ((contraction.left, contraction.right), (contraction.right, contraction.left)):
-                if any(self.gradient(node, s) for s in one):
-                    inputs |= {s for s in other if isinstance(s, int)}
-        values = [node.inputs[i] for i in inputs] + [node.outputs[i] for i in saved.outputs]
-        for value in values:
-            if isinstance(value, Value) and not isinstance(self.makers.get(self.root(value)), FlatParam):
-                root = self.root(value)
-                into[root] = self.elements(value) * width(value.dtype, self.plan.dtype) / self.cuts.share(root) * part
-        scores = self.plan.attention == "eager" and self.plan.recompute == "none"
-        for i, (amount, dtype) in enumerate((*saved.own, *(saved.scores if scores else ()))):
-            numbers = whole_at(amount.flops, self.sizes)
-            into[id(node), i] = numbers * width(dtype, self.plan.dtype) / self.cuts.share(node.outputs[0]) * part
-        for graph in node.blocks.values():
-            self.save_experts(node, graph, into)
-
-    def save_experts(self, node: FlatOp, graph: FlatGraph, into: dict[object, float]) -> None:
-        """What the experts keep of the rows that a device is sent."""
-        x = node.inputs[0]
-        assert isinstance(x, Value)
-        assert node.node.active is not None
-        tokens = self.elements(x) // int(x.shape[-1])
-        around, numel = self.sizes, self.numel
-        self.sizes = {**around, "rows": tokens * int(node.node.active)}
-        self.numel = {}
-        for inner in graph.nodes:
-            if isinstance(inner, FlatOp):
-                self.save_of(inner, into, 1 / self.cuts.rows(node))
-        self.sizes, self.numel = around, numel
-
-    def gradient(self, node: FlatOp, side: int | str) -> bool:
-        """Whether one side of a contraction wants a gradient."""
-        if isinstance(side, str):
-            return node.weights[side].weight.trained
-        value = node.inputs[side]
-        return isinstance(value, Value) and self.cuts.depends(value)
-
-    def root(self, value: Value) -> Value:
-        return viewed(value, self.makers)
+        return max((sum(self.saving.of(layer).values()) for layer in chunk.layers), default=0.0)
 
     def gathered(self, stage: int) -> int:
         """Bytes of the largest layer's weights and their gradients, put together."""

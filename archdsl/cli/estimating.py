@@ -17,7 +17,6 @@ from archdsl.cli.options import (
     JsonOption,
     NoncausalOption,
     Optimizer,
-    Profile,
     Recompute,
     SetOption,
     SpecArgument,
@@ -66,10 +65,10 @@ def estimate(
     master_weights: Annotated[
         bool, typer.Option("--master-weights", help="Memory with a float32 copy of weights that are of another type.")
     ] = False,
-    backend: Annotated[
-        Profile | None,
-        typer.Option("--backend", help="Memory of a step of training as that runs it (cpu-eager, which is measured)."),
-    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Measure the memory of a step too: PyTorch runs the emitted file."),
+    ] = False,
     mesh: spreading.MeshOption = None,
     zero: spreading.ZeroOption = 0,
     micro_batches: spreading.MicroBatchesOption = 1,
@@ -104,8 +103,16 @@ def estimate(
         demand_plots(plot, "--json")
         demand_other(plot, spec)
     spread = spreading.asked(context, _amount)
+    if measure:
+        from archdsl.trial import demand_torch
+
+        demand_torch()
+        if spread is not None:
+            raise typer.BadParameter(
+                "one device is measured; it cannot be combined with others", param_hint="'--measure'"
+            )
     model = load_model(spec, set, allow_noncausal)
-    memory = spread is None and (dtype is not None or optimizer is not None or master_weights or backend is not None)
+    memory = spread is None and (dtype is not None or optimizer is not None or master_weights or measure)
     told = any((flops, peak)) or (spread is None and any((batch, seq, recompute != "none")))
     if not json and not memory and not told and plot is None and spread is None:
         from archdsl.analyses.params import estimate as count
@@ -130,8 +137,9 @@ def estimate(
         dtype=dtype or "float32",
         optimizer=optimizer or "adamw",
         master_weights=master_weights,
-        backend=(backend or "cpu-eager") if memory or json else None,
         recompute=recompute,
+        step=memory or json,
+        measure=measure,
     )
 
     if spread is not None:
@@ -244,10 +252,6 @@ def fit(
         Recompute,
         typer.Option("--recompute", help="With --memory: what the backward computes again, and so does not keep."),
     ] = "none",
-    backend: Annotated[
-        Profile,
-        typer.Option("--backend", help="With --memory: whose kernels run."),
-    ] = "cpu-eager",
     multiple: Annotated[
         list[str] | None,
         typer.Option(
@@ -278,7 +282,7 @@ def fit(
 
     if params is None and active is None and memory is None:
         raise typer.BadParameter("give one of them, or several", param_hint="'--params' / '--active' / '--memory'")
-    training = ("optimizer", "master_weights", "recompute", "backend")
+    training = ("optimizer", "master_weights", "recompute")
     if memory is None:
         only_with(context, "--memory", "decode", "batch", "seq", "dtype", *training)
     elif decode:
@@ -300,7 +304,7 @@ def fit(
             params=None if params is None else int(_amount(params, "--params")),
             active=None if active is None else int(_amount(active, "--active")),
             memory=None if memory is None else _bytes(memory),
-            run=Run(batch, seq, dtype, optimizer, master_weights, recompute, backend, decode),
+            run=Run(batch, seq, dtype, optimizer, master_weights, recompute, decode),
             multiple=multiples,
             aspect=_between(aspect),
             slack=slack,

@@ -71,7 +71,6 @@ def only_with(context: typer.Context, option: str, *names: str) -> None:
 Dtype = Literal["float32", "bfloat16", "float16"]
 Optimizer = Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"]
 Recompute = Literal["none", "selective", "full"]
-Profile = Literal["cpu-eager", "cuda-eager", "compiled"]
 
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="The type of weights and activations.")]
 TargetOption = Annotated[

@@ -119,21 +119,23 @@ class Unrolled:
     calls in it."""
 
     block: Block
+    path: str
+    """Where its weights live."""
     nodes: dict[Node, list[FlatNode]] = field(default_factory=dict)
     calls: dict[CallNode, list[Unrolled]] = field(default_factory=dict)
     values: dict[Value, Value] = field(default_factory=dict)
     """The block's values in the flat graph; of those in a loop, the last turn's."""
 
 
-@lru_cache(maxsize=2)
 def flatten(model: Model) -> FlatGraph:
     """The model's graph for inference (the branch of `if training` that is not training, no losses), unrolled, without
-    what no output needs. The last ones are remembered."""
+    what no output needs."""
     return unroll(model)[0]
 
 
+@lru_cache(maxsize=2)
 def unroll(model: Model) -> tuple[FlatGraph, Unrolled]:
-    """The same, and what became of each call."""
+    """The same, and what became of each call. The last ones are remembered."""
     flattener = Flattener()
     block = model.block
     scope = Scope(block, "", {v: v for v in block.graph.inputs}, {i: i.path for i in block.instances})
@@ -188,7 +190,7 @@ class Scope:
     unrolled: Unrolled = field(init=False)
 
     def __post_init__(self) -> None:
-        self.unrolled = Unrolled(self.block, values=self.values)
+        self.unrolled = Unrolled(self.block, self.prefix.rstrip("."), values=self.values)
 
     def add(self, node: Node, flat: FlatNode) -> FlatNode:
         """Note what became of a node."""

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from typing import Any, ClassVar, Protocol
 
 from archdsl.diagnostics import ArchError
-from archdsl.ir.cost import Amount, Cost, elements
+from archdsl.ir.cost import Amount, Cost, elements, times
 from archdsl.ir.dims import Num, Shape, mul
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Input, OpNode, Value, Weight
@@ -292,11 +292,12 @@ class Parts:
 @dataclass(frozen=True)
 class Saved:
     """What the gradients of one use of an op need, where the op is one kernel: inputs and outputs by their number, and
-    numbers of its own, each with their type. `scores` are what the core of attention keeps too where it is no single
-    kernel."""
+    numbers of its own, each with their type. Of `factors` each input is needed for the gradients of the others alone.
+    `scores` are what the core of attention keeps too where it is no single kernel."""
 
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
+    factors: tuple[int, ...] = ()
     own: tuple[tuple[Amount, str], ...] = ()
     scores: tuple[tuple[Amount, str], ...] = ()
 
@@ -470,6 +471,10 @@ class Primitive:
     """Element-wise operations for each number of the result; 0 where numbers are only moved or chosen."""
     additive: ClassVar[bool] = False
     """Whether it is linear in all inputs that have gradients, so that these need none of them."""
+    by_result: ClassVar[bool] = False
+    """Whether its gradient follows from its result, which is kept in place of the inputs (sigmoid, softmax)."""
+    statistics: ClassVar[int] = 0
+    """Of a norm: how many float32 numbers of each row its gradients need beside the input."""
     moves: ClassVar[bool] = False
     """Whether each element of the result is that of the first input at exactly the position that `reads` gives."""
     relation: ClassVar[str] = ""
@@ -673,11 +678,15 @@ class Primitive:
         return True
 
     def saves(self, node: OpNode) -> Saved:
-        """What its gradients need beside the sides of its contractions. By default all inputs of an op that computes,
-        unless it is `additive` or has contractions."""
+        """What its gradients need beside the sides of its contractions. By default all inputs of an op that computes
+        (or its result, `by_result`), unless it is `additive` or has contractions."""
         if self.additive or not self.passes or self.flops(node).contractions:
             return Saved()
-        return Saved(tuple(i for i, v in enumerate(node.inputs) if isinstance(v, Value)))
+        if self.by_result:
+            return Saved(outputs=(0,))
+        rows = Amount(times((self.statistics, *node.outputs[0].shape[:-1])))
+        own = ((rows, "float32"),) if self.statistics else ()
+        return Saved(tuple(i for i, v in enumerate(node.inputs) if isinstance(v, Value)), own=own)
 
     def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
         """Of inputs of which every place up to the own is read: the axis along which that is so, and what to call

@@ -13,6 +13,7 @@ class Exp(RealFunction):
     """`e ** x`, element by element."""
 
     operator = "Exp"
+    by_result = True
     signature = "exp()(x: [...]) -> float[...]"
     numpy = "exp"
     examples = (

@@ -18,6 +18,7 @@ class LayerNorm(Primitive):
 
     by_rows = True
     passes = 7
+    statistics = 2
     signature = (
         "layernorm(eps: positive = 1e-5, weight: bool = true, bias: bool = true, init: scheme = none)"
         "(x: float[..., width]) -> [..., width]"

@@ -15,6 +15,7 @@ class LogSoftmax(AxisOp):
     """`log(softmax(x))` along an axis, without overflow."""
 
     passes = 5
+    by_result = True
     signature = "log_softmax(axis: int = -1)(x: float[...]) -> [...]"
     examples = (
         Example("x -> log_softmax"),

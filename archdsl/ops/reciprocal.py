@@ -11,6 +11,7 @@ class Reciprocal(RealFunction):
     """`1 / x`, element by element."""
 
     operator = "Reciprocal"
+    by_result = True
     signature = "reciprocal()(x: [...]) -> float[...]"
     numpy = "reciprocal"
     examples = (

@@ -13,6 +13,7 @@ class ReLU(Activation):
     """Rectified linear unit: `maximum(x, 0)`."""
 
     operator = "Relu"
+    by_result = True
     signature = "relu()(x: float[...]) -> [...]"
     examples = (Example("x -> relu"), Example("relu(x + 1)", "x: [5]"))
 

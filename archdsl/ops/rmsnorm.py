@@ -18,6 +18,7 @@ class RMSNorm(Primitive):
 
     by_rows = True
     passes = 4
+    statistics = 1
     signature = (
         "rmsnorm(eps: positive = 1e-6, weight: bool = true, offset: bool = false, init: scheme = none)"
         "(x: float[..., width]) -> [..., width]"

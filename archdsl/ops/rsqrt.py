@@ -12,6 +12,7 @@ from archdsl.ops._common import RealFunction
 class Rsqrt(RealFunction):
     """`1 / sqrt(x)`, element by element."""
 
+    by_result = True
     signature = "rsqrt()(x: [...]) -> float[...]"
     examples = (
         Example("rsqrt(1 + x * x)"),

@@ -13,6 +13,7 @@ class Sigmoid(RealFunction):
     """The logistic function: `1 / (1 + exp(-x))`."""
 
     operator = "Sigmoid"
+    by_result = True
     signature = "sigmoid()(x: [...]) -> float[...]"
     examples = (
         Example("x -> sigmoid"),

@@ -15,6 +15,7 @@ class Softmax(AxisOp):
     """`exp(x) / sum(exp(x))` along an axis, without overflow."""
 
     passes = 5
+    by_result = True
     signature = "softmax(axis: int = -1)(x: float[...]) -> [...]"
     examples = (Example("x -> softmax"), Example("x -> softmax(axis: 1)"), Example("softmax(x + 1)", "x: [5]"))
 

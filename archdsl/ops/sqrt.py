@@ -11,6 +11,7 @@ class Sqrt(RealFunction):
     """The square root, element by element."""
 
     operator = "Sqrt"
+    by_result = True
     signature = "sqrt()(x: [...]) -> float[...]"
     numpy = "sqrt"
     examples = (

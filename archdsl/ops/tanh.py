@@ -11,6 +11,7 @@ class Tanh(RealFunction):
     """The hyperbolic tangent."""
 
     operator = "Tanh"
+    by_result = True
     signature = "tanh()(x: [...]) -> float[...]"
     numpy = "tanh"
     examples = (

@@ -24,9 +24,8 @@ class Times(Arithmetic):
     )
 
     def saves(self, node: OpNode) -> Saved:
-        """Each factor is the other's gradient; a number needs none."""
-        tensors = tuple(i for i, v in enumerate(node.inputs) if isinstance(v, Value))
-        return Saved(tensors if len(tensors) > 1 else ())
+        """Each factor is the other's gradient."""
+        return Saved(factors=tuple(i for i, v in enumerate(node.inputs) if isinstance(v, Value)))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return (g.And if node.outputs[0].is_bool else g.Mul)(*g.args())

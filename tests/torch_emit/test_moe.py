@@ -19,7 +19,7 @@ from zoo import tiny as zoo
 
 import archdsl
 from archdsl.analyses import decode, placement, sequence
-from archdsl.budget import activations
+from archdsl.budget.measured import measure
 from archdsl.dependence import causality
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model
@@ -430,9 +430,9 @@ def test_every_choice_is_counted() -> None:
         assert once == told[0]
         assert step == told[1] if capacity == 4 else step < told[1]
         saved[capacity] = saved_bytes(module(model).train(), {"tokens": text()})[1]
-    assert saved[0.5] < saved[4] == activations.estimate(decoder(4), batch=3, seq=12).saved
-    assert not activations.estimate(decoder(4), batch=3, seq=12).exact
-    assert activations.estimate(decoder("none"), batch=3, seq=12).exact
+    found = {c: measure(decoder(c), sizes, dtype="float32", recompute="none", fixed=0) for c in (4, "none")}
+    assert saved[0.5] < saved[4] == found[4].saved
+    assert (found[4].exact, found["none"].exact) == (False, True)
 
 
 def test_no_device_has_a_part_of_the_places_alone() -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 from archdsl.backends.torch.classes import Classes
 from archdsl.backends.torch.features import Section
 from archdsl.diagnostics import error
-from archdsl.ir.graph import Block, CallNode, CondNode, Graph, LoopNode, OpNode, ScanNode, subgraphs
+from archdsl.ir.graph import Block, CallNode, CondNode, Graph, LoopNode, Model, OpNode, ScanNode, subgraphs
 
 
 def contexts(both: str) -> str:
@@ -70,27 +70,12 @@ AGAIN = {
 
 
 class Checkpointing(Section):
-    """Calls of layers through `torch.utils.checkpoint`.
-
-    Raises ArchError E0527 where the model has no stack of layers, or `selective` finds nothing in it to keep."""
+    """Calls of layers through `torch.utils.checkpoint`. Errors as of `checkpointed`."""
 
     def __init__(self, classes: Classes, kind: Literal["selective", "full"]) -> None:
         self.classes = classes
         self.kind = kind
-        found = list(layers(classes.model.block.graph))
-        if not found:
-            raise error(
-                "E0527",
-                f"`{classes.model.name}` has no stack of layers to compute again",
-                help="a layer is a block that a `for` over a list calls; compile it without `--checkpoint`",
-            )
-        kept = [n for n in found if not any(op.op.writes_over for op in ops(n.block))] if kind == "selective" else found
-        if not kept:
-            raise error(
-                "E0527",
-                f"the layers of `{classes.model.name}` are recurrences, of which no product can be kept alone",
-                help="`--checkpoint full` computes whole layers again",
-            )
+        kept = checkpointed(classes.model, kind)
         classes.checkpointed = frozenset(kept)
         self.statistics = any(w.kind == "buffer" for n in kept for op in ops(n.block) for w in op.weights)
         """Whether training changes buffers of the layers."""
@@ -111,6 +96,29 @@ class Checkpointing(Section):
         if "checkpointed_with_losses" in called:
             found["checkpointed_with_losses"] = call_with_losses(context)
         return found
+
+
+def checkpointed(model: Model, kind: Literal["none", "selective", "full"]) -> list[CallNode]:
+    """Return the calls of layers that are computed again.
+
+    Raises ArchError E0527 where the model has no stack of layers, or `selective` finds nothing in it to keep."""
+    if kind == "none":
+        return []
+    found = list(layers(model.block.graph))
+    if not found:
+        raise error(
+            "E0527",
+            f"`{model.name}` has no stack of layers to compute again",
+            help="a layer is a block that a `for` over a list calls; compile it without `--checkpoint`",
+        )
+    kept = [n for n in found if not any(op.op.writes_over for op in ops(n.block))] if kind == "selective" else found
+    if not kept:
+        raise error(
+            "E0527",
+            f"the layers of `{model.name}` are recurrences, of which no product can be kept alone",
+            help="`--checkpoint full` computes whole layers again",
+        )
+    return kept
 
 
 def layers(graph: Graph) -> Iterator[CallNode]:
