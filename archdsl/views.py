@@ -210,7 +210,7 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
         how = "exact" if m.measured.exact else "at most"
         totals.add_row("measured", "", "the emitted file in PyTorch, op by op on a CPU")
         totals.add_row("  activations", f"{m.measured.saved:,}", f"{_binary(m.measured.saved)}, {how}")
-        totals.add_row("  peak", f"{m.measured.peak:,}", f"{_binary(m.measured.peak)}, of forward and backward; {how}")
+        totals.add_row("  peak", f"{m.measured.peak:,}", f"{_binary(m.measured.peak)}, forwards and backwards")
     if m.decode_state is not None and m.decode_state_per_token is not None:
         about = f"{_binary(m.decode_state)}, kept by a decoder after {m.seq:,} places"
         totals.add_row("decode state", f"{m.decode_state:,}", about)

@@ -176,16 +176,16 @@ def test_the_timeline_has_every_layer() -> None:
 
 # --- estimated and measured -------------------------------------------------------------------------------------------
 
-EQUAL = {"vit:vit_b16": 0.02, "mixer:mixer_s16": 0.02, "albert:albert_base": 0.02, "gptj:gptj_6b": 0.07}
+EQUAL = {"vit:vit_b16": 0.02, "mixer:mixer_s16": 0.02, "gptj:gptj_6b": 0.07}
 """Models of which a CPU's kernels keep what those of an accelerator do (no dropout in attention, no RMSNorm), and how
 far the estimate may be from what is measured; of GPT-J, rotations are several ops."""
 
 
 @measured
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("name", EQUAL)
-def test_the_estimate_is_near_what_is_measured(name: str, dtype: Dtype) -> None:
-    found = memory(graph(name), batch=BATCH, seq=TIME, dtype=dtype, measure=True)
+def test_the_estimate_is_near_what_is_measured(name: str, recompute: Any) -> None:
+    found = memory(graph(name), batch=BATCH, seq=TIME, dtype="bfloat16", recompute=recompute, measure=True)
     assert found.measured is not None
     assert found.activations == pytest.approx(found.measured.saved, rel=EQUAL[name])
     passes = max(e.peak for e in found.timeline if e.event != "optimizer step")
@@ -202,7 +202,9 @@ def test_every_model_has_an_estimate(name: str) -> None:
     assert none.by_block[0].bytes == none.saved
     for recompute in ("selective", "full"):
         step = found[recompute].step
-        assert found[recompute].no_activations is not None if step is None else step.saved <= none.saved
+        assert found[recompute].no_activations is not None if step is None else step.saved > 0
+    if found["full"].step is not None:
+        assert found["full"].step.saved < none.saved
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
@@ -230,7 +232,7 @@ def test_the_command_line_says_it() -> None:
     assert json.loads(said("--json", "--recompute", "full"))["memory"]["activations"] < found["activations"]
     text = said("--measure")
     assert "saved for the backward pass; estimate" in text
-    assert ", exact" in text
+    assert "MiB, exact" in text
     assert "blocks.*.attention" in text
 
 

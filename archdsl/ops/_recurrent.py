@@ -8,7 +8,19 @@ from typing import Any, ClassVar
 from archdsl.ir.cost import Amount, Cost, contracted, times
 from archdsl.ir.dims import Num, Shape, binary, num, sub
 from archdsl.ir.graph import OpNode, Value, Weight
-from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, State, TorchScope, Tree, same, up_to
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    OnnxScope,
+    Primitive,
+    Reads,
+    Saved,
+    State,
+    TorchScope,
+    Tree,
+    same,
+    up_to,
+)
 from archdsl.ir.wording import called
 from archdsl.ops._common import demand_like, first_input, number, own_but
 
@@ -44,6 +56,12 @@ def constructed(node: OpNode, e: TorchScope, cls: str, **more: Any) -> Tree:
     return e.py(f"{cls}({{*sizes}}, {{**more}})", sizes=sizes, more=more)
 
 
+def saved(node: OpNode, gates: int) -> Saved:
+    """Every state; and where there are gates, these, and what the new state is made of."""
+    shape = (gates + 1, *first_input(node).shape[:-1], number(node, "hidden"))
+    return Saved(outputs=(0,), own=((Amount(times(shape)), node.outputs[0].dtype),) if gates > 1 else ())
+
+
 class Layer(Primitive):
     """A recurrent layer: [batch, time, inputs] to [batch, time, hidden]."""
 
@@ -58,6 +76,9 @@ class Layer(Primitive):
 
     def weights(self, call: Application) -> Sequence[Weight]:
         return recurrent_weights(call, self.gates, "_l0")
+
+    def saves(self, node: OpNode) -> Saved:
+        return saved(node, self.gates)
 
     def flops(self, node: OpNode) -> Cost:
         """Each place by the weights of the input, each state by those of the states; no gradient reaches a start of
@@ -162,6 +183,9 @@ class Cell(Primitive):
 
     def weights(self, call: Application) -> Sequence[Weight]:
         return recurrent_weights(call, self.gates, "")
+
+    def saves(self, node: OpNode) -> Saved:
+        return saved(node, self.gates)
 
     def flops(self, node: OpNode) -> Cost:
         x, h = first_input(node), node.inputs[1]
