@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import archdsl
 from archdsl import api, resources
 from archdsl.dependence.causality import prove
+from archdsl.dependence.rows import mixing
 from archdsl.diagnostics import Diagnostic
 from archdsl.ir.build import Elaborator
 from archdsl.ir.graph import Model
@@ -328,3 +329,29 @@ def test_no_proof_is_wrong(steps: list[str], ahead: int) -> None:
             difference = (module(changed) - before).abs().amax(dim=(0, 2))
             leaks |= bool((difference[: max(place - ahead + 1, 0)] > 1e-9).any())
     assert not (proved and leaks), text
+
+
+# --- rows of a batch --------------------------------------------------------------------------------------------------
+
+ROWS = {
+    "x -> linear(8)": None,
+    "x - mean(x, axis: 0, keep: true)": "mean",
+    "x -> shift(1, axis: 0)": "shift",
+    "x -> cumsum(axis: 0)": "cumsum",
+    "x -> transpose(0, 1) -> mha(heads: 2) -> transpose(0, 1)": "sdpa",
+    "x -> flatten(0, 1) -> linear(8) -> unflatten(0, batch, time)": None,
+    "x -> flatten(0, 1) -> cumsum(axis: 0) -> unflatten(0, batch, time)": "cumsum",
+    "x -> batchnorm": None,  # in training alone
+}
+
+
+@pytest.mark.parametrize("body", ROWS)
+def test_rows_of_a_batch(body: str) -> None:
+    found = mixing(archdsl.load(text=f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{ return {body} }}"))
+    assert (found and found[1] and found[1].op.name) == ROWS[body]
+
+
+@pytest.mark.parametrize("path", resources.zoo_files().values(), ids=lambda p: p.stem)
+def test_rows_of_the_zoo_are_apart(path: Path) -> None:
+    for name in models(api.module_of(api.find_spec(path))):
+        assert mixing(archdsl.load(path, model=name)) is None

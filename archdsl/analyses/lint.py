@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from archdsl.dependence.causality import assumptions
+from archdsl.dependence.rows import mixing
 from archdsl.diagnostics import Diagnostic
 from archdsl.ir import masks
 from archdsl.ir.dims import Num
@@ -48,6 +49,7 @@ def lints(model: Model, module: Module) -> list[Diagnostic]:
         *_heads(model),
         *_post_norm(model, module),
         *_assumed(model),
+        *_mixed_rows(model),
     ]
     unique = {(d.code, d.message, d.span): d for d in found}
     return sorted(unique.values(), key=lambda d: d.span.start if d.span is not None else 0)
@@ -336,3 +338,15 @@ def _assumed(model: Model) -> Iterator[Diagnostic]:
             text = f"{name} is assumed to be causal, which is proved"
             help_ = "write `assert causal(…)`, or leave it out"
         yield Diagnostic("W0407", text, claim.span, help=help_)
+
+
+def _mixed_rows(model: Model) -> Iterator[Diagnostic]:
+    """W0408: rows of a batch that are not computed apart."""
+    found = mixing(model)
+    if found is not None:
+        name, node = found
+        what = f"`{name}`" if name else "the result"
+        by = f": `{node.op.name}` mixes them" if node is not None else ""
+        text = f"a row of {what} depends on other rows of the batch{by}"
+        help_ = "what is computed of a row then depends on its batch"
+        yield Diagnostic("W0408", text, node.span if node is not None else None, help=help_)

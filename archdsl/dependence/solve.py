@@ -164,7 +164,7 @@ class Walk:
             found = regrouped(first, how)
             if found is not None:
                 return found
-        reads = node.op.reads_of(node, k)
+        reads = self.reads(node, k)
         if output.rank != node.outputs[0].rank:
             reads = [far(r, node.outputs[0]) for r in reads]
         inputs = [(f, r) for f, r in zip(facts, reads, strict=True) if f is not None]
@@ -178,6 +178,10 @@ class Walk:
                 bounds = tuple(b if a is ANYWHERE else a for a, b in zip(closer, bounds, strict=True))
                 return self.fact(layout, bounds, known, None)
         return self.fact(layout, bounds, *self.known(node, k, facts, reads, layout))
+
+    def reads(self, node: OpNode, k: int) -> Sequence[Reads]:
+        """Which places of its inputs an op reads for its k-th output."""
+        return node.op.reads_of(node, k)
 
     @staticmethod
     def fact(layout: Layout, bounds: tuple[Bound, ...], known: Known, positions: Form | None) -> Fact | None:

@@ -441,6 +441,8 @@ class Primitive:
     """Tensors of the signature that must be of one type, because PyTorch does not bring them together."""
     mixes: ClassVar[bool] = True
     """Whether places other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
+    batch_statistics: ClassVar[bool] = False
+    """Whether training takes statistics of the batch, and evaluation running ones."""
     own_type: ClassVar[bool] = False
     """Whether its kernel wants real inputs in the type of its weights: others are cast to it first."""
     balances: ClassVar[bool] = False

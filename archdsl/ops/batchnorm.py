@@ -18,6 +18,7 @@ class BatchNorm(Primitive):
     included, and keeps running ones for evaluation."""
 
     passes = 7
+    batch_statistics = True
     signature = (
         "batchnorm(eps: positive = 1e-5, momentum: share = 0.1, axis: int = -1, init: scheme = none)"
         "(x: float[batch, ..., channels]) -> [batch, ..., channels]"

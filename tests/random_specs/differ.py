@@ -39,6 +39,8 @@ from archdsl.backends.torch import Extras, emit
 from archdsl.budget.activations import estimate as step_memory
 from archdsl.budget.measured import measure
 from archdsl.dependence.causality import prove
+from archdsl.dependence.rows import BATCH as ROWS
+from archdsl.dependence.rows import mixing
 from archdsl.diagnostics import ArchError
 from archdsl.ir.dims import evaluate
 from archdsl.ir.flat import FlatOp, flatten, walk
@@ -93,6 +95,7 @@ def differ(text: str, seen: Seen | None = None, *, everything: bool = True, tame
         seen.note("too large for float32: nothing more is compared")
         return
     gradients(model, inputs)
+    rows(model, inputs, seen)
     if everything:
         flops(model, {**sizes, **{s.name: 16 for s in model.symbols if s.name != "batch"}})
         activations(model, module, inputs, seen)
@@ -206,6 +209,22 @@ def shapes(model: Model, module: nn.Module, inputs: Mapping[str, Tensor], sizes:
         if not all(found.isfinite().all() for found in results_of(module, inputs)):
             raise MismatchError("finite", "the results are not finite")
     return False
+
+
+def rows(model: Model, inputs: Mapping[str, Tensor], seen: Seen) -> None:
+    """Where rows of a batch are shown to be computed apart, the first alone gives what it gives among others."""
+    apart = mixing(model) is None
+    if not apart or not all(value.rank and value.shape[0].value == ROWS for _, value in model.outputs):
+        return
+    module = weighted(model).eval()
+    held = [value.rank > 0 and value.shape[0].value == ROWS for _, value in model.inputs]
+    alone = {k: x[:1] if own else x for (k, x), own in zip(inputs.items(), held, strict=True)}
+    with torch.no_grad():
+        pairs = zip(results_of(module, inputs), results_of(module, alone), strict=True)
+    seen.note("rows apart")
+    for among, first in pairs:
+        if distance(first.float(), among[:1].float()) > TOLERANCE:
+            raise MismatchError("rows", "a row gives something else beside others")
 
 
 def results_of(module: nn.Module, inputs: Mapping[str, Tensor], *more: Any) -> list[Tensor]:
