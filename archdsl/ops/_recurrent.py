@@ -58,7 +58,7 @@ def constructed(node: OpNode, e: TorchScope, cls: str, **more: Any) -> Tree:
 
 def saved(node: OpNode, gates: int) -> Saved:
     """Every state; and where there are gates, these, and what the new state is made of."""
-    shape = (gates + 1, *first_input(node).shape[:-1], number(node, "hidden"))
+    shape = (num(gates + 1), *first_input(node).shape[:-1], number(node, "hidden"))
     return Saved(outputs=(0,), own=((Amount(times(shape)), node.outputs[0].dtype),) if gates > 1 else ())
 
 
