@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from activation_tools import saved_bytes
 from torch_versions import measured
 from typer.testing import CliRunner
 
@@ -149,20 +150,7 @@ def test_activations_are_near_what_autograd_saves(name: str) -> None:
         text = text.replace(slot, value)
     model = archdsl.load(text=text)
     module = module_from(model)
-    storages: dict[int, Any] = {}
-    own = {p.untyped_storage().data_ptr() for p in (*module.parameters(), *module.buffers())}
-    tokens = torch.randint(512, (2, 64))
-    own.add(tokens.untyped_storage().data_ptr())
-
-    def pack(t: torch.Tensor) -> torch.Tensor:
-        storage = t.untyped_storage()
-        if storage.data_ptr() not in own:
-            storages[storage.data_ptr()] = storage
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        logits = module(tokens)
-    real = sum(s.nbytes() for s in storages.values())
+    (logits,), real = saved_bytes(module, {"tokens": torch.randint(512, (2, 64))})
     found = step(model, batch=2, seq=64)
     loss = 4 * logits.numel()
     # Where queries are turned first, PyTorch's kernel gives results in their order, and what merges heads is a copy.

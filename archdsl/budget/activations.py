@@ -19,8 +19,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from archdsl.analyses.checkpoint import checkpointed
 from archdsl.analyses.flops import demand_sizes, sizes_at
-from archdsl.backends.torch.features.checkpoint import checkpointed
 from archdsl.budget.dtypes import Dtype, width
 from archdsl.budget.kernels import Cut, Whole, is_view, viewed, wanting
 from archdsl.ir.cost import Cost, elements, whole_at

@@ -1,0 +1,69 @@
+"""Which layers activation checkpointing computes again in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from archdsl.diagnostics import error
+from archdsl.ir.graph import Block, CallNode, CondNode, Graph, LoopNode, Model, OpNode, ScanNode, subgraphs
+
+
+def checkpointed(model: Model, kind: Literal["none", "selective", "full"]) -> list[CallNode]:
+    """Return the calls of layers that are computed again.
+
+    Raises ArchError E0527 where the model has no stack of layers, or `selective` finds nothing in it to keep."""
+    if kind == "none":
+        return []
+    found = list(layers(model.block.graph))
+    if not found:
+        raise error(
+            "E0527",
+            f"`{model.name}` has no stack of layers to compute again",
+            help="a layer is a block that a `for` over a list calls; compile it without `--checkpoint`",
+        )
+    kept = [n for n in found if not any(op.op.writes_over for op in ops(n.block))] if kind == "selective" else found
+    if not kept:
+        raise error(
+            "E0527",
+            f"the layers of `{model.name}` are recurrences, of which no product can be kept alone",
+            help="`--checkpoint full` computes whole layers again",
+        )
+    return kept
+
+
+def layers(graph: Graph) -> Iterator[CallNode]:
+    """The calls that the turns of the outermost loops make, in the model's own graph and those of blocks it calls."""
+    for node in graph.nodes:
+        if isinstance(node, LoopNode):
+            for body in node.bodies:
+                yield from _calls(body)
+        elif isinstance(node, CondNode):
+            for inner in subgraphs(node):
+                yield from layers(inner)
+        elif isinstance(node, CallNode):
+            yield from layers(node.block.graph)
+
+
+def _calls(graph: Graph) -> Iterator[CallNode]:
+    """The calls of a turn: within a recurrence there are steps, and no layers."""
+    for node in graph.nodes:
+        if isinstance(node, CallNode):
+            if node.step is None:
+                yield node
+        elif not isinstance(node, ScanNode | OpNode):
+            for inner in subgraphs(node):
+                yield from _calls(inner)
+
+
+def ops(block: Block) -> Iterator[OpNode]:
+    """Every op of a block and of those that it calls."""
+    waiting = [block.graph]
+    while waiting:
+        for node in waiting.pop().nodes:
+            waiting += subgraphs(node)
+            if isinstance(node, OpNode):
+                yield node
+                waiting += [call.block.graph for call in node.blocks.values()]
+            elif isinstance(node, CallNode):
+                waiting.append(node.block.graph)
