@@ -18,6 +18,7 @@ class PowerNorm(Primitive):
     included, and keeps a running one for evaluation."""
 
     passes = 4
+    batch_statistics = True
     signature = (
         "powernorm(eps: positive = 1e-5, momentum: share = 0.1, init: scheme = none)(x: float[batch, ..., channels]) "
         "-> [batch, ..., channels]"

@@ -1,6 +1,6 @@
 """Reformer (Kitaev et al., 2020): attention within buckets of similar places, found by hashing; reversible layers.
 
-2,748,224 parameters. Made by archdsl 0.1.0 from reformer.arch (1aa2c730aecf):
+2,748,224 parameters. Made by archdsl 0.1.0 from reformer.arch (94597f77c92f):
     archdsl compile reformer.arch:reformer_crime_and_punishment --to torch
 """
 
@@ -205,7 +205,7 @@ class FarReversibleLayer(nn.Module):
 
 
 class ReformerCrimeAndPunishment(nn.Module):
-    """reformer_crime_and_punishment (reformer.arch:107)"""
+    """reformer_crime_and_punishment (reformer.arch:109)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
@@ -224,4 +224,5 @@ class ReformerCrimeAndPunishment(nn.Module):
         a = x
         for block in self.blocks:
             a, x = block(a, x)
-        return self.head(self.layernorm(torch.cat((a, x), dim=-1)))
+        y = self.layernorm(torch.cat((a, x), dim=-1))
+        return self.head(y)

@@ -1,6 +1,6 @@
 """Reformer (Kitaev et al., 2020): attention within buckets of similar places, found by hashing; reversible layers.
 
-149,182,722 parameters. Made by archdsl 0.1.0 from reformer.arch (1aa2c730aecf):
+149,182,722 parameters. Made by archdsl 0.1.0 from reformer.arch (94597f77c92f):
     archdsl compile reformer.arch:reformer_enwik8 --to torch
 """
 
@@ -223,4 +223,5 @@ class ReformerEnwik8(nn.Module):
         a = x
         for block in self.blocks:
             a, x = block(a, x)
-        return self.head(self.layernorm(torch.cat((a, x), dim=-1)))
+        y = self.layernorm(torch.cat((a, x), dim=-1))
+        return self.head(y)
