@@ -331,6 +331,9 @@ class SDPA(Primitive):
         rank = node.outputs[0].rank
         return {1: (rank - 2, "key"), 2: (rank - 2, "value")}
 
+    def undivided(self, node: OpNode) -> str:
+        return "has several axes of heads, which a step takes as one" if node.outputs[0].rank > 4 else ""
+
     def window(self, node: OpNode) -> tuple[int, Num] | None:
         q, k, mask = node.inputs[0], node.inputs[1], node.options["mask"]
         assert isinstance(q, Value)

@@ -445,3 +445,20 @@ def test_names_of_the_methods_are_names_of_inputs_too(name: str) -> None:
     for _ in range(3):
         longer = torch.cat([longer, made(longer)[:, -1:].argmax(-1)], dim=1)
     assert torch.equal(made.generate(tokens, 3), longer[:, 5:])
+
+
+def test_several_axes_of_heads_are_refused() -> None:
+    """A step's masks are [batch, 1, new, keys]."""
+    text = """
+    model m(width = 16, vocab = 16)(tokens: token[batch, time]) -> [batch, time, vocab] {
+      x = tokens -> embedding(vocab, width)
+      h = x -> rearrange("b t (g h d) -> b g h t d", g: 2, h: 2)
+      h = sdpa(h, h, h, mask: causal)
+      x = h -> rearrange("b g h t d -> b t (g h d)")
+      assert causal(x)
+      return x -> linear(vocab)
+    }
+    """
+    assert torch.isfinite(module(spec(text))(torch.randint(16, (2, 5)))).all()
+    with pytest.raises(ArchError, match="several axes of heads"):
+        module(spec(text), "generate")

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -110,10 +111,13 @@ class Terms:
 
     def found(self, *key: Any) -> Term:
         """The term that the text makes so. A whole number may stand where the IR has a real one."""
+        own = tuple(map(_meant, key))
+        if own in self.known:
+            return self.known[own]
         for form in product(*map(_forms, key)):
             if form in self.known:
                 return self.known[form]
-        return self._of(tuple(map(_meant, key)))
+        return self._of(own)
 
     def _of(self, key: Any) -> Term:
         return self.known.setdefault(key, Term(len(self.known)))
@@ -127,6 +131,8 @@ class Real:
 
 
 def _meant(x: Any) -> Any:
+    if type(x) is Term or type(x) is str:  # as nearly all are
+        return type(x), x
     if isinstance(x, tuple | list):
         return tuple(map(_meant, x))
     if isinstance(x, Real):
@@ -173,7 +179,7 @@ class Machine:
         raise InvalidError(f"{type(x).__name__} in a text")
 
     def on_constant(self, x: Node, env: Mapping[Any, Any]) -> Any:
-        return ast.literal_eval(x.fields[0])
+        return _literal(x.fields[0])
 
     def on_name(self, x: Node, env: Mapping[Any, Any]) -> Any:
         name = x.fields[0]
@@ -491,12 +497,12 @@ class Meaning(Machine):
 
     def bind(self, target: Any, value: Any, env: dict[Any, Any]) -> None:
         env[target] = value
-        if isinstance(target, Value) and isinstance(value, Term):
+        if isinstance(target, Value) and isinstance(value, Term) and value not in self.terms.shapes:
             try:
                 shape = tuple(dims.evaluate(d.value, self.sizes) for d in target.shape)
             except (KeyError, ArithmeticError):
                 return
-            self.terms.shapes.setdefault(value, tuple(int(d) for d in shape))
+            self.terms.shapes[value] = tuple(int(d) for d in shape)
 
     def steps(self, steps: Sequence[Step], env: dict[Any, Any]) -> None:
         for s in steps:
@@ -933,10 +939,17 @@ def said(message: str) -> str:
     return found
 
 
+@lru_cache(maxsize=4096)  # what stands in a loop, and what several instances run, is asked for often
 def _frozen(x: ast.AST | None) -> Any:
     return frozen(x, {}) if x is not None else None
 
 
+@lru_cache(maxsize=4096)
+def _literal(text: str) -> Any:
+    return ast.literal_eval(text)
+
+
+@lru_cache(maxsize=4096)
 def _locals(f: ast.FunctionDef) -> frozenset[str]:
     return frozenset(n.id for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
