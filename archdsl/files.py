@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,13 +33,12 @@ def written_beside(path: Path) -> Iterator[Path]:
         raise PermissionError(13, "Permission denied", str(path))
     prefix = f".{target.name[:50]}."
     _sweep(target.parent, prefix)
-    try:
-        handle, name = tempfile.mkstemp(prefix=f"{prefix}{os.getpid()}.", suffix=BESIDE, dir=target.parent)
-    except OSError as problem:  # say it of the file that was asked for
-        raise type(problem)(problem.errno, problem.strerror, str(path)) from None
-    os.close(handle)
-    beside = Path(name)
-    try:
+    beside = target.parent / f"{prefix}{os.getpid()}.{secrets.token_hex(4)}{BESIDE}"
+    try:  # from before there is the file: a signal may come as soon as it is there
+        try:
+            os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except OSError as problem:  # say it of the file that was asked for
+            raise type(problem)(problem.errno, problem.strerror, str(path)) from None
         yield beside
         stop_if_asked()
         os.chmod(beside, stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask())

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from archdsl.analyses.weights import weights_of
 from archdsl.backends.torch import init, lists
@@ -150,6 +150,9 @@ def lower(classes: Classes, block: Block, kinds: Sequence[Kind] | None = None) -
 
 class Lowering:
     """Lowers one block, or the part of one that a scan computes once."""
+
+    trains: ClassVar[bool] = True
+    """Whether there is a backward pass behind what is lowered."""
 
     def __init__(
         self, classes: Classes, block: Block, kinds: Sequence[Kind] | None, inside: Modules | None = None
@@ -426,7 +429,7 @@ class Lowering:
 
     def called(self, node: CallNode, module: Tree, args: list[Tree], keywords: dict[str, Tree]) -> Tree:
         """The call of a block."""
-        if node in self.classes.checkpointed:
+        if self.trains and node in self.classes.checkpointed:
             name = "checkpointed"
             if Read(self.losses) in (*args, *keywords.values()):
                 args = [a for a in args if a != Read(self.losses)]

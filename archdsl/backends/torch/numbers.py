@@ -11,6 +11,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Literal
 
 from archdsl.backends.torch.tree import Axis, Hyper, Node, Number, called, constant, mapped, word
@@ -199,12 +200,10 @@ class Numbers:
         return found
 
     def _function(self, expr: Fn, quotients: Quotients, name: Callable[[str], Any]) -> Any:
-        first = expr.args[0]
-        sizes = isinstance(first, Bin) and (
-            quotients == "sizes" or (self.whole(first.left) and self.whole(first.right))
-        )
-        if expr.name in ("ceil", "floor") and isinstance(first, Bin) and first.op == "/" and sizes:
-            top, bottom = (self.spelled_by(x, quotients, name) for x in (first.left, first.right))
+        above, below = _quotient(expr.args[0])
+        exact = not _divides(above) and not _divides(below) and self.whole(above) and self.whole(below)
+        if expr.name in ("ceil", "floor") and below != Lit("1") and (quotients == "sizes" or exact):
+            top, bottom = (self.spelled_by(x, quotients, name) for x in (above, below))
             if expr.name == "floor":
                 return Node("BinOp", (top, Node("FloorDiv", ()), bottom))
             quotient = Node("BinOp", (Node("UnaryOp", (Node("USub", ()), top)), Node("FloorDiv", ()), bottom))
@@ -250,6 +249,16 @@ class Numbers:
         if any(isinstance(v, Poly) for v in values) or self.holds(tree, values, n.real):
             return tree
         return None
+
+
+def _quotient(expr: Expr) -> tuple[Expr, Expr]:
+    """What is above and what is below the line: `a / b / c` is a / (b * c), of which one rounding is enough."""
+    if not isinstance(expr, Bin) or expr.op != "/":
+        return expr, Lit("1")
+    above, below = _quotient(expr.left)
+    if isinstance(below, Lit) and isinstance(expr.right, Lit):
+        return above, dims.literal(dims.whole_number(Fraction(below.text) * Fraction(expr.right.text)))
+    return above, expr.right if below == Lit("1") else Bin("*", below, expr.right)
 
 
 def _divides(expr: Expr) -> bool:

@@ -94,6 +94,8 @@ class StepScope(NodeScope):
 class StepLowering(Lowering):
     """Lowers the step of one block. Its modules are those of `forward`, which are there already."""
 
+    trains = False
+
     def __init__(self, section: Generate, forward: Lowered, kinds: Sequence[Kind], roles: Roles, name: str) -> None:
         graph = pruned(roles.block.graph, roles)
         if roles.block is section.plan.model.block:  # what follows the sequence is its first output
