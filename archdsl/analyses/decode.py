@@ -100,6 +100,12 @@ class Plan:
     root: Unrolled | None = None
     """What became of the model's block."""
 
+    @property
+    def taken(self) -> list[Value]:
+        """The model's inputs that every step takes, in their order; the others only the first, and padding none."""
+        once = {*self.before.outputs}
+        return [v for v in self.step.inputs if v.dtype != "padding" and v not in once]
+
     def entries(self) -> list[Cache | Carry]:
         """All that is kept, in the order of the layers."""
         found: list[Cache | Carry] = [*self.caches.values(), *self.carries.values()]

@@ -22,7 +22,7 @@ class TorchDecoder(Sequences):
     def __init__(self, steps: Plan, module: Any) -> None:
         super().__init__(steps)
         self.module = module
-        of_steps = {v for v in steps.step.inputs if v.dtype != "padding"}
+        of_steps = {*steps.taken}
         self.new = [n for n, v in self.model.inputs if v in of_steps]
         """Inputs that each step takes, in its order: of those that follow the sequence the new positions."""
         once = [

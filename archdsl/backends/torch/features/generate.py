@@ -172,7 +172,7 @@ class Generate(Section):
     def tokens(self) -> Value | None:
         """The model's input of tokens, if it has one, gives logits for each of them, and takes nothing else step by
         step."""
-        moving = [v for v in self.plan.step.inputs if v not in self.plan.before.outputs and v.dtype != "padding"]
+        moving = self.plan.taken
         logits = self.plan.step.outputs[0]
         fits = len(moving) == 1 and moving[0].dtype == "token" and moving[0].rank == 2 and logits.rank == 3
         return moving[0] if fits else None

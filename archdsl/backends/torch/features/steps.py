@@ -84,7 +84,13 @@ class StepScope(NodeScope):
     def input(self, i: int) -> Tree:
         if self.node.inputs[i] in self.lowering.roles.whole:
             return py("{x}[: {s}.end]", x=super().input(i), s=self.lowering.state)
-        return super().input(i)
+        return self.newest(i) if self._is_own_padding(i) else super().input(i)
+
+    def _is_own_padding(self, i: int) -> bool:
+        """Whether an input says of all places so far which are real, and the node reads that of the new ones alone."""
+        value, lowering = self.node.inputs[i], self.lowering
+        real = isinstance(value, Value) and value.dtype == "padding" and lowering.of_time(value)
+        return real and self.declared not in lowering.roles.readers
 
     def mask(self, i: int) -> tuple[str, Tree | None]:
         value = self.node.inputs[i] if i < len(self.node.inputs) else None
@@ -164,7 +170,7 @@ class StepLowering(Lowering):
             found.append((None, Parameter(self.groups, "Groups")))
         found += masks
         if self.root:
-            moving = {v for v in self.plan.step.inputs if v.dtype != "padding"}
+            moving = {*self.plan.taken}
             for value in block.graph.inputs:
                 if value.dtype == "padding" and value in self.plan.step.inputs and self.of_time(value):
                     self.aliases[value] = py("{s}.real", s=self.state)
