@@ -90,9 +90,29 @@ def singular(name: str) -> str:
     return name[:-1] if name.endswith("s") and len(name) > 2 and not name.endswith("ss") else name
 
 
-@lru_cache(maxsize=1024)
-def formatted(source: str) -> str:
-    """A part of a file, as `black` lays it out; many files of a process have the same parts."""
+def lines_laid_out(source: str) -> str:
+    """A source with a statement on each line, as `black` lays it out. It is asked about those lines alone that are too
+    long, raise to a power or may have slices, since it takes its time."""
+    found: list[str] = []
+    in_docstring = False
+    for line in source.split("\n"):
+        quotes = line.count('"""')
+        power, slices = " ** " in line, "[" in line and ":" in line[line.index("[") : -1]
+        if in_docstring or quotes or (len(line) <= WIDTH and not power and not slices):
+            found.append(line)
+        else:
+            statement = line.lstrip()
+            indent = line[: -len(statement)]
+            head = statement.startswith(("class ", "def ", "for ", "if "))
+            parts = laid_out(f"{statement}\n    pass" if head else statement, WIDTH - len(indent)).splitlines()
+            found += (f"{indent}{part}" for part in parts[: -1 if head else None])
+        in_docstring ^= quotes % 2 == 1
+    return "\n".join(found)
+
+
+@lru_cache(maxsize=1024)  # many files of a process have the same parts
+def laid_out(source: str, width: int = WIDTH) -> str:
+    """A source as `black` lays it out."""
     import black
 
-    return black.format_str(source, mode=black.Mode(line_length=WIDTH)).rstrip("\n")
+    return black.format_str(source, mode=black.Mode(line_length=width)).rstrip("\n")

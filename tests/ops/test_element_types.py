@@ -58,7 +58,7 @@ def drawn(value: Value, own: torch.dtype, below: int, generator: torch.Generator
 
 def made(model: Model) -> nn.Module:
     """The emitted module, its file not laid out: thousands are made here, and nobody reads them."""
-    module: nn.Module = load_source(emit(model, layout=False))()
+    module: nn.Module = load_source(emit(model))()
     return module
 
 

@@ -48,19 +48,19 @@ from archdsl.ir.graph import Block, Model
 from archdsl.ir.op import Tree
 from archdsl.ir.ranges import NUMBERS
 from archdsl.ir.wording import WRITTEN_OUT
-from archdsl.lower.python import TAKEN, WIDTH, field_name, formatted, local_name
+from archdsl.lower.python import TAKEN, WIDTH, field_name, laid_out, lines_laid_out, local_name
 from archdsl.version import __version__
 
 SELF = word("self")
 
 
-def emit(model: Model, extras: Extras = PLAIN, *, layout: bool = True) -> str:
+def emit(model: Model, extras: Extras = PLAIN) -> str:
     """The model as one Python file that imports the standard library and torch only.
 
     Class of the model: `class_name(model.name)`; its `Config` holds the spec's own numbers.  `extras` adds sections
-    beside the plain model.  Without `layout` its lines are as they come, for who runs them and reads none."""
+    beside the plain model."""
     file = File(model, extras)
-    text = file.write(layout)
+    text = file.write()
     validate(text, file.classes)
     return text
 
@@ -75,10 +75,8 @@ class File:
         self.sections: list[Section] = sections(self.classes, extras)
         self.names: set[str] = {"dataclass"}
         """Global names that the file reads."""
-        self.laid_out: set[str] = set()
-        """Sources of helpers, which are written as they stand."""
 
-    def write(self, layout: bool = True) -> str:
+    def write(self) -> str:
         self.classes.settle(self.sections)
         early: dict[str, None] = {}
         late: dict[str, None] = {}
@@ -94,14 +92,13 @@ class File:
         sources = {name: text for section in self.sections for name, text in section.sources().items()}
         wanted = [*early, *late, *sources, *(n for s in self.sections for n in s.helpers()), *self.classes.helpers]
         above = list(self._above(wanted, functions, sources))
-        parts = [self._config(), *above, *texts, *below]
-        parts = ["\n".join([self._header(), "", *imports(self.names)]), *parts]
-        return "\n\n\n".join(formatted(p) if layout and p not in self.laid_out else p for p in parts) + "\n"
+        parts = [lines_laid_out(self._config()), *above, *texts, *below]
+        return "\n\n\n".join([lines_laid_out("\n".join([self._header(), "", *imports(self.names)])), *parts]) + "\n"
 
     def known(self, source: str) -> str:
         """A source that a section has written, what it reads being noted."""
         self.names |= names_in_source(source)
-        return source.strip()
+        return laid_out(source).strip()
 
     def _above(self, wanted: Sequence[str], functions: Mapping[str, Any], sources: Mapping[str, str]) -> Iterator[str]:
         """Helpers, those first that others build on, and functions that ops and sections have defined."""
@@ -116,14 +113,13 @@ class File:
                 if helper.name not in written:
                     written.add(helper.name)
                     self.names |= helper.names
-                    self.laid_out.add(helper.source)
                     yield helper.source
             if name in functions and name not in written:
                 written.add(name)
                 parameters, result = functions[name]
                 self.names |= {*words(result), "Tensor"} - {*parameters}
                 head = ", ".join(f"{p}: {kind}" for p, kind in parameters.items())
-                yield f"def {name}({head}) -> Tensor:\n    return {unparse(result, str)}"
+                yield lines_laid_out(f"def {name}({head}) -> Tensor:\n    return {unparse(result, str)}")
 
     # --- top of the file ---
 
@@ -236,15 +232,16 @@ class ClassWriter:
             self.classes.closing = [line for s in sections for line in s.init()]
             body = ["self.config = config"] * config + body + self.classes.closing
             head += [*start, *(f"        {text}" for text in body), ""]
-            for source in (text for s in sections for text in s.methods()):
-                methods.append(textwrap.indent(self.file.known(source), "    ").splitlines())
         elif body:
             parameters = ", ".join(["self", *self._parameters(self.group)])
             head += [f"    def __init__({parameters}) -> None:", "        super().__init__()"]
             head += [*(f"        {text}" for text in body), ""]
         else:  # what it was to be given it can read off its tensors: callers, which come later, give it nothing
             self.group.needs_config, self.group.arguments = False, []
-        return "\n".join([*head, *(line for i, m in enumerate(methods) for line in ([""] * (i > 0) + m))])
+        own = "\n".join([*head, *(line for i, m in enumerate(methods) for line in ([""] * (i > 0) + m))])
+        more = (textwrap.indent(text, "    ") for s in self.file.sections for text in s.methods())
+        known = (self.file.known(f"class {name}:\n{text}") for text in (more if self.group is None else ()))
+        return "\n\n".join([lines_laid_out(own), *(text.partition("\n")[2] for text in known)])
 
     def init(self) -> list[str]:
         """The lines of `__init__`: what it checks and computes, what methods read, then the modules."""

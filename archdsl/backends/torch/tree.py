@@ -290,4 +290,6 @@ def literal(text: str) -> str:
     if text[:1].isdigit() and "e" in text and "x" not in text:
         mantissa, _, exponent = text.partition("e")
         return f"{mantissa}e{int(exponent)}"
+    if text.startswith("'") and '"' not in text:
+        return f'"{text[1:-1]}"'
     return text

@@ -313,9 +313,9 @@ class Machine:
         """A call of what is no method of a list and no function of numbers."""
         key = ("call", called, tuple(given), tuple(named.items()))
         if isinstance(called, Ref) or _dotted(text) in RANDOM:
-            nth = self.calls[_meant(key)]
-            self.calls[_meant(key)] += 1
-            return self.term(*key, nth)
+            what = _meant(key)
+            self.calls[what] += 1
+            return self.term(*key, self.calls[what])
         return self.term(*key)
 
     def method(self, of: Any, name: str, given: list[Any]) -> Any:
@@ -457,12 +457,22 @@ class Machine:
 NOTHING = object()
 
 
+class Sizes(dict[dims.Value, Any]):
+    """Sizes by the numbers of their symbols, each computed once."""
+
+    def __init__(self, symbols: Mapping[str, int]) -> None:
+        super().__init__()
+        self.symbols = symbols
+
+    def __missing__(self, size: dims.Value) -> Any:
+        self[size] = found = dims.evaluate(size, self.symbols)
+        return found
+
+
 class Meaning(Machine):
     """Runs what was lowered, with the numbers of the IR."""
 
-    def __init__(
-        self, terms: Terms, names: frozenset[str], sizes: Mapping[str, int], lists: Mapping[str, Sequence[Any]]
-    ) -> None:
+    def __init__(self, terms: Terms, names: frozenset[str], sizes: Sizes, lists: Mapping[str, Sequence[Any]]) -> None:
         # What is dead may name a module that the file does not import; what is read is compared with the file.
         super().__init__(terms, terms.meant, names | {"torch", "F"})
         self.sizes = sizes
@@ -488,7 +498,7 @@ class Meaning(Machine):
 
     def number(self, n: Number) -> Any:
         if isinstance(n.value, Poly):
-            found = dims.evaluate(n.value, self.sizes)
+            found = self.sizes[n.value]
             if not isinstance(found, int) and not n.real:
                 raise FractionError
             return Real(float(found)) if n.real else found
@@ -499,7 +509,7 @@ class Meaning(Machine):
         env[target] = value
         if isinstance(target, Value) and isinstance(value, Term) and value not in self.terms.shapes:
             try:
-                shape = tuple(dims.evaluate(d.value, self.sizes) for d in target.shape)
+                shape = tuple(self.sizes[d.value] for d in target.shape)
             except (KeyError, ArithmeticError):
                 return
             self.terms.shapes[value] = tuple(int(d) for d in shape)
@@ -613,10 +623,10 @@ class Validator:
         self.groups = {g.name: g for g in self.classes.groups}
         symbols = sorted({s.name for s in self.model.symbols})
         try:
-            self.sizes = dict(zip(symbols, PRIMES, strict=False))
+            self.sizes = Sizes(dict(zip(symbols, PRIMES, strict=False)))
             self.judge()
         except FractionError:  # the model asks for multiples of something
-            self.sizes = {name: prime * MANY for name, prime in zip(symbols, PRIMES, strict=False)}
+            self.sizes = Sizes({name: prime * MANY for name, prime in zip(symbols, PRIMES, strict=False)})
             self.seen = set()
             self.judge()
 
@@ -951,7 +961,22 @@ def _literal(text: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def _locals(f: ast.FunctionDef) -> frozenset[str]:
-    return frozenset(n.id for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    """The names that statements of a function bind."""
+    found: set[str] = set()
+    waiting: list[Any] = [*f.body]
+    while waiting:
+        match waiting.pop():
+            case ast.Assign(targets=targets):
+                waiting += targets
+            case ast.For(target=target, body=body):
+                waiting += [target, *body]
+            case ast.If(body=then, orelse=otherwise):
+                waiting += [*then, *otherwise]
+            case ast.Tuple(elts=elts):
+                waiting += elts
+            case ast.Name(id=name):
+                found.add(name)
+    return frozenset(found)
 
 
 def _number(x: Any) -> bool:
