@@ -6,11 +6,9 @@ import inspect
 from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
@@ -73,16 +71,9 @@ def counted(model: Model, sizes: Mapping[str, int], device: str = "meta", below:
     dtype = torch.bfloat16 if device == "meta" else torch.float32
     with torch.device(device):
         module = api.module_from(model).to(dtype)
-    names = type(module).forward.__globals__  # of a module that other tests may hold too
-    all_pairs = {"window_attention": _all_pairs} if "window_attention" in names else {}
     inputs = {name: _input(v, sizes, device, dtype, below) for name, v in model.inputs}
-    with patch.dict(names, all_pairs), sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+    with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
         return _forward(module.eval(), inputs), _step(module.train(), inputs)
-
-
-def _all_pairs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
-    """A window as the convention `dense` counts it: cut into blocks, it is less."""
-    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
 
 
 def _input(value: Any, sizes: Mapping[str, int], device: str, dtype: torch.dtype, below: int) -> Tensor:

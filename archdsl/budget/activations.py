@@ -277,7 +277,8 @@ class _Step:
 
     def report(self, fixed: int, gradients: int, optimizer: int) -> StepMemory:
         n = self.saving.elements
-        inputs = self.inputs + sum(8 * n(v) // int(v.shape[-1]) for v in self.outputs if v.rank > 1)
+        labels = sum(whole_at(elements(v.shape[:-1]), self.saving.sizes) for v in self.outputs if v.rank > 1)
+        inputs = self.inputs + 8 * labels
         fixed += inputs
         self.forward()
         # Logarithms of probabilities are kept; to them come two gradients of one output.

@@ -167,7 +167,11 @@ class MaskTensor(Primitive):
             name += f"_{hashlib.sha256(repr(seen).encode()).hexdigest()[:6]}"
         rule = e.define(name, {"b": "Tensor", "query": "Tensor", "key": "Tensor", **writer.types}, seen)
         given = writer.given.values()
-        return e.py("mask_of({rule}, {1}, {like}, {*given})", rule=rule, like=e.like(), given=given)
+        rows = [v.shape[0] for v in node.inputs[2:] if isinstance(v, Value)]
+        batch = rows[0] if rows else 1
+        return e.py(
+            "mask_of({rule}, {batch}, {1}, {device}, {*given})", rule=rule, batch=batch, device=e.device(), given=given
+        )
 
 
 def random_keys(g: OnnxScope, query: Any, key: Any, count: int, seed: int) -> Any:

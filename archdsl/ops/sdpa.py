@@ -33,11 +33,12 @@ from archdsl.ops.mask import tensor_leaves
 
 
 def in_blocks(mask: Mask, q: Value, k: Value, dropout: Num) -> bool:
-    """Whether a mask may come in the blocks of FlexAttention. It drops no weights. A mask of keys alone is small as it
-    is; one with random keys compares all of them."""
+    """Whether a mask may come in the blocks of FlexAttention, which drops no weights and wants 16 channels or more. A
+    mask of keys alone is small as it is; one with random keys compares all of them."""
+    narrow = any(isinstance(v.shape[-1].value, int) and v.shape[-1].value < 16 for v in (q, k))
     square = q.rank == k.rank == 4 and q.shape[-2].value == k.shape[-2].value
     drawn = any(leaf.rule == "random" for leaf in mask.leaves())
-    return square and mask.reads_queries and not drawn and equals(dropout, 0)
+    return square and mask.reads_queries and not drawn and not narrow and equals(dropout, 0)
 
 
 def scores_pairs(target: Any) -> bool:
@@ -251,11 +252,7 @@ class SDPA(Primitive):
         more = ({} if rate is None else {"dropout_p": rate}) | scaled
         more |= {"enable_gqa": True} if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value else {}
         bare = not (e.has(4) or e.in_steps)  # only a mask, of which there may be blocks
-        window = self.causal_window(node) if bare else None
         blocks = bare and kind in ("tensor", "either") and in_blocks(node.options["mask"], q, k, dropout)
-        if window is not None:
-            function = "masked_window_attention" if blocks else "window_attention"
-            return e.py(f"{function}({{*masked}}, {{window}}, {{**more}})", masked=masked, window=window, more=more)
         if blocks:
             return e.py("masked_attention({*masked}, {**more})", masked=masked, more=more)
         seen: dict[str, Any] = {}
@@ -266,16 +263,6 @@ class SDPA(Primitive):
         elif kind == "tensor":
             seen = {"attn_mask": mask}
         return e.py("F.scaled_dot_product_attention({*given}, {**more})", given=given, more=seen | more)
-
-    def causal_window(self, node: OpNode) -> Num | None:
-        """How many places each query sees, itself the last; None where the mask is something else."""
-        q, k, mask = node.inputs[0], node.inputs[1], node.options["mask"]
-        assert isinstance(q, Value)
-        assert isinstance(k, Value)
-        rules = {part.rule: part for part in mask.parts}
-        if q.rank != 4 or mask.rule != "&" or len(mask.parts) != 2 or rules.keys() != {"causal", "window"}:
-            return None
-        return rules["window"].numbers[0] if q.shape[-2].value == k.shape[-2].value else None
 
     def torch_absorbed(self, node: OpNode, e: TorchScope, rows: Tree, keys: Tree, values: Tree) -> Tree:
         q = node.inputs[0]

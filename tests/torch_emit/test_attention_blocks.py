@@ -1,7 +1,7 @@
-"""Masks in the blocks of FlexAttention, and masks that are kept.
+"""Masks in the blocks of FlexAttention.
 
-Blocks are for CUDA. On a CPU the same lines run by another rule of which device takes them, FlexAttention written out
-instead of compiled; it computes gradients there, too, once nothing asks for the device.
+Blocks are for CUDA. Here the same lines run on a CPU, FlexAttention written out instead of compiled; it computes
+gradients there, too, once nothing asks for the device.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
-from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import BlockMask
 
@@ -90,18 +89,22 @@ def inputs_of(made: nn.Module, time: int, device: str = "cpu") -> list[Tensor]:
 @contextmanager
 def blocks(made: nn.Module) -> Iterator[list[BlockMask]]:
     """What runs on CUDA runs here: written out, step by step. The masks that attention was given."""
-    names, found = names_of(made), []
+    found: list[BlockMask] = []
+    mask_of, cuda = names_of(made)["mask_of"], SimpleNamespace(type="cuda")
 
     def attention(*args: Any, block_mask: BlockMask, **options: Any) -> Tensor:
         found.append(block_mask)
         return flex.flex_attention(*args, block_mask=block_mask, **options)
 
-    changed = {"in_blocks": Mock(return_value=True), "compiled": lambda f: f, "flex_attention": attention}
+    changed = {
+        "mask_of": lambda rule, batch, time, device, *given: mask_of(rule, batch, time, cuda, *given),
+        "fused_block_mask": lambda *given: flex.create_block_mask(*given[:-1], device="cpu"),
+        "fused_attention": attention,
+    }
     anywhere = mock.patch.object(flex, "_validate_device", return_value=None)
     with warnings.catch_warnings(), patched(made, **changed), anywhere:
         warnings.simplefilter("ignore")  # that it is slow
         yield found
-    names["kept_mask"].cache_clear()
 
 
 def patched(made: nn.Module, **names: Any) -> Any:
@@ -124,7 +127,6 @@ def test_blocks_equal_the_mask(mask: str) -> None:
         weighted(wanted).backward()
         kept = gradients(made)
         made.zero_grad()
-        names_of(made)["kept_mask"].cache_clear()
         with blocks(made) as found:
             y = made(*given)
             weighted(y).backward()
@@ -145,14 +147,8 @@ def test_blocks_are_left_out() -> None:
 
 
 def test_small_heads_take_the_whole_mask() -> None:
-    """Heads for which there is no kernel, and numbers of 64 bits."""
-    for made in (model_of("causal & window(6)", width=32), model_of("causal & window(6)").double()):
-        given = inputs_of(made, 40)
-        wanted = made(*given)
-        names_of(made)["kept_mask"].cache_clear()
-        with blocks(made) as found:
-            close(made(*given), wanted)
-        assert not found
+    """Heads for which there is no kernel."""
+    assert not {"mask_of", "BlockMask"} & names_of(model_of("causal & window(6)", width=32)).keys()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +188,6 @@ def test_layers_of_one_class() -> None:
     assert len({type(layer) for layer in made.blocks}) == 1
     given = inputs_of(made, 140)
     wanted = made(*given)
-    names_of(made)["kept_mask"].cache_clear()
     with blocks(made) as found:
         close(made(*given), wanted)
     assert len(found) == 2
@@ -200,24 +195,6 @@ def test_layers_of_one_class() -> None:
     tokens = given[0].clone()
     tokens[:, :48] = 0
     assert not torch.equal(made(tokens, documents)[:, 60], made(*given)[:, 60])  # by the first layer
-
-
-# --- masks that are kept ----------------------------------------------------------------------------------------------
-
-
-def made_masks(made: nn.Module) -> Any:
-    """Counts how often a mask is made."""
-    names = names_of(made)
-    names["kept_mask"].cache_clear()
-    return patched(made, new_mask=Mock(wraps=names["new_mask"]))
-
-
-def test_one_of_a_length_is_made_once() -> None:
-    made = model_of("causal & chunked(16)")
-    with made_masks(made):
-        for time in (40, 40, 50, 40, 50):
-            made(*inputs_of(made, time))
-        assert names_of(made)["new_mask"].call_count == 2
 
 
 def test_one_that_reads_a_tensor_is_made_each_time() -> None:
@@ -228,48 +205,25 @@ def test_one_that_reads_a_tensor_is_made_each_time() -> None:
     assert torch.equal(made(tokens, documents), first)
 
 
-def test_few_are_kept() -> None:
-    made = model_of("causal & chunked(16)")
-    names_of(made)["kept_mask"].cache_clear()
-    for time in range(1, 30):
-        made(torch.zeros(1, time, dtype=torch.long))
-    assert names_of(made)["kept_mask"].cache_info().currsize == 16
-
-
 def test_numbers_are_of_the_model() -> None:
-    """Two models of one file, each with its own window."""
+    """Two models of one file, each with its own mask."""
     made = module(spec(LAYERS.replace("MASK", "causal & chunked(width / 4)"))).eval()
-    names = names_of(made)
-    other = type(made)(names["Config"](width=32)).eval()
-    kept, names = names["kept_mask"], names_of(made)
-    kept.cache_clear()
-    made(torch.zeros(1, 40, dtype=torch.long))
-    other(torch.zeros(1, 40, dtype=torch.long))
-    assert kept.cache_info().currsize == 2
+    other = type(made)(names_of(made)["Config"](width=32)).eval()
+    for each, chunk in ((made, 16), (other, 8)):
+        tokens = torch.zeros(1, 40, dtype=torch.long)
+        changed = tokens.clone()
+        changed[:, 0] = 1
+        differs = (each(tokens) != each(changed)).any(-1)[0]
+        assert differs.nonzero().max() == chunk - 1
 
 
 def test_made_without_gradients_and_used_with_them() -> None:
     made = model_of("causal & chunked(16)")
-    names_of(made)["kept_mask"].cache_clear()
     given = inputs_of(made, 40)
     with torch.inference_mode():
         made(*given)
     weighted(made(*given)).backward()
     assert all(p.grad is not None for p in made.parameters())
-
-
-def test_tensors_without_numbers_are_not_kept() -> None:
-    """Sizes are tried on tensors that hold nothing, before and after real ones."""
-    made = model_of("causal & chunked(16)")
-    names_of(made)["kept_mask"].cache_clear()
-    given = inputs_of(made, 40)
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
-        assert isinstance(made(*map(fake.from_tensor, given)), FakeTensor)
-    wanted = made(*given)
-    assert type(wanted) is Tensor
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
-        assert isinstance(made(*map(fake.from_tensor, given)), FakeTensor)
-    assert torch.equal(made(*given), wanted)
 
 
 def test_modules_hold_no_masks() -> None:
@@ -309,27 +263,20 @@ def test_compiled_as_a_whole(mask: str) -> None:
             close(compiled(*inputs_of(made, time)), made(*inputs_of(made, time)))
 
 
-@pytest.mark.slow
-def test_blocks_in_compiled_code() -> None:
-    """FlexAttention as a kernel of the processor, and one graph with it of a model that is compiled as a whole."""
-    made = model_of("causal & chunked(16)")
-    names = names_of(made)
-    given = inputs_of(made, 200)
-    with torch.no_grad():
-        wanted = made(*given)
-        names["kept_mask"].cache_clear()
-        with patched(made, in_blocks=lambda device: True):
-            close(made(*given), wanted)
-            whole = torch.compile(made, backend="aot_eager", fullgraph=True)
-            close(whole(*given), wanted)
-        names["kept_mask"].cache_clear()
-    names["compiled"].cache_clear()
-    torch._dynamo.reset()
-
-
 # --- on CUDA ----------------------------------------------------------------------------------------------------------
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+def as_tensors(made: nn.Module) -> Any:
+    """The file of a module without blocks."""
+    mask_of = names_of(made)["mask_of"]
+
+    def whole(rule: Any, batch: int, time: int, device: torch.device, *given: Any) -> Tensor:
+        on_cpu = [x.cpu() if isinstance(x, Tensor) else x for x in given]
+        return mask_of(rule, batch, time, torch.device("cpu"), *on_cpu).to(device)
+
+    return patched(made, mask_of=whole)
 
 
 @on_cuda
@@ -338,17 +285,14 @@ on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_blocks_on_cuda(mask: str, whole: bool) -> None:
     """In bfloat16, forward and backward, by the kernels: against the whole mask in float32."""
     made = model_of(mask, width=256).cuda()
-    names = names_of(made)
     run: Any = torch.compile(made, fullgraph=True) if whole else made
     for time in (128, 300):
         given = inputs_of(made, time, "cuda")
-        names["kept_mask"].cache_clear()
-        with patched(made, in_blocks=Mock(return_value=False)):
+        with as_tensors(made):
             wanted = made(*given)
             weighted(wanted).backward()
         kept = gradients(made)
         made.zero_grad()
-        names["kept_mask"].cache_clear()
         with torch.autocast("cuda", torch.bfloat16):
             found = run(*given)
         weighted(found.float()).backward()
@@ -374,10 +318,8 @@ def test_kernels_serve_every_window() -> None:
     }
     """
     made = module(spec(text)).cuda().eval()
-    names = names_of(made)
     tokens = torch.randint(40, (1, 600), device="cuda")
     with torch.no_grad():
         found = made(tokens)
-        names["kept_mask"].cache_clear()
-        with patched(made, in_blocks=Mock(return_value=False)):
+        with as_tensors(made):
             close(found, made(tokens), 1e-2)

@@ -1,23 +1,13 @@
-"""Attention over a window in blocks: the same as with the whole mask, and less of it."""
+"""Attention over a window."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
-from zoo import tiny as zoo
 
-from torch_emit.emitted import close, gradients, module, names_of, same_gradients, spec
-
-WINDOW = 5
-
-
-def window_attention() -> Any:
-    return names_of(module("mistral:mistral_7b"))["window_attention"]
+from torch_emit.emitted import close, gradients, module, same_gradients, spec
 
 
 def seen(time: int, window: int) -> Tensor:
@@ -25,41 +15,11 @@ def seen(time: int, window: int) -> Tensor:
     return (place <= place[:, None]) & (place[:, None] - place < window)
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-@pytest.mark.parametrize("time", [1, 4, 5, 6, 14, 15, 16, 19, 20, 33])
-def test_blocks_equal_the_mask(time: int, kv_heads: int) -> None:
-    """Values and gradients, for lengths around the window and its multiples."""
-    generator = torch.Generator().manual_seed(time)
-    q = torch.randn(3, 4, time, 8, generator=generator, requires_grad=True)
-    k = torch.randn(3, kv_heads, time, 8, generator=generator, requires_grad=True)
-    v = torch.randn(3, kv_heads, time, 6, generator=generator, requires_grad=True)
-    mask = seen(time, WINDOW)
-    options = {"scale": 0.4, "enable_gqa": kv_heads < 4}
-    wanted = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
-    found = window_attention()(q, k, v, mask, WINDOW, **options)
-    close(found, wanted)
-    weights = torch.randn(wanted.shape, generator=generator)
-    for a, b in zip(
-        torch.autograd.grad((found * weights).sum(), (q, k, v)),
-        torch.autograd.grad((wanted * weights).sum(), (q, k, v)),
-        strict=True,
-    ):
-        close(a, b)
-
-
-def test_less_is_computed() -> None:
-    """Two blocks of keys for each query, of sixteen."""
-    q, k, v = (torch.randn(1, 2, 16 * 8, 8) for _ in range(3))
-    with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        window_attention()(q, k, v, seen(128, 8), 8)
-    assert counter.get_total_flops() == 2 * (2 * 2 * 128 * 16 * 8)
-
-
 @pytest.mark.parametrize(
     "name", ["mistral:mistral_7b", "gpt3:gpt3_small", "sparse_transformer:sparse_transformer_enwik8"]
 )
 def test_models_by_length(name: str) -> None:
-    """A prefix gives the same logits whichever way its length is computed: up to the window, over it, in blocks."""
+    """A prefix gives the same logits whichever way its length is computed: up to the window, and over it."""
     made = module(name, context=64).eval()
     tokens = torch.randint(97, (2, 60), generator=torch.Generator().manual_seed(1))
     long = made(tokens)
@@ -111,14 +71,6 @@ def test_dropout_in_training() -> None:
     assert torch.equal(made.eval()(tokens), made(tokens))
 
 
-def test_symmetric_windows_keep_their_mask() -> None:
-    """A window that looks ahead, too, is no causal one."""
-    text = LAYERS.replace("causal & window(window)", "window(window)").replace(
-        "head:    lm", "head:    token_classifier(4)"
-    )
-    assert "window_attention" not in names_of(module(spec(text)))
-
-
 def test_exported_for_all_lengths() -> None:
     """One graph, whatever the length."""
     made = module("mistral:mistral_7b").eval()
@@ -132,17 +84,12 @@ def test_exported_for_all_lengths() -> None:
 
 @pytest.mark.slow
 def test_compiled_by_length() -> None:
-    """Gradients in compiled code, for each of the three ways."""
+    """Gradients in compiled code, up to the window and over it."""
     plain, made = module("mistral:mistral_7b"), module("mistral:mistral_7b")
     compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
-    for length in (4, 10, 40):
+    for length in (4, 40):
         tokens = torch.randint(97, (2, length), generator=torch.Generator().manual_seed(length))
         for each in (plain, compiled):
             each.zero_grad()
             (each(tokens) ** 2).mean().backward()
         same_gradients(gradients(made), gradients(plain))
-
-
-def test_zoo_has_windows() -> None:
-    assert "window_attention" in names_of(module("gpt3:gpt3_small"))
-    assert zoo.tables()["mistral:mistral_7b"]["window"] < 60 // 3

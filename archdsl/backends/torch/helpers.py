@@ -22,6 +22,11 @@ class Helper:
     source: str
     names: frozenset[str]
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is one line at the top of a module, `name = …`."""
+        return self.source.startswith(f"{self.name} = ")
+
 
 @cache
 def helpers() -> dict[str, Helper]:
@@ -38,11 +43,12 @@ def helpers() -> dict[str, Helper]:
 def _helpers_of(text: str) -> Iterator[Helper]:
     lines = text.splitlines()
     body = [n for n in ast.parse(text).body if not isinstance(n, ast.Import | ast.ImportFrom | ast.Expr)]
-    definitions = [n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-    if len(definitions) < len(body):
-        yield _helper(definitions[0].name, lines, body)
+    names = {id(n): n.name for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    names |= {id(n): ast.unparse(n.targets[0]) for n in body if isinstance(n, ast.Assign)}
+    if len(names) < len(body):
+        yield _helper(next(iter(names.values())), lines, body)
     else:
-        yield from (_helper(n.name, lines, [n]) for n in definitions)
+        yield from (_helper(names[id(n)], lines, [n]) for n in body)
 
 
 def _helper(name: str, lines: list[str], body: list[ast.stmt]) -> Helper:

@@ -103,7 +103,12 @@ class File:
     def _above(self, wanted: Sequence[str], functions: Mapping[str, Any], sources: Mapping[str, str]) -> Iterator[str]:
         """Helpers, those first that others build on, and functions that ops and sections have defined."""
         known = helpers()
-        written: set[str] = set()
+        built_on = {h.name: h for name in wanted if name in known for h in in_order([name])}
+        constants = [h for h in built_on.values() if h.is_constant]
+        written = {h.name for h in constants}
+        self.names |= {name for h in constants for name in h.names}
+        if constants:
+            yield "\n".join(h.source for h in constants)
         for name in wanted:
             if name in sources and name not in written:
                 written.add(name)

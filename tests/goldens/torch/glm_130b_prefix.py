@@ -7,13 +7,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,10 @@ class Config:
         assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
         assert self.width % self.heads == 0, f"heads divides width: {self}"
         assert self.width % (2 * self.heads) == 0, f"rope turns pairs of channels: {self}"
+
+
+fused_attention = torch.compile(flex_attention)  # nothing is compiled before the first call, on CUDA
+fused_block_mask = torch.compile(create_block_mask)  # nothing is compiled before the first call, on CUDA
 
 
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
@@ -48,22 +51,10 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
 
 
-@cache
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function)
-
-
-def fused(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled, as FlexAttention needs it; in a model that is compiled as a whole it is so already."""
-    return function if torch.compiler.is_compiling() else compiled(function)
-
-
 def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any) -> Tensor:
-    """Attention to the keys that a mask lets see; without one, to those before each query and its own."""
+    """Attend where the mask allows; without a mask, to earlier positions and the query's own."""
     if isinstance(mask, BlockMask):
-        if q.size(-1) >= 16 <= v.size(-1) and q.dtype != torch.float64:
-            return fused(flex_attention)(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
-        mask = create_mask(mask.mask_mod, *mask.shape, device=q.device)  # for heads like these there is no kernel
+        return fused_attention(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
 
 
@@ -71,41 +62,15 @@ def causal_or_keys_mask(b: Tensor, query: Tensor, key: Tensor, keys: Tensor) -> 
     return (key <= query) | keys[b, key]
 
 
-def in_blocks(device: torch.device) -> bool:
-    """Whether attention is computed block by block: CUDA has the kernels, and an exported graph is for all devices."""
-    exported = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
-    return device.type == "cuda" and not exported
-
-
-def new_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: Any) -> Tensor | BlockMask:
-    rows = [x.size(0) for x in given if isinstance(x, Tensor) and x.dim() == 2]
-    batch = rows[0] if rows else 1
-    if not in_blocks(device):
-        key = torch.arange(time, device=device)
-        return rule(torch.arange(batch, device=device)[:, None, None, None], key[:, None], key, *given)
-    if not torch.compiler.is_compiling():  # numbers as tensors: what is compiled for one of them serves all
-        given = tuple(x if isinstance(x, Tensor) else torch.tensor(x, device=device) for x in given)
-
-    def seen(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return rule(b, query, key, *given)
-
-    return fused(create_block_mask)(seen, batch, None, time, time, device)
-
-
-@lru_cache(maxsize=16)
-def kept_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: int) -> Tensor | BlockMask:
-    """The mask of a rule, if it is one of the latest from before."""
-    with torch.inference_mode(False):  # what inference makes serves training, too
-        return new_mask(rule, time, device, *given)
-
-
-def mask_of(rule: Callable[..., Tensor], time: int, like: Tensor, *given: Any) -> Tensor | BlockMask:
-    """The pairs of a query and a key that a rule lets through: on CUDA blocks of them for FlexAttention (Dong et al.,
-    2024), elsewhere a bool tensor [query, key], or [batch, 1, query, key]. Those of lengths alone are made once."""
-    traced = torch.compiler.is_compiling() or type(like) is not Tensor
-    if traced or any(isinstance(x, Tensor) for x in given):
-        return new_mask(rule, time, like.device, *given)
-    return kept_mask(rule, time, like.device, *given)
+def mask_of(
+    rule: Callable[..., Tensor], batch: int, time: int, device: torch.device, *given: Any
+) -> Tensor | BlockMask:
+    """Build the mask of the pairs of positions that a rule allows: blocks for FlexAttention on CUDA, elsewhere a tensor
+    [time, time] or [batch, 1, time, time]."""
+    if device.type == "cuda":
+        return fused_block_mask(lambda b, h, query, key: rule(b, query, key, *given), batch, None, time, time, device)
+    rows, positions = torch.arange(batch, device=device)[:, None, None, None], torch.arange(time, device=device)
+    return rule(rows, positions[:, None], positions, *given)
 
 
 class Attention(nn.Module):
@@ -190,7 +155,7 @@ class Glm130BPrefix(nn.Module):
         time = tokens.size(1)
         x = self.token_embedding(tokens)  # [batch, time, width]
         rope = rope_table(time, frequencies(self.config.width // self.config.heads, 10_000, tokens.device))
-        mask = mask_of(causal_or_keys_mask, time, given, given)  # [batch, 1, time, time]
+        mask = mask_of(causal_or_keys_mask, tokens.size(0), time, given.device, given)  # [batch, 1, time, time]
         for block in self.blocks:
             x = block(x, rope, mask)
         return F.linear(self.norm(x), self.token_embedding.weight)

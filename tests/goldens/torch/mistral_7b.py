@@ -6,13 +6,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,10 @@ class Config:
         assert self.width % (2 * self.heads) == 0, f"rope turns pairs of channels: {self}"
 
 
+fused_block_mask = torch.compile(create_block_mask)  # nothing is compiled before the first call, on CUDA
+fused_attention = torch.compile(flex_attention)  # nothing is compiled before the first call, on CUDA
+
+
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
     """Radians a place, for each pair of channels."""
     return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
@@ -48,51 +51,15 @@ def causal_and_window_mask(b: Tensor, query: Tensor, key: Tensor, window: int) -
     return (key <= query) & (query - key < window)
 
 
-def in_blocks(device: torch.device) -> bool:
-    """Whether attention is computed block by block: CUDA has the kernels, and an exported graph is for all devices."""
-    exported = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
-    return device.type == "cuda" and not exported
-
-
-@cache
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function)
-
-
-def fused(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled, as FlexAttention needs it; in a model that is compiled as a whole it is so already."""
-    return function if torch.compiler.is_compiling() else compiled(function)
-
-
-def new_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: Any) -> Tensor | BlockMask:
-    rows = [x.size(0) for x in given if isinstance(x, Tensor) and x.dim() == 2]
-    batch = rows[0] if rows else 1
-    if not in_blocks(device):
-        key = torch.arange(time, device=device)
-        return rule(torch.arange(batch, device=device)[:, None, None, None], key[:, None], key, *given)
-    if not torch.compiler.is_compiling():  # numbers as tensors: what is compiled for one of them serves all
-        given = tuple(x if isinstance(x, Tensor) else torch.tensor(x, device=device) for x in given)
-
-    def seen(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return rule(b, query, key, *given)
-
-    return fused(create_block_mask)(seen, batch, None, time, time, device)
-
-
-@lru_cache(maxsize=16)
-def kept_mask(rule: Callable[..., Tensor], time: int, device: torch.device, *given: int) -> Tensor | BlockMask:
-    """The mask of a rule, if it is one of the latest from before."""
-    with torch.inference_mode(False):  # what inference makes serves training, too
-        return new_mask(rule, time, device, *given)
-
-
-def mask_of(rule: Callable[..., Tensor], time: int, like: Tensor, *given: Any) -> Tensor | BlockMask:
-    """The pairs of a query and a key that a rule lets through: on CUDA blocks of them for FlexAttention (Dong et al.,
-    2024), elsewhere a bool tensor [query, key], or [batch, 1, query, key]. Those of lengths alone are made once."""
-    traced = torch.compiler.is_compiling() or type(like) is not Tensor
-    if traced or any(isinstance(x, Tensor) for x in given):
-        return new_mask(rule, time, like.device, *given)
-    return kept_mask(rule, time, like.device, *given)
+def mask_of(
+    rule: Callable[..., Tensor], batch: int, time: int, device: torch.device, *given: Any
+) -> Tensor | BlockMask:
+    """Build the mask of the pairs of positions that a rule allows: blocks for FlexAttention on CUDA, elsewhere a tensor
+    [time, time] or [batch, 1, time, time]."""
+    if device.type == "cuda":
+        return fused_block_mask(lambda b, h, query, key: rule(b, query, key, *given), batch, None, time, time, device)
+    rows, positions = torch.arange(batch, device=device)[:, None, None, None], torch.arange(time, device=device)
+    return rule(rows, positions[:, None], positions, *given)
 
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
@@ -103,40 +70,10 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
 
 
 def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any) -> Tensor:
-    """Attention to the keys that a mask lets see; without one, to those before each query and its own."""
+    """Attend where the mask allows; without a mask, to earlier positions and the query's own."""
     if isinstance(mask, BlockMask):
-        if q.size(-1) >= 16 <= v.size(-1) and q.dtype != torch.float64:
-            return fused(flex_attention)(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
-        mask = create_mask(mask.mask_mod, *mask.shape, device=q.device)  # for heads like these there is no kernel
+        return fused_attention(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
-
-
-def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
-    """Attention of each place to the last `window` places, itself included. A long sequence is cut into blocks of so
-    many places: a block sees itself and the one before it, and nothing else is computed."""
-    batch, time = q.size(0), q.size(2)
-    if isinstance(time, torch.SymInt) or window < time < 3 * window:  # an exported graph is for all lengths
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
-    if time <= window:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
-    blocks = -(-time // window)
-    rest = blocks * window - time
-    q, k, v = (F.pad(x, (0, 0, 0, rest)).unflatten(2, (blocks, window)).transpose(1, 2) for x in (q, k, v))
-    k, v = (torch.cat((F.pad(x, (0, 0, 0, 0, 0, 0, 1, -1)), x), dim=3).flatten(0, 1) for x in (k, v))
-    query, key = torch.arange(window, device=q.device)[:, None], torch.arange(2 * window, device=q.device)
-    seen = (key > query) & (key <= query + window)
-    first = torch.arange(blocks, device=q.device)[:, None, None] == 0  # before it there is nothing
-    seen = (seen & ~(first & (key < window))).repeat(batch, 1, 1)[:, None]
-    y = F.scaled_dot_product_attention(q.flatten(0, 1), k, v, attn_mask=seen, **options)
-    return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
-
-
-def masked_window_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask, window: int, **options: Any
-) -> Tensor:
-    if isinstance(mask, BlockMask):
-        return masked_attention(q, k, v, mask, **options)
-    return window_attention(q, k, v, mask, window, **options)
 
 
 class Attention(nn.Module):
@@ -152,7 +89,6 @@ class Attention(nn.Module):
         head_dim = config.width // config.heads
         self.heads = config.heads
         self.kv_heads = config.kv_heads
-        self.mask_window = config.window
         self.q = nn.Linear(config.width, config.width, bias=False)
         self.k = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
         self.v = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
@@ -162,8 +98,7 @@ class Attention(nn.Module):
         q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
         v = self.v(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        q = rotate(q, rope)
-        y = masked_window_attention(q, rotate(k, rope), v, mask, self.mask_window, enable_gqa=True)
+        y = masked_attention(rotate(q, rope), rotate(k, rope), v, mask, enable_gqa=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -214,7 +149,7 @@ class Mistral7B(nn.Module):
         time = tokens.size(1)
         assert time <= self.config.context, "at most `context` tokens"
         rope = rope_table(time, frequencies(self.config.width // self.config.heads, 10_000, tokens.device))
-        mask = mask_of(causal_and_window_mask, time, tokens, self.config.window)
+        mask = mask_of(causal_and_window_mask, 1, time, tokens.device, self.config.window)
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block(x, rope, mask)

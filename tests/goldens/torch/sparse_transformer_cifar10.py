@@ -5,7 +5,6 @@
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,26 +35,6 @@ class Config:
         assert self.width % (self.heads * self.narrow) == 0, f"heads * narrow divides width: {self}"
         assert self.width % self.heads == 0, f"heads divides width: {self}"
         assert self.width % self.narrow == 0, f"narrow divides width: {self}"
-
-
-def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
-    """Attention of each place to the last `window` places, itself included. A long sequence is cut into blocks of so
-    many places: a block sees itself and the one before it, and nothing else is computed."""
-    batch, time = q.size(0), q.size(2)
-    if isinstance(time, torch.SymInt) or window < time < 3 * window:  # an exported graph is for all lengths
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
-    if time <= window:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
-    blocks = -(-time // window)
-    rest = blocks * window - time
-    q, k, v = (F.pad(x, (0, 0, 0, rest)).unflatten(2, (blocks, window)).transpose(1, 2) for x in (q, k, v))
-    k, v = (torch.cat((F.pad(x, (0, 0, 0, 0, 0, 0, 1, -1)), x), dim=3).flatten(0, 1) for x in (k, v))
-    query, key = torch.arange(window, device=q.device)[:, None], torch.arange(2 * window, device=q.device)
-    seen = (key > query) & (key <= query + window)
-    first = torch.arange(blocks, device=q.device)[:, None, None] == 0  # before it there is nothing
-    seen = (seen & ~(first & (key < window))).repeat(batch, 1, 1)[:, None]
-    y = F.scaled_dot_product_attention(q.flatten(0, 1), k, v, attn_mask=seen, **options)
-    return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -89,10 +68,9 @@ class Attention(nn.Module):
     mha (std/attention.arch:4)
     """
 
-    def __init__(self, config: Config, head_dim: int, value_dim: int, mask_window: int) -> None:
+    def __init__(self, config: Config, head_dim: int, value_dim: int) -> None:
         super().__init__()
         self.heads = config.heads
-        self.mask_window = mask_window
         self.dropout = config.dropout
         self.q = nn.Linear(config.width, config.heads * head_dim)
         self.k = nn.Linear(config.width, config.heads * head_dim)
@@ -103,7 +81,7 @@ class Attention(nn.Module):
         q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
         v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
-        y = window_attention(q, k, v, mask, self.mask_window, dropout_p=self.dropout if self.training else 0.0)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -122,54 +100,7 @@ class MLP(nn.Module):
         return self.down(quick_gelu(self.up(x)))
 
 
-class NearLayer(nn.Module):
-    """Queries, keys and feed-forward may be narrower than usual.
-
-    layer (sparse_transformer.arch:17)
-    """
-
-    def __init__(self, config: Config, mask_window: int) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
-        self.attention = Attention(
-            config,
-            head_dim=config.width // config.narrow // config.heads,
-            value_dim=config.width // config.heads,
-            mask_window=mask_window,
-        )
-        self.dropout = nn.Dropout(config.dropout)
-        self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
-        self.ffn = MLP(config, hidden=4 * config.width // config.narrow)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x), mask))
-        return x + self.dropout(self.ffn(self.ffn_norm(x)))
-
-
-class Attention2(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
-
-    def __init__(self, config: Config, head_dim: int, value_dim: int) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.dropout = config.dropout
-        self.q = nn.Linear(config.width, config.heads * head_dim)
-        self.k = nn.Linear(config.width, config.heads * head_dim)
-        self.v = nn.Linear(config.width, config.heads * value_dim)
-        self.out = nn.Linear(config.heads * value_dim, config.width)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
-        return self.out(y.transpose(1, 2).flatten(2))
-
-
-class FarLayer(nn.Module):
+class Layer(nn.Module):
     """Queries, keys and feed-forward may be narrower than usual.
 
     layer (sparse_transformer.arch:17)
@@ -178,7 +109,7 @@ class FarLayer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
-        self.attention = Attention2(
+        self.attention = Attention(
             config, head_dim=config.width // config.narrow // config.heads, value_dim=config.width // config.heads
         )
         self.dropout = nn.Dropout(config.dropout)
@@ -199,11 +130,7 @@ class SparseTransformerCifar10(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.position = ImageGrid(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(
-            layer
-            for _ in range(config.pairs)
-            for layer in (NearLayer(config, mask_window=config.stride + 1), FarLayer(config))
-        )
+        self.blocks = nn.ModuleList(Layer(config) for _ in range(config.pairs * 2))
         self.norm = nn.LayerNorm(config.width, eps=1e-5)
         self.head = nn.Linear(config.width, config.vocab, bias=False)
         nn.init.normal_(self.token_embedding.weight, std=0.02)

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from archdsl.backends.torch.runtime.masks import fused
+fused_attention = torch.compile(flex_attention)  # nothing is compiled before the first call, on CUDA
 
 
 def attention(
@@ -63,38 +63,8 @@ def attend_latent(q: Tensor, rows: Tensor, keys: Tensor, values: Tensor, mask: T
 
 # fmt: off
 def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any) -> Tensor:
-    """Attention to the keys that a mask lets see; without one, to those before each query and its own."""
+    """Attend where the mask allows; without a mask, to earlier positions and the query's own."""
     if isinstance(mask, BlockMask):
-        if q.size(-1) >= 16 <= v.size(-1) and q.dtype != torch.float64:
-            return fused(flex_attention)(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
-        mask = create_mask(mask.mask_mod, *mask.shape, device=q.device)  # for heads like these there is no kernel
+        return fused_attention(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
 # fmt: on
-
-
-def masked_window_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask, window: int, **options: Any
-) -> Tensor:
-    if isinstance(mask, BlockMask):
-        return masked_attention(q, k, v, mask, **options)
-    return window_attention(q, k, v, mask, window, **options)
-
-
-def window_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, window: int, **options: Any) -> Tensor:
-    """Attention of each place to the last `window` places, itself included. A long sequence is cut into blocks of so
-    many places: a block sees itself and the one before it, and nothing else is computed."""
-    batch, time = q.size(0), q.size(2)
-    if isinstance(time, torch.SymInt) or window < time < 3 * window:  # an exported graph is for all lengths
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
-    if time <= window:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
-    blocks = -(-time // window)
-    rest = blocks * window - time
-    q, k, v = (F.pad(x, (0, 0, 0, rest)).unflatten(2, (blocks, window)).transpose(1, 2) for x in (q, k, v))
-    k, v = (torch.cat((F.pad(x, (0, 0, 0, 0, 0, 0, 1, -1)), x), dim=3).flatten(0, 1) for x in (k, v))
-    query, key = torch.arange(window, device=q.device)[:, None], torch.arange(2 * window, device=q.device)
-    seen = (key > query) & (key <= query + window)
-    first = torch.arange(blocks, device=q.device)[:, None, None] == 0  # before it there is nothing
-    seen = (seen & ~(first & (key < window))).repeat(batch, 1, 1)[:, None]
-    y = F.scaled_dot_product_attention(q.flatten(0, 1), k, v, attn_mask=seen, **options)
-    return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :time]
