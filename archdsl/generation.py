@@ -115,8 +115,8 @@ def generate(
 
     sampling = sampling or Sampling()
     text = Text(tokenizer)
-    source = emit(model, Extras(frozenset({"generate"})))
     where = device_called(torch, device)
+    source = emit(model, Extras(frozenset({"generate", "cpu"} if where.type == "cpu" else {"generate"})))
     fits(torch, model, where, dtype, gradients=False)
     rows = [text.tokens(p) for p in prompts]
     torch.manual_seed(sampling.seed or 0)

@@ -81,7 +81,7 @@ def compile_(
     ] = None,
     with_: Annotated[
         str | None,
-        typer.Option("--with", metavar="SECTION,…", help="PyTorch: more in the file: generate, loss, parallel."),
+        typer.Option("--with", metavar="SECTION,…", help="PyTorch: more in the file: generate, loss, parallel, cpu."),
     ] = None,
     checkpoint: Annotated[
         Recompute,

@@ -635,9 +635,9 @@ class Primitive:
         """The same where every weight has a leading axis of experts."""
         raise TypeError(f"{type(self).__name__} says nothing of experts")
 
-    def torch_grouped(self, node: OpNode, e: TorchScope, groups: Tree) -> Tree | None:
+    def torch_grouped(self, node: OpNode, e: TorchScope, ends: Tree) -> Tree | None:
         """The same where every weight has a leading axis of experts and the rows of the input are sorted by expert.
-        `groups` is a local of type Groups (`ends`: where each expert's rows end; `expert`: the expert of each row).
+        `ends` is a local, the rows at which those of each expert end.
         None: no weights, `torch` will do."""
         if node.weights:
             raise TypeError(f"{type(self).__name__} says nothing of experts")

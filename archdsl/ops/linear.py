@@ -78,8 +78,8 @@ class Linear(Primitive):
 
     def torch_grouped_module(self, node: OpNode, e: TorchScope) -> Tree:
         copies, features, inputs = node.weights[0].shape
-        bias = {} if node.options["bias"] else {"bias": False}
-        return e.py("GroupedLinear({*sizes}, {**bias})", sizes=(copies, inputs, features), bias=bias)
+        layer = "GroupedAffine" if node.options["bias"] else "GroupedLinear"
+        return e.py(f"{layer}({{*sizes}})", sizes=(copies, inputs, features))
 
-    def torch_grouped(self, node: OpNode, e: TorchScope, groups: Tree) -> Tree:
-        return e.py("{module}({0}, {groups})", groups=groups)
+    def torch_grouped(self, node: OpNode, e: TorchScope, ends: Tree) -> Tree:
+        return e.py("{module}({0}, {ends})", ends=ends)

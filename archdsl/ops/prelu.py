@@ -44,5 +44,5 @@ class PReLU(Primitive):
         start = {} if equals(slope, 0.25) else {"slope": slope}
         return e.py("GroupedPReLU({experts}, {**start})", experts=experts, start=start)
 
-    def torch_grouped(self, node: OpNode, e: TorchScope, groups: Tree) -> Tree:
-        return e.py("{module}({0}, {groups})", groups=groups)
+    def torch_grouped(self, node: OpNode, e: TorchScope, ends: Tree) -> Tree:
+        return e.py("{module}({0}, {ends})", ends=ends)

@@ -71,5 +71,5 @@ class RMSNorm(Primitive):
         cls = "GroupedOffsetRMSNorm" if node.options["offset"] else "GroupedRMSNorm"
         return e.py(f"{cls}({{*sizes}}, eps={{eps}})", sizes=node.weights[0].shape, eps=number(node, "eps"))
 
-    def torch_grouped(self, node: OpNode, e: TorchScope, groups: Tree) -> Tree | None:
-        return e.py("{module}({0}, {groups})", groups=groups) if node.weights else None
+    def torch_grouped(self, node: OpNode, e: TorchScope, ends: Tree) -> Tree | None:
+        return e.py("{module}({0}, {ends})", ends=ends) if node.weights else None

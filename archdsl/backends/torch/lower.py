@@ -175,7 +175,7 @@ class Lowering:
         self.locals: dict[Tree, Tree] = {}
         """What ops have bound to locals of their own, by expression."""
         self.losses = Variable("losses")
-        self.groups = Variable("groups")
+        self.ends = Variable("ends")
         self.grouped = block.copies is not None
         """Whether every weight has a leading axis of experts."""
         self.shards: list[Tree] | None = None
@@ -237,7 +237,7 @@ class Lowering:
                 else:
                     found.append(Parameter(context.value, context_type(context)))
         if self.grouped:
-            found.append(Parameter(self.groups, "Groups"))
+            found.append(Parameter(self.ends, "Tensor"))
         for i, parameter in optional:
             self.lowered.optional[i] = len(found)
             found.append(parameter)
@@ -279,11 +279,6 @@ class Lowering:
         """An expression reads a global name."""
         known = self.lowered.helpers
         known[name] = known.get(name, False) or early
-
-    def need_groups(self) -> None:
-        """What every class of experts builds on."""
-        for name in ("Groups", "grouped_matmul"):
-            self.note_helper(name, early=True)
 
     def define(self, name: str, parameters: Mapping[str, str], result: Tree, early: bool) -> None:
         self.lowered.functions[name] = (parameters, result)
@@ -362,8 +357,7 @@ class Lowering:
         scope = self.scope(node)
         made: Tree | Sequence[Tree] | None = None
         if self.grouped and (node.weights or node.blocks):
-            made = node.op.torch_grouped(node, scope, Read(self.groups))
-            self.need_groups()
+            made = node.op.torch_grouped(node, scope, Read(self.ends))
         if made is None:
             made = node.op.torch(node, scope)
         if self.sharding is not None and node in self.sharding.scores:
@@ -455,7 +449,7 @@ class Lowering:
             else:
                 args.append(self.read(value))
         if self.grouped:
-            args.append(Read(self.groups))
+            args.append(Read(self.ends))
         keywords: dict[str, Tree] = {}
         skipped = False
         for i, tree in optional:

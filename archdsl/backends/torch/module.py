@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from archdsl.analyses.counts import total
@@ -138,13 +138,23 @@ class File:
         return "\n".join([f'"""{quoted(title)}', "", made, f"    {command}", '"""'])
 
     def _config(self) -> str:
-        found = ["@dataclass(frozen=True)", "class Config:"]
+        found = ["@dataclass", "class Config:"]
         for name, value in self.classes.config.items():
             kind = "int" if isinstance(value.value, int) else "float"
             found.append(f"    {field_name(name)}: {kind} = {_as_written(value)}")
         if not self.classes.config:
             found.append('    """The spec has no numbers to set."""')
         return "\n".join([*found, *self._demands()])
+
+    @cached_property
+    def asserted(self) -> frozenset[Tree]:
+        """What holds for every Config, as classes would ask it of theirs."""
+        numbers, config = Numbers(self.model.block), word("config")
+
+        def tree(expr: Expr) -> Any:
+            return numbers.spelled_by(expr, "real", lambda name: Node("Attribute", (config, field_name(name))))
+
+        return frozenset(py(f"{{a}} {c.op} {{b}}", a=tree(c.left), b=tree(c.right)) for c in conditions(self.model))
 
     def _demands(self) -> list[str]:
         """What the numbers of a Config have to be for this file to hold."""
@@ -254,7 +264,7 @@ class ClassWriter:
         checks: dict[Tree, str] = {}
         for check in [s for s in self.made.init if isinstance(s, Check)] + self.made.demands:
             checks.setdefault(self.resolved(mapped(check.test, self._spelled)), check.message)
-        checks = {t: m for t, m in checks.items() if any(True for _ in _words(t))}
+        checks = {t: m for t, m in checks.items() if any(True for _ in _words(t)) and t not in self.file.asserted}
         body = [line for s in steps for line in self._step(s)]
         computed = {word(argument(n)): t for n, t in self.local.items()}
         local = {w.fields[0] for w in computed}
@@ -455,8 +465,7 @@ def _as_written(value: Num) -> str:
 
 def _docstring(block: Block) -> str:
     text = "\n    ".join(textwrap.wrap(first_sentence(block.doc), WIDTH - 10))
-    where = f"{block.name} ({quoted(str(block.span))})"
-    return f'    """{text}\n\n    {where}\n    """' if text else f'    """{where}"""'
+    return f'    """{text}"""' if text else _where(block)
 
 
 def _where(block: Block) -> str:

@@ -147,7 +147,6 @@ class NodeScope:
 
     def child(self, name: str) -> Tree:
         call = self.node.blocks[name]
-        self.lowering.need_groups()
         return self.lowering.modules.add(self.node.name, self.lowering.modules.made(call.block, call.bind, call.alias))
 
     def let(self, hint: str, tree: Tree) -> Tree:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from archdsl.backends.torch.lower import Method
     from archdsl.backends.torch.text import Scheduled
 
-Name = Literal["generate", "loss", "parallel"]
+Name = Literal["generate", "loss", "parallel", "cpu"]
 NAMES: tuple[Name, ...] = get_args(Name)
 Checkpoint = Literal["none", "selective", "full"]
 
@@ -74,7 +74,11 @@ def sections(classes: Classes, extras: Extras) -> list[Section]:
     if "generate" in extras.sections:
         from archdsl.backends.torch.features.generate import Generate
 
-        found.append(Generate(classes, together))
+        found.append(Generate(classes, together, "cpu" in extras.sections))
+    if "cpu" in extras.sections:
+        from archdsl.backends.torch.features.cpu import Cpu
+
+        found.append(Cpu(classes))
     if "loss" in extras.sections:
         from archdsl.backends.torch.features.loss import Loss
 

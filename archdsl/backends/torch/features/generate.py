@@ -17,8 +17,9 @@ from archdsl.ir.graph import Value
 from archdsl.lower.python import local_name
 
 
-def stream(inputs: str, step: str, prefill: str, together: bool) -> str:
+def stream(inputs: str, step: str, prefill: str, together: bool, on_cpu: bool) -> str:
     """The methods `stream` and `generate` of the model."""
+    through = f"(for_decoding(self) if tokens.is_cpu else self).{step}" if on_cpu else f"self.{step}"
     sizes, seeded, all_ended = "whose tensors then keep their sizes.", "", "bool(ended.all())"
     if together:
         sizes = """whose tensors then keep their sizes.
@@ -50,14 +51,13 @@ def stream(
     likeliest token is taken. `compiled` compiles the step, {sizes}"""
     batch, time = tokens.shape
 {seeded}    generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-    model = for_decoding(self) if tokens.is_cpu else self
-    state, step = State(time + max_new_tokens, static=compiled), model.{step}
+    state, step = State(time + max_new_tokens, static=compiled), {through}
 {prefill}
     stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
     ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
     token = tokens.new_zeros(batch)
     if compiled:
-        step = torch.compile(step, fullgraph=True)
+        step = torch.compile(step)
     for i in range(max_new_tokens):
         if i > 0:
             logits = step(token[:, None], state)[:, -1]
@@ -109,10 +109,10 @@ class Generate(Section):
 
     Raises ArchError E0504 where the model cannot be taken step by step."""
 
-    def __init__(self, classes: Classes, together: bool) -> None:
-        """`together`: several devices may go step by step together."""
+    def __init__(self, classes: Classes, together: bool, on_cpu: bool) -> None:
+        """`together`: several devices may go step by step together; `on_cpu`: the file has fast paths for a CPU."""
         self.classes = classes
-        self.together = together
+        self.together, self.on_cpu = together, on_cpu
         self.plan = plan(classes.model)
         self.written: dict[Group | None, dict[object, tuple[str, StepLowering]]] = {}
 
@@ -147,13 +147,7 @@ class Generate(Section):
     def helpers(self) -> Iterable[str]:
         if self.tokens is None:
             return ()
-        experts = any("GroupedLinear" in c.lowered.helpers for c in self.classes.classes.values())
-        return (
-            "sample",
-            "linear",
-            "DecodingGroupedLinear" if experts else "prepacked",
-            *("all_ended",) * self.together,
-        )
+        return ("sample", *("all_ended",) * self.together)
 
     def sources(self) -> Mapping[str, str]:
         """The state, with those of its methods that are used."""
@@ -183,7 +177,7 @@ class Generate(Section):
         step, lowering = next(iter(self.written[None].values()))
         inputs = {v: n for n, v in self.plan.model.inputs}
         others = [local_name(inputs[p.target]) for p in lowering.optional if p.target in inputs]
-        own = words_of(stream("", "step", row_by_row(""), self.together))
+        own = words_of(stream("", "step", row_by_row(""), self.together, self.on_cpu))
         here = {n: f"{n}_" if n in own else n for n in others}
         more = "".join(f"\n    {n}: Tensor | None = None," for n in here.values())
         given = "".join(f", {n}={m}" for n, m in here.items())
@@ -193,7 +187,7 @@ class Generate(Section):
             prefill = at_once(given, ", at=lengths - 1", "[:, 0]")
         else:
             prefill = at_once(given, "", "[torch.arange(batch, device=tokens.device), lengths - 1]")
-        return [stream(more, step, prefill, self.together)]
+        return [stream(more, step, prefill, self.together, self.on_cpu)]
 
 
 def words_of(source: str) -> set[str]:

@@ -52,7 +52,7 @@ class StepScope(NodeScope):
 
     @property
     def linear(self) -> str:  # type: ignore[override]
-        return "linear"
+        return "linear" if self.lowering.section.on_cpu else "F.linear"
 
     @property
     def declared(self) -> OpNode:
@@ -167,7 +167,7 @@ class StepLowering(Lowering):
                 shown = context_type(context).partition(" | ")[0]  # no mask in blocks
                 (masks if kind == "either" else found).append((context.value, Parameter(context.value, shown)))
         if self.grouped:
-            found.append((None, Parameter(self.groups, "Groups")))
+            found.append((None, Parameter(self.ends, "Tensor")))
         found += masks
         if self.root:
             moving = {*self.plan.taken}

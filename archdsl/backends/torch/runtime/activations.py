@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from archdsl.backends.torch.runtime.grouped import Groups
+from archdsl.backends.torch.runtime.grouped import expert_of_rows
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -18,5 +18,5 @@ class GroupedPReLU(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.full((experts, 1), slope))
 
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        return torch.where(x > 0, x, self.weight[groups.expert] * x)
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        return torch.where(x > 0, x, self.weight[expert_of_rows(ends, x.size(0))] * x)

@@ -8,17 +8,16 @@ from torch import Tensor, nn
 
 from archdsl.backends.torch.runtime.decoding import DecodingLinear
 from archdsl.backends.torch.runtime.decoding_linear import few_rows, plain
-from archdsl.backends.torch.runtime.grouped import GroupedLinear, Groups
+from archdsl.backends.torch.runtime.grouped import GroupedLinear
 
 
 class DecodingGroupedLinear(GroupedLinear):
     """One weight matrix an expert, for few rows, without gradients."""
 
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         if not 0 < x.size(0) <= 64 or x.dtype != torch.float32 or not plain(x, self.weight):
-            return super().forward(x, groups)
-        y = torch.ops.archdsl.few_rows_by_expert(x, self.weight, groups.ends)
-        return y if self.bias is None else y + self.bias[groups.expert]
+            return super().forward(x, ends)
+        return torch.ops.archdsl.few_rows_by_expert(x, self.weight, ends)
 
 
 def few_rows_by_expert(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:

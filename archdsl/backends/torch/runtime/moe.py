@@ -3,16 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from archdsl.backends.torch.runtime.grouped import Groups
-
 
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     """Send each token to its chosen experts and add their answers, weighted."""
     tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
     expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
-    ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
+    ends = torch.searchsorted(expert, torch.arange(count, device=x.device), right=True, out_int32=True)
     token = order // chosen.size(-1)
-    y = experts(tokens[token], Groups(ends, expert)) * weights[order, None].to(x.dtype)
+    y = experts(tokens[token], ends) * weights[order, None].to(x.dtype)
     return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
 
 

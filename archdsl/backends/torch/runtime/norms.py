@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archdsl.backends.torch.runtime.grouped import Groups
+from archdsl.backends.torch.runtime.grouped import expert_of_rows
 
 
 class GroupedLayerNorm(nn.Module):
@@ -16,9 +16,10 @@ class GroupedLayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(experts, width))
         self.bias = nn.Parameter(torch.zeros(experts, width))
 
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         y = F.layer_norm(x.float(), x.shape[-1:], eps=self.eps)
-        return (y * self.weight[groups.expert] + self.bias[groups.expert]).to(x.dtype)
+        expert = expert_of_rows(ends, x.size(0))
+        return (y * self.weight[expert] + self.bias[expert]).to(x.dtype)
 
 
 class GroupedLayerNormWithoutBias(nn.Module):
@@ -29,8 +30,9 @@ class GroupedLayerNormWithoutBias(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(experts, width))
 
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        return (F.layer_norm(x.float(), x.shape[-1:], eps=self.eps) * self.weight[groups.expert]).to(x.dtype)
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        expert = expert_of_rows(ends, x.size(0))
+        return (F.layer_norm(x.float(), x.shape[-1:], eps=self.eps) * self.weight[expert]).to(x.dtype)
 
 
 class PowerNorm(nn.Module):
@@ -73,8 +75,9 @@ class GroupedRMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(experts, width))
 
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        return (F.rms_norm(x.float(), x.shape[-1:], eps=self.eps) * self.weight[groups.expert]).to(x.dtype)
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        expert = expert_of_rows(ends, x.size(0))
+        return (F.rms_norm(x.float(), x.shape[-1:], eps=self.eps) * self.weight[expert]).to(x.dtype)
 
 
 class GroupedOffsetRMSNorm(nn.Module):
@@ -85,5 +88,6 @@ class GroupedOffsetRMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.zeros(experts, width))
 
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        return (F.rms_norm(x.float(), x.shape[-1:], eps=self.eps) * (1 + self.weight[groups.expert])).to(x.dtype)
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        expert = expert_of_rows(ends, x.size(0))
+        return (F.rms_norm(x.float(), x.shape[-1:], eps=self.eps) * (1 + self.weight[expert])).to(x.dtype)

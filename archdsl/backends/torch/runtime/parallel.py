@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from archdsl.backends.torch.runtime.grouped import Groups
-
 
 class SumGradients(torch.autograd.Function):
     """The tensor itself, which every device has; backwards, the sum of what each device makes of its gradient."""
@@ -162,16 +160,16 @@ class Exchange:
         self.experts, self.count = experts.forward, count
         self.group, self.devices = mesh.get_group(), mesh.size()
 
-    def __call__(self, rows: Tensor, groups: Groups) -> Tensor:
-        sent = torch.bincount(groups.expert, minlength=self.count)  # rows for each expert
+    def __call__(self, rows: Tensor, given: Tensor) -> Tensor:
+        sent = given.long().diff(prepend=given.new_zeros(1))  # rows for each expert
         came = torch.empty_like(sent)  # rows for each expert here, from one device after the other
         dist.all_to_all_single(came, sent, group=self.group)
         there, here = sent.view(self.devices, -1).sum(1).tolist(), came.view(self.devices, -1).sum(1).tolist()
         x = AllToAll.apply(rows, there, here, self.group)
         local = torch.arange(self.count // self.devices, device=rows.device).repeat(self.devices)
-        expert, order = local.repeat_interleave(came).sort(stable=True)
+        order = local.repeat_interleave(came).argsort(stable=True)
         ends = came.view(self.devices, -1).sum(0).cumsum(0).to(torch.int32)
-        y = self.experts(x[order], Groups(ends, expert))
+        y = self.experts(x[order], ends)
         y = torch.zeros_like(y).index_copy(0, order, y)
         return AllToAll.apply(y, here, there, self.group)
 
