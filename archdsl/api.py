@@ -14,16 +14,16 @@ from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
 if TYPE_CHECKING:
     from torch import nn
 
-    from archdsl.analyses.flops import Convention, Flops
-    from archdsl.analyses.params import ParamsReport
+    from archdsl.backends.onnx.store import OnnxFiles
     from archdsl.backends.torch.features import Checkpoint
-    from archdsl.budget.activations import Recompute
-    from archdsl.budget.dtypes import Dtype
-    from archdsl.budget.memory import Memory, Optimizer
+    from archdsl.diagnostics.source import Source
+    from archdsl.estimates.activations import Recompute
+    from archdsl.estimates.dtypes import Dtype
+    from archdsl.estimates.flops import Convention, Flops
+    from archdsl.estimates.memory import Memory, Optimizer
+    from archdsl.estimates.params import ParamsReport
+    from archdsl.frontend.modules import Module
     from archdsl.ir.graph import Model
-    from archdsl.ir.program import Module
-    from archdsl.lower.onnx.store import OnnxFiles
-    from archdsl.source import Source
     from archdsl.syntax import ast
 
 Settings = Mapping[str, "str | int | float | bool"]
@@ -183,14 +183,14 @@ def _elaborate(spec: Spec, set: Settings | None) -> tuple[Model, list[Diagnostic
 
 
 def _build(module: Module, name: str | None, set: Settings | None) -> Model:
-    from archdsl.ir.build import Elaborator
+    from archdsl.frontend.lowering import Elaborator
 
     return Elaborator(module).build(name, {k: _setting(v) for k, v in (set or {}).items()})
 
 
 def module_of(spec: Spec) -> Module:
     """The file of a spec and its imports, parsed."""
-    from archdsl.ir.program import Loader
+    from archdsl.frontend.modules import Loader
 
     return Loader(spec.root).load(spec.source, spec.path)
 
@@ -220,9 +220,9 @@ def check(
 
 def check_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = False) -> tuple[Diagnostic, ...]:
     """`check` for a spec that `find_spec` has found."""
-    from archdsl.analyses.lint import lints
     from archdsl.dependence.causality import prove
-    from archdsl.ir.program import models
+    from archdsl.frontend.lint import lints
+    from archdsl.frontend.modules import models
 
     names: list[str | None] = [spec.model]
     found: dict[tuple[str, str, object], Diagnostic] = {}
@@ -271,7 +271,7 @@ def estimate(
     allow_noncausal: bool = False,
 ) -> ParamsReport:
     """Exact parameter counts, from the IR alone. Arguments and errors as for `load`."""
-    from archdsl.analyses.params import estimate as count
+    from archdsl.estimates.params import estimate as count
 
     return count(load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal))
 
@@ -291,7 +291,7 @@ def flops(
 
     `convention` (exact, dense, megatron, palm, kaplan) says how attention, or all of it, is counted. Other arguments
     and errors as for `load`, and ArchError E0503 where the model refuses these sizes."""
-    from archdsl.analyses.flops import estimate as count
+    from archdsl.estimates.flops import estimate as count
 
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     return count(loaded, batch=batch, seq=seq, convention=convention).flops
@@ -320,7 +320,7 @@ def memory(
     and its peak; `recompute` is none, selective or full. With `measure` PyTorch runs the emitted file on fake tensors:
     the bytes are then exact in `measured`. Other arguments and errors as for `flops`, and E0512 where numbers decide
     what is measured."""
-    from archdsl.budget.memory import estimate as count
+    from archdsl.estimates.memory import estimate as count
 
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     return count(
@@ -378,7 +378,7 @@ def to_torch(
 def module_from(model: Model) -> nn.Module:
     """The emitted module of a loaded model."""
     from archdsl.backends.torch import emit
-    from archdsl.lower.load import load_source
+    from archdsl.run.load import load_source
 
     module: nn.Module = load_source(emit(model))()
     return module
@@ -406,7 +406,7 @@ def draw_weights(
     """Draw every weight as the spec says and write a safetensors file, one tensor at a time and without torch. The same
     seed draws the same numbers everywhere. `progress` is told each path and how many numbers it holds. Raises OSError
     where it cannot be written."""
-    from archdsl.lower.weights import draw
+    from archdsl.weights.safetensors import draw
 
     draw(model, seed, dtype, path, progress)
 
@@ -504,7 +504,7 @@ def onnx_from(
             help="a step, with `decode`, gives those of `all` new tokens, or of the `last` of each row",
         )
     if decode:
-        from archdsl.lower.onnx.runtimes import Tokens, save_steps
+        from archdsl.backends.onnx.runtimes import Tokens, save_steps
 
         return save_steps(
             model,
@@ -520,8 +520,8 @@ def onnx_from(
             store=store,
             progress=progress,
         )
-    from archdsl.lower.onnx.store import graph_path, save
-    from archdsl.lower.onnx.write import write
+    from archdsl.backends.onnx.store import graph_path, save
+    from archdsl.backends.onnx.write import write
 
     written = write(model, dtype=dtype, target=target, quantize=quantize, keep=keep)
     path = graph_path(output)
@@ -555,7 +555,7 @@ def format_text(source: Source) -> str:
 def expand(spec: str | Path, *, set: Settings | None = None, block: str | None = None) -> str:
     """A spec with its declared bodies written out as the equations they stand for; with `block`, only that block or
     model."""
-    from archdsl.ir.expand import expand_spec
+    from archdsl.frontend.expand import expand_spec
 
     found = find_spec(spec)
     return expand_spec(module_of(found), found.model, {k: _setting(v) for k, v in (set or {}).items()}, block)

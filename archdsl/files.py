@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from archdsl.stopping import stop_if_asked
+from archdsl.signals import stop_if_asked
 
 
 @contextlib.contextmanager

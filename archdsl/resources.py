@@ -10,7 +10,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from archdsl.source import Source
+from archdsl.diagnostics.source import Source
 
 _PACKAGE = Path(__file__).resolve().parent
 _DECLARATION = re.compile(r"^(?:(?:inline\s+)?block|let|variant|model)\s+([^\W\d]\w*)", re.MULTILINE)
@@ -59,10 +59,10 @@ def library_index() -> dict[str, str]:
 
 def error_codes() -> list[str]:
     """The codes that have a page, in order."""
-    return list(_by_stem(_PACKAGE / "errors", ".md"))
+    return list(_by_stem(_PACKAGE / "diagnostics" / "pages", ".md"))
 
 
 def error_page(code: str) -> str | None:
     """The page of a code, in Markdown, or None where there is no such code."""
-    page = _by_stem(_PACKAGE / "errors", ".md").get(code)
+    page = _by_stem(_PACKAGE / "diagnostics" / "pages", ".md").get(code)
     return page.read_text(encoding="utf-8") if page else None

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from archdsl.analyses.kinds import KINDS as KINDS
-from archdsl.analyses.kinds import Kind
 from archdsl.diagnostics import ArchError, Diagnostic
+from archdsl.estimates.kinds import KINDS as KINDS
+from archdsl.estimates.kinds import Kind
 from archdsl.version import __version__
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _stamp() -> str:
 def describe(path: Path) -> ZooFamily:
     """A family from its file: every model and variant is elaborated, checked and counted."""
     from archdsl import api
-    from archdsl.ir.program import models
+    from archdsl.frontend.modules import models
     from archdsl.syntax import ast
     from archdsl.syntax.parse import read_source
 
@@ -232,8 +232,8 @@ def _place(d: Diagnostic, path: Path) -> str:
 
 
 def _described(model: Model, declared: Literal["model", "variant"]) -> ZooModel:
-    from archdsl.analyses.kinds import kind_of_model
-    from archdsl.analyses.params import estimate
+    from archdsl.estimates.kinds import kind_of_model
+    from archdsl.estimates.params import estimate
 
     report = estimate(model)
     p = report.params

@@ -229,8 +229,8 @@ TOOLS: dict[str, tuple[str, Callable[[Any, Any], Answer]]] = {
 
 
 def by_archdsl(case: Case) -> None:
-    from archdsl.analyses.flops import estimate
     from archdsl.api import load
+    from archdsl.estimates.flops import estimate
 
     report = estimate(load(case.spec, set=case.settings), seq=case.time)
     exact, dense = (report.flops.conventions[name].forward for name in ("exact", "dense"))

@@ -53,8 +53,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import archdsl
-from archdsl.lower.onnx.step import write_steps
-from archdsl.lower.onnx.store import save
+from archdsl.backends.onnx.step import write_steps
+from archdsl.backends.onnx.store import save
 
 THREADS = 2
 OPSET = 24  # exported in the same version, which is faster than the default of `torch.onnx.export`

@@ -34,10 +34,10 @@ from torch import Tensor
 
 import archdsl
 from archdsl.api import torch_source
-from archdsl.budget.roofline import Machine, estimate
-from archdsl.budget.sharding import Plan
-from archdsl.hardware import Device
-from archdsl.lower.load import load_source
+from archdsl.estimates.hardware import Device
+from archdsl.estimates.roofline import Machine, estimate
+from archdsl.estimates.sharding import Plan
+from archdsl.run.load import load_source
 
 ROOT = Path(__file__).resolve().parent.parent
 LLAMA = str(ROOT / "examples" / "tiny_llama.arch")

@@ -55,7 +55,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import archdsl
-from archdsl.lower.load import load_source
+from archdsl.run.load import load_source
 
 GOAL = 1.02
 OURS = "archdsl"

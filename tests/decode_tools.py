@@ -11,17 +11,17 @@ import torch
 from numpy.typing import NDArray
 from onnx_tools import check, session
 
-from archdsl.analyses.decode import plan
-from archdsl.analyses.params import vocabulary
 from archdsl.api import module_from
+from archdsl.backends.onnx.step import write_steps
+from archdsl.backends.onnx.store import inline, serialized
 from archdsl.backends.torch import Extras, emit
+from archdsl.estimates.params import vocabulary
 from archdsl.ir.dims import evaluate
 from archdsl.ir.graph import Model
-from archdsl.lower.load import load_source
-from archdsl.lower.onnx.decoder import Decoder
-from archdsl.lower.onnx.step import write_steps
-from archdsl.lower.onnx.store import inline, serialized
-from archdsl.lower.torch_decoder import TorchDecoder
+from archdsl.passes.decode import plan
+from archdsl.run.load import load_source
+from archdsl.run.onnx_decoder import Decoder
+from archdsl.run.torch_decoder import TorchDecoder
 
 Array = NDArray[Any]
 

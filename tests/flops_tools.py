@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from archdsl import api
-from archdsl.analyses.work import Total, work_of
+from archdsl.estimates.cost import Total, work_of
 from archdsl.ir.cost import whole_at
 from archdsl.ir.dims import Poly, evaluate, mul
 from archdsl.ir.graph import Model

@@ -11,9 +11,9 @@ import onnxruntime
 import torch
 from torch import Tensor
 
+from archdsl.backends.onnx.store import inline, serialized
+from archdsl.backends.onnx.write import write
 from archdsl.ir.graph import Model
-from archdsl.lower.onnx.store import inline, serialized
-from archdsl.lower.onnx.write import write
 
 
 def onnx_bytes(model: Model, module: torch.nn.Module, **options: Any) -> bytes:

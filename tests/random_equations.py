@@ -15,10 +15,10 @@ import torch
 
 from archdsl.api import module_from
 from archdsl.dependence.causality import prove
-from archdsl.ir.build import Elaborator
+from archdsl.diagnostics.source import Source
+from archdsl.frontend.lowering import Elaborator
+from archdsl.frontend.modules import Loader
 from archdsl.ir.graph import Model
-from archdsl.ir.program import Loader
-from archdsl.source import Source
 
 TIME, WIDTH = 7, 4
 

@@ -15,14 +15,14 @@ from zoo.tiny import BATCH, OTHER, TIME, graph, inputs, tables
 
 import archdsl
 from archdsl.backends.torch import Extras, emit
-from archdsl.budget.activations import Measured, StepMemory, estimate
-from archdsl.budget.dtypes import Dtype
-from archdsl.budget.measured import measure
-from archdsl.budget.memory import estimate as memory
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
+from archdsl.estimates.activations import Measured, StepMemory, estimate
+from archdsl.estimates.dtypes import Dtype
+from archdsl.estimates.memory import estimate as memory
 from archdsl.ir.graph import Model
-from archdsl.lower.load import load_source
+from archdsl.run.load import load_source
+from archdsl.run.measure import measure
 
 DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
 

@@ -12,10 +12,10 @@ from archdsl import api, resources
 from archdsl.dependence.causality import prove
 from archdsl.dependence.rows import mixing
 from archdsl.diagnostics import Diagnostic
-from archdsl.ir.build import Elaborator
+from archdsl.diagnostics.source import Source
+from archdsl.frontend.lowering import Elaborator
+from archdsl.frontend.modules import Loader, models
 from archdsl.ir.graph import Model
-from archdsl.ir.program import Loader, models
-from archdsl.source import Source
 
 LAYERS = """
 block layer {{

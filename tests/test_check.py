@@ -12,7 +12,7 @@ import pytest
 
 import archdsl
 from archdsl.api import check
-from archdsl.render import render_text
+from archdsl.diagnostics.render import render_text
 
 LAYER = "block layer {\n  attention: mha(heads: 4)\n  mask:      causal\n}\n"
 MODEL = "model tiny {\n  vocab:   256\n  context: 128\n  width:   64\n  blocks:  2 * layer\n  head:    lm\n}\n"

@@ -383,7 +383,7 @@ def test_explain_nothing(run: Run, topic: str) -> None:
 
 def test_every_block_and_primitive_can_be_explained() -> None:
     from archdsl.ops import registry
-    from archdsl.reference import explain
+    from archdsl.report.reference import explain
 
     for topic in (*resources.library_index(), *registry.names()):
         assert explain(topic).startswith(f"# `{topic}`")

@@ -11,12 +11,12 @@ import pytest
 from random_specs import configs
 
 import archdsl
-from archdsl.analyses.counts import total
 from archdsl.backends.torch import emit
 from archdsl.diagnostics import ArchError
+from archdsl.estimates.counts import total
 from archdsl.ir.conditions import conditions
 from archdsl.ir.dims import expr_text
-from archdsl.lower.load import load_source
+from archdsl.run.load import load_source
 
 
 def of(text: str) -> list[str]:

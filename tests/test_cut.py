@@ -5,7 +5,7 @@ import random
 import networkx as nx
 import pytest
 
-from archdsl.analyses.cut import minimum_cut
+from archdsl.passes.cut import minimum_cut
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import archdsl
-from archdsl.analyses import diagram as drawing
-from archdsl.analyses.diagram import Box, Diagram, Group, diagram
 from archdsl.api import list_zoo
-from archdsl.lower.mermaid import mermaid
+from archdsl.report import diagram as drawing
+from archdsl.report.diagram import Box, Diagram, Group, diagram
+from archdsl.report.mermaid import mermaid
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
+from archdsl.diagnostics.source import Source
 from archdsl.ir import dims
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Value, Var
 from archdsl.ops._common import surely_at_most
-from archdsl.source import Source
 from archdsl.syntax import ast
 from archdsl.syntax.parse import parse_expression
 

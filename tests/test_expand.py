@@ -9,9 +9,9 @@ import torch
 
 import archdsl
 from archdsl import api
-from archdsl.analyses.weights import weights
 from archdsl.diagnostics import ArchError
-from archdsl.ir.program import models
+from archdsl.frontend.modules import models
+from archdsl.ir.weights import weights
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = [pytest.param(path, id=path.stem) for path in sorted((ROOT / "specs").glob("*.arch"))]

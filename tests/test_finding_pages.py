@@ -9,7 +9,7 @@ import archdsl
 from archdsl.api import check
 
 PACKAGE = Path(archdsl.__file__).parent if archdsl.__file__ else Path(__file__).resolve().parents[1] / "archdsl"
-PAGES = sorted(p for p in (PACKAGE / "errors").glob("*.md") if not p.stem.startswith("E01"))
+PAGES = sorted(p for p in (PACKAGE / "diagnostics" / "pages").glob("*.md") if not p.stem.startswith("E01"))
 PAGE = re.compile(
     r"# (?P<code>[EW]\d{4}): [^\n]+\n\n.+?\n\n"
     r"## Wrong\n\n```arch\n(?P<wrong>.+?)```\n\n## Right\n\n```arch\n(?P<right>.+?)```\n",

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 import archdsl
-from archdsl.budget.memory import estimate as count
 from archdsl.cli import app
-from archdsl.fit import Run, fit
+from archdsl.estimates.fit import Run, fit
+from archdsl.estimates.memory import estimate as count
 
 TINY = """\
 block layer(heads) {

@@ -17,16 +17,16 @@ from zoo.tiny import graph, tables
 
 import archdsl
 from archdsl import api
-from archdsl.analyses import pairs
-from archdsl.analyses.flops import CONVENTIONS, estimate
-from archdsl.analyses.pairs import count
-from archdsl.analyses.work import work_of
 from archdsl.backends.torch.helpers import helpers
 from archdsl.diagnostics import ArchError
+from archdsl.estimates import mask_density
+from archdsl.estimates.cost import work_of
+from archdsl.estimates.flops import CONVENTIONS, estimate
+from archdsl.estimates.mask_density import count
+from archdsl.frontend.modules import models
 from archdsl.ir.graph import Model, OpNode
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Example
-from archdsl.ir.program import models
 from archdsl.ops import registry
 
 pytestmark = measured
@@ -338,7 +338,7 @@ def _mask(model: Model) -> Mask:
 )
 def test_random_keys_are_those_that_a_module_draws(queries: int, keys: int, chosen: int, seed: int) -> None:
     """Sequences long enough for hashes above the prime, and for most keys to be left out by a guess."""
-    row, key = pairs._random(keys - queries, keys, keys, chosen, seed)
+    row, key = mask_density._random(keys - queries, keys, keys, chosen, seed)
     ours = torch.zeros(queries, keys, dtype=torch.bool)
     ours[torch.from_numpy(row), torch.from_numpy(key)] = True
     scope: dict[str, Any] = {"torch": torch, "Tensor": Tensor}
@@ -348,14 +348,14 @@ def test_random_keys_are_those_that_a_module_draws(queries: int, keys: int, chos
 
 
 def test_of_equal_hashes_only_some_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = pairs._largest
+    drawn = mask_density._largest
 
     def coarse(*asked: int) -> tuple[Any, Any]:
         place, value = drawn(*asked[:-1], -1)
         return place, value >> 28
 
-    monkeypatch.setattr(pairs, "_largest", coarse)
-    row, key = pairs._random(0, 200, 200, 40, 1)
+    monkeypatch.setattr(mask_density, "_largest", coarse)
+    row, key = mask_density._random(0, 200, 200, 40, 1)
     assert (np.bincount(row) == 40).all()
     _, hashes = (a.reshape(200, 200) for a in coarse(0, 200, 200, 1, -1))
     chosen = np.zeros((200, 200), dtype=bool)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
-from archdsl.hardware import Device, device, devices
+from archdsl.estimates.hardware import Device, device, devices
 
 
 def run(*arguments: str | Path) -> tuple[int, str]:

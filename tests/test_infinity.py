@@ -6,8 +6,8 @@ import pytest
 
 import archdsl
 from archdsl import api
-from archdsl.source import Source
-from archdsl.verification import verify
+from archdsl.diagnostics.source import Source
+from archdsl.run.verify import verify
 
 MODEL = "model m(x: [batch, time, 8]) {{\n  {}\n}}\n"
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 
-from archdsl.analyses.branches import branch_ends, query_key_maps
 from archdsl.api import load, module_from, torch_source
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, subgraphs
-from archdsl.lower.draws import CHUNK, Stream, natural_logarithm, normal_quantile
-from archdsl.lower.weights import arrays, draw
+from archdsl.weights.branches import branch_ends, query_key_maps
+from archdsl.weights.random_numbers import CHUNK, Stream, natural_logarithm, normal_quantile
+from archdsl.weights.safetensors import arrays, draw
 
 LAYERS = """
 block layer(layers) {{

@@ -4,7 +4,7 @@ import pytest
 from torch_versions import since
 
 from archdsl import api
-from archdsl.analyses.weights import weights
+from archdsl.ir.weights import weights
 
 HEAD = "block a(x: [batch, time, width]) -> [batch, time, width] { return x + (x -> linear(width)) }\n"
 INPUT = "(x: [batch, time, width]) -> [batch, time, width]"
@@ -38,7 +38,7 @@ def test_every_turn_has_its_weights(name: str) -> None:
 
 def test_the_emitted_module_follows_its_config() -> None:
     """Sizes that are equal by chance keep their own spelling."""
-    from archdsl.lower.load import load_source
+    from archdsl.run.load import load_source
 
     text = f"model m(width = 8){INPUT} {{ for h in [4, width // 2] {{ x = x -> mlp(hidden: h) as f }} return x }}"
     cls = load_source(api.torch_source(text=text))
@@ -101,7 +101,7 @@ def test_buffers_of_a_loop_are_exported(name: str) -> None:
 )
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_count_that_is_written_out_is_refused_where_it_changes(body: str, n: int) -> None:
-    from archdsl.lower.load import load_source
+    from archdsl.run.load import load_source
 
     cls = load_source(api.torch_source(text=f"model m(width = 8, n = {n}){INPUT} {{ {body}\n return x }}"))
     config = __import__(cls.__module__).Config

@@ -13,15 +13,15 @@ from typer.testing import CliRunner
 from zoo.tiny import graph, inputs, module, tables
 
 import archdsl
-from archdsl.analyses.decode import plan
 from archdsl.api import module_from
-from archdsl.budget.dtypes import Dtype
-from archdsl.budget.memory import OPTIMIZERS, KeptMemory, Memory, Optimizer, estimate
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
+from archdsl.estimates.dtypes import Dtype
+from archdsl.estimates.memory import OPTIMIZERS, KeptMemory, Memory, Optimizer, estimate
 from archdsl.ir.dims import num
 from archdsl.ir.graph import Model
 from archdsl.ir.masks import CAUSAL, Mask, behind, both, complement, either
+from archdsl.passes.decode import plan
 
 BATCH, TIME = 2, 16
 

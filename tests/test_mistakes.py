@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from archdsl.api import check
-from archdsl.render import render_text
+from archdsl.diagnostics.render import render_text
 
 PAGE = Path(__file__).resolve().parent / "language" / "mistakes.md"
 CASE = re.compile(

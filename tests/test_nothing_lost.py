@@ -269,20 +269,20 @@ def test_stopped_while_it_writes(command: str, signal_: int, status: int, tmp_pa
 DROPPED = """
 import signal, sys
 from pathlib import Path
-from archdsl import stopping
+from archdsl import signals
 from archdsl.files import written_beside
 
 class Last:
     def __del__(self):
         signal.raise_signal(signal.{signal_})  # whatever is raised here, Python drops
 
-stopping.watch()
+signals.watch()
 try:
     with written_beside(Path("w")) as beside:
         beside.write_text("new")
         Last()
         print("went on")
-except (KeyboardInterrupt, stopping.TerminatedError) as problem:
+except (KeyboardInterrupt, signals.TerminatedError) as problem:
     print(type(problem).__name__)
 """
 

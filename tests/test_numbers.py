@@ -9,13 +9,13 @@ import pytest
 
 from archdsl import api
 from archdsl.diagnostics import ArchError, Diagnostic
+from archdsl.frontend.headers import hypers_of
+from archdsl.frontend.modules import find_in_library, find_primitive
+from archdsl.frontend.scalings import SCALINGS
+from archdsl.frontend.schemes import SCHEMES
 from archdsl.ir.dims import Num, Poly, is_size_like
-from archdsl.ir.elaborate.headers import hypers_of
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, subgraphs
-from archdsl.ir.program import find_in_library, find_primitive
 from archdsl.ir.ranges import RANGES
-from archdsl.ir.scalings import SCALINGS
-from archdsl.ir.schemes import SCHEMES
 from archdsl.ir.static import Declared, ListValue, Template
 from archdsl.ops import registry
 from archdsl.resources import library_index

@@ -15,11 +15,11 @@ from onnx_tools import distance, onnx_bytes, run
 from zoo.tiny import graph
 
 import archdsl
+from archdsl.backends.onnx.step import write_steps
+from archdsl.backends.onnx.targets import ALL, TARGETS
+from archdsl.backends.onnx.write import write
 from archdsl.ir.graph import Model
-from archdsl.lower.onnx.step import write_steps
-from archdsl.lower.onnx.targets import ALL, TARGETS
-from archdsl.lower.onnx.write import write
-from archdsl.verification import verify
+from archdsl.run.verify import verify
 
 TOLERANCE = 1e-4
 LAYER = """

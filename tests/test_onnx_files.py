@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 
 import archdsl
 from archdsl.api import draw_weights, load, module_from
+from archdsl.backends.onnx import store
+from archdsl.backends.onnx.write import write
 from archdsl.diagnostics import ArchError
-from archdsl.lower.onnx import store
-from archdsl.lower.onnx.write import write
 
 SPEC = """\
 block layer(heads, kv_heads) {

@@ -14,17 +14,18 @@ import pytest
 import torch
 from test_onnx_files import SPEC
 
-from archdsl import inference, verification
 from archdsl.api import load, to_onnx
+from archdsl.backends.onnx.quantize import BITS, dequantized, in_rows, quantized, routers, shapes
+from archdsl.backends.onnx.step import write_steps
+from archdsl.backends.onnx.store import save
+from archdsl.backends.onnx.write import Written, write
 from archdsl.diagnostics import ArchError
-from archdsl.inference import draw_inputs, open_session, run_session
-from archdsl.ir.flat import flatten
 from archdsl.ir.graph import Model
-from archdsl.lower.onnx.quantize import BITS, dequantized, in_rows, quantized, routers, shapes
-from archdsl.lower.onnx.step import write_steps
-from archdsl.lower.onnx.store import save
-from archdsl.lower.onnx.write import Written, write
-from archdsl.verification import difference, verify
+from archdsl.passes.flatten import flatten
+from archdsl.run import onnx
+from archdsl.run import verify as verification
+from archdsl.run.onnx import draw_inputs, open_session, run_session
+from archdsl.run.verify import difference, verify
 
 EXPERTS = """\
 block layer(x: [batch, time, width]) -> [batch, time, width] {
@@ -282,7 +283,7 @@ def test_weights_of_a_file_are_the_ones_that_are_run(tmp_path: Path) -> None:
 
 
 def test_a_wrong_graph_disagrees(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = inference.run_session
+    right = onnx.run_session
     monkeypatch.setattr(verification, "run_session", lambda *a: {k: v * 1.01 for k, v in right(*a).items()})
     report = verify(load(text=SPEC), **options())
     assert not report.agrees
@@ -317,15 +318,15 @@ def test_inputs_are_of_several_lengths() -> None:
 def test_bfloat16_is_float32_outside(tmp_path: Path) -> None:
     import onnx_ir as ir
 
-    from archdsl.lower.onnx.store import serialized
+    from archdsl.backends.onnx.store import serialized
 
     made = write(load(text="model m(x: [batch, 4]) { return x -> cast(float32) -> cast_like(x) }"), dtype="bfloat16")
-    inference._outside_in_float32(made)
+    onnx._outside_in_float32(made)
     assert {x.dtype for x in (*made.model.graph.inputs, *made.model.graph.outputs)} == {ir.DataType.FLOAT}
     (tmp_path / "none").touch()
-    session = inference.open_session(made, tmp_path / "none", "cpu")
+    session = onnx.open_session(made, tmp_path / "none", "cpu")
     x = np.float32([[1, 1 / 3, -2e9, 1e-30]])
-    (found,) = inference.run_session(session, {"x": x}).values()
+    (found,) = onnx.run_session(session, {"x": x}).values()
     assert (found == torch.from_numpy(x).bfloat16().float().numpy()).all()
     assert serialized(made)
 
@@ -413,7 +414,7 @@ def test_a_prompt_and_the_tokens_after_it(time: int, batch: int) -> None:
 
 @pytest.mark.parametrize("wrong", ["steps", "left", "right"])
 def test_a_wrong_step_disagrees(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from archdsl.lower.onnx.decoder import Decoder
+    from archdsl.run.onnx_decoder import Decoder
 
     right = Decoder.run
 
@@ -465,7 +466,7 @@ def test_a_wrong_step_of_pytorch_disagrees(
 
 
 def test_a_step_of_pytorch_that_fails_disagrees(monkeypatch: pytest.MonkeyPatch) -> None:
-    from archdsl.lower.torch_decoder import TorchDecoder
+    from archdsl.run.torch_decoder import TorchDecoder
 
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("The size of tensor a must match\nthe size of tensor b")
@@ -493,7 +494,7 @@ def test_padding_that_is_read_as_a_tensor_decodes() -> None:
     ids=["not Python's", "once"],
 )
 def test_inputs_of_any_name_are_given(text: str) -> None:
-    from archdsl.trial import run
+    from archdsl.run.smoke import run
 
     given = {k: v for k, v in options().items() if k in ("weights", "seed", "batch", "time", "device", "dtype")}
     assert run(load(text=text), **given).outputs["output"].shape == [2, 7, 8]
@@ -510,8 +511,8 @@ def test_what_does_not_decode_says_why() -> None:
     assert "step by step" in whole.no_decode
     assert (whole.torch_decode, whole.no_torch_decode) == ({}, whole.no_decode)
     unasked = verify(load(text=SPEC), **options(decode=False))
-    assert (unasked.decode, unasked.no_decode) == ({}, inference.NOT_ASKED)
-    assert (unasked.torch_decode, unasked.no_torch_decode) == ({}, inference.NOT_ASKED)
+    assert (unasked.decode, unasked.no_decode) == ({}, onnx.NOT_ASKED)
+    assert (unasked.torch_decode, unasked.no_torch_decode) == ({}, onnx.NOT_ASKED)
     assert unasked.outputs == verify(load(text=SPEC), **options()).outputs
 
 
@@ -527,7 +528,7 @@ def test_rows_that_a_model_does_not_take_are_not_padded() -> None:
 
 def demanded(device: str, dtype: str = "float32") -> str:
     with pytest.raises(ArchError) as problem:
-        inference.demand_runtime(device, dtype)
+        onnx.demand_runtime(device, dtype)
     (found,) = problem.value.diagnostics
     return f"{found.code} {found.message}"
 
@@ -553,16 +554,16 @@ def test_missing_libraries_of_cuda_are_named_without_noise(capfd: pytest.Capture
     made = write(load(text="model m(x: [batch, 4]) { return x * 2 }"))
     (tmp_path / "none").touch()
     if torch.cuda.is_available():
-        assert inference.open_session(made, tmp_path / "none", "cuda").get_providers()[0].startswith("CUDA")
+        assert onnx.open_session(made, tmp_path / "none", "cuda").get_providers()[0].startswith("CUDA")
         return
     with pytest.raises(ArchError, match="E0502 onnxruntime cannot use `cuda`"):
-        inference.open_session(made, tmp_path / "none", "cuda")
+        onnx.open_session(made, tmp_path / "none", "cuda")
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_drawn() -> None:
     with pytest.raises(ArchError, match="E0503 `llama3_405b` has"):
-        inference.run(load("llama3_405b"), **options())
+        onnx.run(load("llama3_405b"), **options())
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
@@ -596,8 +597,8 @@ def test_compile_writes_a_graph_and_says_what_it_lacks(command: Run) -> None:
     assert said
     assert command(said[1]) == (0, "", "")
     assert command("compile tiny.arch --to onnx -o new/ --set layers=3 --dtype float16") == (0, "", "")
-    from archdsl.lower.onnx.store import Checkpoint
-    from archdsl.lower.weights import saved
+    from archdsl.backends.onnx.store import Checkpoint
+    from archdsl.weights.safetensors import saved
 
     Checkpoint(Path("new/model.safetensors")).demand(saved(load("tiny.arch", set={"layers": 3})))
     assert command("compile tiny.arch --to onnx -o one.onnx --seed 2") == (0, "", "")

@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 from zoo.tiny import graph
 
 import archdsl
+from archdsl.backends.onnx.step import RowsUnsupportedError, StepWriter
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
-from archdsl.ir.flat import FlatOp
 from archdsl.ir.graph import Model
-from archdsl.lower.onnx.step import RowsUnsupportedError, StepWriter
+from archdsl.passes.flatten import FlatOp
 
 COUNT = 20
 ROWS = [[3, 70, 55, 80, 13], [35, 89, 79]]  # the likeliest token is so by far, in half precision too

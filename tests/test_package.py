@@ -69,7 +69,7 @@ def _files(folder: str, pattern: str) -> set[str]:
 
 def test_the_sdist_holds_what_building_and_testing_need(sdist: Path) -> None:
     expected = {"pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md", "CHANGELOG.md"}
-    expected |= _files("archdsl", "*.py") | _files("archdsl/errors", "*.md") | _files("tests", "*.py")
+    expected |= _files("archdsl", "*.py") | _files("archdsl/diagnostics/pages", "*.md") | _files("tests", "*.py")
     expected |= _files("grammars", "*.lark") | _files("specs", "*.arch")
     assert {name for name in expected if not (sdist / name).is_file()} == set()
 
@@ -77,7 +77,7 @@ def test_the_sdist_holds_what_building_and_testing_need(sdist: Path) -> None:
 def test_the_wheel_holds_the_package_and_its_data_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    expected = _files("archdsl", "*.py") | _files("archdsl/errors", "*.md") | {"archdsl/py.typed"}
+    expected = _files("archdsl", "*.py") | _files("archdsl/diagnostics/pages", "*.md") | {"archdsl/py.typed"}
     expected |= {f"archdsl/_data/{name}" for name in _files("grammars", "*.lark") | _files("specs", "*.arch")}
     assert expected - names == set()
     assert {name for name in names if not name.startswith(("archdsl/", "archdsl-"))} == set()

@@ -8,10 +8,10 @@ import torch
 
 import archdsl
 from archdsl import api
-from archdsl.analyses.params import Params, layer_count
-from archdsl.analyses.weights import weights
+from archdsl.estimates.params import Params, layer_count
+from archdsl.frontend.modules import models
 from archdsl.ir.graph import Model
-from archdsl.ir.program import models
+from archdsl.ir.weights import weights
 
 ROOT = Path(__file__).resolve().parent.parent
 

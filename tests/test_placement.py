@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 import archdsl
-from archdsl.analyses.placement import Placement, _Sharder, placements, sharding
-from archdsl.analyses.weights import weights
 from archdsl.api import list_zoo
+from archdsl.ir.weights import weights
+from archdsl.passes.placement import Placement, _Sharder, placements, sharding
 
 KINDS = ("column", "row", "vocab", "expert")
 

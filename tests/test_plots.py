@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import archdsl
-from archdsl import plots
 from archdsl.cli import app
+from archdsl.report import plots
 
 SPEC = """\
 block layer(heads) {
@@ -149,7 +149,7 @@ def test_bars_in_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (line,) = (line for line in out.splitlines() if line.startswith(f"{row.block} "))
         bar = line[line.index("%") + 1 :].strip()
         assert abs(len(bar) - 20 * row.total / report.total) < 1.01
-    monkeypatch.setattr("archdsl.views._has_room", lambda: False)
+    monkeypatch.setattr("archdsl.report.tables._has_room", lambda: False)
     _, narrow = run("estimate", "tiny.arch", "--flops", "exact")
     assert "█" in out
     assert "█" not in narrow + run("estimate", "tiny.arch")[1]

@@ -50,4 +50,4 @@ def test_error_pages_are_found_by_code_only() -> None:
     assert codes == sorted(codes)
     assert all(resources.error_page(code) for code in codes)
     assert resources.error_page("E9999") is None
-    assert resources.error_page("../errors/" + codes[0]) is None
+    assert resources.error_page("../pages/" + codes[0]) is None

@@ -11,17 +11,17 @@ import pytest
 from typer.testing import CliRunner
 
 import archdsl
-from archdsl.analyses.decode import planned
-from archdsl.analyses.flops import estimate as count
-from archdsl.budget.kernels import Kernel, kernels
-from archdsl.budget.mesh import Mesh, parse_mesh
-from archdsl.budget.roofline import Machine, Roofline, estimate
-from archdsl.budget.sharding import Plan
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
-from archdsl.hardware import Device, device
-from archdsl.ir.flat import flatten
+from archdsl.estimates.flops import estimate as count
+from archdsl.estimates.hardware import Device, device
+from archdsl.estimates.kernels import Kernel, kernels
+from archdsl.estimates.mesh import Mesh, parse_mesh
+from archdsl.estimates.roofline import Machine, Roofline, estimate
+from archdsl.estimates.sharding import Plan
 from archdsl.ir.graph import Model
+from archdsl.passes.decode import planned
+from archdsl.passes.flatten import flatten
 
 MODELS = (
     "gpt2",

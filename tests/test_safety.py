@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import archdsl
 from archdsl import api
 from archdsl.diagnostics import ArchError
-from archdsl.render import render_concise, render_github, render_text
+from archdsl.diagnostics.render import render_concise, render_github, render_text
 
 SPEC = """\
 # {doc}
@@ -216,8 +216,8 @@ class _Tags(HTMLParser):
 @pytest.mark.parametrize("text", ["<script>alert(1)<", "&lt;img src=x onerror=y&gt;", "$\\frac{a", "a'b\"c", "$x$"])
 def test_a_page_of_a_sweep_has_the_tags_of_its_twin(text: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from archdsl.plots import plot_sweep
-    from archdsl.sweep import sweep
+    from archdsl.estimates.sweep import sweep
+    from archdsl.report.plots import plot_sweep
 
     pages = []
     for name in (text, "twin"):
@@ -240,8 +240,8 @@ MERMAID = re.compile(
 
 
 def test_every_line_of_a_diagram_is_one_of_mermaids(tmp_path: Path) -> None:
-    from archdsl.analyses.diagram import diagram
-    from archdsl.lower.mermaid import mermaid
+    from archdsl.report.diagram import diagram
+    from archdsl.report.mermaid import mermaid
 
     for name in ("end", "subgraph", "class", "click", "style", "graph"):
         lines = mermaid(diagram(api.load(spec(tmp_path, block=name, model=f"{name}_")))).splitlines()
@@ -351,7 +351,7 @@ def test_no_pickle_is_read(name: str, command: str, tmp_path: Path, monkeypatch:
 
 def test_a_header_that_lies_is_refused(tmp_path: Path) -> None:
     """Sizes beyond the file, and a header of more than is there."""
-    from archdsl.lower.weights import Checkpoint
+    from archdsl.weights.safetensors import Checkpoint
 
     path = tmp_path / "w.safetensors"
     for data in (

@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from archdsl.analyses.scaling import LAWS, PF_DAY, LawName, report, scaling
 from archdsl.cli import app
+from archdsl.estimates.scaling import LAWS, PF_DAY, LawName, report, scaling
 
 GOPHER = 5.76e23
 """FLOPs of Gopher's training, which Chinchilla had too."""

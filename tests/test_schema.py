@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from archdsl.cli import app
-from archdsl.schemas import REPORTS, schema
+from archdsl.report.schemas import REPORTS, schema
 
 GOLDENS = Path(__file__).parent / "goldens" / "schema"
 SPEC = """\

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 import archdsl
-from archdsl.analyses.placement import sharding
-from archdsl.analyses.sequence import Spread, spread
 from archdsl.api import list_zoo
 from archdsl.ir.graph import Model
+from archdsl.passes.placement import sharding
+from archdsl.passes.sequence_parallel import Spread, spread
 
 
 def found(model: Model) -> Spread:

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 import archdsl
 from archdsl.api import module_from
-from archdsl.budget.memory import estimate as memory
-from archdsl.budget.mesh import Mesh, parse_mesh
-from archdsl.budget.sharding import Plan, Sharding, Stage, Step, shard, under_way
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
+from archdsl.estimates.memory import estimate as memory
+from archdsl.estimates.mesh import Mesh, parse_mesh
+from archdsl.estimates.sharding import Plan, Sharding, Stage, Step, shard, under_way
 from archdsl.ir.graph import Model
 
 GIB = 1 << 30

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 import archdsl
-from archdsl import plots
-from archdsl.analyses.flops import estimate
 from archdsl.cli import app
-from archdsl.sweep import MAX_POINTS, sweep
+from archdsl.estimates.flops import estimate
+from archdsl.estimates.sweep import MAX_POINTS, sweep
+from archdsl.report import plots
 
 TINY = """\
 block layer(heads) {

@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 
-import archdsl.ir.elaborate.blocks
+import archdsl.frontend.blocks
 import archdsl.ir.static
 from archdsl import api
-from archdsl.analyses.decode import plan
 from archdsl.diagnostics import ArchError, InternalError
-from archdsl.ir import flat, verify
+from archdsl.ir import verify
 from archdsl.ir.dims import Bin, Expr, Lit, Num, Poly, Var, free_names, num
-from archdsl.ir.flat import FlatGraph, FlatOp, FlatScan, unroll, walk
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -43,6 +41,9 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.static import Plus, Ref, Times
 from archdsl.ir.verify.rules import same_type
+from archdsl.passes import flatten
+from archdsl.passes.decode import plan
+from archdsl.passes.flatten import FlatGraph, FlatOp, FlatScan, unroll, walk
 
 MODELS = (
     "gpt2",
@@ -593,7 +594,7 @@ def test_a_mutation_is_found(mutate: Callable[[Parts], Iterator[Change]]) -> Non
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "deepseek_v3"])
 def test_a_mutation_of_an_unrolled_graph_is_found(name: str) -> None:
     graph = unrolled(name)
-    assert found_all(name, list(flat_mutations(graph)), lambda: list(flat.violations(graph)), 5 * EACH)
+    assert found_all(name, list(flat_mutations(graph)), lambda: list(flatten.violations(graph)), 5 * EACH)
 
 
 def test_what_was_mutated_is_as_it_was() -> None:
@@ -607,7 +608,7 @@ def test_the_zoo_is_well_formed(file: str) -> None:
     models = [api.load(e.name, allow_noncausal=True) for e in api.list_zoo() if e.file == file]
     assert [verify.violations(m) for m in models] == [[]] * len(models)
     smallest = min(models, key=lambda m: operations(m.block.graph))
-    assert list(flat.violations(unroll(smallest)[0])) == []
+    assert list(flatten.violations(unroll(smallest)[0])) == []
     with contextlib.suppress(ArchError):  # not all can be decoded
         plan(smallest)
 
@@ -656,7 +657,7 @@ def test_what_is_broken_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_numbers_of_a_block_that_is_handed_on_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (archdsl.ir.static, archdsl.ir.elaborate.blocks):
+    for module in (archdsl.ir.static, archdsl.frontend.blocks):
         monkeypatch.setattr(module, "free_name", lambda name, *_: name)
     with pytest.raises(InternalError, match="expert_hidden"):
         api.load(Path(__file__).parent / "truth" / "joined_block.arch")

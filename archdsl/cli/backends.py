@@ -115,7 +115,7 @@ def compile_(
     only_with(context, "--to torch", "with_", "checkpoint")
     from archdsl.api import onnx_from
     from archdsl.diagnostics import error
-    from archdsl.views import drawing, files_view
+    from archdsl.report.tables import drawing, files_view
 
     if output is None or output == "-":
         raise error("E0504", "an ONNX file is no text", help="say where to write it: `-o FILE.onnx` or `-o DIRECTORY/`")
@@ -162,7 +162,7 @@ def init(
 ) -> None:
     """Draw every weight as the spec says and write a safetensors file: without torch, one tensor at a time."""
     from archdsl.api import draw_weights
-    from archdsl.views import drawing
+    from archdsl.report.tables import drawing
 
     demand_other(output, spec)
     model = load_model(spec, set, allow_noncausal)
@@ -194,15 +194,15 @@ def run(
     """Compile a spec and run it: once forwards and once backwards in PyTorch; in onnxruntime forwards and by steps."""
     if backend == "torch":
         only_with(context, "--backend onnx", "target", "quantize", "keep", "no_decode")
-        from archdsl.trial import run as trial
-        from archdsl.views import run_view
+        from archdsl.report.tables import run_view
+        from archdsl.run.smoke import run as trial
 
         model = load_model(spec, set, allow_noncausal)
         report = trial(model, weights=weights, seed=seed, batch=batch, time=time, device=device, dtype=dtype)
         print_or_json(report, run_view, json)
         return
-    from archdsl.inference import run as infer
-    from archdsl.views import onnx_run_view
+    from archdsl.report.tables import onnx_run_view
+    from archdsl.run.onnx import run as infer
 
     keep_needs_bits(keep, quantize)
     found = infer(
@@ -245,8 +245,8 @@ def verify(
     allow_noncausal: NoncausalOption = False,
 ) -> int:
     """Run a model in PyTorch and in onnxruntime, on the same weights, and compare what comes out, step by step too."""
-    from archdsl.verification import verify as compare
-    from archdsl.views import verify_view
+    from archdsl.report.tables import verify_view
+    from archdsl.run.verify import verify as compare
 
     keep_needs_bits(keep, quantize)
     report = compare(
@@ -303,9 +303,9 @@ def generate(
     allow_noncausal: NoncausalOption = False,
 ) -> None:
     """Go on from prompts with the emitted module, token by token; without weights, with drawn ones."""
-    from archdsl.generation import Sampling
-    from archdsl.generation import generate as go_on
-    from archdsl.views import generate_view
+    from archdsl.report.tables import generate_view
+    from archdsl.run.generate import Sampling
+    from archdsl.run.generate import generate as go_on
 
     inputs = {}
     for item in given or ():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from archdsl.cli import spreading
+from archdsl.cli import mesh_options
 from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json
 from archdsl.cli.options import (
     Dtype,
@@ -29,7 +29,7 @@ from archdsl.cli.options import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from archdsl.budget.memory import MemoryReport
+    from archdsl.estimates.memory import MemoryReport
 
 
 @command("estimate")
@@ -69,20 +69,20 @@ def estimate(
         bool,
         typer.Option("--measure", help="Measure the memory of a step too: PyTorch runs the emitted file."),
     ] = False,
-    mesh: spreading.MeshOption = None,
-    zero: spreading.ZeroOption = 0,
-    micro_batches: spreading.MicroBatchesOption = 1,
-    interleave: spreading.InterleaveOption = 1,
-    sequence_parallel: spreading.SequenceParallelOption = False,
-    attention: spreading.AttentionOption = "fused",
-    float32_gradients: spreading.Float32GradientsOption = False,
-    device: spreading.HardwareOption = None,
-    devices: spreading.DevicesOption = None,
-    machine: spreading.MachineOption = 8,
-    network: spreading.NetworkOption = 50e9,
-    fused: spreading.FusedOption = True,
-    tokens: spreading.TokensOption = None,
-    price: spreading.PriceOption = None,
+    mesh: mesh_options.MeshOption = None,
+    zero: mesh_options.ZeroOption = 0,
+    micro_batches: mesh_options.MicroBatchesOption = 1,
+    interleave: mesh_options.InterleaveOption = 1,
+    sequence_parallel: mesh_options.SequenceParallelOption = False,
+    attention: mesh_options.AttentionOption = "fused",
+    float32_gradients: mesh_options.Float32GradientsOption = False,
+    device: mesh_options.HardwareOption = None,
+    devices: mesh_options.DevicesOption = None,
+    machine: mesh_options.MachineOption = 8,
+    network: mesh_options.NetworkOption = 50e9,
+    fused: mesh_options.FusedOption = True,
+    tokens: mesh_options.TokensOption = None,
+    price: mesh_options.PriceOption = None,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Draw it by block too: .svg, .png or .html (needs matplotlib)."),
@@ -93,18 +93,18 @@ def estimate(
 ) -> None:
     """Count parameters exactly (total, without embeddings, active for each token, by block), FLOPs, and bytes of
     memory; on a mesh of devices, what each holds and sends; on a named device, times and costs at best."""
-    from archdsl.views import flops_view, machines_view, memory_view, params_view
+    from archdsl.report.tables import flops_view, machines_view, memory_view, params_view
 
     if (tokens_per_second is None) != (peak is None):
         raise typer.BadParameter("they go together", param_hint="'--tokens-per-second' / '--peak'")
     if plot is not None:
-        from archdsl.plots import demand_plots, plot_estimate
+        from archdsl.report.plots import demand_plots, plot_estimate
 
         demand_plots(plot, "--json")
         demand_other(plot, spec)
-    spread = spreading.asked(context, _amount)
+    spread = mesh_options.asked(context, _amount)
     if measure:
-        from archdsl.trial import demand_torch
+        from archdsl.run.smoke import demand_torch
 
         demand_torch()
         if spread is not None:
@@ -115,12 +115,12 @@ def estimate(
     memory = spread is None and (dtype is not None or optimizer is not None or master_weights or measure)
     told = any((flops, peak)) or (spread is None and any((batch, seq, recompute != "none")))
     if not json and not memory and not told and plot is None and spread is None:
-        from archdsl.analyses.params import estimate as count
+        from archdsl.estimates.params import estimate as count
 
         print_or_json(count(model), params_view, json=False)
         return
-    from archdsl.analyses.flops import estimate as count_all
-    from archdsl.budget.memory import with_memory
+    from archdsl.estimates.flops import estimate as count_all
+    from archdsl.estimates.memory import with_memory
 
     counted = count_all(
         model,
@@ -186,9 +186,9 @@ def sweep(
     allow_noncausal: NoncausalOption = False,
 ) -> int:
     """Count a spec at many settings: parameters and FLOPs for each token; impossible settings are rows that say why."""
-    from archdsl.plots import demand_plots, plot_sweep
-    from archdsl.sweep import sweep as count_all
-    from archdsl.views import counting, sweep_csv, sweep_view
+    from archdsl.estimates.sweep import sweep as count_all
+    from archdsl.report.plots import demand_plots, plot_sweep
+    from archdsl.report.tables import counting, sweep_csv, sweep_view
 
     if csv and json:
         raise typer.BadParameter("choose one", param_hint="'--csv' / '--json'")
@@ -276,9 +276,9 @@ def fit(
 ) -> None:
     """The largest model, or batch, within a budget of parameters or memory: sizes are varied in multiples that run
     fast, and head_dim is kept."""
-    from archdsl.fit import Run
-    from archdsl.fit import fit as largest
-    from archdsl.views import counting, fit_view
+    from archdsl.estimates.fit import Run
+    from archdsl.estimates.fit import fit as largest
+    from archdsl.report.tables import counting, fit_view
 
     if params is None and active is None and memory is None:
         raise typer.BadParameter("give one of them, or several", param_hint="'--params' / '--active' / '--memory'")
@@ -371,8 +371,8 @@ def scaling(
     json: JsonOption = False,
 ) -> None:
     """Scaling laws: the best parameters and tokens for a budget, and the loss to expect; of two numbers, that run."""
-    from archdsl.analyses.scaling import report as ask
-    from archdsl.views import scaling_view
+    from archdsl.estimates.scaling import report as ask
+    from archdsl.report.tables import scaling_view
 
     told = {"--flops": flops, "--params": params, "--tokens": tokens}
     given = {option[2:]: float(_amount(text, option)) for option, text in told.items() if text is not None}
@@ -392,8 +392,8 @@ def hardware(
     json: JsonOption = False,
 ) -> None:
     """List accelerators: memory, bandwidth, dense peaks by type, links, watts, and where the figures are from."""
-    from archdsl.hardware import chosen
-    from archdsl.views import hardware_view
+    from archdsl.estimates.hardware import chosen
+    from archdsl.report.tables import hardware_view
 
     report = chosen(names or ())
     print_or_json(report, hardware_view, json)

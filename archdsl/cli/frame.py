@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar, get_a
 import typer
 
 from archdsl.diagnostics import REPORT, ArchError, Diagnostic, InternalError
-from archdsl.stopping import TerminatedError, watch
+from archdsl.signals import TerminatedError, watch
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -113,7 +113,7 @@ def print_or_json(report: R, view: Callable[[R], Iterable[RenderableType]], json
     if json:
         sys.stdout.write(report.model_dump_json(indent=2) + "\n")
         return
-    from archdsl.views import print_report
+    from archdsl.report.tables import print_report
 
     print_report(*view(report))
 
@@ -142,7 +142,7 @@ def color(stream: object) -> bool:
 
 def show_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
     """Print findings to standard error, in the form that ARCHDSL_FORMAT names: text, concise, json or github."""
-    from archdsl.render import Format, render
+    from archdsl.diagnostics.render import Format, render
 
     wanted = os.environ.get(FORMAT_VARIABLE)
     format: Format = next((f for f in get_args(Format) if f == wanted), "text")

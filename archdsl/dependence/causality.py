@@ -24,8 +24,8 @@ from archdsl.dependence.domain import ONE, ZERO, Bound, Fact, Form, flat_layout
 from archdsl.dependence.explain import Explainer
 from archdsl.dependence.solve import Source, Walk
 from archdsl.diagnostics import Diagnostic
+from archdsl.diagnostics.source import Span
 from archdsl.ir.graph import CallNode, CausalNode, Graph, Model, subgraphs
-from archdsl.source import Span
 
 DATA = ("token", "int", "float", "float32", "bfloat16")
 

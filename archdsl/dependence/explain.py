@@ -11,6 +11,7 @@ from archdsl.dependence.paths import Paths, Spot
 from archdsl.dependence.solve import Frame, Leak, Walk, meets, ratio_of, same_axis
 from archdsl.dependence.witness import Element, Witness
 from archdsl.diagnostics import Diagnostic, Label
+from archdsl.diagnostics.source import Span
 from archdsl.ir.graph import (
     CallNode,
     Node,
@@ -18,7 +19,6 @@ from archdsl.ir.graph import (
     ScanNode,
 )
 from archdsl.ir.masks import Mask
-from archdsl.source import Span
 
 
 class Explainer(Paths):

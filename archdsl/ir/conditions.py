@@ -15,8 +15,8 @@ from fractions import Fraction
 from typing import Any
 
 from archdsl.ir import dims
+from archdsl.ir.closure import outward_names
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Opaque, Poly, Symbol, Value, Var, free_names, substitute
-from archdsl.ir.elaborate.closure import outward_names
 from archdsl.ir.graph import Block, CallNode, Condition, Graph, Handle, Model, Node, OpNode, subgraphs
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.wording import SIZE, WHOLE

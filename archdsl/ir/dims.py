@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
 
-from archdsl.limits import MAX_BITS, MAX_EXPRESSION, MAX_PRODUCTS, raising
-from archdsl.source import Span
+from archdsl.diagnostics.source import Span
+from archdsl.syntax.limits import MAX_BITS, MAX_EXPRESSION, MAX_PRODUCTS, raising
 
 # --- symbolic values ----------------------------------------------------------------------------------------------
 

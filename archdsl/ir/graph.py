@@ -10,8 +10,8 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from archdsl.diagnostics.source import Span
 from archdsl.ir.dims import Expr, Num, Shape, Symbol
-from archdsl.source import Span
 
 if TYPE_CHECKING:
     import networkx as nx

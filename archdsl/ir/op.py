@@ -14,11 +14,11 @@ from functools import cache, cached_property
 from typing import Any, ClassVar, Protocol
 
 from archdsl.diagnostics import ArchError
+from archdsl.diagnostics.source import Source, Span
 from archdsl.ir.cost import Amount, Cost, elements, times
 from archdsl.ir.dims import Num, Shape, mul
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Input, OpNode, Value, Weight
-from archdsl.source import Source, Span
 from archdsl.syntax import ast
 
 # --- what ops write themselves through ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Steps in the path of a weight: `blocks.3` within a loop. The rules are in `archdsl.analyses.weights`."""
+"""Steps in the path of a weight: `blocks.3` within a loop. The rules are in `archdsl.ir.weights`."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from archdsl.diagnostics import error
+from archdsl.diagnostics.source import Span
 from archdsl.ir.dims import Num
 from archdsl.ir.wording import origins, spelled
-from archdsl.source import Span
 
 TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "==": lambda a, b: a == b,

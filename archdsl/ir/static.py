@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from archdsl.diagnostics.source import Span
 from archdsl.ir.dims import Expr, Lit, Num, Var
 from archdsl.ir.masks import Mask
-from archdsl.source import Span
 
 if TYPE_CHECKING:
-    from archdsl.ir.frame import Frame
+    from archdsl.frontend.block_builder import Frame
     from archdsl.ir.graph import Block
     from archdsl.ir.op import Primitive
     from archdsl.syntax import ast

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from archdsl.diagnostics import Label, did_you_mean
+from archdsl.diagnostics.source import Span
 from archdsl.ir.dims import Lit, Num, expr_text, free_names
 from archdsl.ir.graph import Value
-from archdsl.source import Span
 
 WRITTEN_OUT = "`forward` is written out for this many: compile the spec anew"
 """What the emitted code says of a count that its text depends on."""

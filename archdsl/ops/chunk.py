@@ -9,7 +9,6 @@ from archdsl.ir.dims import Shape, binary, num
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree
 from archdsl.ir.signature import promoted
-from archdsl.limits import MAX_LIST
 from archdsl.ops._common import (
     axis_of,
     first_input,
@@ -21,6 +20,7 @@ from archdsl.ops._common import (
     replaced,
     written,
 )
+from archdsl.syntax.limits import MAX_LIST
 
 
 class Chunk(Primitive):

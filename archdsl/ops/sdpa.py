@@ -157,7 +157,7 @@ class SDPA(Primitive):
                 tensors.append(call.model_input("documents", keys))
             axis = tensors[-1].shape[-1]
             wanted = queries if leaf.rule == "queries" else keys
-            from archdsl.ir.frame import whole_axis
+            from archdsl.frontend.block_builder import whole_axis
 
             if axis.value != wanted.value and whole_axis(axis)[0] != whole_axis(wanted)[0]:
                 raise call.error(

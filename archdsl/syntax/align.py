@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from archdsl.syntax.layout import WIDTH
 from archdsl.syntax.parse import tokens
-from archdsl.syntax.tables import END, tables
+from archdsl.syntax.parser_tables import END, tables
 
 
 @dataclass(eq=False)

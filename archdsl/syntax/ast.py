@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from archdsl.source import Span
+from archdsl.diagnostics.source import Span
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from archdsl.diagnostics import ArchError, error
-from archdsl.source import Source, Span
+from archdsl.diagnostics.source import Source, Span
 from archdsl.syntax import ast
-from archdsl.syntax.tables import tables
+from archdsl.syntax.parser_tables import tables
 
 
 class Token(NamedTuple):

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from archdsl.source import Source
+from archdsl.diagnostics.source import Source
 from archdsl.syntax import ast
 from archdsl.syntax.align import align
 from archdsl.syntax.layout import LOOSE, WIDTH, Layout, end_column, flat, signature, tensor_type

@@ -1,7 +1,7 @@
 """Text -> syntax tree: the parser runs lark's tables over the tokens and builds each node as its rule is finished.
 
 The tables and not lark's own parser: nodes get exact spans, nothing recurses, and an error is seen with the whole
-stack at hand (`archdsl/syntax/mistakes.py` explains it).
+stack at hand (`archdsl/syntax/hints.py` explains it).
 """
 
 from __future__ import annotations
@@ -11,11 +11,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
-from archdsl.limits import MAX_FILE_BYTES, MAX_NAME, MAX_NESTING, MAX_OPEN, MAX_SYNTAX_ERRORS, VARIABLE, raising, wrong
-from archdsl.source import Source, Span
+from archdsl.diagnostics.source import Source, Span
 from archdsl.syntax import ast
 from archdsl.syntax.build import BUILDERS, Token
-from archdsl.syntax.tables import END, Tables, tables
+from archdsl.syntax.limits import (
+    MAX_FILE_BYTES,
+    MAX_NAME,
+    MAX_NESTING,
+    MAX_OPEN,
+    MAX_SYNTAX_ERRORS,
+    VARIABLE,
+    raising,
+    wrong,
+)
+from archdsl.syntax.parser_tables import END, Tables, tables
 
 NAMES = frozenset({"NAME", "DOTTED"})
 DECLARATIONS = frozenset({"IMPORT", "LET", "INLINE", "BLOCK", "MODEL", "VARIANT"})
@@ -248,6 +257,6 @@ class _Parser:
             raise error("E0104", text, span, help="one underscore, or another name")
 
     def _mistake(self, token: Token) -> ArchError:
-        from archdsl.syntax.mistakes import Mistake
+        from archdsl.syntax.hints import Mistake
 
         return ArchError([Mistake(self.table, self.source, self.states, self.values, self.begins, token).explain()])

@@ -8,8 +8,8 @@ import pytest
 
 import archdsl
 from archdsl.api import find_spec, module_of
-from archdsl.ir.program import models
-from archdsl.trial import run
+from archdsl.frontend.modules import models
+from archdsl.run.smoke import run
 from docs.pages import ROOT, Block, blocks
 
 PAGE = ROOT / "docs" / "language.md"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from archdsl.cli import app
-from archdsl.reference import library_page, primitives_page
-from archdsl.zoo_page import zoo_page
+from archdsl.report.reference import library_page, primitives_page
+from archdsl.report.zoo_page import zoo_page
 from docs.pages import ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]

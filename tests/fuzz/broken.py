@@ -95,7 +95,7 @@ def corpus() -> list[str]:
     """Every spec of the repository: the zoo, the library, the examples, and the blocks of the documentation."""
     files = [*ROOT.glob("specs/**/*.arch"), *ROOT.glob("examples/*.arch"), *KEPT.glob("*.arch")]
     texts = [p.read_text(encoding="utf-8", errors="replace") for p in sorted(files)]
-    pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("archdsl/errors/*.md"), *ROOT.glob("tests/language/*.md")]
+    pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("archdsl/diagnostics/pages/*.md"), *ROOT.glob("tests/language/*.md")]
     for page in sorted([*pages, ROOT / "README.md"]):
         for info, block in re.findall(r"^```(arch[^\n]*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
             texts.append(STATEMENTS.format(block) if "statements" in info else block)
@@ -111,7 +111,7 @@ def corpus() -> list[str]:
 def parsed() -> list[str]:
     """Those of the corpus that are well formed, which most inputs come from; small ones twice."""
     from archdsl.diagnostics import ArchError
-    from archdsl.source import Source
+    from archdsl.diagnostics.source import Source
     from archdsl.syntax.parse import parse
 
     found = []
@@ -633,8 +633,8 @@ def _trace(problem: BaseException) -> str:
 
 
 def _judged(case: Case, folder: Path, step: list[str]) -> Verdict:
-    from archdsl import api, render
-    from archdsl.diagnostics import ArchError
+    from archdsl import api
+    from archdsl.diagnostics import ArchError, render
     from archdsl.resources import error_codes
 
     given: dict[str, Any] = {"set": case.settings or None}
@@ -689,7 +689,7 @@ def _formatted(case: Case, given: dict[str, Any], step: list[str], codes: tuple[
     """What parses can be formatted, and that changes nothing the second time."""
     from archdsl import api
     from archdsl.diagnostics import ArchError
-    from archdsl.source import Source
+    from archdsl.diagnostics.source import Source
     from archdsl.syntax.parse import parse
 
     if isinstance(case.text, bytes) or any(c.startswith("E01") for c in codes):
@@ -713,16 +713,16 @@ def _counted(given: dict[str, Any], step: list[str], *, emitted: bool) -> None:
     import ast
 
     from archdsl import api
-    from archdsl.analyses.diagram import diagram
-    from archdsl.analyses.flops import estimate as flops
-    from archdsl.analyses.params import estimate as count
-    from archdsl.analyses.tree import tree
     from archdsl.backends.torch import emit
-    from archdsl.budget.memory import estimate as memory
     from archdsl.diagnostics import ArchError
-    from archdsl.ir.expand import expand_spec
+    from archdsl.estimates.flops import estimate as flops
+    from archdsl.estimates.memory import estimate as memory
+    from archdsl.estimates.params import estimate as count
+    from archdsl.frontend.expand import expand_spec
     from archdsl.ir.text import print_model
-    from archdsl.lower.mermaid import mermaid
+    from archdsl.report.diagram import diagram
+    from archdsl.report.mermaid import mermaid
+    from archdsl.report.tree import tree
 
     step[0] = "load"
     with within(COSTLY, "load"):

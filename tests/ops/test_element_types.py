@@ -21,8 +21,8 @@ from archdsl.backends.torch import emit
 from archdsl.diagnostics import ArchError, Diagnostic
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.op import Example
-from archdsl.lower.load import load_source
 from archdsl.ops import registry
+from archdsl.run.load import load_source
 from archdsl.syntax import ast
 
 KINDS = ("float", "float32", "bfloat16", "int", "bool")

@@ -8,10 +8,10 @@ from decode_tools import differences, differences_at_the_last
 from ops.test_contract import CASES, changed, compiled, inputs_of, outputs_of, perturbed, sampled
 
 import archdsl
-from archdsl.analyses.decode import _own, plan
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import Example, Primitive
 from archdsl.ops import registry
+from archdsl.passes.decode import _own, plan
 
 
 @pytest.mark.parametrize(("name", "example"), CASES)

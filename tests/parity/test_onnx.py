@@ -10,9 +10,9 @@ from decode_tools import differences, differences_at_the_last, first_output, inp
 from onnx_tools import distance, onnx_bytes, run
 
 import archdsl
-from archdsl.analyses.decode import plan
 from archdsl.diagnostics import ArchError
-from archdsl.ir.program import models
+from archdsl.frontend.modules import models
+from archdsl.passes.decode import plan
 
 HERE = Path(__file__).parent
 CASES = [

@@ -24,13 +24,12 @@ from typing import Any
 
 import torch
 
-from archdsl.analyses.weights import weights
 from archdsl.backends.torch import emit
 from archdsl.diagnostics import ArchError
+from archdsl.frontend.base import TESTS
 from archdsl.ir import dims
 from archdsl.ir.conditions import conditions
 from archdsl.ir.dims import Expr, Num, Poly
-from archdsl.ir.elaborate.base import TESTS
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -51,7 +50,8 @@ from archdsl.ir.graph import (
     WeightNode,
 )
 from archdsl.ir.static import Pattern, Plus, Ref, Times, Word, numbers_of
-from archdsl.lower.load import load_source
+from archdsl.ir.weights import weights
+from archdsl.run.load import load_source
 
 Number = int | float
 Loader = Callable[[Mapping[str, Number]], Model]

@@ -31,26 +31,26 @@ from onnx_tools import distance, onnx_bytes, run, state
 from torch import Tensor, nn
 
 from archdsl import api
-from archdsl.analyses.decode import plan
-from archdsl.analyses.flops import sizes_at
-from archdsl.analyses.params import estimate, vocabulary
-from archdsl.analyses.weights import shape_of, weights
+from archdsl.backends.onnx.store import inline, serialized
+from archdsl.backends.onnx.write import write
 from archdsl.backends.torch import Extras, emit
-from archdsl.budget.activations import estimate as step_memory
-from archdsl.budget.measured import measure
+from archdsl.backends.torch.python import field_name
 from archdsl.dependence.causality import prove
 from archdsl.dependence.rows import BATCH as ROWS
 from archdsl.dependence.rows import mixing
 from archdsl.diagnostics import ArchError
+from archdsl.diagnostics.source import Source
+from archdsl.estimates.activations import estimate as step_memory
+from archdsl.estimates.flops import sizes_at
+from archdsl.estimates.params import estimate, vocabulary
 from archdsl.ir.dims import evaluate
-from archdsl.ir.flat import FlatOp, flatten, walk
 from archdsl.ir.graph import CausalNode, Model
 from archdsl.ir.text import print_model
-from archdsl.lower.load import load_source
-from archdsl.lower.onnx.store import inline, serialized
-from archdsl.lower.onnx.write import write
-from archdsl.lower.python import field_name
-from archdsl.source import Source
+from archdsl.ir.weights import shape_of, weights
+from archdsl.passes.decode import plan
+from archdsl.passes.flatten import FlatOp, flatten, walk
+from archdsl.run.load import load_source
+from archdsl.run.measure import measure
 
 BATCH, TIME = 2, 8
 TOLERANCE = 2e-4

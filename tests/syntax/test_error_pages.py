@@ -7,11 +7,11 @@ import pytest
 
 import archdsl
 from archdsl.diagnostics import ArchError
-from archdsl.source import Source
+from archdsl.diagnostics.source import Source
 from archdsl.syntax.parse import parse, read_source
 
 PACKAGE = Path(archdsl.__file__).parent if archdsl.__file__ else Path(__file__).resolve().parents[2] / "archdsl"
-PAGES = sorted((PACKAGE / "errors").glob("E01*.md"))
+PAGES = sorted((PACKAGE / "diagnostics" / "pages").glob("E01*.md"))
 PAGE = re.compile(
     r"# (?P<code>E01\d\d): [^\n]+\n\n.+?\n\n"
     r"## Wrong\n\n```arch\n(?P<wrong>.+?)```\n\n## Right\n\n```arch\n(?P<right>.+?)```\n",

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archdsl.source import Source, Span
+from archdsl.diagnostics.source import Source, Span
 from archdsl.syntax import ast
 from archdsl.syntax.format import format_expr, format_file
 from archdsl.syntax.layout import BINDING
 from archdsl.syntax.parse import parse, parse_expression, tokens
-from archdsl.syntax.tables import tables
+from archdsl.syntax.parser_tables import tables
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.arch"))
 AT = Span(Source("none", ""), 0, 0)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from lark import Lark, UnexpectedInput, logger
 
+from archdsl.diagnostics.source import Source
 from archdsl.resources import grammar_text
-from archdsl.source import Source
 from archdsl.syntax import cache
-from archdsl.syntax import tables as tables_module
+from archdsl.syntax import parser_tables as tables_module
 from archdsl.syntax.build import BUILDERS
 from archdsl.syntax.parse import parse
-from archdsl.syntax.tables import STARTS, Tables, tables
+from archdsl.syntax.parser_tables import STARTS, Tables, tables
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.arch"))
 RESERVED = (

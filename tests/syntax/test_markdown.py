@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from archdsl.diagnostics import ArchError
-from archdsl.render import render_concise
-from archdsl.source import Source
+from archdsl.diagnostics.render import render_concise
+from archdsl.diagnostics.source import Source
 from archdsl.syntax.parse import parse
 
 PAGE = Path(__file__).resolve().parents[1] / "language" / "syntax.md"

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from archdsl.diagnostics import ArchError
-from archdsl.limits import MAX_FILE_BYTES, MAX_NESTING
-from archdsl.source import Source, Span
-from archdsl.syntax import ast, kept
+from archdsl.diagnostics.source import Source, Span
+from archdsl.syntax import ast, ast_cache
+from archdsl.syntax.ast_cache import parse_cached
 from archdsl.syntax.format import format_expr
-from archdsl.syntax.kept import parse_cached
+from archdsl.syntax.limits import MAX_FILE_BYTES, MAX_NESTING
 from archdsl.syntax.parse import parse, parse_expression, parse_header, read_source
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.arch"))
@@ -266,7 +266,7 @@ def test_a_kept_tree_is_the_same(path: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     source = Source("std/x.arch", path.read_text(encoding="utf-8"), library=True)
     parsed = parse_cached(source)
-    monkeypatch.setattr(kept, "parse", None)  # would fail if called
+    monkeypatch.setattr(ast_cache, "parse", None)  # would fail if called
     again = parse_cached(source)
     assert again == parsed
     for one, other in zip(nodes(parsed), nodes(again), strict=True):
@@ -280,7 +280,7 @@ def test_a_damaged_tree_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyP
     parsed = parse_cached(source)
     (path,) = (tmp_path / "archdsl").glob("tree-*")
     for data in ([], [99, 0, 1], [-1], "x", {}, [0, 0], [[]], 3, None):
-        kept.cache.store(path.name, data)
+        ast_cache.cache.store(path.name, data)
         assert parse_cached(source) == parsed
 
 

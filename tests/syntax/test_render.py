@@ -3,8 +3,8 @@
 import json
 
 from archdsl.diagnostics import Diagnostic, Label
-from archdsl.render import render_concise, render_github, render_json, render_text
-from archdsl.source import Source, Span
+from archdsl.diagnostics.render import render_concise, render_github, render_json, render_text
+from archdsl.diagnostics.source import Source, Span
 
 TEXT = """\
 # a small file

@@ -13,7 +13,7 @@ import archdsl
 from archdsl.backends.torch import Extras, emit
 from archdsl.backends.torch.features import Checkpoint, Name
 from archdsl.ir.graph import Model
-from archdsl.lower.load import load_source
+from archdsl.run.load import load_source
 
 TOLERANCE = 1e-5
 

@@ -20,12 +20,12 @@ from zoo.test_onnx import NAMES, NOT_STEPPED
 from zoo.tiny import graph
 
 import archdsl
-from archdsl.analyses.decode import Plan, planned
 from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model
-from archdsl.lower.load import load_source
-from archdsl.lower.torch_decoder import TorchDecoder
+from archdsl.passes.decode import Plan, planned
+from archdsl.run.load import load_source
+from archdsl.run.torch_decoder import TorchDecoder
 from torch_emit.emitted import module, spec
 
 TOLERANCE = 1e-5

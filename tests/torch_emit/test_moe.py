@@ -16,11 +16,11 @@ from torch_versions import measured
 from zoo import tiny as zoo
 
 import archdsl
-from archdsl.analyses import decode, placement, sequence
-from archdsl.budget.measured import measure
 from archdsl.dependence import causality
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model
+from archdsl.passes import decode, placement, sequence_parallel
+from archdsl.run.measure import measure
 from torch_emit import parallel_tools as parallel
 from torch_emit.emitted import close, gradients, module, names_of, same_gradients, spec
 
@@ -398,7 +398,7 @@ def test_every_choice_is_counted() -> None:
 def test_no_device_has_a_part_of_the_places_alone() -> None:
     """Where devices cut a text, experts with a capacity are given all of it."""
     free, capped = (decoder(c) for c in ("none", 1))
-    in_parts = [sequence.spread(m, placement.sharding(m)).shared for m in (free, capped)]
+    in_parts = [sequence_parallel.spread(m, placement.sharding(m)).shared for m in (free, capped)]
     assert "blocks.0.ffn.experts.up" in in_parts[0]
     assert "blocks.0.ffn.experts.up" not in in_parts[1]
     assert "blocks.0.ffn_norm" in in_parts[1]

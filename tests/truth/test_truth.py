@@ -19,13 +19,13 @@ from onnx_tools import distance, onnx_bytes, run
 from torch import Tensor, nn
 
 from archdsl import api
-from archdsl.analyses.params import estimate
-from archdsl.analyses.weights import shape_of, weights
 from archdsl.backends.torch import emit
 from archdsl.diagnostics import ArchError
+from archdsl.estimates.params import estimate
 from archdsl.ir.dims import evaluate
 from archdsl.ir.graph import Model
-from archdsl.lower.load import load_source
+from archdsl.ir.weights import shape_of, weights
+from archdsl.run.load import load_source
 
 SPECS = sorted(Path(__file__).parent.glob("*.arch"))
 MUST = re.compile(r"# must: (?:refuse (?P<code>E\d{4})|right(?P<fields>(?: \w+=\S+)*)(?: -(?P<still>\S+))?)\n")

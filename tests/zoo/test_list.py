@@ -12,7 +12,7 @@ import pytest
 
 import archdsl
 from archdsl import resources, zoo
-from archdsl.analyses.kinds import KINDS, kind_of_model
+from archdsl.estimates.kinds import KINDS, kind_of_model
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -394,7 +394,7 @@ def test_json_has_a_schema(run: Run) -> None:
 
 
 def test_a_wide_terminal_shows_files(small_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from archdsl.views import zoo_view
+    from archdsl.report.tables import zoo_view
 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     for columns, shown in ((100, False), (200, True)):

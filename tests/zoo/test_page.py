@@ -7,7 +7,7 @@ import pytest
 
 import archdsl
 from archdsl import resources
-from archdsl.zoo_page import short, zoo_page
+from archdsl.report.zoo_page import short, zoo_page
 
 SMALL = """\
 # A net (One and Two, 1999): it | is small.

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import archdsl
-from archdsl.analyses.params import vocabulary
-from archdsl.analyses.weights import weights
+from archdsl.estimates.params import vocabulary
 from archdsl.ir.dims import Poly, evaluate
 from archdsl.ir.graph import Model, Value
+from archdsl.ir.weights import weights
 
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 BATCH, TIME, OTHER = 2, 16, 12

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from archdsl.analyses.placement import Sharding
 from archdsl.backends.torch import init
 from archdsl.backends.torch.features import Section
 from archdsl.backends.torch.helpers import helpers, in_order
@@ -23,13 +22,14 @@ from archdsl.backends.torch.lower import (
 from archdsl.backends.torch.names import preferred
 from archdsl.backends.torch.numbers import Numbers, is_dynamic, values_of
 from archdsl.backends.torch.program import Check, Do, changed, key, trees
+from archdsl.backends.torch.python import class_name, field_name, local_name, singular
 from archdsl.backends.torch.tree import Axis, Hyper, Made, Node, Number, constant, leaves, mapped, py, word, words
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Poly
 from archdsl.ir.graph import Block, CallNode, Model, OpNode
 from archdsl.ir.op import Tree
 from archdsl.ir.ranges import NUMBERS
-from archdsl.lower.python import class_name, field_name, local_name, singular
+from archdsl.passes.placement import Sharding
 from archdsl.syntax import ast
 
 

@@ -16,18 +16,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from archdsl.analyses.init import (
-    Constant,
-    Expression,
-    Law,
-    Laws,
-    Normal,
-    Orthogonal,
-    TruncatedNormal,
-    Uniform,
-    laws_of,
-    resolve,
-)
 from archdsl.backends.torch.tree import OMITTED, Node, Part, Read, Variable, constant, lift, mapped, py
 from archdsl.ir.dims import Expr, Num, binary, free_names, num, same_shape, whole_number
 from archdsl.ir.graph import (
@@ -45,7 +33,19 @@ from archdsl.ir.graph import (
     Weight,
 )
 from archdsl.ir.op import Tree
-from archdsl.lower.weights import many_matrices
+from archdsl.weights.initialization import (
+    Constant,
+    Expression,
+    Law,
+    Laws,
+    Normal,
+    Orthogonal,
+    TruncatedNormal,
+    Uniform,
+    laws_of,
+    resolve,
+)
+from archdsl.weights.safetensors import many_matrices
 
 # --- statements -------------------------------------------------------------------------------------------------------
 

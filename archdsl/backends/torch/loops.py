@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.backends.torch import lists
 from archdsl.backends.torch.program import Repeat, Target
+from archdsl.backends.torch.python import singular
 from archdsl.backends.torch.statements import For, Statement, all_expressions, replaced, statement_keys
 from archdsl.backends.torch.tree import Node, Part, Read, Variable, leaves, lift, py, zipped
 from archdsl.ir.op import Tree
-from archdsl.lower.python import singular
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.schedule import Scheduler

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from archdsl.analyses.weights import weights_of
 from archdsl.backends.torch import init, lists
 from archdsl.backends.torch.numbers import Numbers
 from archdsl.backends.torch.program import Body, Branch, Check, Do, Let, Put, Repeat, Scan, Step
-from archdsl.backends.torch.reading import direct_reads, is_dead, module_names, reads_within
 from archdsl.backends.torch.scope import NodeScope, OwnerScope
 from archdsl.backends.torch.tree import Made, Node, Part, Read, Variable, called, leaves, lift, py, word
+from archdsl.backends.torch.use_counts import direct_reads, is_dead, module_names, reads_within
+from archdsl.frontend.block_builder import Once
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num
-from archdsl.ir.frame import Once
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -40,6 +39,7 @@ from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
 from archdsl.ir.signature import promoted
 from archdsl.ir.static import Instance
+from archdsl.ir.weights import weights_of
 from archdsl.ops import registry
 
 if TYPE_CHECKING:

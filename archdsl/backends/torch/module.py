@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from archdsl.analyses.counts import total
 from archdsl.backends.torch import init
 from archdsl.backends.torch.classes import Class, Classes, Group, argument, default, is_number
 from archdsl.backends.torch.features import PLAIN, Extras, Section, sections
@@ -20,6 +19,7 @@ from archdsl.backends.torch.lower import Make, Method
 from archdsl.backends.torch.names import Names, named, preferred
 from archdsl.backends.torch.numbers import Numbers, block_tensors
 from archdsl.backends.torch.program import Check, Do, Let
+from archdsl.backends.torch.python import TAKEN, WIDTH, field_name, laid_out, lines_laid_out, local_name
 from archdsl.backends.torch.schedule import Scheduler
 from archdsl.backends.torch.statements import Statement, all_expressions, attributes, replaced
 from archdsl.backends.torch.text import Scheduled, asserted, first_sentence, part_text, quoted
@@ -39,16 +39,16 @@ from archdsl.backends.torch.tree import (
     words,
 )
 from archdsl.backends.torch.validate import validate
+from archdsl.estimates.counts import total
+from archdsl.frontend.base import OTHERWISE
+from archdsl.frontend.block_builder import MODULE_ATTRIBUTES
 from archdsl.ir import dims
 from archdsl.ir.conditions import SIZES, conditions
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Var
-from archdsl.ir.elaborate.base import OTHERWISE
-from archdsl.ir.frame import MODULE_ATTRIBUTES
 from archdsl.ir.graph import Block, Model
 from archdsl.ir.op import Tree
 from archdsl.ir.ranges import NUMBERS
 from archdsl.ir.wording import WRITTEN_OUT
-from archdsl.lower.python import TAKEN, WIDTH, field_name, laid_out, lines_laid_out, local_name
 from archdsl.version import __version__
 
 SELF = word("self")

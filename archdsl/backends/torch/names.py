@@ -8,9 +8,9 @@ from itertools import count
 from typing import Any
 
 from archdsl.backends.torch.program import Let, Target
+from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.statements import For, If, Statement, blocks_of, bound, expressions
 from archdsl.backends.torch.tree import Read, Variable, leaves
-from archdsl.lower.python import local_name
 
 Names = dict[Any, str]
 

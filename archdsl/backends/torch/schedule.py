@@ -29,10 +29,10 @@ from archdsl.backends.torch.program import (
     own_trees,
     trees,
 )
+from archdsl.backends.torch.python import singular
 from archdsl.backends.torch.statements import For, If, Rebind, Return, Statement, bound, expressions
 from archdsl.backends.torch.tree import Axis, Hyper, Node, Part, Read, Variable, leaves, mapped, py, unparse, zipped
 from archdsl.ir.op import Tree
-from archdsl.lower.python import singular
 
 LONG = 96
 """An expression is not nested into another if the line would become longer than this."""

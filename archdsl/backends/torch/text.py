@@ -10,10 +10,10 @@ from typing import Any
 from archdsl.backends.torch.lower import Method
 from archdsl.backends.torch.names import Names
 from archdsl.backends.torch.program import Check, Do, Let, Put
+from archdsl.backends.torch.python import WIDTH
 from archdsl.backends.torch.statements import For, If, Rebind, Return, Statement
 from archdsl.backends.torch.tree import Part, Read, unparse
 from archdsl.ir.op import Tree
-from archdsl.lower.python import WIDTH
 
 Leaf = Callable[[Any], str]
 """The text of a leaf."""

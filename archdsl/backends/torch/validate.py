@@ -18,19 +18,19 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from archdsl.analyses.weights import weights
 from archdsl.backends.torch import init
 from archdsl.backends.torch.classes import Classes, Group, parameter_names
 from archdsl.backends.torch.lower import Lowered, Make, Method, Site
 from archdsl.backends.torch.numbers import BUILT_IN, PYTHON, function, value_of
 from archdsl.backends.torch.program import PURE, Body, Branch, Check, Do, Let, Put, Repeat, Scan, Step
+from archdsl.backends.torch.python import field_name
 from archdsl.backends.torch.text import quoted
 from archdsl.backends.torch.tree import Made, Node, Number, Part, Read, Variable, frozen
 from archdsl.diagnostics import InternalError
 from archdsl.ir import dims
 from archdsl.ir.dims import Poly
 from archdsl.ir.graph import Block, Model, Value
-from archdsl.lower.python import field_name
+from archdsl.ir.weights import weights
 
 STEPS = 3
 """How many steps of a recurrence are run."""

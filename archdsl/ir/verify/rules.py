@@ -12,14 +12,14 @@ from math import isclose
 from typing import Any
 
 from archdsl.diagnostics import ArchError
+from archdsl.frontend.block_builder import Frame, safe_name
+from archdsl.frontend.lowering import Elaborator
+from archdsl.frontend.op_call import Site
 from archdsl.ir import dims, static
 from archdsl.ir import graph as ir
-from archdsl.ir.build import Elaborator
 from archdsl.ir.dims import Expr, Num, Poly, Shape, expr_text
-from archdsl.ir.frame import Frame, safe_name
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.signature import spread
-from archdsl.ir.site import Site
 from archdsl.ir.static import Pattern, Ref, Times
 
 Wrong = Iterator[str]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from archdsl.analyses.checkpoint import checkpointed, ops
 from archdsl.backends.torch.classes import Classes
 from archdsl.backends.torch.features import Section
+from archdsl.passes.checkpoint import checkpointed, ops
 
 
 def contexts(both: str) -> str:

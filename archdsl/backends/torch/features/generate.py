@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
-from archdsl.analyses.decode import plan
 from archdsl.backends.torch.classes import Classes, Group
 from archdsl.backends.torch.features import Section
-from archdsl.backends.torch.features.roles import Assigner, Roles
+from archdsl.backends.torch.features.decode_schedule import Assigner, Roles
 from archdsl.backends.torch.features.steps import StepLowering
 from archdsl.backends.torch.helpers import members
 from archdsl.backends.torch.program import trees
+from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.tree import Node, Read, nodes
 from archdsl.ir.graph import Value
-from archdsl.lower.python import local_name
+from archdsl.passes.decode import plan
 
 
 def stream(inputs: str, step: str, prefill: str, together: bool, on_cpu: bool) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from archdsl.analyses.params import vocabulary
 from archdsl.backends.torch.classes import Classes, Group, parameter_names
 from archdsl.backends.torch.features import Section
 from archdsl.backends.torch.lower import Method, lower
-from archdsl.backends.torch.reading import module_names
 from archdsl.backends.torch.tree import Read, Variable, py
+from archdsl.backends.torch.use_counts import module_names
 from archdsl.diagnostics import ArchError, error
+from archdsl.estimates.params import vocabulary
 from archdsl.ir.dims import shape_text
 from archdsl.ir.graph import (
     Block,

@@ -6,17 +6,17 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from archdsl.analyses.placement import sharding
-from archdsl.analyses.sequence import Spread, spread
-from archdsl.analyses.weights import weights
 from archdsl.backends.torch.classes import Classes
-from archdsl.backends.torch.features import Extras, Section, places
+from archdsl.backends.torch.features import Extras, Section, sequence_parallel
 from archdsl.backends.torch.features.generate import Generate
 from archdsl.backends.torch.features.pipeline import stages
-from archdsl.backends.torch.features.places import among, starred
+from archdsl.backends.torch.features.sequence_parallel import among, starred
 from archdsl.backends.torch.helpers import helpers
 from archdsl.backends.torch.text import Scheduled
 from archdsl.diagnostics import error
+from archdsl.ir.weights import weights
+from archdsl.passes.placement import sharding
+from archdsl.passes.sequence_parallel import Spread, spread
 
 
 def cut_maps(asked: str, doc: str, styles: str, plan: str, lookup: str, axis: str, whole: str, more: str) -> str:
@@ -193,7 +193,7 @@ class Parallel(Section):
         if self.spread.maps:
             if self.steps:
                 yield known["no_step"].source
-            yield from places.functions(self.spread, self.classes.by_block, found is not None)
+            yield from sequence_parallel.functions(self.spread, self.classes.by_block, found is not None)
         if self.experts:
             yield cut_experts(_listed(self.experts))
         yield self._parallelize(found is not None)

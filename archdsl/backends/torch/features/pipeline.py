@@ -17,6 +17,7 @@ from archdsl.backends.torch.helpers import members
 from archdsl.backends.torch.lower import Make
 from archdsl.backends.torch.names import named
 from archdsl.backends.torch.program import Check, Do, Let, Target
+from archdsl.backends.torch.python import TAKEN
 from archdsl.backends.torch.statements import (
     For,
     If,
@@ -32,7 +33,6 @@ from archdsl.backends.torch.statements import (
 from archdsl.backends.torch.text import Scheduled
 from archdsl.backends.torch.tree import Node, Part, Read, Variable, mapped, py, unparse, word, words, zipped
 from archdsl.ir.op import Tree
-from archdsl.lower.python import TAKEN
 
 OWN = frozenset({"is_first", "is_last", "tied"})
 """Attributes that a stage has beside those of the model."""

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from archdsl.analyses.decode import Plan, has, is_time
-from archdsl.backends.torch.features.roles import Role, Roles, inner_graphs, nodes_within, refuse
+from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within, refuse
 from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, context_type
 from archdsl.backends.torch.numbers import block_tensors
 from archdsl.backends.torch.program import Body, Branch, Do, Let, Step, changed
@@ -38,6 +37,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
+from archdsl.passes.decode import Plan, has, is_time
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import Group

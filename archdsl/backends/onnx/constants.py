@@ -1,0 +1,26 @@
+"""Constants whose size only the running model knows, made where they are used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from archdsl.passes.flatten import FlatWeight, flat_init
+
+if TYPE_CHECKING:
+    from archdsl.backends.onnx.write import Writer
+
+
+def constant(writer: Writer, weight: FlatWeight) -> ir.Value:
+    """What the spec gives it: a number everywhere, or an expression over places and numbers."""
+    builder, w = writer.builder, weight.weight
+    kind = w.dtype.replace("int64", "int")
+    if w.init.graph is not None:
+        flat = flat_init(w.init.graph)
+        writer.graph(flat)
+        return builder.cast(writer.value(flat.outputs[0]), kind)
+    value = {"zeros": 0.0, "ones": 1.0}.get(w.init.scheme)
+    number = builder.constant(value, kind) if value is not None else builder.number(w.init.numbers["value"], kind)
+    found: ir.Value = builder.add("Expand", [number, builder.vector(list(w.shape))])
+    return found

@@ -1,0 +1,254 @@
+"""Tensors in the form that a step needs them in: their new places, or all of them.
+
+What depends on the tokens is computed at the new places, and all of them are what was kept.  What is made of places
+alone (masks, positions, rope tables) is written when it is asked for, in each form that is asked for.  Where rows are
+padded, such a tensor gets an axis of batch in front: an op that cannot take one more axis is not by row, and then no op
+is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+
+from archdsl.backends.onnx.positions import PlacesWriter
+from archdsl.backends.onnx.scope import NodeScope
+from archdsl.backends.onnx.targets import Target
+from archdsl.diagnostics import error
+from archdsl.ir.dims import Poly, Shape, symbol, with_symbol
+from archdsl.ir.dims import Value as Size
+from archdsl.ir.graph import Model, Value
+from archdsl.ir.op import At
+from archdsl.passes.decode import ALL, FIXED, NEW, Form, Plan, has
+from archdsl.passes.flatten import FlatOp, FlatParam
+
+
+class RowsUnsupportedError(Exception):
+    """An op cannot take places that differ by row."""
+
+
+class FormsWriter(PlacesWriter):
+    """Gives every node its inputs in the form that the plan says."""
+
+    def __init__(self, model: Model, dtype: str, target: Target, plan: Plan, by_row: bool) -> None:
+        super().__init__(model, dtype, target, plan, by_row)
+        self.full: dict[Value, ir.Value] = {}
+        """All places of what is cached."""
+        self.of_places: dict[tuple[Value, Form], ir.Value | None] = {}
+        """Tensors made of places, by form."""
+        self.plain = False
+        """Whether nodes are run on other tensors than those of the step."""
+        self.tables: dict[Value, ir.Value] = {}
+        """Those for all places from 0 on, the same for every row."""
+
+    @contextmanager
+    def writing(self, form: Form, *, table: bool = False) -> Iterator[None]:
+        """Lengths and places are those of a result of that form."""
+        builder = self.builder
+        before = self.form, self.table, builder.in_shapes, builder.in_numbers, builder.path
+        self.form, self.table = form, table
+        parts = {f for f in form if f}
+        everything = symbol(self.all if table or parts == {ALL} else self.new) if not self.last else 1
+
+        def shapes(size: Size) -> Size:
+            if len(parts) > 1 and not table and isinstance(size, Poly) and self.plan.time in size.symbols:
+                raise error("E0504", f"a shape of {size} is ambiguous in a step of decoding")
+            return with_symbol(size, self.time, everything)
+
+        builder.in_shapes = shapes
+        builder.in_numbers = lambda size: with_symbol(size, self.time, symbol(self.all))
+        try:
+            yield
+        finally:
+            self.form, self.table, builder.in_shapes, builder.in_numbers, builder.path = before
+
+    def shape(self, shape: Shape) -> ir.Shape | None:
+        axes = [i for i, d in enumerate(shape) if has(d, self.plan.time)]
+        if not axes:
+            return super().shape(shape)
+        if self.by_row and self.asked_places:
+            return None  # it may have an axis of batch
+        found: list[Any] = list(self.shape_of(shape, "new"))
+        if len(axes) > 1 or self.table or set(filter(None, self.form)) == {ALL}:
+            found[axes[-1]] = "total_sequence_length"
+        return ir.Shape(found)
+
+    def is_by_row(self, flat: FlatOp, i: int) -> bool:
+        given = flat.inputs[i]
+        if not isinstance(given, Value) or given not in self.plan.placed:
+            return False
+        x = self.place(given, self.wanted(flat, i))
+        return x is not None and x in self.ranks
+
+    def every_place(self, flat: FlatOp, i: int) -> ir.Value | None:
+        given = flat.inputs[i]
+        known = isinstance(given, Value) and given in self.plan.placed and not self.plain
+        return self.as_table(given) if known and isinstance(given, Value) else None
+
+    def wanted(self, flat: FlatOp, i: int) -> Form:
+        """The form in which a node needs an input."""
+        known = self.plan.needs.get((flat, i))
+        if known is not None:
+            return known
+        given = flat.inputs[i]
+        assert isinstance(given, Value)
+        axes = [axis for axis, d in enumerate(given.shape) if has(d, self.plan.time)]
+        if len(axes) == 2:
+            return tuple(NEW if a == axes[0] else ALL if a == axes[1] else FIXED for a in range(given.rank))
+        reads = flat.node.op.reads_of(flat.node, 0)[i]
+        found = []
+        for axis, d in enumerate(given.shape):
+            if not has(d, self.plan.time):
+                found.append(FIXED)
+                continue
+            read = reads[axis] if axis < len(reads) else None
+            own = read.axes[0][0] if isinstance(read, At) and len(read.axes) == 1 else None
+            found.append(self.form[own] if own is not None and own < len(self.form) and self.form[own] else ALL)
+        return tuple(found)
+
+    def operand(self, flat: FlatOp, i: int) -> ir.Value:
+        given, plan = flat.inputs[i], self.plan
+        assert isinstance(given, Value)
+        if self.plain:
+            return self.values[given]
+        if given in plan.placed:
+            if self.table:
+                return self.as_table(given)
+            x = self.place(given, self.wanted(flat, i))
+            assert x is not None
+            return self.aligned(flat, x)
+        wanted = plan.needs.get((flat, i), ())
+        have = plan.forms.get(given, ())
+        if ALL in wanted and given in plan.caches and ALL not in have:
+            return self.full[given]
+        if NEW in wanted and ALL in have and NEW not in have:
+            return self.newest_of(self.value(given), have.index(ALL))
+        return self.value(given)
+
+    def newest(self, flat: FlatOp, i: int) -> ir.Value:
+        given, plan = flat.inputs[i], self.plan
+        assert isinstance(given, Value)
+        if given in plan.placed and not self.table:
+            form = tuple(NEW if has(d, plan.time) else FIXED for d in given.shape)
+            x = self.place(given, form)
+            assert x is not None
+            return x
+        if given not in plan.forms:
+            return self.operand(flat, i)
+        if NEW in plan.forms[given]:
+            return self.value(given)
+        return self.newest_of(self.value(given), plan.forms[given].index(ALL))
+
+    def varies_by_row(self, flat: FlatOp, i: int) -> bool:
+        return self.by_row and not self.table and self.is_by_row(flat, i)
+
+    def aligned(self, flat: FlatOp, x: ir.Value) -> ir.Value:
+        """A tensor of places by row, [batch, …], with as many axes as the result of an element-wise op has."""
+        rank = self.ranks.get(x)
+        op = flat.node.op
+        if rank is None or not (op.elementwise or op.absorbs):
+            return x
+        first = flat.outputs[0]
+        target = first.rank
+        if first in self.plan.placed:
+            target = max(self._rank_of(flat, i) for i in range(len(flat.inputs)))
+        add = self.builder.add
+        if rank < target:
+            y: ir.Value = add("Unsqueeze", [x, list(range(1, target - rank + 1))])
+        elif rank == target + 1:
+            y = add("Squeeze", [x, [1]])
+        elif rank == target:
+            return x
+        else:
+            raise RowsUnsupportedError(op.name)
+        self.ranks[y] = target
+        return y
+
+    def place(self, value: Value, form: Form) -> ir.Value | None:
+        """A tensor made of places, in a form; None for a mask that needs no tensor."""
+        key = (value, form)
+        if key not in self.of_places:
+            with self.builder.within(self.builder.main):  # also where a loop's body asks first
+                self._place(value, form)
+        return self.of_places[key]
+
+    def _place(self, value: Value, form: Form) -> None:
+        maker = self.plan.makers[value]
+        if isinstance(maker, FlatOp) and self.is_direct(maker, form):
+            with self.writing(form):
+                asked, pairs = self.asked_places, self.asked_pairs
+                self.asked_places = self.asked_pairs = False
+                self.builder.path = maker.path or value.name
+                moved = any(self.is_by_row(maker, i) for i in range(len(maker.inputs)))
+                made = self.results(maker, maker.node.op.onnx(maker.node, NodeScope(self, maker)))
+                moved = self.by_row and (moved or self.asked_places)
+                inner = [r for i in range(len(maker.inputs)) if (r := self._rank_of(maker, i))]
+                for output, x in zip(maker.outputs, made, strict=True):
+                    self.of_places[output, form] = x
+                    if x is not None and moved:
+                        self.ranks[x] = self._made_rank(maker, output, inner)
+                self.asked_places, self.asked_pairs = asked, pairs
+            return
+        table = self.as_table(value)
+        axes = [i for i, f in enumerate(form) if f]
+        if not axes or (len(axes) == 1 and form[axes[0]] == ALL and not self.by_row):
+            self.of_places[value, form] = table
+        elif len(axes) == 1 and form[axes[0]] == ALL:
+            raise RowsUnsupportedError(value.name)  # the keys of a row begin behind its padding
+        elif len(axes) == 1 and self.by_row:
+            # The rows of the table at the places of the tokens: [batch, …], wherever the axis of time is.
+            axis, add = axes[0], self.builder.add
+            x = add("Gather", [table, self.pasts["position_ids"]], {"axis": axis})
+            order = [axis, *range(axis), *range(axis + 1, value.rank + 1)]
+            x = add("Transpose", [x], {"perm": order}) if axis else x
+            self.ranks[x] = value.rank + 1
+            self.of_places[value, form] = x
+        elif self.by_row:
+            raise RowsUnsupportedError(value.name)
+        else:
+            self.of_places[value, form] = self.newest_of(table, axes[0])
+
+    def is_direct(self, maker: FlatOp, form: Form) -> bool:
+        """Whether an op can be written in that form as it stands: it asks for places, or has its own place of inputs in
+        that form."""
+        op = maker.node.op
+        # Of all places those of padding stand nowhere: an op that only moves numbers may have them, no table has.
+        if op.elementwise or (op.by_rows and (op.placed or op.moves or ALL not in form)):
+            return True
+        return op.placed and not any(v in self.plan.placed for v in maker.inputs if isinstance(v, Value))
+
+    def _rank_of(self, flat: FlatOp, i: int) -> int:
+        given = flat.inputs[i]
+        if not isinstance(given, Value) or given not in self.plan.placed:
+            return 0
+        x = self.place(given, self.wanted(flat, i))
+        return self.ranks.get(x, 0) if x is not None else 0
+
+    def _made_rank(self, maker: FlatOp, output: Value, inner: Sequence[int]) -> int:
+        """How many axes a tensor has that is made of places by row."""
+        if maker.node.op.elementwise and inner:
+            return max(inner)
+        return 4 if self.asked_pairs else output.rank + 1
+
+    def as_table(self, value: Value) -> ir.Value:
+        """A tensor made of places, for all of them from 0 on, the same for every row."""
+        if value not in self.plan.placed:
+            return self.value(value)
+        if value not in self.tables:
+            maker = self.plan.makers[value]
+            form = tuple(ALL if has(d, self.plan.time) else FIXED for d in value.shape)
+            by_row, self.by_row = self.by_row, False
+            with self.writing(form, table=True):
+                self.builder.path = maker.weight.path if isinstance(maker, FlatParam) else maker.path or value.name
+                if isinstance(maker, FlatOp):
+                    made = self.results(maker, maker.node.op.onnx(maker.node, NodeScope(self, maker)))
+                    self.tables.update((v, x) for v, x in zip(maker.outputs, made, strict=True) if x is not None)
+                elif isinstance(maker, FlatParam):
+                    self.tables[value] = self.param(maker)
+                else:
+                    raise error("E0504", "a scan over places alone has no step")
+            self.by_row = by_row
+        return self.tables[value]

@@ -1,0 +1,240 @@
+"""Where the tokens of a step stand: lengths, places by row, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from archdsl.backends.onnx.targets import Target
+from archdsl.backends.onnx.write import Writer, symbol_name
+from archdsl.diagnostics import error
+from archdsl.ir.dims import Num, Poly, Shape, symbol
+from archdsl.ir.graph import Model
+from archdsl.passes.decode import NEW, Cache, Form, Plan, has, is_time
+
+NOWHERE = 2**30
+"""The place of a padding key: later than that of any query."""
+
+
+class PlacesWriter(Writer):
+    """Knows two lengths, that of the new places and that of all, and gives places of either."""
+
+    def __init__(self, model: Model, dtype: str, target: Target, plan: Plan, by_row: bool) -> None:
+        super().__init__(model, dtype, target)
+        self.plan = plan
+        self.by_row = by_row
+        self.in_steps = True
+        self.time = plan.time.name
+        self.new, self.all = f"{self.time} (new)", f"{self.time} (all)"
+        self.form: Form = ()
+        """Of the result that is being written."""
+        self.table = False
+        """Whether a table for all places, the same for every row, is being written."""
+        self.last = False
+        """Whether what is being written has one new place of each row."""
+        self.asked_places = False
+        """Whether what is being written has asked for places."""
+        self.asked_pairs = False
+        """Whether it was for pairs of them."""
+        self.ranks: dict[ir.Value, int] = {}
+        """Of tensors that are made of places by row: the number of axes, that of batch in front included."""
+        self.inputs: list[ir.Value] = []
+        self.pasts: dict[str, ir.Value] = {}
+        """Inputs that the model itself does not have, by name."""
+        self.shared: dict[str, ir.Value] = {}
+        """What is computed once, before all nodes."""
+
+    def note_size(self, name: str, x: ir.Value, axis: int) -> None:
+        if name != self.time:  # which of the two lengths, nothing but the caller knows
+            super().note_size(name, x, axis)
+
+    def shape_of(self, shape: Shape, places: str) -> ir.Shape:
+        names = {self.time: {"new": "sequence_length", "all": "total_sequence_length", "past": "past_sequence_length"}}
+        found: list[int | str] = []
+        for d in shape:
+            name = symbol_name(d.value)
+            if d.static:
+                found.append(int(d))
+            elif name == self.time:
+                found.append(1 if self.last and places == "new" else names[name][places])
+            else:
+                found.append("batch_size" if name == "batch" else str(d.value))
+        return ir.Shape(found)
+
+    def add_places(self) -> None:
+        """The inputs that say which tokens are real and where they stand."""
+        if not self.by_row:
+            return
+        for name, length in (("attention_mask", "total_sequence_length"), ("position_ids", "sequence_length")):
+            x = ir.Value(
+                name=self.builder.unique(name),
+                type=ir.TensorType(ir.DataType.INT64),
+                shape=ir.Shape(["batch_size", length]),
+            )
+            self.inputs.append(x)
+            self.pasts[name] = x
+            if name == "attention_mask":
+                self.note_size(self.all, x, 1)
+
+    def set_lengths(self) -> None:
+        """How many places there are in all: as many as the attention mask has, or a cache and the new ones."""
+        builder = self.builder
+        if self.all in builder.main.symbols:
+            return
+        caches = [e for e in self.plan.entries() if isinstance(e, Cache)]
+        if caches:
+            past = self.pasts[f"{caches[0].layer}.{caches[0].role}"]
+            with builder.before_all():
+                before = builder.add("Shape", [past], {"start": caches[0].axis, "end": caches[0].axis + 1})
+        else:
+            before = ir.Value(
+                name=builder.unique("past_length"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1])
+            )
+            self.inputs.append(before)
+        with builder.before_all():
+            builder.main.symbols[self.all] = builder.add("Add", [before, builder.main.symbols[self.new]])
+
+    def mask(self) -> ir.Value:
+        """Which places are real: [batch, all]."""
+        if "attention_mask" in self.pasts:
+            return self.pasts["attention_mask"]
+        builder = self.builder
+        batch, length = builder.main.symbols["batch"], builder.main.symbols[self.all]
+        found: ir.Value = builder.add("Expand", [builder.constant(1, "int"), [batch, length]])
+        return found
+
+    def once(self, name: str, make: Callable[[], ir.Value]) -> ir.Value:
+        """Something computed once, before all nodes."""
+        if name not in self.shared:
+            with self.builder.before_all():
+                self.builder.path = "places"
+                self.shared[name] = make()
+        return self.shared[name]
+
+    def key_places(self) -> ir.Value:
+        """The place of every key, by row [batch, all]; that of padding is NOWHERE."""
+        add = self.builder.add
+
+        def make() -> ir.Value:
+            real = self.pasts["attention_mask"]
+            place = add("Sub", [add("CumSum", [real, 1]), 1])
+            found: ir.Value = add("Where", [self.builder.cast(real, "bool"), place, NOWHERE])
+            return found
+
+        return self.once("keys", make)
+
+    def valid(self) -> ir.Value | None:
+        if not self.by_row:
+            return None
+
+        def make() -> ir.Value:
+            return self.builder.cast(self.newest_of(self.pasts["attention_mask"], 1), "bool")
+
+        return self.once("valid", make)
+
+    def newest_of(self, x: ir.Value, axis: int) -> ir.Value:
+        """The new places of a tensor that has all."""
+        add, builder = self.builder.add, self.builder
+        start = add("Neg", [builder.main.symbols[self.new]])
+        found: ir.Value = add("Slice", [x, start, [2**62], [axis]])
+        return found
+
+    def last_places(self, x: ir.Value, real_first: bool) -> ir.Value:
+        """Of each row of x [batch, new, …] its last real place: [batch, 1, …]."""
+        valid, builder, add = self.valid(), self.builder, self.builder.add
+        if valid is None:
+            found: ir.Value = add("Slice", [x, [-1], [2**62], [1]])
+            return found
+
+        def make() -> ir.Value:
+            real = builder.cast(valid, "int")
+            if real_first:
+                count = add("ReduceSum", [real, [1]], {"keepdims": 1})
+                place = add("Max", [add("Sub", [count, 1]), 0])
+            else:
+                place = add("ArgMax", [real], {"axis": 1, "keepdims": 1, "select_last_index": 1})
+            index: ir.Value = add("Unsqueeze", [place, [-1]])
+            return index
+
+        found = add("GatherND", [x, self.once("last", make)], {"batch_dims": 1})
+        return found
+
+    def counted(self, new: bool) -> ir.Value:
+        """0, 1, … of all places, or of the new ones."""
+        add, builder = self.builder.add, self.builder
+
+        def make() -> ir.Value:
+            end = builder.scalar(size_of(self.all))
+            first = builder.constant(0, "int")
+            if new:
+                first = add("Sub", [end, builder.scalar(size_of(self.new))])
+            found: ir.Value = add("Range", [first, end, builder.constant(1, "int")])
+            return found
+
+        return self.once("new" if new else "all", make)
+
+    def places(self, length: Num) -> ir.Value:
+        if not has(length, self.plan.time):
+            return super().places(length)
+        if not is_time(length, self.plan.time):
+            raise error("E0504", f"places up to {length} have no meaning in a step of decoding")
+        if self.table:
+            return self.counted(new=False)
+        self.asked_places = True
+        new = NEW in self.form
+        if self.by_row:
+            found = self.pasts["position_ids"] if new else self.key_places()
+            self.ranks[found] = 2
+            return found
+        return self.counted(new)
+
+    def pairs(self, queries: Num, keys: Num) -> tuple[ir.Value, ir.Value]:
+        time, add = self.plan.time, self.builder.add
+        if not has(queries, time) and not has(keys, time):
+            return super().pairs(queries, keys)
+        if self.table:
+            place = self.counted(new=False)
+            return add("Unsqueeze", [place, [-1]]), add("Unsqueeze", [place, [0]])
+        if not (is_time(queries, time) or queries.value == 1) or not is_time(keys, time):
+            raise error("E0504", f"pairs of {queries} queries and {keys} keys have no meaning in a step of decoding")
+        self.asked_places = True
+        self.asked_pairs = True
+        if self.by_row:
+            key = self.once("key pairs", lambda: add("Unsqueeze", [self.key_places(), [1, 2]]))
+            query = self.once("query pairs", lambda: add("Unsqueeze", [self.pasts["position_ids"], [1, 3]]))
+            self.ranks[key] = self.ranks[query] = 4
+            return query, key
+        return (
+            self.once("query pairs", lambda: add("Unsqueeze", [self.counted(new=True), [-1]])),
+            self.once("key pairs", lambda: add("Unsqueeze", [self.counted(new=False), [0]])),
+        )
+
+    def at_start(self) -> ir.Value:
+        """Whether there are no places before the new ones."""
+        add, builder = self.builder.add, self.builder
+        symbols = builder.main.symbols
+        return self.once("at start", lambda: add("Equal", [symbols[self.all], symbols[self.new]]))
+
+    def turned(self, sign: int) -> ir.Value:
+        """Where each new place of a row comes from when its padding in front goes behind (sign -1: and back): [batch,
+        new]."""
+        builder, add = self.builder, self.builder.add
+
+        def make() -> ir.Value:
+            valid = self.valid()
+            assert valid is not None
+            first = add("ArgMax", [builder.cast(valid, "int")], {"axis": 1, "keepdims": 1})
+            length = builder.scalar(size_of(self.new))
+            place = add("Range", [builder.constant(0, "int"), length, builder.constant(1, "int")])
+            found: ir.Value = add("Mod", [add("Add" if sign > 0 else "Sub", [place, first]), length])
+            return found
+
+        return self.once("turn" if sign > 0 else "turn back", make)
+
+
+def size_of(name: str) -> Poly:
+    """The length of that name, as a size."""
+    found = symbol(name)
+    assert isinstance(found, Poly)
+    return found

@@ -1,0 +1,356 @@
+"""The files by which runtimes that generate know a graph of decoding steps: `config.json`, which optimum's
+`ORTModelForCausalLM` reads, and `genai_config.json` of onnxruntime-genai.
+
+Both runtimes hold keys and values of one shape for all layers and feed token ids, a mask and places; neither knows the
+architecture. What they must be told is read off the graph and the plan by which it was written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+from pydantic import BaseModel
+
+from archdsl.backends.onnx.builder import CONTRIB
+from archdsl.backends.onnx.step import write_steps
+from archdsl.backends.onnx.store import OnnxFiles, Store, graph_path, save
+from archdsl.backends.onnx.write import Written
+from archdsl.diagnostics import error
+from archdsl.files import write_text
+from archdsl.ir.graph import Model
+from archdsl.passes.decode import Plan, plan
+from archdsl.passes.flatten import FlatOp
+from archdsl.weights.safetensors import Progress
+
+FED = ("input_ids", "attention_mask", "position_ids")
+"""What both runtimes feed, beside keys and values."""
+
+_PAST = re.compile(r"past_key_values\.(\d+)\.(.+)")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Ids with a meaning, which no spec tells. `end` are those that end a text: without one, optimum generates as many
+    tokens as it is asked for, and onnxruntime-genai ends at that of padding. `padding` fills the rows of a batch: by
+    default the first of `end`, or 0."""
+
+    begin: int | None = None
+    end: tuple[int, ...] = ()
+    padding: int | None = None
+
+
+@dataclass(frozen=True)
+class Configs:
+    """The files, by name; and why one or both are missing, "" where none is."""
+
+    files: Mapping[str, BaseModel]
+    missing: str
+
+
+class CausalConfig(BaseModel):
+    """`config.json`. optimum reads the number of heads of keys and values off it, and their size, where it expects them
+    by `model_type`: a name from its list, chosen by these sizes alone. Ids that are not known are written as null,
+    since each such name has defaults of its own."""
+
+    model_type: str
+    """`llama`: the heads of queries make up the width. `gemma`: they need not. `deepseek_v3`: keys and values differ in
+    size."""
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    num_hidden_layers: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int | None
+    bos_token_id: int | None
+    eos_token_id: int | list[int] | None
+    pad_token_id: int | None
+    use_cache: bool = True
+
+
+class UnevenConfig(CausalConfig):
+    """The same, where keys and values differ in size."""
+
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int = 0
+    v_head_dim: int
+
+
+class GenaiInputs(BaseModel):
+    """Names of inputs; `%d` is the layer."""
+
+    input_ids: str = "input_ids"
+    attention_mask: str | None = None
+    position_ids: str | None = None
+    past_key_names: str = "past_key_values.%d.key"
+    past_value_names: str = "past_key_values.%d.value"
+
+
+class GenaiOutputs(BaseModel):
+    """Names of outputs."""
+
+    logits: str
+    present_key_names: str = "present.%d.key"
+    present_value_names: str = "present.%d.value"
+
+
+class GenaiDecoder(BaseModel):
+    """The graph: its file, its sizes and its names."""
+
+    filename: str
+    head_size: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    num_hidden_layers: int
+    inputs: GenaiInputs
+    outputs: GenaiOutputs
+
+
+class GenaiModel(BaseModel):
+    """The model: `decoder` is any that generates token by token."""
+
+    type: str = "decoder"
+    bos_token_id: int | None
+    eos_token_id: list[int]
+    """Never empty: the runtime would then take the padding for it."""
+    pad_token_id: int
+    context_length: int
+    vocab_size: int
+    decoder: GenaiDecoder
+
+
+class GenaiSearch(BaseModel):
+    """Greedy, as long as the context: a program sets what it wants."""
+
+    do_sample: bool = False
+    max_length: int
+    past_present_share_buffer: bool
+    """Whether keys and values of all places may be written where those before lie: only attention that appends to its
+    caches itself does it."""
+
+
+class GenaiConfig(BaseModel):
+    """`genai_config.json`."""
+
+    model: GenaiModel
+    search: GenaiSearch
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    layers: int
+    kv_heads: int
+    key: int
+    value: int
+    heads: int
+    width: int
+    vocab: int
+    logits: str
+    inputs: frozenset[str]
+    in_place: bool
+
+
+class _UnlikeError(Exception):
+    """The runtimes cannot feed the graph."""
+
+
+def save_steps(
+    model: Model,
+    output: str | Path,
+    tokens: Tokens,
+    *,
+    dtype: str = "float32",
+    target: str = "portable",
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
+    last: bool = False,
+    weights: Path | None = None,
+    seed: int | None = None,
+    store: Store = "safetensors",
+    progress: Progress | None = None,
+) -> OnnxFiles:
+    """Write the graphs that generate, their weights in one file, and, into a directory, what runtimes must be told.
+
+    Other arguments and errors as of `write_steps` and `save`; ArchError E0504 also where `tokens` says something and no
+    file would hold it, or names none of the vocabulary."""
+    path = graph_path(output)
+    whole = path != Path(output)
+    if tokens != Tokens() and not whole:
+        raise error(
+            "E0504",
+            "ids of tokens go into config.json and genai_config.json, which only a directory gets",
+            help=f"`-o {path.with_suffix('')}/`",
+        )
+    steps = plan(model)
+    graphs = write_steps(model, dtype=dtype, target=target, quantize=quantize, keep=keep, last=last, steps=steps)
+    found = configs(model, steps, graphs, path.name, tokens) if whole else Configs({}, "")
+    paths = {path: graphs["model"]}
+    if "encoder" in graphs:
+        name = f"{path.stem}_encoder.onnx" if path.stem != "model" else "encoder.onnx"
+        paths[path.with_name(name)] = graphs["encoder"]
+    files = save(paths, model, weights=weights, seed=seed, store=store, progress=progress)
+    written = []
+    for name, config in found.files.items():
+        written.append(path.with_name(name))
+        write_text(written[-1], text(config))
+    return replace(files, configs=tuple(written), remark=found.missing)
+
+
+def configs(model: Model, steps: Plan, graphs: Mapping[str, Written], filename: str, tokens: Tokens) -> Configs:
+    """The files for the graphs of a model, whose step lies in `filename` beside them.
+
+    Raises ArchError E0504 where an id of `tokens` is not of the vocabulary."""
+    try:
+        sizes = _sizes(model, steps, graphs)
+    except _UnlikeError as problem:
+        return Configs({}, f"no config.json and no genai_config.json, {problem}: a program feeds the graph itself")
+    _demand(tokens, sizes.vocab)
+    context = int(model.context) if model.context is not None and model.context.static else None
+    files: dict[str, BaseModel] = {}
+    missing = []
+    if sizes.logits == "logits":
+        files["config.json"] = _causal(sizes, context, tokens)
+    else:
+        missing.append(f"no config.json, since optimum expects an output called logits, not {sizes.logits}")
+    if sizes.key != sizes.value:
+        text = f"its keys and values have one size, and these have {sizes.key} and {sizes.value}"
+        missing.append(f"no genai_config.json for onnxruntime-genai: {text}")
+    elif context is None:
+        missing.append("no genai_config.json, since onnxruntime-genai needs a context and the model has none")
+    else:
+        files["genai_config.json"] = _genai(sizes, context, filename, tokens)
+    return Configs(files, "; ".join(missing))
+
+
+def text(config: BaseModel) -> str:
+    """The file of a configuration. onnxruntime-genai knows no null: there, fields that say nothing are left out."""
+    return config.model_dump_json(indent=2, exclude_none=isinstance(config, GenaiConfig)) + "\n"
+
+
+def _demand(tokens: Tokens, vocab: int) -> None:
+    named = {"bos": [tokens.begin], "eos": tokens.end, "pad": [tokens.padding]}
+    for name, ids in named.items():
+        for i in ids:
+            if i is not None and not 0 <= i < vocab:
+                raise error(
+                    "E0504", f"`--{name}-token-id {i}` is no token of the model", help=f"they are 0 to {vocab - 1:,}"
+                )
+
+
+def _sizes(model: Model, steps: Plan, graphs: Mapping[str, Written]) -> _Sizes:
+    if "encoder" in graphs:
+        raise _UnlikeError("since the model has an encoder")
+    graph = graphs["model"].model.graph
+    kept: dict[int, dict[str, tuple[int, ...]]] = {}
+    inputs = {str(x.name): x for x in graph.inputs}
+    if "input_ids" not in inputs:
+        raise _UnlikeError("since the model reads no token ids")
+    for name, x in inputs.items():
+        past = _PAST.fullmatch(name)
+        if past is None:
+            if name not in FED:
+                raise _UnlikeError(f"since nothing feeds `{name}`")
+            continue
+        layer, role = int(past[1]), past[2]
+        shape = _shape(x)
+        fits = len(shape) == 4 and isinstance(shape[1], int) and isinstance(shape[3], int)
+        if role not in ("key", "value") or not fits:
+            raise _UnlikeError(f"since `{name}` is no keys or values")
+        kept.setdefault(layer, {})[role] = (int(shape[1]), int(shape[3]))
+    if not kept:
+        raise _UnlikeError("since the model keeps nothing of the tokens before")
+    if sorted(kept) != [*range(len(kept))] or any(len(roles) != 2 for roles in kept.values()):
+        raise _UnlikeError("since not every layer keeps keys and values of its own")
+    shapes = {(roles["key"], roles["value"]) for roles in kept.values()}
+    if len(shapes) > 1 or any(key[0] != value[0] for key, value in shapes):
+        raise _UnlikeError("since keys and values differ in size from layer to layer")
+    ((kv_heads, key), (_, value)) = next(iter(shapes))
+    (logits, *presents) = graph.outputs
+    vocab = _shape(logits)[-1]
+    if len(_shape(logits)) != 3 or not isinstance(vocab, int):
+        raise _UnlikeError(f"since `{logits.name}` is not a number for each token of a vocabulary")
+    heads = _heads(steps)
+    width = next((int(f.value) for f in model.config if f.name == "width" and f.value.static), heads * key)
+    in_place = all(_appended(x) for x in presents)
+    return _Sizes(len(kept), kv_heads, key, value, heads, width, vocab, str(logits.name), frozenset(inputs), in_place)
+
+
+def _shape(x: ir.Value) -> tuple[int | str, ...]:
+    assert x.shape is not None
+    return tuple(d if isinstance(d, int) else str(d) for d in x.shape)
+
+
+def _heads(steps: Plan) -> int:
+    """The most heads of queries that a layer has."""
+    found = [1]
+    for node in steps.step.nodes:
+        if isinstance(node, FlatOp) and node.node.op.keeps(node.node) and node.outputs[0].rank == 4:
+            found.append(int(node.outputs[0].shape[1]))
+    return max(found)
+
+
+def _appended(present: ir.Value) -> bool:
+    """Whether an output comes from an operator that writes behind what it is given."""
+    x: ir.Value | None = present
+    node = x.producer() if x is not None else None
+    while node is not None and node.op_type == "Identity":
+        x = node.inputs[0]
+        node = x.producer() if x is not None else None
+    return node is not None and node.domain == CONTRIB
+
+
+def _causal(sizes: _Sizes, context: int | None, tokens: Tokens) -> CausalConfig:
+    whole = sizes.heads * sizes.key == sizes.width
+    found = CausalConfig(
+        model_type="llama" if whole else "gemma",
+        hidden_size=sizes.width,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.kv_heads,
+        num_hidden_layers=sizes.layers,
+        head_dim=sizes.key,
+        vocab_size=sizes.vocab,
+        max_position_embeddings=context,
+        bos_token_id=tokens.begin,
+        eos_token_id=None if not tokens.end else tokens.end[0] if len(tokens.end) == 1 else list(tokens.end),
+        pad_token_id=_padding(tokens),
+    )
+    if sizes.key == sizes.value:
+        return found
+    fields = found.model_dump() | {"model_type": "deepseek_v3"}
+    return UnevenConfig(**fields, qk_nope_head_dim=sizes.key, v_head_dim=sizes.value)
+
+
+def _genai(sizes: _Sizes, context: int, filename: str, tokens: Tokens) -> GenaiConfig:
+    has = sizes.inputs
+    return GenaiConfig(
+        model=GenaiModel(
+            bos_token_id=tokens.begin,
+            eos_token_id=list(tokens.end) or [_padding(tokens)],
+            pad_token_id=_padding(tokens),
+            context_length=context,
+            vocab_size=sizes.vocab,
+            decoder=GenaiDecoder(
+                filename=filename,
+                head_size=sizes.key,
+                hidden_size=sizes.width,
+                num_attention_heads=sizes.heads,
+                num_key_value_heads=sizes.kv_heads,
+                num_hidden_layers=sizes.layers,
+                inputs=GenaiInputs(
+                    attention_mask="attention_mask" if "attention_mask" in has else None,
+                    position_ids="position_ids" if "position_ids" in has else None,
+                ),
+                outputs=GenaiOutputs(logits=sizes.logits),
+            ),
+        ),
+        search=GenaiSearch(max_length=context, past_present_share_buffer=sizes.in_place),
+    )
+
+
+def _padding(tokens: Tokens) -> int:
+    return tokens.padding if tokens.padding is not None else tokens.end[0] if tokens.end else 0

@@ -1,0 +1,392 @@
+"""Which part each node of a block plays in a step of decoding, read off the plan of the whole model.
+
+The plan speaks of the unrolled model; the emitted `step` of a class speaks of a block.  Calls of one block that are
+taken alike share one `step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from archdsl.diagnostics import ArchError, error
+from archdsl.ir.dims import Num
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CheckNode,
+    CondNode,
+    Graph,
+    LoopNode,
+    Node,
+    OpNode,
+    ScanNode,
+    Value,
+    node_outputs,
+)
+from archdsl.passes.decode import ALL, Plan, has, is_time
+from archdsl.passes.flatten import FlatNode, FlatOp, Unrolled
+
+
+class Role(Enum):
+    """What becomes of a node in a step."""
+
+    NOTHING = auto()
+    """No step needs it."""
+    ALWAYS = auto()
+    """It depends on nothing: on weights and numbers alone."""
+    FIRST = auto()
+    """It does not depend on the sequence: the first step computes it."""
+    TABLE = auto()
+    """It is made of places alone, and has one axis of them: the first step computes it for all places to come."""
+    PAIRS = auto()
+    """It is made of places alone, for pairs of queries and keys: each step computes it for its own."""
+    STEP = auto()
+    """It depends on the new places: each step computes it for them."""
+
+
+@dataclass(eq=False)
+class Roles:
+    """The parts that the nodes of one block play."""
+
+    block: Block
+    role: dict[Node, Role] = field(default_factory=dict)
+    kept: dict[OpNode, tuple[int, ...]] = field(default_factory=dict)
+    """Inputs of which a node reads all places, and which nothing else keeps: they are appended to a cache there."""
+    kept_axes: dict[OpNode, tuple[int, ...]] = field(default_factory=dict)
+    """The axis of each of them along which its positions are."""
+    kept_values: dict[Value, int] = field(default_factory=dict)
+    """Values of which all places are kept where they are made, because several nodes read them: the axis."""
+    window: dict[OpNode, Num] = field(default_factory=dict)
+    """Attention that sees the last places alone, and its masks: how many these are. No more of them are kept."""
+    readers: set[OpNode] = field(default_factory=set)
+    """Those that read all places of something."""
+    latent: dict[OpNode, tuple[tuple[Value, ...], tuple[OpNode, ...]]] = field(default_factory=dict)
+    """Attention that reads what its keys and values are linear maps of: that, and the nodes between."""
+    carries: set[Node] = field(default_factory=set)
+    """Recurrences, which hand on states."""
+    held: list[Value] = field(default_factory=list)
+    """What the first step computes and all read."""
+    whole: set[Value] = field(default_factory=set)
+    """Tables that are read at the places of keys."""
+    rows: dict[Value, tuple[int, int]] = field(default_factory=dict)
+    """Of tables: the axis of time, and how many axes there are in the readers between that of batch and that one."""
+    callees: dict[CallNode, Roles] = field(default_factory=dict)
+
+    def special(self) -> bool:
+        """Whether a step through the block is another than `forward`."""
+        parts = (self.readers, self.kept, self.kept_values, self.latent, self.carries, self.held)
+        if any(parts) or any(r in (Role.TABLE, Role.PAIRS) for r in self.role.values()):
+            return True
+        return any(c.special() for n, c in self.callees.items() if self.role[n] is Role.STEP)
+
+    def signature(self) -> Hashable:
+        """Equal for calls of one block that are taken alike."""
+        return (
+            tuple(self.role.values()),
+            tuple(self.kept.values()),
+            tuple(self.kept_axes.values()),
+            tuple(self.kept_values.values()),
+            len(self.latent),
+            tuple(int(n) for n in self.window.values()),
+            len(self.carries),
+            len(self.held),
+            len(self.whole),
+            tuple(self.rows.values()),
+            tuple(c.signature() for c in self.callees.values()),
+        )
+
+
+def refuse(message: str) -> ArchError:
+    return error("E0504", message, help="compile it without `generate`; `--to onnx --decode` may take it step by step")
+
+
+def nodes_within(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph and of those inside it, of `if training` only what is not training."""
+    for node in graph.nodes:
+        yield node
+        for inner in inner_graphs(node):
+            yield from nodes_within(inner)
+
+
+def inner_graphs(node: Node) -> tuple[Graph, ...]:
+    """Graphs inside a node that a step writes node by node."""
+    if isinstance(node, LoopNode):
+        return node.bodies
+    if isinstance(node, CondNode):
+        return (node.otherwise,)
+    return ()
+
+
+class Assigner:
+    """Finds the roles of every call of every block."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.in_step = set(plan.step.nodes)
+        self.in_before = set(plan.before.nodes)
+        self.crossing = set(plan.before.outputs)
+        self.readers: dict[Value, list[tuple[FlatNode, int]]] = {}
+        for node in plan.step.nodes:
+            for i, v in enumerate(node.inputs):
+                if isinstance(v, Value):
+                    self.readers.setdefault(v, []).append((node, i))
+        self.placed = self.of_places()
+        self.latent_bases = {v for latent in plan.latents.values() for v in latent.base}
+        if plan.beside:
+            raise refuse("scores are read at other queries or keys than the own")
+        assert plan.root is not None
+        self.home = dict(self.homes(plan.root))
+        self.kept_at_maker = self.of_shared()
+        self.windows = self.of_windows()
+        self.skipped = {n for latent in plan.latents.values() for n in latent.chain}
+
+    def of_places(self) -> set[Value]:
+        """Tensors made of places alone; those that take their type from one that is not are computed with it."""
+        found: set[Value] = set()
+        for node in self.plan.step.nodes:
+            moving = (v for v in node.inputs if isinstance(v, Value) and v in self.plan.forms)
+            alike = isinstance(node, FlatOp) and node.node.op.alike and self.times(node.outputs[0]) == 1
+            if set(node.outputs) <= self.plan.placed and all(v in found for v in moving) and not alike:
+                found |= set(node.outputs)
+        return found
+
+    def of_windows(self) -> dict[FlatNode, Num]:
+        """Attention of which every reader of its mask sees the last places alone, and of its keys it is the only
+        reader; and the makers of these masks."""
+        found: dict[FlatNode, Num] = {}
+        masks: dict[Value, list[FlatOp]] = {}
+        for node in self.plan.step.nodes:
+            if isinstance(node, FlatOp) and (seen := node.node.op.window(node.node)) is not None:
+                kept = [v for i in node.node.op.keeps(node.node) if isinstance(v := node.inputs[i], Value)]
+                mask = node.inputs[seen[0]]
+                alone = all(v in self.plan.caches and len(self.all_readers(v)) == 1 for v in kept)
+                if alone and isinstance(mask, Value) and node not in self.plan.latents:
+                    masks.setdefault(mask, []).append(node)
+        for mask, nodes in masks.items():
+            maker = self.plan.makers.get(mask)
+            if len(nodes) == len(self.readers[mask]) and isinstance(maker, FlatOp) and maker.node.op.placed:
+                for flat in nodes:
+                    seen = flat.node.op.window(flat.node)
+                    assert seen is not None
+                    found[flat] = seen[1]
+                seen = maker.node.op.window(maker.node)
+                assert seen is not None
+                found[maker] = seen[1]
+        return found
+
+    def root(self) -> Roles:
+        assert self.plan.root is not None
+        return self.of(self.plan.root)
+
+    def of(self, unrolled: Unrolled) -> Roles:
+        """The roles in one call of a block."""
+        found = Roles(unrolled.block)
+        for node in nodes_within(unrolled.block.graph):
+            if isinstance(node, CallNode):
+                found.callees[node] = self.callee(unrolled.calls.get(node, ()))
+        for node in nodes_within(unrolled.block.graph):
+            found.role[node] = self.role(node, unrolled, found)
+        for node in nodes_within(unrolled.block.graph):
+            if isinstance(node, OpNode | ScanNode) and found.role[node] is Role.STEP:
+                self.details(node, unrolled, found)
+        for node in nodes_within(unrolled.block.graph):
+            if found.role[node] is Role.PAIRS and any(f in self.windows for f in unrolled.nodes.get(node, ())):
+                assert isinstance(node, OpNode)
+                seen = node.op.window(node)
+                assert seen is not None
+                found.window[node] = seen[1]
+        self.note_held(unrolled, found)
+        return found
+
+    def callee(self, calls: Sequence[Unrolled]) -> Roles:
+        """Those in a call; in a loop, of all of its turns."""
+        found = [self.of(c) for c in calls]
+        first = found[0]
+        if any(f.signature() != first.signature() for f in found[1:]):
+            raise refuse(f"`{first.block.name}` is called in a loop whose turns keep different things")
+        return first
+
+    # --- roles ---
+
+    def role(self, node: Node, unrolled: Unrolled, found: Roles) -> Role:
+        if isinstance(node, CheckNode):
+            bounds = node.op == "<=" and is_time(node.left, self.plan.time)  # what is too short now may yet grow
+            return Role.FIRST if bounds or not self.speaks_of_time(node) else Role.NOTHING
+        if isinstance(node, CallNode):
+            callee = found.callees[node]
+            inside = {r for n, r in callee.role.items() if not isinstance(n, CheckNode)} - {Role.NOTHING}
+            return self.together(inside)
+        if isinstance(node, CondNode) and not node.otherwise.nodes:  # it hands on what there was before
+            given = {unrolled.values.get(v) for v in node.outputs} - {None}
+            return Role.STEP if any(v in self.plan.forms for v in given if v) else Role.FIRST if given else Role.NOTHING
+        if isinstance(node, LoopNode | CondNode):
+            inside = {self.role(n, unrolled, found) for g in inner_graphs(node) for n in nodes_within(g)}
+            return self.together(inside - {Role.NOTHING})
+        roles = {self.flat_role(f) for f in unrolled.nodes.get(node, ())} - {Role.NOTHING}
+        return self.together(roles)
+
+    @staticmethod
+    def together(roles: set[Role]) -> Role:
+        """The role of what has nodes of these roles inside."""
+        if not roles:
+            return Role.NOTHING
+        if len(roles) == 1:
+            return next(iter(roles))
+        if roles <= {Role.ALWAYS, Role.FIRST}:
+            return Role.FIRST
+        if roles <= {Role.ALWAYS, Role.TABLE}:
+            return Role.TABLE
+        return Role.STEP
+
+    def flat_role(self, flat: FlatNode) -> Role:
+        if flat in self.skipped and not self.needed_beside(flat):
+            return Role.NOTHING
+        if flat in self.in_step:
+            if any(v in self.placed for v in flat.outputs):
+                axes = max(map(self.times, flat.outputs))
+                return (Role.ALWAYS, Role.TABLE, Role.PAIRS)[min(axes, 2)]
+            if not any(v in self.plan.forms or v in self.plan.placed for v in flat.outputs):
+                return Role.ALWAYS
+            return Role.STEP
+        return Role.FIRST if flat in self.in_before else Role.NOTHING
+
+    def speaks_of_time(self, node: CheckNode) -> bool:
+        return has(node.left, self.plan.time) or has(node.right, self.plan.time)
+
+    def times(self, value: Value) -> int:
+        """How many axes of time a value has."""
+        return sum(has(d, self.plan.time) for d in value.shape)
+
+    def needed_beside(self, flat: FlatNode) -> bool:
+        """Whether a node between a latent and keys is read by something else as well."""
+        ends = {id(n) for n in (*self.skipped, *self.plan.latents)}
+        return any(id(reader) not in ends for v in flat.outputs for reader, _ in self.readers.get(v, ()))
+
+    # --- what is kept ---
+
+    def details(self, node: OpNode | ScanNode, unrolled: Unrolled, found: Roles) -> None:
+        flats = [f for f in unrolled.nodes.get(node, ()) if f in self.in_step]
+        if any(f in self.plan.carries for f in flats):
+            found.carries.add(node)
+        if isinstance(node, OpNode):
+            if flats[-1] in self.plan.latents:
+                latent = self.plan.latents[flats[-1]]
+                names = {flat: v for v, flat in unrolled.values.items() if flat in latent.base}
+                if len(names) != len(latent.base):
+                    raise refuse(f"`{found.block.name}` reads keys that follow from what another block makes")
+                found.latent[node] = tuple(names[v] for v in latent.base), tuple(n.node for n in latent.chain)
+            self.note_kept(node, flats, found)
+        for flat in flats:
+            for i, v in enumerate(flat.inputs):
+                if isinstance(v, Value):
+                    self.check_rows(flat, i, v)
+
+    def note_kept(self, node: OpNode, flats: Sequence[FlatNode], found: Roles) -> None:
+        here: dict[int, int] = {}
+        for flat in flats:
+            for i, v in enumerate(flat.inputs):
+                if isinstance(v, Value) and ALL in self.plan.needs.get((flat, i), ()):
+                    found.readers.add(node)
+                    if self.kept_at_reader(v):
+                        here[i] = self.plan.caches[v].axis
+            for value, v in zip(node.outputs, flat.outputs, strict=True):
+                if v in self.kept_at_maker:
+                    found.kept_values[value] = self.plan.caches[v].axis
+        if here:
+            found.kept[node], found.kept_axes[node] = tuple(here), tuple(here.values())
+            seen = node.op.window(node)
+            if seen is not None and all(f in self.windows for f in flats) and len(here) == len(node.op.keeps(node)):
+                found.window[node] = seen[1]
+
+    def kept_at_reader(self, value: Value) -> bool:
+        """Whether what reads all places of a value also appends its new ones."""
+        known = value in self.plan.caches and value not in self.latent_bases and value not in self.plan.step.inputs
+        return known and value not in self.kept_at_maker
+
+    def of_shared(self) -> set[Value]:
+        """What several read, or another block than that which makes it: it is appended to its cache there. Then nobody
+        can read its new places alone."""
+        found = set()
+        for value in self.plan.caches:
+            maker, readers = self.plan.makers.get(value), self.all_readers(value)
+            if value in self.latent_bases:
+                continue
+            home = self.home[maker] if maker is not None else None
+            apart = len(readers) > 1 or any(self.home[n] is not home for n, _ in readers)
+            if (apart or maker is None) and len(readers) != len(self.readers[value]):
+                raise refuse(f"`{value.name or 'a tensor'}` is read both at its new places and at all of them")
+            if apart and maker is not None:
+                if not isinstance(maker, FlatOp):
+                    raise refuse(f"`{value.name or 'a tensor'}`, which a scan makes, is read at all places by several")
+                found.add(value)
+        return found
+
+    def homes(self, unrolled: Unrolled) -> Iterator[tuple[FlatNode, Unrolled]]:
+        """Where each node stands."""
+        for flats in unrolled.nodes.values():
+            yield from ((f, unrolled) for f in flats)
+        for calls in unrolled.calls.values():
+            for call in calls:
+                yield from self.homes(call)
+
+    def all_readers(self, value: Value) -> list[tuple[FlatNode, int]]:
+        """Who reads all places of a value."""
+        return [(n, i) for n, i in self.readers.get(value, ()) if ALL in self.plan.needs.get((n, i), ())]
+
+    # --- tables ---
+
+    def check_rows(self, flat: FlatNode, i: int, value: Value) -> None:
+        """A table is read at the new places by ops that take one more axis."""
+        axes = [a for a, d in enumerate(value.shape) if has(d, self.plan.time)]
+        if value not in self.placed or len(axes) != 1:
+            return
+        if not isinstance(flat, FlatOp):
+            raise refuse("a scan reads a table of places")
+        op, wanted = flat.node.op, self.plan.needs.get((flat, i), ())
+        if not (op.elementwise or op.leading(flat.node, i) is not None) or ALL in wanted:
+            raise refuse(f"`{op.name}` reads a table of places in a way that has no step")
+
+    def between(self, flat: FlatNode, i: int, value: Value) -> int:
+        """How many axes a reader has between that of batch and those of a table."""
+        assert isinstance(flat, FlatOp)
+        leading, output = flat.node.op.leading(flat.node, i) or 0, flat.outputs[0]
+        if output in self.plan.placed:  # it has an axis of batch more than the plan says, as its readers have
+            more = {self.between(n, j, output) for n, j in self.readers.get(output, ())}
+            return max(more, default=0) + output.rank - (value.rank - leading)
+        return output.rank - 1 - (value.rank - leading)
+
+    def note_held(self, unrolled: Unrolled, found: Roles) -> None:
+        """What the first step hands to all: in the block where it is made."""
+        inputs = unrolled.block.graph.inputs if unrolled is self.plan.root else ()
+        made = [v for n, r in found.role.items() if r in (Role.FIRST, Role.TABLE) for v in node_outputs(n)]
+        for value in (*inputs, *made):
+            flat = unrolled.values.get(value)
+            if flat is None:
+                continue
+            if flat in self.crossing and flat not in self.placed:
+                found.held.append(value)
+            elif flat in self.placed:
+                self.note_table(value, flat, found)
+
+    def note_table(self, value: Value, flat: Value, found: Roles) -> None:
+        """A table is held if more than other tables read it: at the new places, or at those of keys."""
+        axes = [a for a, d in enumerate(flat.shape) if has(d, self.plan.time)]
+        moving = [(n, i) for n, i in self.readers.get(flat, ()) if not self.is_placed(n)]
+        pairs = [n for n, _ in self.readers.get(flat, ()) if self.is_placed(n) and self.flat_role(n) is Role.PAIRS]
+        if (moving and pairs) or any(not (isinstance(n, FlatOp) and n.node.op.by_rows) for n in pairs):
+            name = f" `{value.name}`" if value.name else ""
+            raise refuse(f"the table{name} is read at the new positions and at those of keys")
+        if pairs:
+            found.whole.add(value)
+        elif moving and axes:
+            between = {self.between(n, i, flat) for n, i in moving}
+            if len(between) > 1:
+                raise refuse(f"`{value.name}` is read by tensors of different numbers of axes")
+            found.rows[value] = (axes[0], between.pop())
+        if moving or pairs:
+            found.held.append(value)
+
+    def is_placed(self, node: FlatNode) -> bool:
+        return any(v in self.placed for v in node.outputs)

@@ -1,4 +1,0 @@
-"""What training or serving a model takes of a machine: activations, memory, devices, time.
-
-These analyses stand above the lowering: what a step keeps is found by following the code that is emitted.
-"""

@@ -1,0 +1,257 @@
+"""Commands that read specs: check, show, fmt, explain, list."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from archdsl.cli.frame import FINE, FORMAT_VARIABLE, WRONG_SPEC, blame, color, command, print_or_json, show_diagnostics
+from archdsl.cli.options import (
+    JsonOption,
+    NoncausalOption,
+    SetOption,
+    SpecArgument,
+    complete,
+    load_model,
+    settings_of,
+)
+from archdsl.diagnostics import ArchError, Diagnostic
+
+
+@command("check")
+def check(
+    specs: Annotated[
+        list[str],
+        typer.Argument(metavar="SPEC…", help="Paths, path:model, or names of the zoo.", autocompletion=complete),
+    ],
+    format: Annotated[
+        Literal["text", "concise", "json", "github"],
+        typer.Option("--format", envvar=FORMAT_VARIABLE, help="How to print what was found."),
+    ] = "text",
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> int:
+    """Check specs: syntax, names, shapes, constraints, causality. Without a model's name, every model of a file."""
+    from archdsl import api
+    from archdsl.diagnostics.render import render
+
+    settings = settings_of(set)
+    found: list[Diagnostic] = []
+    status = FINE
+    for name in specs:
+        said = api.check(name, set=settings, allow_noncausal=allow_noncausal)
+        found += said
+        status = max(status, blame(said))
+        if format == "text" and not any(d.is_error for d in said):
+            print(f"{name}: no errors" + (f", {len(said)} lint{'s' * (len(said) > 1)}" if said else ""))
+    # A file that two specs import may say the same twice.
+    found = list({(d.code, d.message, d.span): d for d in found}.values())
+    sys.stdout.write(render(found, format, color(sys.stdout)))
+    return status
+
+
+@command("show")
+def show(
+    spec: SpecArgument,
+    ir: Annotated[bool, typer.Option("--ir", help="Print the IR, every block once.")] = False,
+    expand: Annotated[
+        bool, typer.Option("--expand", help="Print declared bodies as the equations they stand for.")
+    ] = False,
+    block: Annotated[
+        str | None, typer.Option("--block", metavar="NAME", help="With --expand or --diagram: only this block.")
+    ] = None,
+    diagram: Annotated[
+        bool, typer.Option("--diagram", help="Print a block diagram, a Mermaid flowchart that Markdown pages show.")
+    ] = False,
+    source: Annotated[
+        bool, typer.Option("--source", help="Print the spec as it is written: of the zoo, to begin one's own with.")
+    ] = False,
+    json: JsonOption = False,
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> None:
+    """Show a model: a tree with shapes and counts, the IR, a block diagram, declared bodies as equations, or the spec
+    itself."""
+    if ir + expand + diagram + source + json > 1:
+        one = " / ".join(f"'--{name}'" for name in ("ir", "expand", "diagram", "source", "json"))
+        raise typer.BadParameter("choose one", param_hint=one)
+    if block is not None and not (expand or diagram):
+        raise typer.BadParameter("it goes with --expand or --diagram", param_hint="'--block'")
+    if source:
+        from archdsl.api import find_spec
+
+        sys.stdout.write(find_spec(spec).source.text)
+        return
+    if expand:
+        from archdsl.api import expand as expanded
+
+        sys.stdout.write(expanded(spec, set=settings_of(set), block=block))
+        return
+    model = load_model(spec, set, allow_noncausal)
+    if ir:
+        from archdsl.ir.text import print_model
+
+        sys.stdout.write(print_model(model))
+        return
+    if diagram:
+        from archdsl.report.diagram import block_of
+        from archdsl.report.diagram import diagram as drawing
+        from archdsl.report.mermaid import mermaid
+
+        sys.stdout.write(mermaid(drawing(model if block is None else block_of(model, block))))
+        return
+    from archdsl.dependence.causality import assumed
+    from archdsl.report.tables import assumed_view, tree_view
+    from archdsl.report.tree import tree
+
+    print_or_json(tree(model), lambda found: [tree_view(found), *assumed_view(assumed(model))], json)
+
+
+@command("fmt")
+def fmt(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE…", help="Files or folders; - reads standard input and writes to standard output."),
+    ],
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 where something would change.")
+    ] = False,
+) -> int:
+    """Bring specs into their canonical form."""
+    from archdsl.api import format_text
+    from archdsl.files import write_text
+    from archdsl.syntax.parse import given_text, read_source
+
+    status = FINE
+    for name in _spec_files(files):
+        try:
+            if name == "-":
+                source = given_text("<stdin>", sys.stdin.read())
+            else:
+                source = read_source(name, name)
+            text = format_text(source)
+        except ArchError as problem:
+            show_diagnostics(problem.diagnostics)
+            status = max(status, blame(problem.diagnostics))
+            continue
+        if name == "-" and not check:
+            sys.stdout.write(text)
+        elif text != source.text:
+            if check:
+                status = max(status, WRONG_SPEC)
+            else:
+                write_text(Path(name), text)
+            print(f"{'would format' if check else 'formatted'} {name}")
+    return status
+
+
+def _spec_files(names: Iterable[str]) -> Iterable[str]:
+    for name in names:
+        if name != "-" and Path(name).is_dir():
+            yield from (str(p) for p in sorted(Path(name).rglob("*.arch")))
+        else:
+            yield name
+
+
+@command("explain")
+def explain(topic: Annotated[str, typer.Argument(metavar="CODE|OP|BLOCK", help="E0301, sdpa, mha, …")]) -> None:
+    """Explain an error, a primitive or a block of the standard library."""
+    from archdsl.report.reference import explain as page
+
+    text = page(topic)
+    if not color(sys.stdout):
+        sys.stdout.write(text)
+        return
+    from rich.markdown import Markdown
+
+    from archdsl.report.tables import print_report
+
+    print_report(Markdown(text))
+
+
+@command("list")
+def list_(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="WORD", help="Only models of which each word is said: in a name, an author, a remark."),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help="decoder, encoder, encoder-decoder, recurrent, convolutional, vision or layer (repeatable).",
+        ),
+    ] = None,
+    family: Annotated[
+        list[str] | None, typer.Option("--family", metavar="FILE", help="Models of this file (repeatable).")
+    ] = None,
+    year: Annotated[
+        str | None, typer.Option("--year", metavar="YEAR", help="2017, 2017..2020, 2017.. or ..2020.")
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """List the zoo, the models that ship with the compiler: year, kind, exact parameters and what is special."""
+    from archdsl import zoo
+
+    kinds = _known("--kind", kind, zoo.KINDS)
+    files = _known("--family", [f.removesuffix(".arch") for f in family or ()], _families())
+    years = _years(year)
+    found = zoo.chosen(zoo.families(), text=" ".join(words or ()), kinds=kinds, families=files, years=years)
+    from archdsl.report.tables import zoo_view
+
+    print_or_json(zoo.ZooReport(families=found), lambda report: zoo_view(report.families), json)
+    if not found and not json:
+        print("no model of the zoo is like that")
+    return WRONG_SPEC if any(f.problems for f in found) else FINE
+
+
+def _families() -> list[str]:
+    from archdsl.resources import zoo_files
+
+    return list(zoo_files())
+
+
+def _known(option: str, given: list[str] | None, names: Iterable[str]) -> list[str]:
+    """What an option was given, each of it one of the names there are."""
+    from archdsl.diagnostics import did_you_mean
+
+    for name in given or ():
+        if name not in (known := list(names)):
+            help_ = did_you_mean(name, known) or f"there are {', '.join(known)}"
+            raise typer.BadParameter(f"there is no {name!r}; {help_}", param_hint=f"'{option}'")
+    return given or []
+
+
+def _years(text: str | None) -> tuple[int | None, int | None]:
+    """The first and the last year: `2017`, `2017..2020`, `2017..`, `..2020`."""
+    if text is None:
+        return None, None
+    first, dots, last = text.partition("..")
+    if not all(y.isdecimal() or (dots and not y) for y in (first, last or first)) or not (first or last):
+        raise typer.BadParameter(f"write it as 2017 or 2017..2020, not {text!r}", param_hint="'--year'")
+    start = int(first) if first else None
+    return start, (int(last) if last else None) if dots else start
+
+
+@command("schema")
+def schema(
+    name: Annotated[
+        str | None, typer.Argument(metavar="COMMAND", help="estimate, sweep, fit, …; the list of them where none is.")
+    ] = None,
+) -> None:
+    """The JSON Schema of what a command prints with --json (`check`: with --format json)."""
+    from archdsl.report.schemas import REPORTS
+    from archdsl.report.schemas import schema as described
+
+    if name is None:
+        print("\n".join(REPORTS))
+        return
+    _known("COMMAND", [name], REPORTS)
+    import json
+
+    print(json.dumps(described(name), indent=2, ensure_ascii=False))

@@ -1,0 +1,237 @@
+"""What is said about a wrong spec: a code, the place, the origin of everything involved, and a hint."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from archdsl.diagnostics.source import Span
+
+LONGEST = 1_000
+"""Characters of a message."""
+REPORT = "please report it with the spec"
+"""The request that follows an internal error."""
+
+
+def shortened(text: str, most: int = 120) -> str:
+    """A text of a spec as a message quotes it: what is too long is cut."""
+    return text if len(text) <= most else f"{text[: most - 2]} …"
+
+
+@dataclass(frozen=True)
+class Label:
+    """A second place that explains the first."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One finding. `code` is E…(an error) or W… (a lint)."""
+
+    code: str
+    message: str
+    span: Span | None = None
+    label: str = ""
+    labels: tuple[Label, ...] = ()
+    notes: tuple[str, ...] = ()
+    help: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.message) > LONGEST:
+            object.__setattr__(self, "message", shortened(self.message, LONGEST))
+
+    @property
+    def is_error(self) -> bool:
+        return self.code.startswith("E")
+
+
+class ArchError(Exception):
+    """Raised when a spec is wrong; carries every diagnostic that was found."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+        self.diagnostics = tuple(diagnostics)
+        super().__init__(
+            "\n".join(
+                f"{d.span}: {d.code} {d.message}" if d.span else f"{d.code} {d.message}" for d in self.diagnostics
+            )
+        )
+
+
+class InternalError(Exception):
+    """A fault of the compiler, whatever the spec says."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.add_note(REPORT)
+
+
+def error(
+    code: str,
+    message: str,
+    span: Span | None = None,
+    *,
+    label: str = "",
+    labels: Iterable[Label] = (),
+    notes: Iterable[str] = (),
+    help: str = "",
+) -> ArchError:
+    """An exception with one diagnostic, ready to be raised."""
+    return ArchError([Diagnostic(code, message, span, label, tuple(labels), tuple(notes), help)])
+
+
+# What other libraries and papers call the things of this language, written as `_plain` writes a name.
+KNOWN_AS = {
+    "attention": ("mha",),
+    "attn": ("attention",),
+    "selfattention": ("mha",),
+    "selfattn": ("attention",),
+    "mixer": ("attention",),
+    "tokenmixer": ("attention",),
+    "sequencemixer": ("attention",),
+    "multiheadattention": ("mha",),
+    "groupedqueryattention": ("gqa",),
+    "multiqueryattention": ("mqa",),
+    "multiheadlatentattention": ("mla",),
+    "dense": ("linear",),
+    "fc": ("linear",),
+    "proj": ("linear",),
+    "feedforward": ("ffn", "mlp"),
+    "ff": ("ffn", "mlp"),
+    "ln": ("layernorm",),
+    "normalization": ("norm",),
+    "rotary": ("rope",),
+    "rotaryembedding": ("rope",),
+    "positionalencoding": ("position", "sinusoidal"),
+    "positionembedding": ("position", "learned"),
+    "embed": ("embedding",),
+    "lmhead": ("lm",),
+    "languagemodel": ("lm",),
+    "prenorm": ("pre",),
+    "postnorm": ("post",),
+    "preln": ("pre",),
+    "postln": ("post",),
+    "swish": ("silu",),
+    "gelunew": ("gelu_tanh",),
+    "gelupytorchtanh": ("gelu_tanh",),
+    "causalmask": ("causal",),
+    "slidingwindow": ("window",),
+    "local": ("window",),
+    "mixtureofexperts": ("moe",),
+    "dmodel": ("width",),
+    "hiddensize": ("width", "hidden"),
+    "hiddendim": ("width", "hidden"),
+    "nembd": ("width",),
+    "embeddim": ("width",),
+    "embeddingdim": ("width",),
+    "dim": ("width",),
+    "dff": ("hidden",),
+    "ffndim": ("hidden",),
+    "ffdim": ("hidden",),
+    "intermediatesize": ("hidden",),
+    "nhead": ("heads",),
+    "numheads": ("heads",),
+    "nheads": ("heads",),
+    "numattentionheads": ("heads",),
+    "numkeyvalueheads": ("kv_heads",),
+    "numkvheads": ("kv_heads",),
+    "nkvheads": ("kv_heads",),
+    "headsize": ("head_dim",),
+    "dhead": ("head_dim",),
+    "dk": ("head_dim",),
+    "vocabsize": ("vocab",),
+    "nvocab": ("vocab",),
+    "contextlength": ("context",),
+    "maxseqlen": ("context",),
+    "seqlen": ("context", "time"),
+    "blocksize": ("context",),
+    "npositions": ("context",),
+    "maxpositionembeddings": ("context",),
+    "nlayers": ("layers", "blocks"),
+    "numlayers": ("layers", "blocks"),
+    "nlayer": ("layers", "blocks"),
+    "numhiddenlayers": ("layers", "blocks"),
+    "layers": ("blocks",),
+    "depth": ("layers", "blocks"),
+    "activation": ("act",),
+    "actfn": ("act",),
+    "hiddenact": ("act",),
+    "numexperts": ("experts",),
+    "nexperts": ("experts",),
+    "capacityfactor": ("capacity",),
+    "expertcapacity": ("capacity",),
+    "moeexpertcapacityfactor": ("capacity",),
+    "k": ("top_k",),
+    "base": ("theta",),
+    "ropetheta": ("theta",),
+    "epsilon": ("eps",),
+    "tieweights": ("tied",),
+    "tiewordembeddings": ("tied",),
+    "tie": ("tied",),
+    "cat": ("concat",),
+    "view": ("rearrange",),
+    "reshape": ("rearrange",),
+    "yes": ("true",),
+    "on": ("true",),
+    "no": ("false",),
+    "off": ("false",),
+    "null": ("none",),
+    "nil": ("none",),
+}
+
+
+def did_you_mean(name: str, candidates: Iterable[str], preferred: Iterable[str] = ()) -> str:
+    """A help line that offers the nearest of the candidates, or nothing; of two as near, one that is preferred."""
+    near = nearest(name, candidates, preferred)
+    return f"did you mean `{near}`?" if near else ""
+
+
+def nearest(name: str, candidates: Iterable[str], preferred: Iterable[str] = ()) -> str:
+    """The candidate that was probably meant, or "": the same but for case and underscores, one known under the other
+    name, or one a few slips of the keyboard away."""
+    first = frozenset(preferred)
+    names = sorted({*candidates, *first} - {name}, key=lambda c: (c not in first, c))
+    plain = _plain(name)
+    for candidate in names:
+        if _plain(candidate) == plain:
+            return candidate
+    for candidate in names:  # a prefix too few or too many
+        if candidate.endswith(f".{name}") or name.endswith(f".{candidate}"):
+            return candidate
+    for other in KNOWN_AS.get(plain, ()):
+        if other in names:
+            return other
+    slips = min(max(len(plain) // 3, 1), 3)
+    found = [(d, c) for c in names if (d := _distance(plain, _plain(c), slips)) <= slips and d < len(_plain(c))]
+    # Of two as near the one with the same letters in another order, then one with the same beginning.
+    order = {c: i for i, c in enumerate(names)}
+    found.sort(key=lambda f: (f[0], sorted(_plain(f[1])) != sorted(plain), f[1][:1] != name[:1], order[f[1]]))
+    if found:
+        return found[0][1]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+    return close[0] if close else ""
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _distance(a: str, b: str, most: int) -> int:
+    """How many slips make one word of the other: a letter too few, too many, another, or two exchanged (Damerau,
+    1964); more than `most` is only known to be more."""
+    if abs(len(a) - len(b)) > most:
+        return most + 1
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a):
+        last, before, row = before, row, [i + 1]
+        for j, y in enumerate(b):
+            cost = min(row[j] + 1, before[j + 1] + 1, before[j] + (x != y))
+            if i and j and x == b[j - 1] and y == a[i - 1]:
+                cost = min(cost, last[j - 1] + 1)
+            row.append(cost)
+        if min(row) > most:
+            return most + 1
+    return row[-1]

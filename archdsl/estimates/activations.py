@@ -1,0 +1,426 @@
+"""What a training step keeps in memory besides weights, estimated from the graph: the tensors saved for the backward
+pass, the temporaries of both passes and of the loss, and when the most is alive.
+
+Ops run one by one, as PyTorch runs them, with the fused kernels of an accelerator: each op says what its gradients
+need (`Primitive.saves`, and the sides of its contractions), a tensor that several ops keep counts once, and views share
+the memory of what they view. Attention keeps queries, keys, values, its result and a number for each query; a norm its
+input and two numbers a row. The loss is the cross-entropy, in float32, of every output over its last axis.
+
+Activation checkpointing is that of `archdsl compile --checkpoint`: `full` keeps the input of each layer (Chen et al.,
+2016), `selective` also what products with weights give.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from archdsl.estimates.dtypes import Dtype, width
+from archdsl.estimates.flops import demand_sizes, sizes_at
+from archdsl.estimates.kernels import Cut, Whole, is_view, viewed, wanting
+from archdsl.ir.cost import Cost, elements, whole_at
+from archdsl.ir.graph import CallNode, Input, Model, OpNode, Value
+from archdsl.ir.op import Saved
+from archdsl.passes.checkpoint import checkpointed
+from archdsl.passes.flatten import (
+    FlatGraph,
+    FlatNode,
+    FlatOp,
+    FlatParam,
+    FlatScan,
+    Unrolled,
+    unroll,
+    walk,
+    weights_read,
+)
+
+Recompute = Literal["none", "selective", "full"]
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+class Event(BaseModel):
+    """A stretch of the step: one part of the model forwards or backwards, the objective, or the optimizer."""
+
+    event: str
+    """`forward blocks.3`, `objective`, `backward blocks.3`, `optimizer step`; the part is a path of weights, `model`
+    for what stands in the model itself."""
+    bytes: int
+    """Alive at its end: everything, weights and the optimizer's states included."""
+    peak: int
+    """The most that is alive within it."""
+
+
+class BlockActivations(BaseModel):
+    """What the blocks of one path save, those of all layers together."""
+
+    path: str
+    """`*` stands for every index; `model` is the model itself."""
+    block: str
+    count: int
+    bytes: int
+    """Saved by the blocks themselves and by all within; a tensor counts for the first that saves it."""
+
+
+class StepMemory(BaseModel):
+    """The memory of one step of training, as the graph tells it."""
+
+    recompute: Recompute
+    saved: int
+    """Activations that the forward pass keeps for the backward pass: without weights, buffers and the model's
+    inputs."""
+    objective: int
+    """The most that the objective adds to them, forwards and backwards."""
+    inputs: int
+    """The model's inputs and the targets."""
+    optimizer: int
+    """Temporaries of the optimizer's step."""
+    peak: int
+    """The most that is alive, weights, gradients and the optimizer's states included."""
+    peak_at: str
+    """The event in which that is."""
+    by_block: list[BlockActivations]
+    timeline: list[Event] = Field(exclude=True)
+
+
+class Measured(BaseModel):
+    """The memory of one step of training as PyTorch has it on a CPU: see `archdsl.run.measure`."""
+
+    exact: bool
+    """False where numbers decide how many rows there are (experts with a capacity): then the most is taken."""
+    saved: int
+    """Storages that autograd keeps after the forward pass: without weights, buffers and the model's inputs."""
+    forward: int
+    """The most that is alive until the loss is known, weights and the optimizer's states included."""
+    backward: int
+    """The most that is alive in the backward pass."""
+    peak: int
+
+
+def estimate(
+    model: Model,
+    *,
+    batch: int = 1,
+    seq: int | None = None,
+    dtype: Dtype = "float32",
+    recompute: Recompute = "none",
+    fixed: int = 0,
+    gradients: int = 0,
+    optimizer: int = 0,
+) -> StepMemory:
+    """Estimate one step. `fixed` are bytes that are there throughout (weights, buffers, optimizer state), `gradients`
+    those of all weights, `optimizer` what the optimizer's step takes beside them.
+
+    Raises ArchError E0503 where the model has no sizes at these lengths, and E0527 where it has no layers to compute
+    again."""
+    sizes = sizes_at(model, batch, seq)
+    demand_sizes(model, sizes)
+    return _Step(model, sizes, dtype, recompute).report(fixed, gradients, optimizer)
+
+
+# --- what ops keep ----------------------------------------------------------------------------------------------------
+
+Kept = dict[Value | tuple[object, ...], float]
+"""Tensors that are kept, values of the graph that are no views or what an op makes for its own gradients; and bytes."""
+
+
+class Saving:
+    """What the gradients of ops need, in bytes of the part that a device has."""
+
+    def __init__(
+        self,
+        graph: FlatGraph,
+        sizes: Mapping[str, int],
+        dtype: Dtype,
+        *,
+        wants: Mapping[Value, bool] | None = None,
+        cut: Cut | None = None,
+        scores: bool = False,
+    ) -> None:
+        self.sizes, self.dtype, self.scores = dict(sizes), dtype, scores
+        self.wants = wanting(graph) if wants is None else wants
+        self.cut = cut or Whole()
+        self.makers: dict[Value, FlatNode] = {v: n for n in walk(graph) for v in n.outputs}
+        self.given = {*graph.inputs, *(v for v, n in self.makers.items() if isinstance(n, FlatParam))}
+        """Inputs and weights: none of them is kept."""
+        self.roots: dict[Value, Value] = {}
+        self.numel: dict[int, tuple[object, int]] = {}
+        self.known: dict[OpNode, tuple[Saved, Cost]] = {}
+        """What an op saves and computes, which all its uses share."""
+
+    def elements(self, value: Value) -> int:
+        key = id(value.shape)
+        if key not in self.numel:
+            self.numel[key] = value.shape, whole_at(elements(value.shape), self.sizes)
+        return self.numel[key][1]
+
+    def bytes(self, value: Value) -> float:
+        """Of the part of a tensor that a device has."""
+        return self.elements(value) * width(value.dtype, self.dtype) / self.cut.share(value)
+
+    def root(self, value: Value) -> Value:
+        """The tensor whose memory a value shares."""
+        if value not in self.roots:
+            self.roots[value] = viewed(value, self.makers)
+        return self.roots[value]
+
+    def depends(self, value: Input) -> bool:
+        """Whether a gradient of a tensor is wanted."""
+        return isinstance(value, Value) and self.wants.get(value, False)
+
+    def of(self, nodes: Iterable[FlatNode]) -> Kept:
+        """Return what some nodes keep, each tensor once."""
+        return {key: size for node in nodes for key, size in self.kept(node)}
+
+    def entering(self, nodes: Sequence[FlatNode]) -> Kept:
+        """Return the tensors that some nodes read from those before them and that want a gradient."""
+        own = {v for n in nodes for v in n.outputs}
+        read = (v for n in nodes for v in n.inputs if isinstance(v, Value) and v not in own and self.depends(v))
+        return {root: self.bytes(root) for root in map(self.root, read) if root not in self.given}
+
+    def products(self, nodes: Iterable[FlatNode]) -> Kept:
+        """Return what products with weights give."""
+        found: Kept = {}
+        for node in nodes:
+            if isinstance(node, FlatOp):
+                sides = (side for c in self.asked(node)[1].contractions for side in (*c.left, *c.right))
+                if any(isinstance(side, str) for side in sides):
+                    found.update({self.root(v): self.bytes(v) for v in node.outputs if self.depends(v)})
+                for inner in node.blocks.values():
+                    found.update(self.with_rows(node, inner, self.products))
+        return found
+
+    def asked(self, node: FlatOp) -> tuple[Saved, Cost]:
+        if node.node not in self.known:
+            self.known[node.node] = node.node.op.saves(node.node), node.node.op.flops(node.node)
+        return self.known[node.node]
+
+    def kept(self, node: FlatNode) -> Iterator[tuple[Value | tuple[object, ...], float]]:
+        """Yield what a node keeps."""
+        if isinstance(node, FlatScan):
+            length = whole_at(node.node.length.value, self.sizes)
+            yield from ((("step", key), size * length) for key, size in self.of(node.body.nodes).items())
+        elif isinstance(node, FlatOp) and any(self.depends(v) for v in node.outputs):
+            saved, cost = self.asked(node)
+            sides = [side for c in cost.contractions for side in ((c.left, c.right), (c.right, c.left))]
+            sides += [((one,), (other,)) for one in saved.factors for other in saved.factors if one != other]
+            inputs = {*saved.inputs}
+            for one, other in sides:
+                if any(self.gradient(node, side) for side in one):
+                    inputs |= {side for side in other if isinstance(side, int)}
+            for value in [*(node.inputs[i] for i in sorted(inputs)), *(node.outputs[i] for i in saved.outputs)]:
+                if isinstance(value, Value) and (root := self.root(value)) not in self.given:
+                    yield root, self.bytes(root)
+            for i, (amount, dtype) in enumerate((*saved.own, *(saved.scores if self.scores else ()))):
+                numbers = whole_at(amount.flops, self.sizes) / self.cut.share(node.outputs[0])
+                yield (id(node), i), numbers * width(dtype, self.dtype)
+            for inner in node.blocks.values():
+                yield from self.with_rows(node, inner, self.of).items()
+
+    def gradient(self, node: FlatOp, side: int | str) -> bool:
+        """Whether one side of a contraction wants a gradient."""
+        return node.weights[side].weight.trained if isinstance(side, str) else self.depends(node.inputs[side])
+
+    def with_rows(self, node: FlatOp, inner: FlatGraph, ask: Callable[[Iterable[FlatNode]], Kept]) -> Kept:
+        """Ask about a block that an op applies to rows, each going to `active` of its copies: the rows that a device
+        is sent."""
+        x = node.inputs[0]
+        assert isinstance(x, Value)
+        assert node.node.active is not None
+        around, numel = self.sizes, self.numel
+        rows = self.elements(x) // int(x.shape[-1]) * int(node.node.active)
+        self.sizes, self.numel = {**around, "rows": rows}, {}
+        found = {key: size / self.cut.rows(node) for key, size in ask(inner.nodes).items()}
+        self.sizes, self.numel = around, numel
+        return found
+
+
+# --- one step on one device -------------------------------------------------------------------------------------------
+
+
+class _Step:
+    """One step: the tensors alive, op by op, forwards and backwards."""
+
+    def __init__(self, model: Model, sizes: dict[str, int], dtype: Dtype, recompute: Recompute) -> None:
+        self.graph, self.root = unroll(model)
+        self.nodes = self.graph.nodes
+        self.recompute = recompute
+        self.saving = Saving(self.graph, sizes, dtype)
+        again = set(checkpointed(model, recompute))
+        layers = {call.path for node, call in calls(self.root) if node in again}
+        self.layers = [layer_of(path_of(n), layers) for n in self.nodes]
+        self.inputs = round(sum(self.saving.bytes(v) for v in self.graph.inputs))
+        self.outputs = [v for v in self.graph.outputs if self.saving.depends(v)]
+        self.own = [dict(self.saving.kept(n)) for n in self.nodes]
+        self.kept: Kept = {}
+        """What the forward pass leaves."""
+        self.until: dict[Value | tuple[object, ...], int] = {}
+        """The first node that keeps it: the last whose gradients read it."""
+        self.again: dict[int, Kept] = {}
+        """By the last node of a layer, what its backward pass has computed again."""
+        for layer, numbers in groupby(range(len(self.nodes)), lambda i: self.layers[i]):
+            self.keep([*numbers], again=bool(layer))
+        self.live = self.most = 0.0
+        self.events: list[tuple[str, float, float]] = []
+
+    def keep(self, numbers: list[int], again: bool) -> None:
+        """Note what nodes that follow each other keep."""
+        first: Kept = {}
+        if again:
+            nodes = [self.nodes[i] for i in numbers]
+            first = self.saving.entering(nodes) | (self.saving.products(nodes) if self.recompute == "selective" else {})
+        for key in first:
+            self.until.setdefault(key, numbers[0])
+        for i in numbers:
+            for key in self.own[i]:
+                self.until.setdefault(key, i)
+        kept = {key: size for i in numbers for key, size in self.own[i].items() if key not in first}
+        if again:
+            self.again[numbers[-1]] = kept
+        self.kept |= first if again else kept
+
+    # --- the step ---
+
+    def report(self, fixed: int, gradients: int, optimizer: int) -> StepMemory:
+        n = self.saving.elements
+        labels = sum(whole_at(elements(v.shape[:-1]), self.saving.sizes) for v in self.outputs if v.rank > 1)
+        inputs = self.inputs + 8 * labels
+        fixed += inputs
+        self.forward()
+        # Logarithms of probabilities are kept; to them come two gradients of one output.
+        wide = [4 * n(v) for v in self.outputs]
+        objective = sum(wide) + 2 * max(wide, default=0)
+        self.most = self.live + objective
+        self.close("objective")
+        self.backward()
+        events = [Event(event=e, bytes=round(at) + fixed, peak=round(most) + fixed) for e, at, most in self.events]
+        after = fixed + gradients
+        events.append(Event(event="optimizer step", bytes=after, peak=after + optimizer))
+        top = max(events, key=lambda e: e.peak)
+        return StepMemory(
+            recompute=self.recompute,
+            saved=round(sum(self.kept.values())),
+            objective=objective,
+            inputs=inputs,
+            optimizer=optimizer,
+            peak=top.peak,
+            peak_at=top.event,
+            by_block=list(self.by_block()),
+            timeline=events,
+        )
+
+    def add(self, size: float) -> None:
+        self.live += size
+        self.most = max(self.most, self.live)
+
+    def close(self, event: str) -> None:
+        """End an event, or more of the last one."""
+        if self.events and self.events[-1][0] == event:
+            self.most = max(self.most, self.events.pop()[2])
+        self.events.append((event, self.live, self.most))
+        self.most = self.live
+
+    def forward(self) -> None:
+        """Each tensor from the op that makes it to the last that reads it, unless it is kept."""
+        root = self.saving.root
+        last = {root(v): i for i, n in enumerate(self.nodes) for v in (*n.inputs, *n.outputs) if isinstance(v, Value)}
+        last |= {root(v): len(self.nodes) for v in self.graph.outputs}
+        alive: dict[Value, float] = {}
+        for i, node in enumerate(self.nodes):
+            if isinstance(node, FlatParam) or is_view(node):
+                continue
+            made = {v: self.saving.bytes(v) for v in node.outputs if exists(node)}
+            inside = {key: size for key, size in self.own[i].items() if key not in last}
+            alive |= made
+            self.add(sum(made.values()) + sum(inside.values()))
+            over = {root(v) for v in (*node.inputs, *node.outputs) if isinstance(v, Value)}
+            self.live -= sum(alive.pop(v, 0.0) for v in over if last[v] == i and v not in self.kept)
+            self.live -= sum(size for key, size in inside.items() if key not in self.kept)
+            self.close(f"forward {part_of(node)}")
+
+    def backward(self) -> None:
+        """Each gradient from the op that gives it first to the op that made its tensor; those of weights stay."""
+        alive = dict(self.kept)
+        gradients = {self.saving.root(v): self.saving.bytes(v) for v in self.outputs}
+        weights: set[str] = set()
+        ends: dict[int, list[Value | tuple[object, ...]]] = {}
+        for key, i in self.until.items():
+            ends.setdefault(i, []).append(key)
+        self.live = sum(alive.values())
+        self.add(sum(gradients.values()))
+        for i, node in reversed([*enumerate(self.nodes)]):
+            fresh = {key: size for key, size in self.again.get(i, {}).items() if key not in alive}
+            alive |= fresh
+            self.add(sum(fresh.values()))
+            if not isinstance(node, FlatParam) and not is_view(node) and any(map(self.saving.depends, node.outputs)):
+                self.gradients(i, gradients, weights)
+            self.live -= sum(alive.pop(key, 0.0) for key in ends.get(i, ()))
+            self.close(f"backward {part_of(node)}")
+
+    def gradients(self, i: int, gradients: dict[Value, float], weights: set[str]) -> None:
+        """From those of an op's results make those of its inputs and weights."""
+        node, saving = self.nodes[i], self.saving
+        roots = dict.fromkeys(saving.root(v) for v in node.inputs if isinstance(v, Value) and saving.depends(v))
+        added = max((gradients[r] for r in roots if r in gradients), default=0.0)
+        fresh = {r: saving.bytes(r) for r in roots if r not in gradients and r not in saving.given}
+        gradients |= fresh
+        read = [maker for maker in map(saving.makers.get, roots) if isinstance(maker, FlatParam)]
+        found = weights_read(FlatGraph((), (node, *read), ()))
+        trained = {p: w.weight for p, w in found.items() if w.weight.trained and p not in weights}
+        weights |= trained.keys()
+        self.add(sum(fresh.values()) + sum(saving.bytes(Value(w.shape, w.dtype)) for w in trained.values()))
+        inside = isinstance(node, FlatScan) or (isinstance(node, FlatOp) and bool(node.blocks))
+        added += max(self.own[i].values(), default=0.0) if inside else 0.0
+        self.most = max(self.most, self.live + added)
+        self.live -= sum(gradients.pop(v, 0.0) for v in node.outputs)
+
+    # --- parts ---
+
+    def by_block(self) -> Iterator[BlockActivations]:
+        """A row for each block that saves something, in the order of the calls, those of all indices together."""
+        bytes_of: dict[str, float] = defaultdict(float)
+        for key, size in self.kept.items():
+            path = path_of(self.nodes[self.until[key]])
+            for outer in {"", path, *(path[:i] for i, c in enumerate(path) if c == ".")}:
+                bytes_of[outer] += size
+        rows: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for path, call in {c.path: c for c in (self.root, *(c for _, c in calls(self.root)))}.items():
+            if path in bytes_of:
+                starred = ".".join("*" if step.isdecimal() else step for step in path.split("."))
+                rows[starred or "model", call.block.name].append(bytes_of[path])
+        for (path, block), sizes in rows.items():
+            yield BlockActivations(path=path, block=block, count=len(sizes), bytes=round(sum(sizes)))
+
+
+def calls(root: Unrolled) -> Iterator[tuple[CallNode, Unrolled]]:
+    """Yield every call within one, callers first."""
+    for node, found in root.calls.items():
+        for call in found:
+            yield node, call
+            yield from calls(call)
+
+
+def exists(node: FlatNode) -> bool:
+    """Whether there is a tensor for each result: not of a mask that is just causal."""
+    return not isinstance(node, FlatOp) or node.node.op.needs_tensor(node.node.options, node.inputs)
+
+
+def path_of(node: FlatNode) -> str:
+    return node.weight.path if isinstance(node, FlatParam) else node.path
+
+
+def layer_of(path: str, layers: Container[str]) -> str:
+    """The layer that a path lies in, or is; "" where there is none."""
+    while path and path not in layers:
+        path = path.rpartition(".")[0]
+    return path
+
+
+def part_of(node: FlatNode) -> str:
+    """The part of the model that a node belongs to: a layer, or what stands in the model itself."""
+    steps = path_of(node).split(".")
+    return ".".join(steps[: 2 if len(steps) > 1 and steps[1].isdecimal() else 1]) or "model"

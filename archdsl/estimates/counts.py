@@ -1,0 +1,161 @@
+"""How many parameters a model has and where: memoized by block, so that a thousand layers cost what their distinct
+blocks cost. `archdsl.estimates.params` makes the report of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, Node, OpNode, ParamNode, Weight, subgraphs
+from archdsl.ir.static import Instance
+from archdsl.ir.weights import shape_of
+
+Key = tuple[str, tuple[int, ...], bool]
+
+
+def total(model: Model) -> int:
+    """How many parameters the model has."""
+    return Counts().block(model.block).total
+
+
+def size(shape: tuple[int, ...]) -> int:
+    """How many numbers a tensor holds."""
+    count = 1
+    for dim in shape:
+        count *= dim
+    return count
+
+
+@dataclass
+class Count:
+    """What a piece of the model holds."""
+
+    total: int = 0
+    active: int = 0
+    embedding: int = 0
+    buffers: int = 0
+    weights: dict[Key, tuple[int, Weight]] = field(default_factory=dict)
+    """(path with `*` for indices, shape, trained) to how often."""
+
+    def weight(self, path: str, weight: Weight, times: int) -> None:
+        shape = shape_of(weight)
+        if not weight.trained:
+            if not weight.saved:
+                return
+            self.buffers += times * size(shape)
+        else:
+            n = times * size(shape)
+            self.total += n
+            self.active += n
+            self.embedding += n if weight.kind == "embedding" else 0
+        self._listed((path, shape, weight.trained), times, weight)
+
+    def add(self, other: Count, prefix: str, times: int) -> None:
+        """`times` sets of another's weights, under a step of the path."""
+        self.total += times * other.total
+        self.active += times * other.active
+        self.embedding += times * other.embedding
+        self.buffers += times * other.buffers
+        for (path, shape, trained), (n, weight) in other.weights.items():
+            self._listed((prefix + path, shape, trained), times * n, weight)
+
+    def _listed(self, key: Key, times: int, weight: Weight) -> None:
+        before, first = self.weights.get(key, (0, weight))
+        self.weights[key] = (before + times, first)
+
+
+class Counts:
+    """Memo of counts by block."""
+
+    def __init__(self) -> None:
+        self.memo: dict[int, Count] = {}
+
+    def block(self, block: Block) -> Count:
+        found = self.memo.get(id(block))
+        if found is None:
+            found = self.memo[id(block)] = self._count(block, block.instances)
+        return found
+
+    def called(self, node: CallNode) -> Count:
+        """What a call brings. Of a block split in two by a scan, the part that takes the steps owns what is shared."""
+        return self.block(node.block) if node.step is None else self._count(node.block, ())
+
+    def whole(self, block: Block) -> int:
+        """The total of a block, both parts of it where a scan has split it."""
+        before = self._count(block.before, ()).total if block.before is not None else 0
+        return before + self.block(block).total
+
+    def _count(self, block: Block, instances: tuple[Instance, ...]) -> Count:
+        found = Count()
+        for instance in instances:
+            self._instance(instance, found)
+        self._graph(block.graph, found, 1, "")
+        return found
+
+    def _instance(self, instance: Instance, into: Count) -> None:
+        if instance.block is not None:
+            into.add(self.block(instance.block), f"{instance.path}.", 1)
+        elif instance.node is not None:
+            self._op(instance.node, into, f"{instance.path}.", 1)
+
+    def _op(self, node: OpNode, into: Count, prefix: str, times: int) -> None:
+        for weight in node.weights:
+            into.weight(prefix + weight.name, weight, times)
+        for call in node.blocks.values():
+            inner = self.block(call.block)
+            into.add(inner, prefix, times)
+            if node.copies is not None and node.active is not None:
+                used = Fraction(inner.active) * int(node.active) / int(node.copies)
+                into.active += times * (int(used) - inner.active)
+
+    def _graph(self, graph: Graph, into: Count, times: int, index: str) -> None:
+        for node in graph.nodes:
+            self._node(node, into, times, index)
+
+    def _node(self, node: Node, into: Count, times: int, index: str) -> None:
+        if isinstance(node, CallNode):
+            if node.instance is None:
+                into.add(self.called(node), f"{node.name}{index}.", times)
+        elif isinstance(node, OpNode):
+            if node.instance is None:
+                self._op(node, into, f"{node.name}{index}.", times)
+        elif isinstance(node, ParamNode):
+            into.weight(node.name + index, node.weight, times)
+        elif isinstance(node, LoopNode):
+            turns = Counter(node.turns)
+            for i, body in enumerate(node.bodies):
+                self._graph(body, into, times * turns[i], ".*")
+        else:
+            for inner in subgraphs(node):
+                self._graph(inner, into, times, index)
+
+
+def calls(block: Block) -> Iterator[tuple[Block, int, str]]:
+    """The blocks that have modules of their own within this one, how often, and what they are called by."""
+    for instance in block.instances:
+        if instance.block is not None:
+            yield instance.block, 1, instance.label
+        elif instance.node is not None:
+            yield from ((c.block, 1, c.alias) for c in instance.node.blocks.values())
+    if block.before is not None:
+        yield from _calls(block.before.graph, 1)
+    yield from _calls(block.graph, 1)
+
+
+def _calls(graph: Graph, times: int) -> Iterator[tuple[Block, int, str]]:
+    for node in graph.nodes:
+        if isinstance(node, CallNode):
+            if node.instance is None and node.step is None:
+                yield node.block, times, node.alias
+        elif isinstance(node, OpNode):
+            if node.instance is None:
+                yield from ((c.block, times, c.alias) for c in node.blocks.values())
+        elif isinstance(node, LoopNode):
+            turns = Counter(node.turns)
+            for i, body in enumerate(node.bodies):
+                yield from _calls(body, times * turns[i])
+        else:
+            for inner in subgraphs(node):
+                yield from _calls(inner, times)

@@ -1,0 +1,713 @@
+"""The largest model of a spec within a budget of parameters or of memory, or the largest batch of a model in memory.
+
+One or two hyper-parameters are varied, in multiples that run fast: `width`, `hidden` and whatever ends with `_hidden`
+by 128, all others by 1, unless the caller says otherwise. Where the width is varied, what belongs to it follows, unless
+it is varied or set itself: `heads`, so that the size of a head stays what the spec says; other numbers of heads
+(`kv_heads`) as the divisor of `heads` nearest to the spec's groups; `hidden` and `…_hidden` in the spec's proportion,
+rounded to their multiple.
+
+With two varied, their aspect ratio (width / layers) stays within a factor of two of the spec's own; over such a range
+the loss of a transformer of a given size moves by a few percent at most (Kaplan et al., 2020, section 3.1 and figure
+5). Each width gets as many layers as fit. Of those models that are within `slack` of the largest one, the one whose
+aspect ratio is nearest to the spec's is taken. Every count is exact, and the same question has the same answer.
+
+Memory is that of a training step or, for decoding, that of weights and of what a decoder keeps. Instead of sizes of
+the model, `batch` and `seq` can be varied then: sequences become as long as the context and the memory allow, in
+multiples of 128, and then as many as fit.
+
+It is assumed that a model grows with what is varied. Settings at which the spec is wrong are passed over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel
+
+from archdsl.api import Settings, Spec, find_spec, load_found
+from archdsl.diagnostics import ArchError, did_you_mean, error
+from archdsl.estimates.params import Params, ParamsReport, estimate
+from archdsl.estimates.sweep import hopeless
+from archdsl.passes.decode import planned
+
+if TYPE_CHECKING:
+    from archdsl.estimates.activations import Recompute
+    from archdsl.estimates.dtypes import Dtype
+    from archdsl.estimates.memory import Optimizer
+    from archdsl.ir.graph import Model
+
+MULTIPLE = 128
+"""What widths and hidden sizes are multiples of: a tile of a matrix unit is filled."""
+SLACK = 0.01
+TRIES = 64
+"""So many settings on end may be impossible before a search gives a direction up."""
+ALL_WRONG = 300
+"""After so many impossible settings, and no possible one, a search ends."""
+_FARTHEST = 2**40
+_PLENTY = 4096
+
+Values = dict[str, int]
+RUN = ("batch", "seq")
+"""What can be varied of a run, not of the model."""
+
+
+class Neighbour(BaseModel):
+    """The model one step further in one of the varied sizes."""
+
+    name: str
+    value: int
+    parameters: int | None
+    active: int | None
+    memory: int | None
+    """Bytes; None where no budget is of memory."""
+    verdict: Literal["over parameters", "over active", "over memory", "impossible", "aspect", "fits"]
+    """`aspect`: it would be too wide or too deep. `fits`: it is within the slack, and no nearer to the spec's
+    aspect."""
+
+
+class FitMemory(BaseModel):
+    """What the model that was found needs of memory, and how that was asked for."""
+
+    dtype: str
+    optimizer: str | None
+    """None for decoding."""
+    master_weights: bool
+    recompute: str | None
+    """What the backward pass computes again; None for decoding."""
+    decode: bool
+    batch: int
+    seq: int
+    bytes: int
+    """Of training, the most that is in memory at once."""
+    peak_at: str | None
+    """In which stretch of the step that is: `backward blocks.3`; None for decoding."""
+    terms: dict[str, int]
+    """What is kept: `weights`, `gradients`, `activations`, … Of training not all of it at once, and beside it there are
+    temporaries."""
+    term: str
+    """The largest of them, which binds."""
+
+
+class FitReport(BaseModel):
+    """What `archdsl fit` prints. `aspect` and the spec's own are None where no two sizes of the model are varied."""
+
+    model: str
+    source: str
+    budget: dict[str, int]
+    """By `parameters`, `active` and `memory` (bytes), what may be used."""
+    varied: dict[str, int]
+    followed: dict[str, int]
+    """What was set because the width was."""
+    set: list[str]
+    """The arguments that make this model: `--set`, `layers=24`, …; and the run: `--batch`, `8`."""
+    parameters: int
+    non_embedding: int
+    active: int
+    used: float
+    """What part of the binding budget is used."""
+    binding: str
+    """The budget that is nearest to its end: `parameters`, `active` or `memory`."""
+    term: str
+    """What holds most of the parameters: `layers`, `embeddings` or `output projection`."""
+    term_share: float
+    memory: FitMemory | None
+    aspect_of: str | None
+    """`width / layers`."""
+    aspect: float | None
+    spec_aspect: float | None
+    aspect_range: tuple[float, float] | None
+    next: list[Neighbour]
+    counted: int
+    """How many models were counted."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What memory is needed for: a step of training, or of decoding `seq` places that are kept."""
+
+    batch: int = 1
+    seq: int | None = None
+    """2,048 or the context, if less, where it is None."""
+    dtype: Dtype = "float32"
+    optimizer: Optimizer = "adamw"
+    master_weights: bool = False
+    recompute: Recompute = "none"
+    decode: bool = False
+
+
+def fit(
+    spec: str | Path | None = None,
+    *,
+    text: str | None = None,
+    model: str | None = None,
+    vary: Sequence[str],
+    params: int | None = None,
+    active: int | None = None,
+    memory: int | None = None,
+    run: Run | None = None,
+    multiple: Mapping[str, int] | None = None,
+    aspect: tuple[float, float] | None = None,
+    slack: float = SLACK,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> FitReport:
+    """The largest model within `params` parameters, of which a token meets `active` at most, and within `memory` bytes
+    in a run like `run`; at least one of the three is given.
+
+    `vary` names one or two hyper-parameters, or `batch`, `seq` or both; `set` gives others a value (and keeps them from
+    following the width), `multiple` says what a size must be a multiple of, and `aspect` within what the ratio of the
+    two sizes must lie. Of models that are smaller than the largest by at most the part `slack`, the one with the spec's
+    aspect ratio is taken. Raises ArchError: E0505 for what cannot be varied and where nothing fits, E0504 where a model
+    is to be decoded that cannot be, and whatever is wrong with the spec as it stands."""
+    found = find_spec(spec, text=text, model=model)
+    given = dict(set or {})
+    model_ = load_found(found, given, allow_noncausal)
+    report = estimate(model_)
+    told = (("parameters", params), ("active", active), ("memory", memory))
+    budget = {k: v for k, v in told if v is not None}
+    sizes = _demand(report, vary, budget, given, multiple or {}, aspect)
+    asked = run or Run()
+    if memory is not None and asked.decode:
+        planned(model_)
+    search = _Search(found, given, allow_noncausal, report, sizes, budget, dict(multiple or {}), asked, model_)
+    ratio = None
+    if search.of_run:
+        chosen = _batches(search)
+    elif len(vary) == 1:
+        chosen = _one(search)
+    else:
+        ratio = _Ratio.of(sizes, aspect)
+        chosen = _two(search, ratio, slack, progress)
+    return _report(search, chosen, ratio, report)
+
+
+def _demand(
+    report: ParamsReport,
+    vary: Sequence[str],
+    budget: Mapping[str, int],
+    given: Settings,
+    multiple: Mapping[str, int],
+    aspect: tuple[float, float] | None,
+) -> Values:
+    """What is varied, with the spec's own values. Raises E0505 for a question that has no answer."""
+    if not budget or min(budget.values()) < 1:
+        raise error("E0505", "a fit needs a budget", help="give parameters, those active for each token, or memory")
+    if not 1 <= len(vary) <= 2 or len({*vary}) < len(vary):
+        raise error(
+            "E0505",
+            f"a fit varies one or two hyper-parameters, and {len(vary)} were named",
+            help="`heads` and `hidden` follow `width` by themselves; give others a value by `--set`",
+        )
+    whole = {k: v for k, v in report.config.items() if isinstance(v, int) and v > 0}
+    running = [name for name in vary if name in RUN and name not in whole]
+    if running and "memory" not in budget:
+        raise error("E0505", f"only memory depends on `{running[0]}`", help="give a budget of it: --memory 80GiB")
+    if running and len(running) < len(vary):
+        other = next(name for name in vary if name not in running)
+        raise error(
+            "E0505",
+            f"`{running[0]}` is of a run and `{other}` of the model: a fit varies either",
+            help=f"give the run a value, `--{running[0]} 8`, and vary `{other}` alone",
+        )
+    if running and aspect is not None:
+        raise error("E0505", "an aspect ratio is one of two sizes of the model", help="--vary layers,width")
+    if running:
+        whole = {**dict.fromkeys(RUN, 1), **whole}
+    for name in (*vary, *multiple):
+        if name not in whole:
+            help_ = did_you_mean(name, whole) or f"`{report.model}` has {', '.join(f'`{n}`' for n in whole)}"
+            raise error("E0505", f"`{report.model}` has no whole-number hyper-parameter `{name}`", help=help_)
+        if name in vary and name in given:
+            raise error("E0505", f"`{name}` is both varied and set", help="leave one of them out")
+    if any(n < 1 for n in multiple.values()):
+        raise error("E0505", "a size is a multiple of 1 or more", help="for instance `--multiple width=128`")
+    if aspect is not None:
+        if len(vary) == 1:
+            raise error("E0505", "an aspect ratio needs two sizes that are varied", help="--vary layers,width")
+        if not 0 < aspect[0] <= aspect[1]:
+            raise error("E0505", f"no aspect ratio lies in {aspect[0]:g}..{aspect[1]:g}", help="for instance 64..128")
+    return {name: whole[name] for name in vary}
+
+
+# --- what is varied, and what follows ---------------------------------------------------------------------------------
+
+
+def _step(name: str, multiple: Mapping[str, int]) -> int:
+    return multiple.get(name, MULTIPLE if name in ("width", "hidden") or name.endswith("_hidden") else 1)
+
+
+@dataclass(frozen=True)
+class _Ratio:
+    """The aspect ratio: the one size over the other, in which range, and what the spec has."""
+
+    over: str
+    under: str
+    low: float
+    high: float
+    own: float
+
+    @classmethod
+    def of(cls, sizes: Values, aspect: tuple[float, float] | None) -> _Ratio:
+        over = "width" if "width" in sizes else list(sizes)[-1]
+        (under,) = (name for name in sizes if name != over)
+        own = sizes[over] / sizes[under]
+        low, high = aspect or (own / 2, own * 2)
+        return cls(over, under, low, high, own)
+
+    def holds(self, values: Values) -> bool:
+        return self.low <= values[self.over] / values[self.under] <= self.high
+
+    def distance(self, values: Values) -> float:
+        return abs(math.log(values[self.over] / values[self.under] / self.own))
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """One model: what it holds and, where memory is asked for, what that is made of."""
+
+    params: Params
+    memory: MemoryNeed | None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """By budget, what is used of it."""
+        p = self.params
+        return {
+            "parameters": p.total,
+            "active": p.active,
+            **({} if self.memory is None else {"memory": self.memory.bytes}),
+        }
+
+
+@dataclass
+class _Search:
+    """Counts of a spec's models, each once."""
+
+    found: Spec
+    given: dict[str, str | int | float | bool]
+    allow_noncausal: bool
+    report: ParamsReport
+    sizes: Values
+    budget: dict[str, int]
+    multiple: dict[str, int]
+    run: Run
+    model: Model
+    """As the spec has it, with what was set."""
+    memo: dict[tuple[int, ...], _Counted | None] = field(default_factory=dict)
+    trouble: ArchError | None = None
+    """What was wrong with the first impossible model."""
+
+    def step(self, name: str) -> int:
+        """What `name` is a multiple of. A width also leaves each head its size."""
+        if name == "seq" and self.of_run:
+            return self.multiple.get(name, min(MULTIPLE, self.context or MULTIPLE))
+        step = _step(name, self.multiple)
+        heads = self.report.config.get("heads")
+        if name == "width" and "heads" in self.followers and isinstance(heads, int):
+            step = math.lcm(step, self.sizes["width"] // math.gcd(self.sizes["width"], heads))
+        return step
+
+    @property
+    def of_run(self) -> bool:
+        """Whether batch or length are varied, and the model is not."""
+        return all(name in RUN and name not in self.report.config for name in self.sizes)
+
+    @property
+    def context(self) -> int | None:
+        value = self.model.context.value if self.model.context is not None else None
+        return value if isinstance(value, int) else None
+
+    def run_at(self, values: Values) -> Run:
+        if not self.of_run:
+            return self.run
+        return replace(self.run, batch=values.get("batch", self.run.batch), seq=values.get("seq", self.run.seq))
+
+    @property
+    def followers(self) -> list[str]:
+        if "width" not in self.sizes:
+            return []
+        free = [k for k, v in self.report.config.items() if isinstance(v, int) and k not in {*self.sizes, *self.given}]
+        heads = [k for k in free if k.endswith("_heads")] if "heads" in free else []
+        hidden = [k for k in free if k == "hidden" or k.endswith("_hidden")]
+        return [k for k in free if k == "heads" or k in heads or k in hidden]
+
+    def follow(self, values: Values) -> Values:
+        """What the sizes of a width bring with them."""
+        own = {k: int(v) for k, v in self.report.config.items() if k in self.followers}
+        found: Values = {}
+        for name, was in own.items():
+            scaled = was * values["width"] / self.sizes["width"]
+            if name == "heads" or name.endswith("_heads"):
+                found[name] = max(1, round(scaled))
+            else:
+                step = _step(name, self.multiple)
+                found[name] = max(1, round(scaled / step)) * step
+        for name in found:
+            if name.endswith("_heads"):
+                heads, groups = found["heads"], own["heads"] / own[name]
+                divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+                found[name] = min(divisors, key=lambda n: (abs(math.log(heads / n / groups)), -n))
+        return found
+
+    def count(self, values: Values) -> _Counted | None:
+        """What a model holds and needs; None where the spec is wrong at these sizes."""
+        key = tuple(values[name] for name in self.sizes)
+        if key not in self.memo:
+            try:
+                settings = {**self.given, **values, **self.follow(values)}
+                model = self.model if self.of_run else load_found(self.found, settings, self.allow_noncausal)
+                params = self.report.params if self.of_run else estimate(model).params
+                need = memory_need(model, self.run_at(values)) if "memory" in self.budget else None
+                self.memo[key] = _Counted(params, need)
+            except ArchError as problem:
+                if any(hopeless(d.code) or d.code in ("E0504", "E0527") for d in problem.diagnostics):
+                    raise
+                self.trouble = self.trouble or problem
+                self.memo[key] = None
+        return self.memo[key]
+
+    def used(self, values: Values) -> float | None:
+        """What part of the nearest budget a model uses; more than 1 where it does not fit."""
+        p = self.count(values)
+        if p is None:
+            return None
+        return max(n / self.budget[name] for name, n in p.counts.items() if name in self.budget)
+
+    # --- along one size ---
+
+    def below(self, at: Callable[[int], Values], last: int, first: int) -> tuple[int | None, bool]:
+        """The largest possible step from `first` to `last`, and whether all of them were tried."""
+        for i in range(last, max(first, last - TRIES + 1) - 1, -1):
+            if self.count(at(i)) is not None:
+                return i, True
+        return None, last - TRIES + 1 <= first
+
+    def largest(self, at: Callable[[int], Values], first: int, last: int | None) -> tuple[int | None, int | None]:
+        """The largest step that fits, and the smallest one that is possible; None where there is none."""
+        ends = range(first, first + TRIES if last is None else min(last, first + TRIES - 1) + 1)
+        smallest = next((i for i in ends if self.count(at(i)) is not None), None)
+        if smallest is None or (self.used(at(smallest)) or 0.0) > 1:
+            return None, smallest
+        best = smallest
+        if last is None:
+            too_far = self._too_far(at, best)
+        else:
+            too_far = last + 1
+        floor = best
+        turn = 0
+        while too_far - floor > 1:
+            middle = self._guess(at, best, floor, too_far, turn)
+            turn += 1
+            i, tried = self.below(at, middle, floor + 1)
+            if i is None:
+                floor, too_far = (middle, too_far) if tried else (floor, middle)
+            elif (self.used(at(i)) or 0.0) <= 1:
+                best, floor = i, middle
+            else:
+                too_far = i
+        return best, smallest
+
+    def _too_far(self, at: Callable[[int], Values], best: int) -> int:
+        """A step that does not fit, or from which on none is possible."""
+        step, none_since = 1, None
+        while best + step < _FARTHEST:
+            i, _ = self.below(at, best + step, best + 1)
+            if i is not None and (self.used(at(i)) or 0.0) > 1:
+                return i
+            none_since = None if i is not None else none_since or best + step
+            if none_since is not None and best + step > none_since * TRIES:
+                return none_since
+            if i is not None and step > _PLENTY and self.used(at(i)) == self.used(at(best)):
+                raise _unbounded(self)
+            step *= 2
+        raise _unbounded(self)
+
+    def _guess(self, at: Callable[[int], Values], best: int, floor: int, too_far: int, turn: int) -> int:
+        """Where to look next: where a straight line meets the budget, and every third time in the middle."""
+        low = self.used(at(best))
+        known = tuple(at(too_far)[name] for name in self.sizes) in self.memo
+        high = self.used(at(too_far)) if known else None
+        middle = (floor + too_far) // 2
+        if turn % 3 != 2 and low is not None and high is not None and high > low:
+            middle = best + int((1 - low) / (high - low) * (too_far - best))
+        return min(max(middle, floor + 1), too_far - 1)
+
+
+# --- the searches -----------------------------------------------------------------------------------------------------
+
+
+def _one(search: _Search) -> Values:
+    """The largest value of one size."""
+    (name,) = search.sizes
+    step = search.step(name)
+
+    def at(i: int) -> Values:
+        return {name: i * step}
+
+    best, smallest = search.largest(at, 1, None)
+    if best is None:
+        raise _nothing(search, None if smallest is None else at(smallest))
+    if best != smallest and search.used(at(best)) == search.used(at(smallest or 1)):
+        raise _unbounded(search)
+    return at(best)
+
+
+def _batches(search: _Search) -> Values:
+    """The longest sequences that fit, then as many of them as fit."""
+    least = {name: search.step(name) for name in search.sizes}
+    found = dict(least)
+    for name in ("seq", "batch"):
+        if name in search.sizes:
+            step = least[name]
+            last = search.context // step if name == "seq" and search.context is not None else None
+
+            def at(i: int, name: str = name, step: int = step) -> Values:
+                return {**found, name: i * step}
+
+            best, smallest = search.largest(at, 1, last)
+            if best is None:
+                raise _nothing(search, None if smallest is None else at(smallest))
+            if last is None and best != smallest and search.used(at(best)) == search.used(at(smallest or 1)):
+                raise _unbounded(search)
+            found[name] = best * step
+    return found
+
+
+def _two(search: _Search, ratio: _Ratio, slack: float, progress: Callable[[int, int], None] | None) -> Values:
+    """Two sizes: for each of the one, as much of the other as fits."""
+    wide, deep = search.step(ratio.over), search.step(ratio.under)
+
+    def bounds(i: int) -> tuple[int, int]:
+        first = max(1, math.ceil(i * wide / ratio.high / deep - 1e-9))
+        return first, math.floor(i * wide / ratio.low / deep + 1e-9)
+
+    def at(i: int) -> Callable[[int], Values]:
+        return lambda j: {ratio.over: i * wide, ratio.under: j * deep}
+
+    def deepest(i: int) -> float | None:
+        """What the deepest model of a width uses, or of the next one that is possible."""
+        for k in range(i, i + TRIES):
+            if len(search.memo) > ALL_WRONG and not any(search.memo.values()):
+                raise _nothing(search, None)
+            first, last = bounds(k)
+            j, _ = search.below(at(k), last, first)
+            if j is not None:
+                return search.used(at(k)(j))
+        return None
+
+    def over(i: int) -> bool:
+        used = deepest(i)
+        return used is not None and used > 1
+
+    high = 1
+    while not over(high):
+        high *= 2
+        if high * wide > _FARTHEST:
+            raise _unbounded(search)
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if over(middle) else (middle, high)
+    found: list[Values] = []
+    smallest: Values | None = None
+    idle, i = 0, max(low, 1)
+    # A model of this aspect grows with the cube of its width.
+    likely = max(2, round(i * (ratio.high / ratio.low) ** (1 / 3)) - i + 2)
+    while idle < TRIES:
+        j, least = search.largest(at(i), *bounds(i)) if bounds(i)[0] <= bounds(i)[1] else (None, None)
+        if j is not None:
+            found.append(at(i)(j))
+        elif least is not None:
+            smallest = smallest or at(i)(least)
+            break
+        idle = 0 if j is not None else idle + 1
+        i += 1
+        if progress is not None:
+            progress(min(i - max(low, 1), likely), likely)
+    if not found:
+        raise _nothing(search, smallest)
+    size = next((name for name in search.budget if name != "memory"), "parameters")
+
+    def count(values: Values) -> int:
+        p = search.count(values)
+        assert p is not None
+        return p.counts[size]
+
+    enough = (1 - slack) * max(count(v) for v in found)
+    return min((v for v in found if count(v) >= enough), key=lambda v: (ratio.distance(v), -count(v), v[ratio.over]))
+
+
+def _unbounded(search: _Search) -> ArchError:
+    if not any(search.memo.values()):
+        return _nothing(search, None)
+    names = " and ".join(f"`{n}`" for n in search.sizes)
+    what = "memory" if search.of_run else "count"
+    said = f"the {what} of `{search.report.model}` does not grow with {names}"
+    return error("E0505", said, help="vary something else")
+
+
+def _nothing(search: _Search, smallest: Values | None) -> ArchError:
+    """Nothing fits, or nothing is possible at all."""
+    steps = ", ".join(f"`--multiple {n}={search.step(n)}`" for n in search.sizes if search.step(n) > 1)
+    if smallest is None:
+        trouble = search.trouble
+        first = trouble.diagnostics[0].message if trouble is not None else "none is within the aspect ratio"
+        return error(
+            "E0505",
+            f"no size of {' and '.join(f'`{n}`' for n in search.sizes)} makes a model: {first}",
+            help=f"give other multiples, now {steps}" if steps else "`--set` gives what depends on it a value",
+        )
+    p = search.count(smallest)
+    assert p is not None
+    sizes = ", ".join(f"{k} = {v:,}" for k, v in smallest.items())
+    counts = {name: n for name, n in p.counts.items() if name in search.budget}
+    units = {"parameters": "parameters", "active": "parameters active", "memory": "bytes of memory"}
+    holds = " and ".join(f"{n:,} {units[name]}" for name, n in counts.items())
+    smallest_ = "run" if search.of_run else "model"
+    if p.memory is not None and p.memory.bytes > search.budget["memory"]:
+        holds += f", {p.memory.terms[p.memory.term]:,} of them for {p.memory.term}"
+    return error(
+        "E0505",
+        f"nothing fits: the smallest {smallest_}, {sizes}, has {holds}",
+        help=f"a larger budget, or smaller multiples than {steps}" if steps else "a larger budget",
+    )
+
+
+def _report(search: _Search, chosen: Values, ratio: _Ratio | None, report: ParamsReport) -> FitReport:
+    counted = search.count(chosen)
+    assert counted is not None
+    p = counted.params
+    followed = search.follow(chosen)
+    shares = {name: counted.counts[name] / most for name, most in search.budget.items()}
+    binding = max(shares, key=lambda name: shares[name])
+    terms = {"layers": p.non_embedding, "embeddings": p.embedding, "output projection": p.output_projection}
+    term = max(terms, key=lambda name: terms[name])
+    sizes = {} if search.of_run else {**chosen, **followed}
+    told = {**{k: _text(v) for k, v in search.given.items()}, **sizes}
+    arguments = [part for name, value in told.items() for part in ("--set", f"{name}={value}")]
+    if search.of_run:
+        arguments += [part for name, value in chosen.items() for part in (f"--{name}", str(value))]
+    return FitReport(
+        model=report.model,
+        source=report.source,
+        budget=search.budget,
+        varied=chosen,
+        followed=followed,
+        set=arguments,
+        parameters=p.total,
+        non_embedding=p.non_embedding,
+        active=p.active,
+        used=shares[binding],
+        binding=binding,
+        term=term,
+        term_share=terms[term] / p.total if p.total else 0.0,
+        memory=_memory(search.run_at(chosen), counted.memory),
+        aspect_of=f"{ratio.over} / {ratio.under}" if ratio is not None else None,
+        aspect=chosen[ratio.over] / chosen[ratio.under] if ratio is not None else None,
+        spec_aspect=ratio.own if ratio is not None else None,
+        aspect_range=(ratio.low, ratio.high) if ratio is not None else None,
+        next=[_neighbour(search, chosen, name, ratio) for name in chosen],
+        counted=len(search.memo),
+    )
+
+
+def _memory(run: Run, need: MemoryNeed | None) -> FitMemory | None:
+    if need is None:
+        return None
+    return FitMemory(
+        dtype=run.dtype,
+        optimizer=None if run.decode else run.optimizer,
+        master_weights=run.master_weights and not run.decode,
+        recompute=None if run.decode else run.recompute,
+        decode=run.decode,
+        batch=run.batch,
+        seq=need.seq,
+        bytes=need.bytes,
+        peak_at=need.peak_at,
+        terms=need.terms,
+        term=need.term,
+    )
+
+
+def _text(value: str | int | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _neighbour(search: _Search, chosen: Values, name: str, ratio: _Ratio | None) -> Neighbour:
+    values = {**chosen, name: chosen[name] + search.step(name)}
+    p = search.count(values)
+    verdict: Literal["over parameters", "over active", "over memory", "impossible", "aspect", "fits"] = "fits"
+    counts = {} if p is None else p.counts
+    over = {k: counts.get(k, 0) > most for k, most in search.budget.items()}
+    if p is None:
+        verdict = "impossible"
+    elif over.get("parameters"):
+        verdict = "over parameters"
+    elif over.get("active"):
+        verdict = "over active"
+    elif over.get("memory"):
+        verdict = "over memory"
+    elif ratio is not None and not ratio.holds(values):
+        verdict = "aspect"
+    return Neighbour(
+        name=name,
+        value=values[name],
+        parameters=counts.get("parameters"),
+        active=counts.get("active"),
+        memory=counts.get("memory"),
+        verdict=verdict,
+    )
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """Bytes that a run needs: of training the most at once, and what is kept."""
+
+    seq: int
+    bytes: int
+    terms: dict[str, int]
+    peak_at: str | None = None
+
+    @property
+    def term(self) -> str:
+        """The largest of them."""
+        return max(self.terms, key=lambda name: self.terms[name])
+
+
+def memory_need(model: Model, run: Run) -> MemoryNeed:
+    """What a step of a model needs of memory.
+
+    Raises ArchError: E0503 where the model has no sizes at this batch and length, E0504 where it is to be decoded and
+    cannot be taken step by step, E0527 where there are no layers to compute again."""
+    from archdsl.estimates.memory import estimate as count
+
+    m = count(
+        model,
+        batch=run.batch,
+        seq=run.seq,
+        dtype=run.dtype,
+        optimizer=run.optimizer,
+        master_weights=run.master_weights,
+        recompute=run.recompute,
+        step=not run.decode,
+    )
+    terms = {"weights": m.weights, "buffers": m.buffers}
+    if run.decode:
+        if m.decode_state is None:
+            raise error("E0504", m.no_decode_state or "nothing to decode")
+        terms["decode state"] = m.decode_state
+        return MemoryNeed(m.seq, sum(terms.values()), {name: n for name, n in terms.items() if n})
+    step = m.step
+    if step is None:
+        raise error("E0527", m.no_activations or "nothing is known of a step", help="`--decode` asks for less")
+    terms.update({"gradients": m.gradients, "optimizer": m.optimizer, "activations": step.saved})
+    terms.update({"objective": step.objective, "inputs": step.inputs})
+    return MemoryNeed(m.seq, step.peak, {name: n for name, n in terms.items() if n}, step.peak_at)

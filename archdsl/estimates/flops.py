@@ -1,0 +1,506 @@
+"""FLOPs of a model at a given batch and length, under the conventions by which they are told.
+
+A multiply and an add are two FLOPs. What is told is the work of contractions (linear maps, scores and their sums,
+convolutions); all other arithmetic is a field of its own, `elementwise`.
+
+* **exact**: of attention, the pairs of a query and a key that the mask lets through.
+* **dense**: every pair, as PyTorch's `FlopCounterMode` counts.
+* **megatron**: every pair, half of them where no query sees a later key, whatever else the mask leaves out: how
+  Megatron-LM reports a step.
+* **palm**: `6 N + 12 L H Q T` for each token (Chowdhery et al., 2022, appendix B), the last term summed over all
+  attentions.
+* **kaplan**: `6 N` for each token (Kaplan et al., 2020), N without embeddings.
+
+N is what one token meets: of routed experts the chosen ones.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel
+
+from archdsl.diagnostics import ArchError, error
+from archdsl.estimates.cost import BlockWork, OpWork, Total, Work, work_of
+from archdsl.estimates.counts import calls
+from archdsl.estimates.mask_density import count, looks_back, symbolic
+from archdsl.estimates.params import ParamsReport
+from archdsl.estimates.params import estimate as count_parameters
+from archdsl.ir.cost import Amount, Pairs, whole_at
+from archdsl.ir.dims import Num, Poly, add, evaluate, mul, with_symbol
+from archdsl.ir.dims import Value as Size
+from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, Model, Value, subgraphs
+from archdsl.ir.masks import TENSOR_RULES
+from archdsl.passes.decode import NEW, Form, Plan, planned
+from archdsl.passes.flatten import FlatGraph, FlatOp, FlatScan
+
+Convention = Literal["exact", "dense", "megatron", "palm", "kaplan"]
+CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
+SAYS: dict[Convention, str] = {
+    "exact": "the pairs that the mask lets through",
+    "dense": "every pair of a query and a key",
+    "megatron": "every pair, half of them under a causal mask",
+    "palm": "6 N + 12 L H Q T for each token",
+    "kaplan": "6 N for each token, N without embeddings",
+}
+DEFAULT_LENGTH = 2048
+"""Places of a sequence where nobody says and the context allows it."""
+
+Sizes = Mapping[str, int]
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+class OpFlops(BaseModel):
+    """All uses of one primitive at one place of the model; `*` in the path stands for every index of a loop."""
+
+    path: str
+    op: str
+    uses: int
+    """How often it is applied in one forward."""
+    forward: int
+    backward: int
+    elementwise: int
+    """Forwards, beside the contractions."""
+
+
+class BlockFlops(BaseModel):
+    """All uses of one distinct block, those of the blocks inside it included."""
+
+    block: str
+    source: str
+    uses: int
+    forward: int
+    training: int
+
+
+class ConventionFlops(BaseModel):
+    """One way to count."""
+
+    says: str
+    forward: int
+    training: int
+
+
+class Recomputation(BaseModel):
+    """FLOPs of a training step by what is computed again in the backward: nothing, the core of attention (scores,
+    softmax and sums; Korthikanti et al., 2022), or every layer."""
+
+    none: int
+    selective: int
+    full: int
+
+
+class Utilization(BaseModel):
+    """What part of the peak a training run uses: by the model's own FLOPs (MFU), by those computed again too (HFU)."""
+
+    tokens_per_second: float
+    peak: float
+    """FLOP/s of all devices together."""
+    recomputation: str
+    mfu: float
+    hfu: float
+
+
+class Flops(BaseModel):
+    """FLOPs for one batch of `batch` sequences of `seq` places, under one convention.
+
+    `forward` and `prefill` are of inference; `training` is a step with its losses, forwards and backwards, without what
+    is computed again. `decode_step` takes one more token for each sequence where `seq` places, itself included, are
+    there; None where the model cannot be taken step by step, for which `no_decode_step` gives the reason."""
+
+    convention: Convention
+    batch: int
+    seq: int
+    sizes: dict[str, int]
+    """Every size that only the running model knows."""
+    forward: int
+    backward: int
+    training: int
+    training_per_token: float
+    prefill: int
+    decode_step: int | None
+    no_decode_step: str | None
+    elementwise: int
+    """Arithmetic beside contractions, forwards."""
+    formula: str
+    """`forward` as a function of the sizes; `pairs(mask, queries, keys)` is what the mask lets through."""
+    recomputation: Recomputation
+    conventions: dict[Convention, ConventionFlops]
+    by_block: list[BlockFlops]
+    by_op: list[OpFlops]
+    notes: list[str]
+    utilization: Utilization | None = None
+
+
+class EstimateReport(ParamsReport):
+    """What `archdsl estimate` prints."""
+
+    flops: Flops
+
+
+def estimate(
+    model: Model,
+    *,
+    batch: int = 1,
+    seq: int | None = None,
+    convention: Convention = "exact",
+    tokens_per_second: float | None = None,
+    peak: float | None = None,
+    recompute: Literal["none", "selective", "full"] = "none",
+) -> EstimateReport:
+    """Count a model's parameters and FLOPs. `seq` is 2,048 where it is not given, or the context if that is less.
+
+    Raises ArchError E0503 where the model has no sizes at these lengths."""
+    report = count_parameters(model)
+    flops = _Counter(model, report, batch, seq).report(convention)
+    if tokens_per_second is not None and peak is not None:
+        again = getattr(flops.recomputation, recompute) / flops.training if flops.training else 1.0
+        mfu = tokens_per_second * flops.training_per_token / peak
+        used = Utilization(
+            tokens_per_second=tokens_per_second, peak=peak, recomputation=recompute, mfu=mfu, hfu=mfu * again
+        )
+        flops = flops.model_copy(update={"utilization": used})
+    return EstimateReport(**report.model_dump(), flops=flops)
+
+
+def per_token(
+    model: Model, report: ParamsReport, *, seq: int | None = None, convention: Convention = "exact"
+) -> tuple[float, float]:
+    """FLOPs of one sequence of `seq` places for each of them: of inference, and of a training step. `report` is what
+    `params.estimate` counted.
+
+    Raises ArchError E0503 where the model has no sizes at this length."""
+    counter = _Counter(model, report, 1, seq)
+    once, step = (work_of(model, training=training).total for training in (False, True))
+    told = counter.told(convention, once, step)
+    return told.forward / counter.tokens, told.training / counter.tokens
+
+
+# --- counting ---------------------------------------------------------------------------------------------------------
+
+
+def sizes_at(model: Model, batch: int, seq: int | None) -> dict[str, int]:
+    """Every size that only the running model knows: `batch` rows, and `seq` places of every other axis (2,048 or the
+    context where it is not given)."""
+    context = model.context.value if model.context is not None else None
+    length = seq or (min(DEFAULT_LENGTH, context) if isinstance(context, int) else DEFAULT_LENGTH)
+    return {s.name: batch if s.name == "batch" else length for s in model.symbols}
+
+
+class _Counter:
+    def __init__(self, model: Model, report: ParamsReport, batch: int, seq: int | None) -> None:
+        self.model, self.params = model, report.params
+        self.sizes = sizes_at(model, batch, seq)
+        self.batch = batch
+        self.seq = next((n for name, n in self.sizes.items() if name != "batch"), seq or 1)
+        self.counted: dict[tuple[Any, int, int], int] = {}
+        self.bounded: dict[str, None] = {}
+        demand_sizes(model, self.sizes)
+
+    def report(self, convention: Convention) -> Flops:
+        inference = work_of(self.model, training=False)
+        training = work_of(self.model, training=True)
+        once, step = inference.total, training.total
+        told = {name: self.told(name, once, step) for name in CONVENTIONS}
+        decoded, reason = self.decoded(convention)
+        again = Total()
+        again.join(step.forward)
+        own = "dense" if convention in ("palm", "kaplan") else convention
+        core = sum(self.amount(p, flops, own) for p, flops in step.forward.amounts if p is not None)
+        layers = self.value(training.layers, own)
+        mine = told[convention]
+        return Flops(
+            convention=convention,
+            batch=self.batch,
+            seq=self.seq,
+            sizes=self.sizes,
+            forward=mine.forward,
+            backward=mine.training - self.forward_of(convention, step),
+            training=mine.training,
+            training_per_token=mine.training / self.tokens,
+            prefill=mine.forward,
+            decode_step=decoded,
+            no_decode_step=reason,
+            elementwise=self.value(once.elementwise, own),
+            formula=formula(once.forward),
+            recomputation=Recomputation(
+                none=mine.training, selective=mine.training + core, full=mine.training + layers
+            ),
+            conventions=told,
+            by_block=self.by_block(inference, training, own),
+            by_op=self.by_op(inference, training, own),
+            notes=self.notes(inference, convention),
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * (self.seq if len(self.sizes) > 1 or "batch" not in self.sizes else 1)
+
+    # --- conventions ---
+
+    def told(self, convention: Convention, once: OpWork, step: OpWork) -> ConventionFlops:
+        forward = self.forward_of(convention, once)
+        if convention in ("palm", "kaplan"):
+            training = 3 * forward
+        else:
+            training = self.value(step.forward, convention) + self.value(step.backward, convention)
+        return ConventionFlops(says=SAYS[convention], forward=forward, training=training)
+
+    def forward_of(self, convention: Convention, work: OpWork) -> int:
+        if convention == "kaplan":
+            return 2 * (self.params.active - (self.params.total - self.params.non_embedding)) * self.tokens
+        if convention == "palm":
+            core = sum(self.amount(p, flops, "dense") for p, flops in work.forward.amounts if p is not None)
+            return 2 * self.params.active * self.tokens + core
+        return self.value(work.forward, convention)
+
+    def value(self, total: Total, convention: Convention) -> int:
+        return sum(self.amount(pairs, flops, convention) for pairs, flops in total.amounts)
+
+    def amount(self, pairs: Pairs | None, flops: Size, convention: Convention) -> int:
+        if pairs is None:
+            return whole_at(flops, dict(self.sizes))
+        seen = whole_at(pairs.all, dict(self.sizes))
+        if convention == "exact":
+            seen = self.pairs(pairs)
+        elif convention == "megatron" and looks_back(pairs.mask):
+            return whole_at(flops, dict(self.sizes)) * seen // 2
+        return whole_at(flops, dict(self.sizes)) * seen
+
+    def pairs(self, pairs: Pairs) -> int:
+        """The pairs that a mask lets through, each mask counted once."""
+        self.bounded.update(dict.fromkeys(leaf.rule for leaf in pairs.mask.leaves() if leaf.rule in TENSOR_RULES))
+        queries, keys = (whole_at(n.value, dict(self.sizes)) for n in (pairs.queries, pairs.keys))
+        key = (pairs.mask.key, queries, keys)
+        if key not in self.counted:
+            self.counted[key] = count(pairs.mask, queries, keys, self.sizes)
+        return self.counted[key]
+
+    # --- tables ---
+
+    def by_op(self, inference: Work, training: Work, convention: Convention) -> list[OpFlops]:
+        nothing = OpWork()
+        rows = []
+        for path, op in reversed({**training.ops, **inference.ops}):
+            once, step = inference.ops.get((path, op), nothing), training.ops.get((path, op), nothing)
+            row = OpFlops(
+                path=path.rstrip("."),
+                op=op,
+                uses=whole_at(once.uses, dict(self.sizes)),
+                forward=self.value(once.forward, convention),
+                backward=self.value(step.backward, convention),
+                elementwise=self.value(once.elementwise, convention),
+            )
+            if row.forward or row.backward or row.elementwise:
+                rows.append(row)
+        return rows
+
+    def by_block(self, inference: Work, training: Work, convention: Convention) -> list[BlockFlops]:
+        found: dict[int, BlockWork] = {**training.blocks, **inference.blocks}
+        aliases = _callers_first(self.model.block)
+        order = [b for b in aliases if b in found]
+        order += [b for b in found if b not in aliases]
+        names = Counter(b.block.name for b in found.values())
+        nothing = OpWork()
+        rows = []
+        for key in order:
+            block, alias = found[key].block, aliases.get(key, found[key].alias)
+            once, step = (w.blocks[key].work if key in w.blocks else nothing for w in (inference, training))
+            row = BlockFlops(
+                block=f"{block.name} ({alias})"
+                if names[block.name] > 1 and alias not in ("", block.name)
+                else block.name,
+                source=str(block.span),
+                uses=whole_at(once.uses, dict(self.sizes)),
+                forward=self.value(once.forward, convention),
+                training=self.value(step.forward, convention) + self.value(step.backward, convention),
+            )
+            if row.forward or row.training or key == id(self.model.block):
+                rows.append(row)
+        return rows
+
+    def notes(self, inference: Work, convention: Convention) -> list[str]:
+        found = []
+        if self.bounded:
+            rules = ", ".join(f"`{rule}`" for rule in self.bounded)
+            found.append(f"a mask by {rules} is known only when the model runs: all it may let through is counted")
+        if convention in ("palm", "kaplan"):
+            found.append("blocks and ops are told by the convention `dense`")
+        return found
+
+    # --- a step of decoding ---
+
+    def decoded(self, convention: Convention) -> tuple[int | None, str | None]:
+        """The FLOPs of one more token for each sequence; None, and why, where there is no such step."""
+        try:
+            total = decode_work(self.model)
+        except ArchError as problem:
+            return None, problem.diagnostics[0].message
+        rows = self.batch
+        core = sum(self.amount(p, flops, "dense") for p, flops in total.amounts if p is not None)
+        if convention == "kaplan":
+            return 2 * (self.params.active - (self.params.total - self.params.non_embedding)) * rows, None
+        if convention == "palm":
+            return 2 * self.params.active * rows + core, None
+        # The newest query sees all keys that a causal mask leaves it: none of them is half seen.
+        return self.value(total, "dense" if convention == "megatron" else convention), None
+
+
+def formula(total: Total) -> str:
+    """A sum as a function of sizes."""
+    plain: Size = 0
+    terms = []
+    for pairs, flops in total.amounts:
+        seen = None if pairs is None else symbolic(pairs)
+        if pairs is None or seen is not None:
+            plain = add(plain, flops if seen is None else mul(flops, seen))
+        else:
+            terms.append(
+                f"({flops}) * {pairs}" if isinstance(flops, Poly) and len(flops.terms) > 1 else f"{flops} * {pairs}"
+            )
+    return " + ".join([*([str(plain)] if plain != 0 or not terms else []), *terms])
+
+
+def _callers_first(root: Block) -> dict[int, str]:
+    """What every block is first called by, in order of appearance, breadth first."""
+    found = {id(root): ""}
+    level = [root]
+    while level:
+        inner = {}
+        for block in level:
+            for callee, _, alias in calls(block):
+                if id(callee) not in found:
+                    found[id(callee)] = alias
+                    inner[id(callee)] = callee
+        level = list(inner.values())
+    return found
+
+
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def demand_sizes(model: Model, sizes: Sizes) -> None:
+    """Raises ArchError E0503 where an input has no whole size, or a condition of the model does not hold."""
+    for _, value in model.inputs:
+        for d in value.shape:
+            found = _at(d, sizes)
+            if found != int(found):
+                raise error(
+                    "E0503", f"an input's size would be {float(found):g} at these lengths", help="give another `--seq`"
+                )
+    for check in _checks(model.block.graph, set()):
+        left, right = _at(check.left, sizes), _at(check.right, sizes)
+        holds = Fraction(left) % Fraction(right) == 0 if check.op == "%" else OPERATORS[check.op](left, right)
+        if not holds:
+            shown = ", ".join(f"{name} = {n:,}" for name, n in sizes.items())
+            raise error(
+                "E0503", f"the model refuses these sizes ({shown}): {check.message}", help="give another `--seq`"
+            )
+
+
+def _at(n: Num, sizes: Sizes) -> Any:
+    return evaluate(n.value, sizes) if isinstance(n.value, Poly) else n.value
+
+
+def _checks(graph: Graph, seen: set[int]) -> Iterator[CheckNode]:
+    for node in graph.nodes:
+        if isinstance(node, CheckNode):
+            yield node
+        elif isinstance(node, CallNode) and id(node.block) not in seen:
+            seen.add(id(node.block))
+            yield from _checks(node.block.graph, seen)
+        else:
+            for inner in subgraphs(node):
+                yield from _checks(inner, seen)
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4)
+def decode_work(model: Model) -> Total:
+    """The contractions of one step of decoding, one new place for each sequence, as a function of the sizes; the length
+    counts the new place too.
+
+    Keys and values are taken from a cache, as they are; what depends on other inputs than the sequence (an encoder,
+    keys and values of its result) is computed before the first step.
+
+    Raises ArchError E0504 where there is no such step."""
+    return _Steps(planned(model)).total
+
+
+class _Steps:
+    def __init__(self, found: Plan) -> None:
+        self.found = found
+        self.total = Total()
+        self.memo: dict[Any, Total] = {}
+        self.graph(found.step, self.total, 1)
+
+    def graph(self, graph: FlatGraph, into: Total, times: Size) -> None:
+        for node in graph.nodes:
+            if isinstance(node, FlatOp):
+                into.join(self.op(node), times)
+            elif isinstance(node, FlatScan):
+                along = any(self.found.forms.get(v, ("",) * 2)[1] == NEW for v in node.sequences)
+                self.graph(node.body, into, times if along else mul(times, node.node.length.value))
+
+    def op(self, node: FlatOp) -> Total:
+        """One op; those of layers that are alike are looked at once."""
+        forms = tuple(self.form(node, i) for i in range(len(node.inputs)))
+        results = tuple(self.found.forms.get(v) for v in node.outputs)
+        key = (id(node.node), forms, results)
+        if key not in self.memo:
+            inputs = tuple(
+                self.cut(v, form) if isinstance(v, Value) else v for v, form in zip(node.inputs, forms, strict=True)
+            )
+            outputs = tuple(self.cut(v, form) for v, form in zip(node.outputs, results, strict=True))
+            taken = replace(node.node, inputs=inputs, outputs=outputs)
+            total = Total()
+            for part in taken.op.step_flops(taken).contractions:
+                total.add(part.amount)
+            for inner in node.blocks.values():
+                self.experts(node, inner, inputs[0], total)
+            self.memo[key] = total
+        return self.memo[key]
+
+    def form(self, node: FlatOp, i: int) -> Form | None:
+        value = node.inputs[i]
+        if not isinstance(value, Value):
+            return None
+        return self.found.needs.get((node, i))
+
+    def cut(self, value: Value, form: Form | None) -> Value:
+        """The value as a step has it: one place along an axis of which only the new place is computed."""
+        if form is None or NEW not in form:
+            return value
+        shape = tuple(
+            Num(with_symbol(d.value, self.found.time.name, 1), d.expr, d.origin) if f == NEW else d
+            for d, f in zip(value.shape, form, strict=True)
+        )
+        return replace(value, shape=shape)
+
+    def experts(self, node: FlatOp, inner: FlatGraph, x: Any, into: Total) -> None:
+        assert node.node.active is not None
+        rows: Size = node.node.active.value
+        for d in x.shape[:-1]:
+            rows = mul(rows, d.value)
+        found = Total()
+        for part in inner.nodes:
+            if isinstance(part, FlatOp):
+                for contraction in part.node.op.flops(part.node).contractions:
+                    found.add(Amount(contraction.amount.flops))
+        into.join(found.with_rows(rows))

@@ -1,0 +1,103 @@
+"""Accelerators: what they compute, hold and move at best, one file each; a file of one's own has the same form.
+
+Peaks are those of dense matrices as the vendor gives them, with sums in float32 where there is a choice: figures "with
+sparsity" are twice as much, and no run reaches either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+
+from archdsl.diagnostics import did_you_mean, error
+
+Type = Literal["float64", "float32", "tfloat32", "bfloat16", "float16", "float8", "float4", "int8"]
+
+
+class Interconnect(BaseModel):
+    """The fastest way to other devices of the same machine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    bandwidth: PositiveFloat
+    """Bytes/s, both directions together."""
+
+
+class Device(BaseModel):
+    """One accelerator."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    vendor: str
+    year: int | None = None
+    """When it came out."""
+    memory_gib: PositiveFloat
+    """What vendors call GB, 2^30 bytes; a driver keeps some of it."""
+    bandwidth: PositiveFloat
+    """Of that memory, bytes/s."""
+    peak: dict[Type, PositiveFloat] = Field(min_length=1)
+    """FLOP/s of dense products of matrices, by the type of their elements; of int8, operations/s."""
+    interconnect: Interconnect | None = None
+    tdp_watts: PositiveInt | None = None
+    source: str = Field(min_length=1)
+    """Where the figures are from."""
+
+    def ridge(self, dtype: Type) -> float | None:
+        """FLOPs a byte from which on work is bound by arithmetic and not by memory (Williams et al., 2009); None for a
+        type that the device does not compute in."""
+        peak = self.peak.get(dtype)
+        return peak / self.bandwidth if peak is not None else None
+
+
+class HardwareReport(BaseModel):
+    """What `archdsl hardware` prints: devices by the name of their file."""
+
+    devices: dict[str, Device]
+
+
+@cache
+def devices() -> Mapping[str, Device]:
+    """Every device that ships with the compiler, by name: `h100_sxm`."""
+    found = (p for p in files("archdsl.estimates.hardware").iterdir() if p.name.endswith(".json"))
+    read = {p.name.removesuffix(".json"): Device.model_validate_json(p.read_text(encoding="utf-8")) for p in found}
+    return dict(sorted(read.items(), key=lambda item: (item[1].vendor != "NVIDIA", item[1].year or 0, item[0])))
+
+
+def device(name: str | Path) -> Device:
+    """A device that ships with the compiler, or of a file `….json`. `H200` is `h200_sxm`, the only one of that name.
+
+    Raises ArchError E0507 where none or several are called so, or the file cannot be read or lacks something."""
+    if isinstance(name, str) and not name.endswith(".json"):
+        known = devices()
+        plain = re.sub(r"[\s-]", "_", name.lower())
+        found = [n for n in known if n == plain] or [n for n in known if n.startswith(f"{plain}_")]
+        if len(found) == 1:
+            return known[found[0]]
+        if found:
+            raise error("E0507", f"there are several devices `{name}`", help=f"choose one: {', '.join(found)}")
+        help_ = did_you_mean(name, known) or f"there are {', '.join(known)}; a device of your own is a file `….json`"
+        raise error("E0507", f"there is no device `{name}`", help=help_)
+    try:
+        return Device.model_validate_json(Path(name).read_bytes())
+    except OSError as problem:
+        raise error("E0507", f"`{name}` cannot be read: {problem.strerror or problem}") from None
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        where = ".".join(str(step) for step in first["loc"])
+        said = f"`{name}` describes no device: {f'`{where}`: ' if where else ''}{first['msg']}"
+        raise error("E0507", said, help="`archdsl hardware h100_sxm --json` shows one") from None
+
+
+def chosen(names: Iterable[str]) -> HardwareReport:
+    """Devices by their names or files, in that order; all that ship with the compiler where none is named."""
+    return HardwareReport(
+        devices={Path(n).stem if n.endswith(".json") else n: device(n) for n in names} or dict(devices())
+    )

@@ -1,0 +1,487 @@
+"""What each op of a model computes and moves: the FLOPs of its contractions, and bytes to and from memory.
+
+A *kernel* reads its inputs and weights once, and writes its results once; what it needs in between stays on the chip.
+So attention moves queries, keys, values and results, but no scores (Dao et al., 2022). Two profiles differ in what one
+kernel is:
+
+* **fused**: element-wise ops that follow each other without a contraction between them are one kernel, norms,
+  activations, rotations and residual sums among them: tensors that nothing else reads are never written. What a
+  compiler does.
+* not fused: every op is a kernel. What PyTorch does op by op.
+
+Reshaping, transposing and splitting move nothing: they are views. A table that is looked up is read where it is looked
+up. Of routed experts those are read that any of the tokens is expected to choose, if all are chosen equally often.
+
+Backwards a contraction is done again for each side that wants a gradient, with the traffic that it has forwards;
+everything else reads the gradients of its results and its inputs, and writes their gradients.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from archdsl.estimates.dtypes import Dtype, width
+from archdsl.estimates.mask_density import count
+from archdsl.ir.cost import Amount, Cost, elements, whole_at
+from archdsl.ir.dims import Num, Shape, with_symbol
+from archdsl.ir.graph import OpNode, Value
+from archdsl.passes.decode import ALL, NEW, Form, Plan
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One use of an op on one device. Of an op within a recurrence, all its steps."""
+
+    path: str
+    op: str
+    dtype: str
+    """The type that it computes in: `float` (the model's own), `float32`, …"""
+    flops: float
+    """Of its contractions, forwards."""
+    bytes: float
+    backward_flops: float
+    backward_bytes: float
+    node: int
+    """Which node of the graph it belongs to, from 0."""
+    core: bool
+    """Whether it multiplies pairs of queries and keys."""
+
+
+class Cut(Protocol):
+    """How a model is spread over devices, as far as one of them asks: by how much its own share is smaller."""
+
+    def share(self, value: Value) -> int:
+        """Of a tensor."""
+
+    def held(self, weight: FlatWeight) -> int:
+        """Of a weight."""
+
+    def work(self, node: FlatNode) -> int:
+        """Of what an op computes."""
+
+    def rows(self, node: FlatOp) -> int:
+        """Of the rows that the experts of an op are given."""
+
+    @property
+    def senders(self) -> int:
+        """How many devices send rows to the experts that a device holds."""
+
+
+class Whole:
+    """One device has everything."""
+
+    def share(self, value: Value) -> int:
+        return 1
+
+    def held(self, weight: FlatWeight) -> int:
+        return 1
+
+    def work(self, node: FlatNode) -> int:
+        return 1
+
+    def rows(self, node: FlatOp) -> int:
+        return 1
+
+    @property
+    def senders(self) -> int:
+        return 1
+
+
+def kernels(
+    graph: FlatGraph,
+    sizes: Mapping[str, int],
+    dtype: Dtype,
+    *,
+    fused: bool = True,
+    plan: Plan | None = None,
+    cut: Cut | None = None,
+) -> list[Kernel]:
+    """Every op of a model's graph at these sizes; with a `plan`, of one step of decoding, where the graph is its
+    `step`."""
+    return list(_Walk(sizes, dtype, fused, plan, cut or Whole()).graph(graph, 1.0, 1.0, None))
+
+
+def wanting(graph: FlatGraph) -> dict[Value, bool]:
+    """Which tensors depend on trained weights, so that a gradient is wanted of them."""
+    found: dict[Value, bool] = {}
+    _wanting(graph, found)
+    return found
+
+
+def _wanting(graph: FlatGraph, found: dict[Value, bool]) -> None:
+    for node in graph.nodes:
+        if isinstance(node, FlatParam):
+            found[node.output] = node.weight.weight.trained
+            continue
+        if isinstance(node, FlatScan):
+            given = zip(node.body.inputs, (*node.starts, *node.sequences), strict=True)
+            found.update({inner: isinstance(v, Value) and found.get(v, False) for inner, v in given})
+            _wanting(node.body, found)
+            # What is carried depends on what any step makes of it: once more, from there.
+            for inner, value in zip(node.body.inputs[: len(node.starts)], node.body.outputs, strict=False):
+                found[inner] = found.get(inner, False) or found.get(value, False)
+            _wanting(node.body, found)
+            carried = len(node.starts)
+            emitted = zip((*node.finals, *node.stacked), node.body.outputs, strict=True)
+            assert len(node.finals) == carried
+            found.update({outer: found.get(v, False) for outer, v in emitted})
+            continue
+        wants = any(w.weight.trained for w in node.weights.values()) or any(
+            isinstance(v, Value) and found.get(v, False) and node.node.op.differentiates(node.node, i)
+            for i, v in enumerate(node.inputs)
+        )
+        for inner_graph in node.blocks.values():
+            found.update(
+                {v: isinstance(node.inputs[0], Value) and found.get(node.inputs[0], False) for v in inner_graph.inputs}
+            )
+            _wanting(inner_graph, found)
+            wants = wants or any(found.get(v, False) for v in inner_graph.outputs)
+        found.update({v: wants and v.is_float for v in node.outputs})
+
+
+_VIEWS: WeakKeyDictionary[OpNode, bool] = WeakKeyDictionary()
+
+
+def is_view(node: FlatNode) -> bool:
+    """Whether an op only says how to read its one input: nothing is moved. All uses of an op are alike."""
+    if not isinstance(node, FlatOp):
+        return False
+    found = _VIEWS.get(node.node)
+    if found is None:
+        found = _VIEWS[node.node] = _only_reads(node)
+    return found
+
+
+def _only_reads(node: FlatOp) -> bool:
+    if node.weights or node.blocks:
+        return False
+    op, tensors = node.node.op, [v for v in node.inputs if isinstance(v, Value)]
+    if len(tensors) != 1 or op.passes or any(v.dtype != tensors[0].dtype for v in node.outputs):
+        return op.regroups(node.node) is not None
+    return op.regroups(node.node) is not None or op.is_linear_map(node.node) or _at_most(node.outputs, tensors[0])
+
+
+def _at_most(outputs: Sequence[Value], x: Value) -> bool:
+    """Whether results together hold no more numbers than one tensor, whatever the sizes."""
+    return all(o.rank <= x.rank for o in outputs) and all(
+        d.value in {e.value for e in x.shape} or (d.static and any(e.static and int(d) <= int(e) for e in x.shape))
+        for o in outputs
+        for d in o.shape
+    )
+
+
+def viewed(value: Value, makers: Mapping[Value, FlatNode]) -> Value:
+    """The tensor whose memory this one shares: itself, or what a view reads."""
+    while True:
+        maker = makers.get(value)
+        if maker is None or not is_view(maker):
+            return value
+        value = next(v for v in maker.inputs if isinstance(v, Value))
+
+
+class _Walk:
+    def __init__(self, sizes: Mapping[str, int], dtype: Dtype, fused: bool, plan: Plan | None, cut: Cut) -> None:
+        self.sizes, self.dtype, self.fused, self.plan, self.cut = dict(sizes), dtype, fused, plan, cut
+        self.numbers: dict[int, tuple[object, int]] = {}
+        self.pairs: dict[object, int] = {}
+        self.costs: dict[object, tuple[object, Cost]] = {}
+        self.wants: dict[Value, bool] = {}
+        self.narrow: dict[tuple[int, Form], tuple[Shape, Shape]] = {}
+        """Shapes that a step of decoding narrows, by those that they are narrowed from."""
+        self.fusable: dict[int, bool] = {}
+        self.within: dict[int, _Walk] = {}
+        """Experts, by how many rows they are given."""
+
+    # --- sizes ---
+
+    def elements(self, value: Value) -> int:
+        key = id(value.shape)
+        if key not in self.numbers:
+            self.numbers[key] = value.shape, whole_at(elements(value.shape), self.sizes)
+        return self.numbers[key][1]
+
+    def bytes(self, value: Value) -> float:
+        return self.elements(value) * width(value.dtype, self.dtype) / self.cut.share(value)
+
+    def amount(self, amount: Amount) -> int:
+        flops = whole_at(amount.flops, self.sizes)
+        if amount.pairs is None:
+            return flops
+        queries, keys = (whole_at(n.value, self.sizes) for n in (amount.pairs.queries, amount.pairs.keys))
+        key = amount.pairs.mask.key, queries, keys
+        if key not in self.pairs:
+            self.pairs[key] = count(amount.pairs.mask, queries, keys, self.sizes)
+        return flops * self.pairs[key]
+
+    # --- graphs ---
+
+    def graph(self, graph: FlatGraph, times: float, experts: float, number: int | None) -> Iterator[Kernel]:
+        """Kernels of a graph that is run so many times; `experts` is the part of weights with copies that is read, and
+        `number` the node that a graph within belongs to."""
+        if number is None:
+            _wanting(graph, self.wants)
+        around = _Around(graph, self.fused, self.fusable)
+        for i, node in enumerate(graph.nodes):
+            if isinstance(node, FlatOp):
+                yield from self.op(node, around, times, experts, i if number is None else number)
+            elif isinstance(node, FlatScan):
+                stepping = self.plan is not None and any(NEW in self.plan.forms.get(v, ()) for v in node.sequences)
+                length = 1 if stepping else whole_at(node.node.length.value, self.sizes)
+                yield from self.graph(node.body, times * length, experts, i if number is None else number)
+
+    def op(self, node: FlatOp, around: _Around, times: float, experts: float, number: int) -> Iterator[Kernel]:
+        taken = self.taken(node)
+        cost = self.cost(node, taken)
+        work = self.cut.work(node)
+        flops = back_flops = back_bytes = 0.0
+        weights = self.weights(node, taken) * experts
+        read = self.read(node, taken, around)
+        written = self.written(node, taken, around)
+        traffic = weights + times * (sum(read) + sum(written)) + times * self.carried(node)
+        for part in cost.contractions:
+            amount = self.amount(part.amount) * times / work
+            sides = sum(
+                any(node.weights[s].weight.trained if isinstance(s, str) else self.wanted(node, s) for s in side)
+                for side in (part.left, part.right)
+            )
+            flops += amount
+            back_flops += sides * amount
+            back_bytes = max(back_bytes, sides * traffic)
+        if not cost.contractions and any(self.wants.get(v, False) for v in node.outputs):
+            back_bytes = times * (sum(written) + 2 * sum(n for i, n in enumerate(read) if self.wanted(node, i)))
+        kernel = Kernel(
+            node.path,
+            node.node.op.name,
+            next((v.dtype for v in (*taken.outputs, *taken.inputs) if isinstance(v, Value) and v.is_float), "float"),
+            flops,
+            traffic,
+            back_flops,
+            back_bytes,
+            number,
+            any(part.amount.pairs is not None for part in cost.contractions),
+        )
+        if kernel.flops or kernel.bytes:
+            yield kernel
+        for inner in node.blocks.values():
+            yield from self.experts(node, taken.inputs[0], inner, times, number)
+
+    def experts(self, node: FlatOp, x: object, inner: FlatGraph, times: float, number: int) -> Iterator[Kernel]:
+        """The block that an op applies itself to rows, each row going to `active` of its copies."""
+        assert isinstance(x, Value)
+        assert node.node.active is not None
+        assert node.node.copies is not None
+        copies, active = int(node.node.copies), int(node.node.active)
+        tokens = 1
+        for d in x.shape[:-1]:
+            tokens *= whole_at(d.value, self.sizes)
+        tokens //= self.cut.rows(node)
+        met = 1 - (1 - active / copies) ** (max(tokens, 1) * self.cut.senders)
+        rows = max(tokens, 1) * active
+        if rows not in self.within:
+            self.within[rows] = _Walk({**self.sizes, "rows": rows}, self.dtype, self.fused, None, _Held(self.cut))
+            self.within[rows].wants = self.wants
+        yield from self.within[rows].graph(inner, times, met, number)
+
+    # --- one op ---
+
+    def taken(self, node: FlatOp) -> FlatOp:
+        """The op as a step of decoding has it: one place along an axis of which only the new place is computed."""
+        if self.plan is None:
+            return node
+        needs, forms = self.plan.needs, self.plan.forms
+        inputs = tuple(
+            self.narrowed(v, needs.get((node, i))) if isinstance(v, Value) else v for i, v in enumerate(node.inputs)
+        )
+        outputs = tuple(self.narrowed(v, forms.get(v)) for v in node.outputs)
+        return replace(node, node=replace(node.node, inputs=inputs, outputs=outputs), inputs=inputs, outputs=outputs)
+
+    def narrowed(self, value: Value, form: Form | None) -> Value:
+        if self.plan is None or form is None or NEW not in form:
+            return value
+        key = id(value.shape), form
+        if key not in self.narrow:
+            time = self.plan.time.name
+            shape = tuple(
+                Num(with_symbol(d.value, time, 1), d.expr, d.origin) if f == NEW else d
+                for d, f in zip(value.shape, form, strict=True)
+            )
+            self.narrow[key] = value.shape, shape
+        return replace(value, shape=self.narrow[key][1])
+
+    def cost(self, node: FlatOp, taken: FlatOp) -> Cost:
+        """Layers that are alike are asked once."""
+        shapes = (v.shape for v in (*taken.inputs, *taken.outputs) if isinstance(v, Value))
+        key = (id(node.node), *(map(id, shapes) if self.plan is not None else ()))
+        if key not in self.costs:
+            op = taken.node.op
+            found = op.flops(node.node) if self.plan is None else op.step_flops(taken.node)
+            self.costs[key] = (node.node, taken), found
+        return self.costs[key][1]
+
+    def wanted(self, node: FlatOp, i: int) -> bool:
+        value = node.inputs[i]
+        return isinstance(value, Value) and self.wants.get(value, False)
+
+    def weights(self, node: FlatOp, taken: FlatOp) -> float:
+        """Bytes of weights that are read; of a table only what is looked up."""
+        found = 0.0
+        for weight in node.weights.values():
+            if not all(d.static for d in weight.weight.shape):
+                continue
+            numbers = 1
+            for d in weight.weight.shape:
+                numbers *= int(d)
+            size = numbers * width(weight.weight.dtype, self.dtype) / self.cut.held(weight)
+            if weight.weight.kind == "embedding" and not self.cost(node, taken).contractions:
+                size = min(size, sum(self.bytes(v) for v in taken.outputs))
+            found += size
+        return found
+
+    def read(self, node: FlatOp, taken: FlatOp, around: _Around) -> list[float]:
+        """Bytes of each input that come from memory."""
+        found: list[float] = []
+        if is_view(node):
+            return [0.0] * len(node.inputs)
+        picks = not node.node.op.passes and not self.cost(node, taken).contractions and not node.blocks
+        most = sum(self.bytes(v) for v in taken.outputs)
+        latent = self.plan.latents.get(node) if self.plan is not None else None
+        kept = node.node.op.keeps(node.node)
+        for i, (value, own) in enumerate(zip(node.inputs, taken.inputs, strict=True)):
+            if not isinstance(value, Value) or not isinstance(own, Value) or around.is_inside(node, value):
+                found.append(0.0)
+            elif latent is not None and i in kept:
+                # The latents are cached and read, once for keys and values.
+                first = i == min(kept)
+                found.append(sum(self.bytes(v) for v in latent.base) if first else 0.0)
+            else:
+                size = self.bytes(own) * self.seen(node, i)
+                found.append(min(size, most) if picks else size)
+        return found
+
+    def seen(self, node: FlatOp, i: int) -> float:
+        """The part of all places of a cache that is read."""
+        if self.plan is None or ALL not in self.plan.needs.get((node, i), ()):
+            return 1.0
+        bound = node.node.op.behind(node.node, i) if i in node.node.op.keeps(node.node) else None
+        places = self.sizes[self.plan.time.name]
+        return 1.0 if bound is None else min(1.0, (bound + 1) / places)
+
+    def written(self, node: FlatOp, taken: FlatOp, around: _Around) -> list[float]:
+        if is_view(node) or not node.node.op.needs_tensor(node.node.options, node.node.inputs):
+            return [0.0] * len(node.outputs)
+        return [
+            0.0 if around.stays(value) else self.bytes(own)
+            for value, own in zip(node.outputs, taken.outputs, strict=True)
+        ]
+
+    def carried(self, node: FlatOp) -> float:
+        """Bytes of states that a step of decoding reads and writes."""
+        carry = self.plan.carries.get(node) if self.plan is not None else None
+        if carry is None:
+            return 0.0
+        return sum(2 * self.bytes(Value(s.shape, s.dtype, s.name)) for s in carry.states)
+
+
+class _Held(Whole):
+    """Within experts: rows were cut before, weights as ever."""
+
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
+
+    def held(self, weight: FlatWeight) -> int:
+        return self.cut.held(weight)
+
+
+class _Around:
+    """Which tensors of a graph are written, and who reads them from memory."""
+
+    def __init__(self, graph: FlatGraph, fused: bool, known: dict[int, bool]) -> None:
+        self.makers: dict[Value, FlatNode] = {v: n for n in graph.nodes for v in n.outputs}
+        self.readers: dict[Value, list[FlatNode]] = defaultdict(list)
+        self.results = {self.root(v) for v in graph.outputs}
+        self.regions: dict[int, int] = {}
+        """Of nodes in one kernel, another one of it; the last of them stands for all."""
+        self.first: dict[tuple[int, Value], FlatNode] = {}
+        self.absent = {
+            v
+            for n in graph.nodes
+            if isinstance(n, FlatOp) and not n.node.op.needs_tensor(n.node.options, n.node.inputs)
+            for v in n.outputs
+        }
+        fusing: set[int] = set()
+        depth: dict[Value, int] = {}
+        """How many kernels that do not fuse lie before a tensor: only equals join; no kernel waits for itself."""
+        for node in graph.nodes:
+            inputs = [v for v in node.inputs if isinstance(v, Value)]
+            level = max((depth.get(v, 0) for v in inputs), default=0)
+            if not is_view(node):
+                self.regions[id(node)] = id(node)
+                for value in inputs:
+                    self.readers[self.root(value)].append(node)
+                if isinstance(node, FlatOp) and id(node.node) not in known:
+                    known[id(node.node)] = _is_fusable(node)
+                if fused and isinstance(node, FlatOp) and known[id(node.node)]:
+                    for value in inputs:
+                        maker = self.makers.get(self.root(value))
+                        if maker is not None and id(maker) in fusing and depth.get(value) == level:
+                            self.join(id(node), id(maker))
+                    fusing.add(id(node))
+                else:
+                    level += 1
+            depth.update(dict.fromkeys(node.outputs, level))
+        for value, nodes in self.readers.items():
+            for node in nodes:
+                self.first.setdefault((self.region(node), value), node)
+
+    def root(self, value: Value) -> Value:
+        return viewed(value, self.makers)
+
+    def region(self, node: FlatNode) -> int:
+        found = self.regions.get(id(node), id(node))
+        while self.regions.get(found, found) != found:
+            found = self.regions[found]
+        return found
+
+    def join(self, a: int, b: int) -> None:
+        roots = []
+        for one in (a, b):
+            while self.regions[one] != one:
+                one = self.regions[one]
+            roots.append(one)
+        self.regions[roots[0]] = roots[1]
+
+    def is_inside(self, node: FlatNode, value: Value) -> bool:
+        """Whether the kernel of a node has a tensor already: it made it, read it before, or there is none."""
+        root = self.root(value)
+        if root in self.absent:
+            return True
+        maker = self.makers.get(root)
+        if maker is not None and self.region(maker) == self.region(node):
+            return True
+        return self.first.get((self.region(node), root)) is not node
+
+    def stays(self, value: Value) -> bool:
+        """Whether nothing but the kernel that makes it reads a tensor."""
+        if value in self.results:
+            return False
+        own = self.region(self.makers[value])
+        readers = self.readers.get(value, [])
+        return bool(readers) and all(self.region(n) == own for n in readers)
+
+
+def _is_fusable(node: FlatOp) -> bool:
+    """Whether an op goes number by number, or keeps the shape of its input without a contraction."""
+    op = node.node.op
+    tensors = [v for v in node.inputs if isinstance(v, Value)]
+    casts = len(tensors) == 1 and any(v.dtype != tensors[0].dtype for v in node.outputs)
+    if node.blocks or is_view(node) or not (op.passes or casts) or op.flops(node.node).contractions:
+        return False
+    same = bool(tensors) and all(
+        [d.value for d in v.shape] == [d.value for d in tensors[0].shape] for v in node.outputs
+    )
+    return op.elementwise or (same and node.outputs[0].is_float)

@@ -1,0 +1,138 @@
+"""What kind of model it is, told from its graph and not from its name.
+
+Each model is of the first kind that fits:
+
+* **encoder-decoder**: an output follows the places of a sequence of tokens and depends on another input too, an image
+  or a sequence with places of its own.
+* **vision**: an image comes in: real numbers with two axes beside those of batch and channels, or a grid of ids.
+* **recurrent**: a state goes from place to place (a scan, a recurrent primitive), and nothing attends.
+* **convolutional**: convolutions bring places together, and nothing attends.
+* **layer**: vectors come in and no layers are stacked: a part of a model.
+* **decoder**: no later token reaches an earlier place of the output, as the model claims of its head or as can be
+  proved.
+* **encoder**: everything else; places are read from both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal, get_args
+
+from archdsl.dependence.causality import prove
+from archdsl.estimates.params import layer_count
+from archdsl.ir.dims import Poly, Symbol
+from archdsl.ir.graph import (
+    BOOLEANS,
+    Block,
+    CallNode,
+    CausalNode,
+    Graph,
+    Model,
+    Node,
+    OpNode,
+    ScanNode,
+    Value,
+    node_outputs,
+    reads,
+    subgraphs,
+)
+
+Kind = Literal["decoder", "encoder", "encoder-decoder", "recurrent", "convolutional", "vision", "layer"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+ATTENDS = frozenset({"sdpa", "linear_attention"})
+RECURS = frozenset({"rnn", "lstm", "gru", "linear_recurrence", "selective_scan"})
+CONVOLVES = frozenset({"conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"})
+
+
+def kind_of_model(model: Model) -> Kind:
+    """The first kind that fits a model which has been checked: its claims of causality hold."""
+    data = [v for _, v in model.inputs if v.dtype not in (*BOOLEANS, "documents")]
+    nodes = list(every_node(model.block))
+    names = {n.op.name for n in nodes if isinstance(n, OpNode)}
+    attends = bool(names & ATTENDS)
+    if _decodes(model, data):
+        return "encoder-decoder"
+    if any(_is_image(v) for v in data):
+        return "vision"
+    if not attends and (names & RECURS or any(isinstance(n, ScanNode) for n in nodes)):
+        return "recurrent"
+    if not attends and names & CONVOLVES:
+        return "convolutional"
+    if all(v.is_float for v in data) and layer_count(model.block) == 0:
+        return "layer"
+    return "decoder" if _looks_back(model, data, nodes) else "encoder"
+
+
+def every_node(root: Block) -> Iterator[Node]:
+    """The nodes of a block and of all that it applies, each distinct block once."""
+    seen: set[int] = set()
+    blocks = [root]
+
+    def of_graph(graph: Graph) -> Iterator[Node]:
+        for node in graph.nodes:
+            yield node
+            if isinstance(node, CallNode):
+                blocks.append(node.block)
+            elif isinstance(node, OpNode):
+                blocks.extend(c.block for c in node.blocks.values())
+            for inner in subgraphs(node):
+                yield from of_graph(inner)
+
+    while blocks:
+        block = blocks.pop()
+        if id(block) not in seen:
+            seen.add(id(block))
+            yield from of_graph(block.graph)
+            if block.before is not None:
+                blocks.append(block.before)
+
+
+def _places(value: Value) -> frozenset[Symbol]:
+    """The sizes of its axes, but the batch's, that only the running model knows."""
+    return frozenset(s for d in value.shape[1:] if isinstance(d.value, Poly) for s in d.value.symbols)
+
+
+def _is_image(value: Value) -> bool:
+    return value.rank >= 4 if value.is_float else value.rank >= 3
+
+
+def _decodes(model: Model, data: list[Value]) -> bool:
+    for _, output in model.outputs:
+        used = [v for v in data if id(v) in _above(model.block.graph, output)]
+        targets = [v for v in used if v.dtype == "token" and not _is_image(v) and _places(v) & _places(output)]
+        if any(
+            _is_image(other) or (_places(other) and not _places(other) & _places(target))
+            for target in targets
+            for other in used
+            if other is not target
+        ):
+            return True
+    return False
+
+
+def _above(graph: Graph, value: Value) -> set[int]:
+    """Every value of the graph that a value is computed from, itself included."""
+    makers = {id(v): node for node in graph.nodes for v in node_outputs(node)}
+    found = {id(value)}
+    stack = [value]
+    while stack:
+        node = makers.get(id(stack.pop()))
+        for v in reads(node) if node is not None else ():
+            if id(v) not in found:
+                found.add(id(v))
+                stack.append(v)
+    return found
+
+
+def _looks_back(model: Model, data: list[Value], nodes: list[Node]) -> bool:
+    if any(isinstance(n, CausalNode) for n in nodes):
+        return True
+    graph = model.block.graph
+    for _, output in model.outputs:
+        if any(v.dtype == "token" and v.rank == 2 and _places(v) & _places(output) for v in data):
+            claim = replace(graph, nodes=(*graph.nodes, CausalNode(output, 1)))
+            if not prove(replace(model, block=replace(model.block, graph=claim))):
+                return True
+    return False

@@ -1,0 +1,55 @@
+"""What a model takes on devices that are named: `archdsl estimate --mesh` and `--device`."""
+
+from __future__ import annotations
+
+from archdsl.diagnostics import error
+from archdsl.estimates import roofline, sharding
+from archdsl.estimates.memory import MemoryReport
+from archdsl.estimates.mesh import Mesh
+from archdsl.estimates.roofline import Machine, Roofline
+from archdsl.estimates.sharding import Plan, Sharding
+from archdsl.ir.graph import Model
+
+
+class MachinesReport(MemoryReport):
+    """What `archdsl estimate` prints where it is asked about a mesh or a device."""
+
+    sharding: Sharding
+    roofline: Roofline | None = None
+
+
+def with_machines(
+    report: MemoryReport,
+    model: Model,
+    plan: Plan,
+    machine: Machine | None = None,
+    *,
+    fused: bool = True,
+    tokens: int | None = None,
+    price: float | None = None,
+) -> MachinesReport:
+    """The report on a model with one training step on a mesh and, on a machine that is given, its times; at the
+    report's sizes. Errors as of `sharding.shard` and `roofline.estimate`."""
+    batch, seq = report.flops.batch, report.flops.seq
+    found = sharding.shard(model, plan, batch=batch, seq=seq)
+    times = None
+    if machine is not None:
+        times = roofline.estimate(
+            model, machine, plan, batch=batch, seq=seq, fused=fused, tokens=tokens, price=price, sharding=found
+        )
+    return MachinesReport(**dict(report), sharding=found, roofline=times)
+
+
+def mesh_of(mesh: Mesh | None, devices: int | None) -> Mesh:
+    """The mesh that was asked for: so many replicas where only a number of devices is given.
+
+    Raises ArchError E0514 where both are given and differ."""
+    if mesh is None:
+        return Mesh(dp=devices or 1)
+    if devices is not None and devices != mesh.devices:
+        raise error(
+            "E0514",
+            f"a mesh of {mesh} has {mesh.devices:,} devices (dp · cp · tp · pp), and {devices:,} were given",
+            help="leave `--devices` out",
+        )
+    return mesh

@@ -1,0 +1,446 @@
+"""What a model keeps in memory: weights, gradients, the optimizer's states, and what a decoder keeps of the tokens
+before; exact, in bytes, from the IR alone. Of a step of training also what `archdsl.estimates.activations` estimates.
+
+Weights are counted once where they are shared or tied. A gradient has the type of its weight, and so have the states of
+the optimizers of PyTorch; with `master_weights` there is a float32 copy of every weight of a narrower type, and the
+states are those of the copy: 2 + 2 + 12 bytes a parameter of Adam in bfloat16 (Rajbhandari et al., 2020, section 3.1).
+
+What a decoder keeps is what a step of `archdsl compile --to onnx --decode` takes in and hands on: the tensors of
+`archdsl.passes.decode.plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pydantic import BaseModel
+
+from archdsl.diagnostics import ArchError
+from archdsl.estimates.activations import Event, Measured, Recompute, StepMemory
+from archdsl.estimates.activations import estimate as step_of
+from archdsl.estimates.dtypes import BYTES, Dtype, width
+from archdsl.estimates.flops import EstimateReport, demand_sizes, sizes_at
+from archdsl.estimates.params import output_projections
+from archdsl.ir.cost import elements, whole_at
+from archdsl.ir.graph import Model, Value, Weight
+from archdsl.ir.weights import weights as every_weight
+from archdsl.passes.decode import ALL, Cache, Plan, planned
+from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan
+
+Optimizer = Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"]
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+
+SMALLEST_8BIT, BLOCK_8BIT, CODES_8BIT = 4096, 256, 256
+"""Of `adamw8bit` (Dettmers et al., 2022, section 2; as bitsandbytes 0.50 has it): tensors with fewer numbers keep
+float32 states; so many numbers share a scale; so many values has a code."""
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+class StateMemory(BaseModel):
+    """One state of the optimizer, for all weights together."""
+
+    name: str
+    """As the optimizer calls it: `exp_avg`."""
+    dtype: str
+    numbers: int
+    bytes: int
+
+
+class KeptMemory(BaseModel):
+    """Tensors that a decoder keeps, of all layers that are alike.
+
+    A `cache` holds all places so far and grows with every token. A `state` is of a fixed size. What is computed `once`,
+    before the first step, follows from the other inputs (keys and values of cross-attention)."""
+
+    kind: Literal["cache", "state", "once"]
+    name: str
+    """Its role: `key`, `value`, `latent`, or the tensor's name."""
+    path: str
+    """What reads it, or whose state it is; `*` stands for every index."""
+    dtype: str
+    count: int
+    """How many such tensors there are: one for each layer."""
+    per_token: int
+    """Bytes by which one more token of one sequence lets all of them grow."""
+    bytes: int
+    """All of them, for the whole batch."""
+    window: int | None
+    """No later token reads more places than these, its own included; None where all are read."""
+    windowed_bytes: int
+    """What a ring of `window` places would hold; `bytes` where there is no window."""
+
+
+class Memory(BaseModel):
+    """Bytes in weights and activations of type `dtype`, for a batch of `batch` sequences of `seq` places."""
+
+    dtype: Dtype
+    algorithm: Optimizer
+    master_weights: bool
+    batch: int
+    seq: int
+    sizes: dict[str, int]
+    """Every size that only the running model knows."""
+    weights: int
+    buffers: int
+    """What is not trained, saved with the weights or not."""
+    gradients: int
+    optimizer: int
+    """The optimizer's states, a float32 copy of the weights included."""
+    model_states: int
+    """Weights, buffers, gradients and the optimizer's states."""
+    decode_state: int | None
+    """What is kept between two steps of decoding once `seq` places are there; None where the model cannot be taken step
+    by step, for which `no_decode_state` gives the reason."""
+    decode_state_per_token: int | None
+    """Bytes by which one more token of one sequence lets it grow."""
+    no_decode_state: str | None
+    activations: int | None = None
+    """What a forward pass saves for the backward pass, an estimate; None where it was not asked for, or is not known,
+    for which `no_activations` gives the reason."""
+    peak: int | None = None
+    """The most that is alive in a step of training, everything included; an estimate."""
+    no_activations: str | None = None
+    measured: Measured | None = None
+    """The same of the emitted file as PyTorch runs it on a CPU, where that was asked for."""
+    by_state: list[StateMemory]
+    kept: list[KeptMemory]
+    step: StepMemory | None = None
+    """Of a step of training: what it saves, by block, and when the most is alive."""
+    timeline: list[Event] = []
+    """What is alive in the course of that step."""
+
+
+class MemoryReport(EstimateReport):
+    """What `archdsl estimate` prints."""
+
+    memory: Memory
+
+
+def with_memory(
+    report: EstimateReport,
+    model: Model,
+    *,
+    dtype: Dtype = "float32",
+    optimizer: Optimizer = "adamw",
+    master_weights: bool = False,
+    recompute: Recompute = "none",
+    step: bool = True,
+    measure: bool = False,
+) -> MemoryReport:
+    """The report on a model with its memory, at the report's sizes. Errors as of `estimate`."""
+    memory = estimate(
+        model,
+        batch=report.flops.batch,
+        seq=report.flops.seq,
+        dtype=dtype,
+        optimizer=optimizer,
+        master_weights=master_weights,
+        recompute=recompute,
+        step=step,
+        measure=measure,
+    )
+    return MemoryReport(**report.model_dump(), memory=memory)
+
+
+def estimate(
+    model: Model,
+    *,
+    batch: int = 1,
+    seq: int | None = None,
+    dtype: Dtype = "float32",
+    optimizer: Optimizer = "adamw",
+    master_weights: bool = False,
+    recompute: Recompute = "none",
+    step: bool = True,
+    measure: bool = False,
+) -> Memory:
+    """Count bytes. `seq` is 2,048 or the model's context, if less, where it is not given. A `step` of training, which
+    computes again in its backward pass what `recompute` says, is estimated too, and measured if asked to (with torch).
+
+    Raises ArchError E0503 where the model has no sizes at these lengths, and of `measure` those of `measured`."""
+    sizes = sizes_at(model, batch, seq)
+    demand_sizes(model, sizes)
+    tensors = list(_tensors(model))
+    weights = sum(t.times * t.numbers * BYTES[dtype] for t in tensors if t.weight.trained)
+    buffers = sum(t.times * t.numbers * width(t.weight.dtype, dtype) for t in tensors if not t.weight.trained)
+    states = optimizer_states(model, tensors, dtype, optimizer, master_weights)
+    optimizer_bytes = sum(s.bytes for s in states)
+    kept: list[KeptMemory] | None
+    try:
+        kept, reason = list(_kept(planned(model), sizes, dtype)), None
+    except ArchError as problem:
+        if problem.diagnostics[0].code != "E0504":
+            raise
+        kept, reason = None, problem.diagnostics[0].message
+    found, unknown, measured = None, None, None
+    fixed = weights + buffers + optimizer_bytes
+    if step:
+        working = step_temporaries(tensors, dtype, optimizer, master_weights)
+        try:
+            found = step_of(
+                model,
+                batch=batch,
+                seq=seq,
+                dtype=dtype,
+                recompute=recompute,
+                fixed=fixed,
+                gradients=weights,
+                optimizer=working,
+            )
+        except ArchError as problem:
+            if problem.diagnostics[0].code != "E0527":
+                raise
+            unknown = problem.diagnostics[0].message
+    if measure:
+        from archdsl.run.measure import measure as run
+
+        measured = run(model, sizes, dtype=dtype, recompute=recompute, fixed=fixed)
+    return Memory(
+        dtype=dtype,
+        algorithm=optimizer,
+        master_weights=master_weights,
+        batch=batch,
+        seq=next((n for name, n in sizes.items() if name != "batch"), seq or 1),
+        sizes=sizes,
+        weights=weights,
+        buffers=buffers,
+        gradients=weights,
+        optimizer=optimizer_bytes,
+        model_states=2 * weights + buffers + optimizer_bytes,
+        decode_state=None if kept is None else sum(k.bytes for k in kept),
+        decode_state_per_token=None if kept is None else sum(k.per_token for k in kept),
+        no_decode_state=reason,
+        activations=None if found is None else found.saved,
+        peak=None if found is None else found.peak,
+        no_activations=unknown,
+        measured=measured,
+        by_state=states,
+        kept=kept or [],
+        step=found,
+        timeline=[] if found is None else found.timeline,
+    )
+
+
+# --- weights and states -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A weight that so many layers have."""
+
+    weight: Weight
+    times: int
+    shape: tuple[int, ...]
+
+    @property
+    def numbers(self) -> int:
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return count
+
+
+def _tensors(model: Model) -> Iterator[Tensor]:
+    """Every weight and buffer, saved or not. Constants whose size only the running model knows are made where they are
+    used: nothing keeps them."""
+    counts: dict[int, tuple[Weight, int, tuple[int, ...]]] = {}
+    for info in every_weight(model):
+        weight = info.weight
+        if all(d.static for d in weight.shape):
+            _, times, _ = counts.get(id(weight), (weight, 0, info.shape))
+            counts[id(weight)] = (weight, times + 1, info.shape)
+    for weight, times, shape in counts.values():
+        yield Tensor(weight, times, shape)
+
+
+State = tuple[str, str, int]
+"""Its name, its type, and how many numbers it holds of one weight."""
+
+
+def optimizer_states(
+    model: Model, tensors: list[Tensor], dtype: Dtype, optimizer: Optimizer, master_weights: bool
+) -> list[StateMemory]:
+    """What the optimizer keeps of all weights, each state once."""
+    found: dict[tuple[str, str], int] = {}
+
+    def add(name: str, kind: str, numbers: int) -> None:
+        found[name, kind] = found.get((name, kind), 0) + numbers
+
+    copied = master_weights and dtype != "float32"
+    own: Dtype = "float32" if copied else dtype
+    heads = {id(w) for w in output_projections(model)} if optimizer == "muon" else set()
+    for t in tensors:
+        if not t.weight.trained:
+            continue
+        if copied:
+            add("master_weights", "float32", t.times * t.numbers)
+        hidden = t.weight.kind == "matrix" and len(t.shape) == 2 and id(t.weight) not in heads
+        for name, kind, numbers in _of_weight(optimizer, t, own, hidden):
+            add(name, kind, t.times * numbers)
+    if any(kind == "uint8" for _, kind in found):
+        # What each code stands for, of either state: tables that all weights share.
+        add("codes", "float32", 2 * CODES_8BIT)
+    return [
+        StateMemory(name=name, dtype=kind, numbers=n, bytes=n * BYTES[kind]) for (name, kind), n in found.items() if n
+    ]
+
+
+COPIES: Mapping[Optimizer, int] = {"adafactor": 2, "muon": 3}
+"""How many tensors as large as a weight an optimizer makes at once while it changes it; none where one kernel does it
+all (`fused=True`). Of Muon, an update and two steps towards an orthogonal one."""
+
+
+def step_temporaries(tensors: list[Tensor], dtype: Dtype, optimizer: Optimizer, master_weights: bool) -> int:
+    """What a step of the optimizer takes beside weights, gradients and states: it goes from weight to weight. With
+    master weights a gradient is cast for its weight."""
+    own: Dtype = "float32" if master_weights else dtype
+    largest = max((t.numbers for t in tensors if t.weight.trained), default=0)
+    return largest * ((BYTES["float32"] if own != dtype else 0) + COPIES.get(optimizer, 0) * BYTES[own])
+
+
+def _of_weight(optimizer: Optimizer, t: Tensor, dtype: Dtype, hidden: bool) -> Iterator[State]:
+    """The states of one weight of that type. A `hidden` one is a matrix between layers: no table, no output
+    projection."""
+    n = t.numbers
+    if optimizer == "sgd-momentum" or (optimizer == "muon" and hidden):
+        # Muon (Jordan et al., 2024) orthogonalizes the momentum of matrices; all other weights are left to AdamW.
+        yield "momentum_buffer", dtype, n
+    elif optimizer in ("adam", "adamw", "muon"):
+        yield "exp_avg", dtype, n
+        yield "exp_avg_sq", dtype, n
+        yield "step", "float32", 1
+    elif optimizer == "adamw8bit":
+        # Its types do not depend on that of the weight; the step is no tensor.
+        kind = "uint8" if n >= SMALLEST_8BIT else "float32"
+        yield "exp_avg", kind, n
+        yield "exp_avg_sq", kind, n
+        if kind == "uint8":
+            yield "absmax", "float32", 2 * -(-n // BLOCK_8BIT)
+    elif optimizer == "adafactor":
+        # Shazeer and Stern, 2018, section 3, over the last two axes: one number a row, and one a column.
+        if len(t.shape) > 1:
+            yield "row_var", dtype, n // t.shape[-1]
+            yield "col_var", dtype, n // t.shape[-2]
+        else:
+            yield "variance", dtype, n
+        yield "step", "float32", 1
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """One tensor that is kept."""
+
+    kind: Literal["cache", "state", "once"]
+    name: str
+    path: str
+    dtype: str
+    one: int
+    """Numbers of one sequence; of a cache, of one of its places."""
+    all: int
+    places: int
+    window: int | None
+
+
+def _kept(steps: Plan, sizes: Mapping[str, int], dtype: Dtype) -> Iterator[KeptMemory]:
+    """What a step takes in and hands on, tensors that are alike together."""
+    counts: dict[_Kept, int] = {}
+    for tensor in (*_between(steps, sizes), *_once(steps, sizes)):
+        counts[tensor] = counts.get(tensor, 0) + 1
+    for t, count in counts.items():
+        size = count * width(t.dtype, dtype)
+        ring = t.window is not None and t.window < t.places
+        yield KeptMemory(
+            kind=t.kind,
+            name=t.name,
+            path=t.path,
+            dtype=dtype if t.dtype == "float" else t.dtype,
+            count=count,
+            per_token=size * t.one if t.kind == "cache" else 0,
+            bytes=size * t.all,
+            window=t.window,
+            windowed_bytes=size * t.all // t.places * (t.window or 0) if ring else size * t.all,
+        )
+
+
+def _between(steps: Plan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
+    """Caches and states, in the order of the layers."""
+    alone = {**sizes, **({"batch": 1} if "batch" in sizes else {})}
+    time = sizes[steps.time.name]
+    readers = _readers(steps)
+    counted: dict[int, tuple[int, int]] = {}
+    for entry in steps.entries():
+        if isinstance(entry, Cache):
+            read = readers.get(entry.value, [])
+            path = _starred(read[0][0].path) if read else ""
+            if id(entry.value.shape) not in counted:  # the layers of a stack share it
+                one, every = (_numbers(entry.value, s) for s in (alone, sizes))
+                counted[id(entry.value.shape)] = one, every
+            one, every = counted[id(entry.value.shape)]
+            window = _window(read)
+            yield _Kept("cache", entry.role, path, entry.value.dtype, one // time, every, time, window)
+        else:
+            for state in entry.states:
+                value = Value(state.shape, state.dtype, state.name)
+                path = _starred(entry.node.path)
+                one, every = (_numbers(value, s) for s in (alone, sizes))
+                yield _Kept("state", state.name, path, state.dtype, one, every, 1, None)
+
+
+Reader = tuple[FlatOp | FlatScan, tuple[int, ...]]
+"""What reads a cache, and by which of its inputs (of a latent, by those that follow from it)."""
+
+
+def _readers(steps: Plan) -> dict[Value, list[Reader]]:
+    """What reads all places of each cache."""
+    found: dict[Value, list[Reader]] = {}
+    for node in steps.step.nodes:
+        if not isinstance(node, FlatOp | FlatScan):
+            continue
+        for i, value in enumerate(node.inputs):
+            if isinstance(value, Value) and ALL in steps.needs.get((node, i), ()):
+                found.setdefault(value, []).append((node, (i,)))
+        if node in steps.latents and isinstance(node, FlatOp):
+            for value in steps.latents[node].base:
+                found.setdefault(value, []).append((node, tuple(node.node.op.keeps(node.node))))
+    return found
+
+
+def _window(readers: list[Reader]) -> int | None:
+    """How many of the last places any of them reads, the own included; None where one reads them all."""
+    widest = 0
+    for node, inputs in readers:
+        bounds = [node.node.op.behind(node.node, i) if isinstance(node, FlatOp) else None for i in inputs]
+        for bound in bounds:
+            if bound is None:
+                return None
+            widest = max(widest, bound + 1)
+    return widest or None
+
+
+def _once(steps: Plan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
+    """What is computed before the first step and read in all of them."""
+    first: dict[Value, tuple[FlatNode, int]] = {}
+    for node in steps.step.nodes:
+        for i, value in enumerate(node.inputs):
+            if isinstance(value, Value):
+                first.setdefault(value, (node, i))
+    for value in steps.before.outputs:
+        node, i = first[value]
+        role = node.node.op.keeps(node.node).get(i, (0, ""))[1] if isinstance(node, FlatOp) else ""
+        path = "" if not isinstance(node, FlatOp | FlatScan) else _starred(node.path)
+        numbers = _numbers(value, sizes)
+        yield _Kept("once", role or value.name or "tensor", path, value.dtype, numbers, numbers, 1, None)
+
+
+def _numbers(value: Value, sizes: Mapping[str, int]) -> int:
+    return whole_at(elements(value.shape), dict(sizes))
+
+
+def _starred(path: str) -> str:
+    return ".".join("*" if step.isdecimal() else step for step in path.split("."))

@@ -1,0 +1,283 @@
+"""Exact parameter counts, from the IR alone and memoized by block: a thousand layers cost what their distinct blocks
+cost.
+
+What counts as what:
+
+* **total**: every trained number once, shared and tied weights included once; buffers are not parameters.
+* **non_embedding**: the total without tables that are looked up (tokens, positions, segments), without raw weights that
+  join the input before the first layer (a learned class token), and without the matrix of an output projection that is
+  not tied: the linear map onto the vocabulary whose result the model gives back.
+* **active**: what one token meets. Of `E` routed experts that is `k`, the rest of the model counts whole.
+* **rule_of_thumb**: 12 · n_layer · d², n_layer being all layers of all stacks and d the model's width.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from archdsl.estimates.counts import Counts, calls, size
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    Graph,
+    LoopNode,
+    Model,
+    Node,
+    OpNode,
+    ParamNode,
+    Value,
+    Weight,
+    node_outputs,
+    subgraphs,
+)
+from archdsl.ir.weights import shape_of
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+class BlockParams(BaseModel):
+    """One distinct block: a declaration with its hyper-parameters and sizes."""
+
+    block: str
+    source: str
+    count: int
+    """How many sets of its weights the model has."""
+    each: int
+    """Parameters of one, those of the blocks inside it included."""
+    total: int
+
+
+class WeightParams(BaseModel):
+    """All weights that differ only in their indices: `blocks.*.attention.q.weight`."""
+
+    path: str
+    shape: tuple[int, ...]
+    count: int
+    total: int
+    kind: str
+    trained: bool
+
+
+class Params(BaseModel):
+    """Counts of one model. `ratio` is non_embedding / rule_of_thumb; both are None where a model has no stack of layers
+    or no width."""
+
+    total: int
+    non_embedding: int
+    active: int
+    embedding: int
+    output_projection: int
+    """Numbers of an output projection that is not tied to the embedding."""
+    layers: int
+    width: int | None
+    rule_of_thumb: int | None
+    ratio: float | None
+    buffers: int
+    """Numbers in saved buffers."""
+    by_block: list[BlockParams]
+    by_weight: list[WeightParams]
+
+
+class ParamsReport(BaseModel):
+    """What `archdsl estimate` prints."""
+
+    model: str
+    source: str
+    config: dict[str, int | float]
+    params: Params
+
+
+def estimate(model: Model) -> ParamsReport:
+    """Count a model's parameters."""
+    counts = Counts()
+    root = counts.block(model.block)
+    head = sum(size(shape_of(w)) for w in output_projections(model))
+    inputs = _raw_inputs(model.block)
+    non_embedding = root.total - root.embedding - head - inputs
+    layers, width = layer_count(model.block), _width(model)
+    thumb = 12 * layers * width**2 if layers and width else None
+    return ParamsReport(
+        model=model.name,
+        source=model.source_name,
+        config={f.name: _number(f.value.value) for f in model.config},
+        params=Params(
+            total=root.total,
+            non_embedding=non_embedding,
+            active=root.active,
+            embedding=root.embedding + inputs,
+            output_projection=head,
+            layers=layers,
+            width=width,
+            rule_of_thumb=thumb,
+            ratio=round(non_embedding / thumb, 4) if thumb else None,
+            buffers=root.buffers,
+            by_block=_by_block(model.block, counts),
+            by_weight=[
+                WeightParams(
+                    path=path, shape=shape, count=n, total=n * size(shape), kind=weight.kind, trained=weight.trained
+                )
+                for (path, shape, _), (n, weight) in root.weights.items()
+            ],
+        ),
+    )
+
+
+def _number(value: Any) -> int | float:
+    return value if isinstance(value, int) else float(value)
+
+
+def _by_block(root: Block, counts: Counts) -> list[BlockParams]:
+    """Each distinct block in order of appearance, callers first."""
+    order: dict[int, Block] = {}
+    uses: Counter[int] = Counter()
+    aliases: dict[int, str] = {}
+
+    def visit(block: Block, times: int, alias: str) -> None:
+        order.setdefault(id(block), block)
+        aliases.setdefault(id(block), alias)
+        uses[id(block)] += times
+        for inner, n, name in calls(block):
+            visit_later.append((inner, n * times, name))
+
+    # Breadth first, block by block: a block is reached once for each distinct caller, not for each layer.
+    visit_later: list[tuple[Block, int, str]] = []
+    visit(root, 1, "")
+    while visit_later:
+        merged: dict[int, tuple[Block, int, str]] = {}
+        for block, times, alias in visit_later:
+            _, before, first = merged.get(id(block), (block, 0, alias))
+            merged[id(block)] = (block, before + times, first)
+        visit_later = []
+        for block, times, alias in merged.values():
+            visit(block, times, alias)
+    names = Counter(b.name for b in order.values())
+    rows = []
+    for key, block in order.items():
+        each = counts.whole(block)
+        if each == 0 and block is not root:
+            continue
+        alias = aliases[key]
+        label = block.name if names[block.name] == 1 or not alias or alias == block.name else f"{block.name} ({alias})"
+        rows.append(
+            BlockParams(block=label, source=str(block.span), count=uses[key], each=each, total=uses[key] * each)
+        )
+    return rows
+
+
+# --- what is not a layer's --------------------------------------------------------------------------------------------
+
+
+def layer_count(block: Block) -> int:
+    """How many layers the stacks of the model have: turns of its loops that apply something, nested loops
+    multiplied."""
+    return sum(_layers(node) for node in block.graph.nodes)
+
+
+def _layers(node: Node) -> int:
+    if isinstance(node, LoopNode):
+        each = [_layers_of_turn(body) for body in node.bodies]
+        return sum(each[turn] for turn in node.turns)
+    if isinstance(node, CallNode):
+        return layer_count(node.block)
+    return sum(_layers(n) for graph in subgraphs(node) for n in graph.nodes)
+
+
+def _layers_of_turn(body: Graph) -> int:
+    inner = sum(_layers(n) for n in body.nodes if isinstance(n, LoopNode))
+    return inner or int(any(isinstance(n, CallNode) or (isinstance(n, OpNode) and n.weights) for n in body.nodes))
+
+
+def _width(model: Model) -> int | None:
+    """The model's width: its `width`, or the last axis of what its first stack carries."""
+    for config in model.config:
+        if config.name == "width" and isinstance(config.value.value, int):
+            return config.value.value
+    for loop in _loops(model.block):
+        for value in loop.starts:
+            if value.is_float and value.rank >= 2 and value.shape[-1].static:
+                return int(value.shape[-1])
+    return None
+
+
+def _loops(block: Block) -> Iterator[LoopNode]:
+    for node in block.graph.nodes:
+        if isinstance(node, LoopNode):
+            yield node
+        elif isinstance(node, CallNode):
+            yield from _loops(node.block)
+
+
+def _raw_inputs(block: Block) -> int:
+    """Raw weights that the model itself joins to its input, before the first stack of layers."""
+    found = 0
+    nodes = block.graph.nodes
+    if not any(isinstance(n, LoopNode) for n in nodes):
+        return 0
+    for node in nodes:
+        if isinstance(node, LoopNode):
+            break
+        if isinstance(node, ParamNode) and node.weight.trained and node.weight.kind != "embedding":
+            found += size(shape_of(node.weight))
+    return found
+
+
+def output_projections(model: Model) -> list[Weight]:
+    """The matrices that are the last to touch a vocabulary of logits which the model gives back."""
+    vocabularies = {f.value.value for f in model.config if f.name == "vocab"} | set(_tables(model.block))
+    seen: dict[tuple[int, int], int] = {}
+
+    def within(block: Block, index: int) -> list[Weight]:
+        output = [v for v in block.graph.outputs if v is not None][index]
+        return [] if (id(block), id(output)) in seen else back(block.graph, output, block)
+
+    def back(graph: Graph, value: Value, block: Block) -> list[Weight]:
+        """Follow a value to where its last axis was made."""
+        if (id(block), id(value)) in seen or not value.shape or value.shape[-1].value not in vocabularies:
+            return []
+        seen[id(block), id(value)] = 1
+        makers = {id(v): n for n in graph.nodes for v in node_outputs(n)}
+        maker = makers.get(id(value))
+        if isinstance(maker, CallNode):
+            found = (
+                []
+                if maker.instance is not None
+                else within(maker.block, [id(v) for v in maker.outputs].index(id(value)))
+            )
+            return found or [w for v in maker.inputs if v is not None for w in back(graph, v, block)]
+        if not isinstance(maker, OpNode):
+            return []
+        matrices = [
+            w
+            for w in maker.weights
+            if w.kind == "matrix" and w.trained and w.fan_out is not None and w.fan_out.value == value.shape[-1].value
+        ]
+        if matrices and maker.instance is None:
+            return matrices
+        return [w for v in maker.inputs if isinstance(v, Value) for w in back(graph, v, block)]
+
+    return [
+        w
+        for i, v in enumerate(v for v in model.block.graph.outputs if v is not None)
+        if v.is_float
+        for w in within(model.block, i)
+    ]
+
+
+def vocabulary(model: Model) -> int | None:
+    """How many tokens there are: the fewest rows that any table has in which the model looks tokens up, or its
+    `vocab`."""
+    rows = [int(n) for n in _tables(model.block)] or [int(f.value) for f in model.config if f.name == "vocab"]
+    return min(rows, default=None)
+
+
+def _tables(block: Block) -> Iterator[Any]:
+    """How many rows the tables have in which tokens are looked up."""
+    for node in block.graph.nodes:
+        if isinstance(node, OpNode) and any(isinstance(v, Value) and v.dtype == "token" for v in node.inputs):
+            yield from (w.shape[0].value for w in node.weights if w.kind == "embedding")
+        elif isinstance(node, CallNode):
+            yield from _tables(node.block)

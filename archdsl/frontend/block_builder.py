@@ -1,0 +1,456 @@
+"""The frame of one block while it is being elaborated: its graph, the names of its weights, and what it needs of the
+model around."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from archdsl.diagnostics import error
+from archdsl.diagnostics.source import Span
+from archdsl.ir.dims import Expr, Num, Poly, Var, ceil, div, substitute, symbol
+from archdsl.ir.dims import Value as DimValue
+from archdsl.ir.graph import (
+    CallNode,
+    Condition,
+    Context,
+    Graph,
+    Handle,
+    Input,
+    Node,
+    OpNode,
+    ParamNode,
+    Value,
+    WeightNode,
+    node_outputs,
+)
+from archdsl.ir.static import Instance, Scheme, numbers_of, outward, static_key
+from archdsl.ir.wording import MERGED
+
+if TYPE_CHECKING:
+    from archdsl.frontend.base import Elaboration
+
+# Attributes of torch's nn.Module: a submodule of such a name would hide them. (Kept here so that torch need not be
+# imported.)
+_ATTRIBUTES = """
+    T_destination add_module apply bfloat16 buffers call_super_init children compile config cpu cuda double
+    dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu
+    load_state_dict modules mtia named_buffers named_children named_modules named_parameters parameters
+    register_backward_hook register_buffer register_forward_hook register_forward_pre_hook
+    register_full_backward_hook register_full_backward_pre_hook register_load_state_dict_post_hook
+    register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook
+    register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty
+    train training type xpu zero_grad self super init_weights generate stream
+    update_bias
+    _apply _backward_hooks _backward_pre_hooks _buffers _call_impl _compiled_call_impl _forward_hooks
+    _forward_hooks_always_called _forward_hooks_with_kwargs _forward_pre_hooks _forward_pre_hooks_with_kwargs
+    _get_backward_hooks _get_backward_pre_hooks _get_name _is_full_backward_hook _load_from_state_dict
+    _load_state_dict_post_hooks _load_state_dict_pre_hooks _maybe_warn_non_full_backward_hook _modules _named_members
+    _non_persistent_buffers_set _parameters _register_load_state_dict_pre_hook _register_state_dict_hook
+    _replicate_for_data_parallel _save_to_state_dict _slow_forward _state_dict_hooks _state_dict_pre_hooks _version
+    _wrapped_call_impl
+"""
+MODULE_ATTRIBUTES = frozenset(_ATTRIBUTES.split())
+
+
+def safe_name(name: str) -> str:
+    """A step in the path of names that is also a Python attribute."""
+    name = name.replace(".", "_")
+    return f"{name}_" if keyword.iskeyword(name) or name in MODULE_ATTRIBUTES else name
+
+
+# --- demands on the model around --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Once:
+    """The output of a primitive that depends on nothing but sizes, options and other demands."""
+
+    op: str
+    hint: str
+    inputs: tuple[Any, ...]
+    options: Mapping[str, Any]
+    span: Span | None
+    instance: Instance | None = None
+    """The shared primitive that is applied (a table of relative positions for all layers)."""
+
+    @property
+    def key(self) -> Hashable:
+        inputs = tuple(i.value if isinstance(i, Num) else None if i is None else i.key for i in self.inputs)
+        options = () if self.instance is not None else tuple((k, _option_key(v)) for k, v in self.options.items())
+        return ("once", self.op, inputs, options, id(self.instance) if self.instance is not None else None)
+
+    @property
+    def numbers(self) -> Iterator[Num]:
+        """Those that it is made of, in one order for all demands of a key."""
+        for i in self.inputs:
+            if isinstance(i, Num):
+                yield i
+            elif isinstance(i, Once):
+                yield from i.numbers
+        if self.instance is None:
+            yield from numbers_of(self.options)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelInput:
+    """The model's input of a kind (`padding`, `documents`) over the axis that one of its inputs has."""
+
+    kind: str
+    axis: DimValue
+    span: Span | None
+
+    @property
+    def key(self) -> Hashable:
+        return ("input", self.kind, self.axis)
+
+
+@dataclass(frozen=True, eq=False)
+class Foreign:
+    """A value of a block around."""
+
+    value: Value
+
+    @property
+    def key(self) -> Hashable:
+        return ("value", id(self.value))
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """A shared instance: the module, or one of its weights."""
+
+    instance: Instance
+    weight: str
+    bind: Mapping[str, Expr]
+
+    @property
+    def key(self) -> Hashable:
+        return ("instance", id(self.instance), self.weight)
+
+
+Demand = Once | ModelInput | Foreign | Use
+
+
+def _option_key(value: Any) -> Hashable:
+    if isinstance(value, tuple | list):
+        return tuple(_option_key(v) for v in value)
+    if isinstance(value, dict):
+        return tuple((k, _option_key(v)) for k, v in value.items())
+    return static_key(value)
+
+
+def option_outward(value: Any, names: Mapping[str, Expr]) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(option_outward(v, names) for v in value)
+    if isinstance(value, dict):
+        return {k: option_outward(v, names) for k, v in value.items()}
+    return outward(value, names)
+
+
+def under_name(value: Value, name: str) -> Value:
+    """A value of another block, its sizes called by a name of this one's: `table.0`."""
+    shape = tuple(d.named(f"{name}.{i}") for i, d in enumerate(value.shape))
+    return Value(shape, value.dtype, value.name or "tensor", value.span)
+
+
+# --- the frame --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Pending:
+    """A node with weights whose step in the path of names is settled when its statement ends."""
+
+    level: list[Node]
+    position: int
+    base: str
+    explicit: bool
+    plain_linear: bool
+
+
+@dataclass(eq=False)
+class Turn:
+    """Names given within one turn of a loop: the same application of another turn has the same name."""
+
+    names: dict[tuple[str, int], str]
+    seen: dict[str, int] = field(default_factory=dict)
+
+
+class Frame:
+    """One block being elaborated. `levels` are the graphs being written: the block's own, then those of loops, scans
+    and conditions."""
+
+    def __init__(self, elaborator: Elaboration, name: str, span: Span, *, root: bool = False) -> None:
+        self.elaborator = elaborator
+        self.name = name
+        self.span = span
+        self.root = root
+        self.levels: list[list[Node]] = [[]]
+        self.names: set[str] = set()
+        self.turns: list[Turn] = []
+        self.pending: list[Pending] = []
+        self.level_of: dict[int, int] = {}
+        """Which level a value was made on: it can be read there and further in."""
+        self.contexts: dict[Hashable, Context] = {}
+        self.demand_of: dict[int, Demand] = {}
+        self.made: dict[Hashable, Value] = {}
+        self.first_of: dict[Hashable, list[Num]] = {}
+        """The numbers of what is made once, as they were spelled first."""
+        self.local: dict[str, Expr] = {}
+        self.axes: dict[str, Num] = {}
+        self.tensors: set[str] = set()
+        """The names of tensors that sizes are called by: `table.0`."""
+        self.known: dict[str, Num] = {}
+        """Hyper-parameters that are numbers."""
+        self.asserts: list[Condition] = []
+        self.decisions: dict[tuple[Expr, str, Expr], Condition] = {}
+        self.sizes: set[str] = set()
+        """Names that are known to stand for whole numbers of at least 1."""
+        self.instances: list[Instance] = []
+        self.init: Scheme | None = None
+        self.copies: Num | None = None
+        """Of an expert: the leading axis of all its weights."""
+        self.model_inputs: dict[Hashable, Value] = {}
+
+    # --- graph ---
+
+    @property
+    def nodes(self) -> list[Node]:
+        return self.levels[-1]
+
+    def own(self, value: Value, level: int | None = None) -> Value:
+        self.level_of[id(value)] = len(self.levels) - 1 if level is None else level
+        self.elaborator.keep.append(value)
+        return value
+
+    def put(self, node: Node, level: int | None = None) -> Node:
+        """Append a node to the graph (of an outer level, if said)."""
+        self.elaborator.count_node(node)
+        index = len(self.levels) - 1 if level is None else level
+        self.levels[index].append(node)
+        for value in node_outputs(node):
+            self.own(value, index)
+        return node
+
+    @contextmanager
+    def level(self) -> Iterator[list[Node]]:
+        """A graph inside the present one."""
+        nodes: list[Node] = []
+        self.levels.append(nodes)
+        made = dict(self.made)
+        try:
+            yield nodes
+        finally:
+            self.settle(None)
+            self.levels.pop()
+            self.made = {
+                k: v for k, v in self.made.items() if k in made or self.level_of.get(id(v), 0) < len(self.levels)
+            }
+
+    # --- names of weights ---
+
+    def allocate(self, base: str) -> str:
+        """A step in the path of names that no other application of the block has."""
+        return self._in_turn(len(self.turns) - 1, safe_name(base))
+
+    def _in_turn(self, depth: int, base: str) -> str:
+        """The n-th application of a name in a turn has one name in every turn, of this loop and of the loops around
+        it."""
+        if depth < 0:
+            return self._unique(base)
+        turn = self.turns[depth]
+        turn.seen[base] = turn.seen.get(base, 0) + 1
+        slot = (base, turn.seen[base])
+        if slot not in turn.names:
+            turn.names[slot] = self._in_turn(depth - 1, base)
+        return turn.names[slot]
+
+    def _unique(self, base: str) -> str:
+        name, n = base, 1
+        while name in self.names:
+            n += 1
+            name = f"{base}_{n}"
+        self.names.add(name)
+        return name
+
+    def name_later(self, base: str, explicit: bool, plain_linear: bool) -> None:
+        """The last node of the present level gets its name when the statement ends."""
+        self.pending.append(Pending(self.nodes, len(self.nodes) - 1, base, explicit, plain_linear))
+
+    def settle(self, target: str | None) -> None:
+        """End of a statement: a `linear` that is alone with weights in `q = …` is called `q`."""
+        pending, self.pending = self.pending, []
+        if target and len(pending) == 1 and pending[0].plain_linear and not pending[0].explicit:
+            pending[0].base = target
+        for p in pending:
+            node = p.level[p.position]
+            assert isinstance(node, OpNode | CallNode)
+            # The nodes are frozen for every reader; the name is only known now.
+            object.__setattr__(node, "name", self.allocate(p.base))
+
+    # --- demands ---
+
+    def satisfy(self, demand: Demand, names: Mapping[str, Expr] | None = None) -> Value | Handle:
+        """The value of a demand here: made by the frame that can, else an implicit input of this block. `names`
+        rewrites a callee's demand into this frame's names."""
+        if names is not None:
+            demand = self._translate(demand, names)
+        if isinstance(demand, Foreign) and id(demand.value) in self.level_of:
+            return demand.value
+        if isinstance(demand, Use) and demand.instance.owner is self:
+            return self._own_instance(demand)
+        if demand.key in self.made:
+            return self._known(demand, self.made[demand.key])
+        if demand.key in self.contexts:
+            return self._known(demand, self.contexts[demand.key].value)
+        if isinstance(demand, Once):
+            self.first_of[demand.key] = list(demand.numbers)
+        if self.root or self._level(demand) is not None:
+            value = self._make(demand)
+            self.made[demand.key] = value
+            return value
+        return self._implicit(demand)
+
+    def _known(self, demand: Demand, found: Value | Handle) -> Value | Handle:
+        """What was made before, for numbers that may have been spelled otherwise."""
+        if isinstance(demand, Once):
+            self.elaborator.same_static(self, self.first_of[demand.key], list(demand.numbers), MERGED)
+        return found
+
+    def _translate(self, demand: Demand, names: Mapping[str, Expr]) -> Demand:
+        if isinstance(demand, Once):
+            inputs = tuple(
+                i.outward(names) if isinstance(i, Num) else None if i is None else self._translate(i, names)
+                for i in demand.inputs
+            )
+            return replace(
+                demand, inputs=inputs, options={k: option_outward(v, names) for k, v in demand.options.items()}
+            )
+        if isinstance(demand, Use):
+            return replace(demand, bind={k: substitute(e, names) for k, e in demand.bind.items()})
+        return demand
+
+    def _implicit(self, demand: Demand) -> Value | Handle:
+        if isinstance(demand, Use) and not demand.weight:
+            handle = Handle(demand.instance)
+            name = demand.instance.label or demand.instance.name
+            self.contexts[demand.key] = Context(demand.key, name, handle, demand)
+            return handle
+        if isinstance(demand, Use):
+            value = self.own(self._under_own_names(self._weight_value(demand)), 0)
+        elif isinstance(demand, Foreign):
+            value = self.own(self._under_own_names(demand.value), 0)
+        elif isinstance(demand, ModelInput):
+            value = self.own(self.elaborator.model_input_value(demand), 0)
+        else:
+            shape, dtype = self.elaborator.once_type(self, demand)
+            value = self.own(Value(shape, dtype, demand.hint, demand.span), 0)
+        self.contexts[demand.key] = Context(demand.key, value.name, value, demand)
+        self.demand_of[id(value)] = demand
+        return value
+
+    def _under_own_names(self, value: Value) -> Value:
+        """A value of another block, its sizes under names that only this block knows from now on."""
+        name = self.free_tensor(value)
+        self.tensors.add(name)
+        return under_name(value, name)
+
+    def free_tensor(self, value: Value) -> str:
+        """A name for a value of another block that no other tensor's sizes are called by."""
+        name = value.name or "tensor"
+        while name in self.tensors:
+            name += "_"
+        return name
+
+    def contexts_at(self, contexts: Sequence[Context], names: dict[str, Expr]) -> tuple[Value | Handle, ...]:
+        """What a callee's contexts are here; sizes that the callee knows by its context alone get their names too."""
+        found = []
+        for context in contexts:
+            value = self.satisfy(context.recipe, names)
+            if isinstance(value, Value) and isinstance(context.value, Value):
+                for mine, theirs in zip(value.shape, context.value.shape, strict=True):
+                    if isinstance(theirs.expr, Var) and "." in theirs.expr.name:
+                        names[theirs.expr.name] = mine.expr
+            found.append(value)
+        return tuple(found)
+
+    def _make(self, demand: Demand) -> Value:
+        if isinstance(demand, ModelInput):
+            return self.elaborator.find_model_input(demand)
+        if isinstance(demand, Once):
+            inputs: list[Input] = []
+            for i in demand.inputs:
+                found = i if i is None or isinstance(i, Num) else self.satisfy(i)
+                assert not isinstance(found, Handle), demand.op
+                inputs.append(found)
+            value = self.elaborator.put_once(self, demand, inputs, self._level(demand) or 0)
+            self.demand_of[id(value)] = demand
+            return value
+        where = demand.value.span if isinstance(demand, Foreign) else demand.instance.span
+        raise error("E0211", "this tensor or shared block cannot be reached from where it is used", where)
+
+    def _level(self, demand: Demand) -> int | None:
+        """The innermost level of this block's own tensors that a demand is made from; None where it is made from none
+        of them."""
+        if isinstance(demand, Foreign):
+            return self.level_of.get(id(demand.value))
+        if not isinstance(demand, Once):
+            return None
+        levels = [self._level(i) for i in demand.inputs if i is not None and not isinstance(i, Num)]
+        return max((n for n in levels if n is not None), default=None)
+
+    def demand_for(self, value: Value) -> Demand | None:
+        """How another frame may ask for the same value; None for a value of this block alone."""
+        return self.demand_of.get(id(value))
+
+    # --- shared instances ---
+
+    def _weight_value(self, use: Use) -> Value:
+        node: OpNode = use.instance.node
+        weight = next(w for w in node.weights if w.name == use.weight)
+        names = {**use.instance.joined, **use.bind}
+        shape = tuple(d.outward(names).outward(use.instance.joined) for d in weight.shape)
+        return Value(shape, "float", use.instance.label or use.instance.name)
+
+    def _own_instance(self, use: Use) -> Value | Handle:
+        instance = use.instance
+        if not instance.path:
+            # Not a name of a loop's turns: the instance is one, however often it is applied.
+            instance.path = self._unique(safe_name(instance.label or instance.name))
+            instance.bind = {k: substitute(e, instance.joined) for k, e in use.bind.items()}
+            self.instances.append(instance)
+        if not use.weight:
+            return Handle(instance)
+        key = ("weight", id(instance), use.weight)
+        if key not in self.made:
+            value = self._weight_value(use)
+            self.put(WeightNode(instance, use.weight, value), 0)
+            self.made[key] = value
+        return self.made[key]
+
+    # --- results ---
+
+    def graph(self, inputs: Sequence[Value], outputs: Sequence[Value | None]) -> Graph:
+        return Graph(tuple(inputs), tuple(self.nodes), tuple(outputs))
+
+    def param(self, node: ParamNode) -> Value:
+        self.put(node)
+        return node.output
+
+
+def whole_axis(length: Num) -> tuple[DimValue, int]:
+    """The axis of the model's inputs that a length is a part of, and how many of its places go to one: `time / 4` is
+    (time, 4)."""
+    value = length.value
+    if not isinstance(value, Poly) or len(value.symbols) != 1:
+        return value, 1
+    name = next(iter(value.symbols)).name
+    axis = symbol(name)
+    ratio = div(axis, value)
+    if isinstance(ratio, int):
+        return axis, ratio
+    # ceil(time / 2) and the like: the same strided axis by another spelling.
+    return next(((axis, step) for step in range(2, 65) if value == ceil(div(axis, step))), (value, 1))

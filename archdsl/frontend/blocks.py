@@ -1,0 +1,384 @@
+"""Applications of declared blocks: within the block around, or as a module of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from archdsl.diagnostics import ArchError, Label, error
+from archdsl.diagnostics.source import Span
+from archdsl.frontend.base import HOPELESS, Elaboration, shown_at
+from archdsl.frontend.block_builder import Frame, Use
+from archdsl.frontend.headers import hypers_of, is_inline, library_block, result_names, tensor_params
+from archdsl.frontend.lists import value_key
+from archdsl.frontend.modules import words
+from archdsl.frontend.op_call import Site
+from archdsl.frontend.primitives import joined_names
+from archdsl.frontend.scopes import BodyState, Given, ReportedError, Scope
+from archdsl.ir.closure import contexts_read, outward_names
+from archdsl.ir.dims import Expr, Num, Poly, Var, literal, shape_text, symbol
+from archdsl.ir.graph import Block, CallNode, CheckNode, Handle, OpNode, Value
+from archdsl.ir.op import Primitive, same
+from archdsl.ir.static import Declared, Instance, Template, free_name, localise, static_key
+from archdsl.ir.wording import listed
+from archdsl.syntax import ast
+from archdsl.syntax.limits import MAX_BLOCK_DEPTH
+
+
+class Blocks(Elaboration):
+    """Applies declared blocks."""
+
+    def apply_declared(
+        self,
+        template: Template,
+        tensors: Sequence[Given],
+        named: Mapping[str, Given],
+        scope: Scope,
+        span: Span,
+        as_name: str = "",
+        instance: Instance | None = None,
+    ) -> tuple[Value, ...]:
+        self.depth += 1
+        self.applied.append(template.name)
+        if not span.source.library:
+            self.user_spans.append(span)
+        try:
+            if self.depth > MAX_BLOCK_DEPTH:
+                raise error("E0207", _recursion(self.applied), span, help="a repetition is a list, `12 * layer`")
+            if is_inline(template):
+                return self.apply_inline(template, tensors, named, scope, span)
+            return self._outline(template, tensors, named, scope, span, as_name, instance)
+        except (ArchError, ReportedError) as problem:
+            if isinstance(problem, ArchError) and not span.source.library:
+                problem = ArchError([shown_at(d, span) for d in problem.diagnostics])
+            hopeless = self.hopeless or (isinstance(problem, ArchError) and problem.diagnostics[0].code in HOPELESS)
+            promised = None if hopeless else self._promised(template, tensors, named, scope, span)
+            if promised is None:
+                raise problem from None
+            if isinstance(problem, ArchError):
+                self.report(problem)
+            assert self.problems, "a wrong block has been reported"
+            return promised
+        finally:
+            self.depth -= 1
+            self.applied.pop()
+            if not span.source.library:
+                self.user_spans.pop()
+
+    def _promised(
+        self,
+        template: Template,
+        tensors: Sequence[Given],
+        named: Mapping[str, Given],
+        scope: Scope,
+        span: Span,
+    ) -> tuple[Value, ...] | None:
+        """The result of a wrong block of the user's, if it has the shape of its first tensor: what follows can then
+        be checked all the same."""
+        target = template.target
+        assert isinstance(target, Declared)
+        if target.node.name_span.source.library or not isinstance(target.node, ast.Block) or target.node.inline:
+            return None
+        params, results = tensor_params(target), target.node.header.results
+        first = _caller_input(params[0].name, target, tensors, named) if params else None
+        if first is None or not first.is_float or not isinstance(target.node.body, ast.Body):
+            return None
+        if results is not None and [_dims_text(r.type) for r in results] != [_dims_text(params[0].type)]:
+            return None
+        return (scope.frame.own(Value(first.shape, first.dtype, "", span)),)
+
+    def apply_inline(
+        self, template: Template, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
+    ) -> tuple[Value, ...]:
+        frame = scope.frame
+        assert isinstance(template.target, Declared)
+        inner = Scope(template.target.module, frame, BodyState(inline=True))
+        for name, value in template.args.items():
+            inner.vars[name] = value.labelled(name) if isinstance(value, Template) else value
+        given, sizes = self.match_tensors(template, tensors, named, inner, span, None)
+        inner.vars.update(given)
+        self.defaults(template, inner, span, sizes, None)
+        self.check_shapes(template, inner, given, span)
+        stash, frame.pending = frame.pending, []
+        try:
+            outputs = self.body(template, inner, given)
+            frame.settle(None)
+        finally:
+            frame.pending = stash + frame.pending
+        return outputs
+
+    def _outline(
+        self,
+        template: Template,
+        tensors: Sequence[Given],
+        named: Mapping[str, Given],
+        scope: Scope,
+        span: Span,
+        as_name: str,
+        instance: Instance | None,
+    ) -> tuple[Value, ...]:
+        """A call of a block that has a module of its own."""
+        frame = scope.frame
+        call = self._call_block(template, tensors, named, frame, span, frame.copies, instance)
+        if instance is None:
+            frame.put(call)
+            frame.name_later(as_name or template.label or template.name, bool(as_name or template.label), False)
+        else:
+            self._place_instance(call, instance, frame, span)
+        return call.outputs
+
+    def _place_instance(self, call: CallNode, instance: Instance, frame: Frame, span: Span) -> None:
+        """Put a call of a shared block, which lives where it was made."""
+        if instance.block is None:
+            instance.block = call.block
+        elif _with_any_run_time_size(instance.block.key) != _with_any_run_time_size(call.block.key):
+            before, now = (
+                " and ".join(shape_text(v.shape) for v in b.graph.inputs) for b in (instance.block, call.block)
+            )
+            raise error(
+                "E0305",
+                f"the shared `{instance.name}` got its sizes at its first use, for {before}; here it is given {now}",
+                span,
+                labels=[Label(instance.span, "shared here")] if instance.span else [],
+                help="share a block only where the sizes are the same",
+            )
+        if instance.owner is not frame:
+            # The numbers of the template are the owner's; only axes are known by this frame's names.
+            handle = frame.satisfy(Use(instance, "", dict(call.bind)))
+            assert isinstance(handle, Handle)
+            object.__setattr__(call, "handle", handle)
+        else:
+            frame.satisfy(Use(instance, "", call.bind))
+            object.__setattr__(call, "name", instance.path)
+        object.__setattr__(call, "instance", instance)
+        frame.put(call)
+
+    def _call_block(
+        self,
+        template: Template,
+        tensors: Sequence[Given],
+        named: Mapping[str, Given],
+        frame: Frame,
+        span: Span,
+        copies: Num | None,
+        instance: Instance | None = None,
+    ) -> CallNode:
+        """A call of a block that has a module of its own, put nowhere yet."""
+        assert isinstance(template.target, Declared)
+        bind: dict[str, Expr] = {}
+        args = template.args
+        if instance is not None and instance.owner is not frame:
+            args = joined_names(instance, args, self.words)
+        taken = words(template.target.node.span.text)
+        own = {k: localise(k, v, bind, taken) for k, v in args.items()}
+        inner = Frame(self, template.name, template.target.node.name_span)
+        inner.sizes = {name for name, hyper in hypers_of(template).items() if hyper.kind == "size" and name in own}
+        inner.init = localise("init", frame.init, bind, taken) if frame.init is not None else None
+        inner.known.update({k: v for k, v in own.items() if isinstance(v, Num)})
+        if copies is not None:
+            inner.copies = localise(free_name("expert_count", copies.expr, bind, taken), copies, bind)
+        scope = Scope(template.target.module, inner, BodyState())
+        scope.vars.update(own)
+        given, sizes = self.match_tensors(template, tensors, named, scope, span, bind)
+        for name, value in args.items():
+            _demand_readable(template.name, name, value, given, span)
+        block = self._block(replace(template, args=own), scope, given, sizes, span)
+        for name, value in block.hypers.items():
+            # A number that was not given is the default's own, unless the body computes it from others.
+            if isinstance(value, Num) and name not in bind and isinstance(value.expr, Var) and name not in block.local:
+                bind[name] = literal(value.value) if not isinstance(value.value, Poly) else value.expr
+        for value in args.values():
+            if isinstance(value, Instance) and value.owner is frame:
+                bind = {**value.joined, **bind}  # what the block reads of it: `table.width`
+        names = outward_names(block, bind)
+        inputs = tuple(_caller_input(name, template.target, tensors, named) for name in block.tensor_names)
+        contexts = frame.contexts_at(block.contexts, names)
+        bind = {**bind, **{k: v for k, v in names.items() if "." in k}}
+        outputs = tuple(
+            Value(tuple(d.outward(names).at(d.origin or span) for d in v.shape), v.dtype, "", span)
+            for v in block.graph.outputs
+            if v is not None
+        )
+        place = template.span if span.source.library and template.span is not None else span
+        return CallNode(block, inputs, contexts, outputs, bind, alias=template.alias, span=place)
+
+    def _block(
+        self, template: Template, scope: Scope, given: Mapping[str, Any], sizes: Mapping[str, Num], span: Span
+    ) -> Block:
+        """The block for these hyper-parameters and tensors, elaborated once. Raises ReportedError where that was wrong
+        before."""
+        key = _block_key(template, scope.frame, given)
+        if key in self.broken:
+            raise ReportedError
+        block = self.memo.get(key)
+        if block is None:
+            before = len(self.problems)
+            try:
+                block = self._elaborate(template, scope, given, sizes, key, span)
+            except (ArchError, ReportedError):
+                self.broken.add(key)
+                raise
+            if len(self.problems) > before:
+                self.broken.add(key)
+            self.memo[key] = block
+        return block
+
+    def _elaborate(
+        self,
+        template: Template,
+        scope: Scope,
+        given: Mapping[str, Any],
+        sizes: Mapping[str, Num],
+        key: Hashable,
+        span: Span,
+    ) -> Block:
+        assert isinstance(template.target, Declared)
+        node, frame = template.target.node, scope.frame
+        scope.vars.update(given)
+        self.defaults(template, scope, span, sizes, frame)
+        self.check_shapes(template, scope, given, span)
+        outputs = self.body(template, scope, given)
+        frame.settle(None)
+        inputs: dict[int, tuple[str, Value]] = {}
+        for param in tensor_params(template.target):
+            value = given.get(param.name)
+            if isinstance(value, Value):
+                inputs.setdefault(id(value), (param.name, value))
+        graph = frame.graph([v for _, v in inputs.values()], outputs)
+        return Block(
+            name=node.name,
+            key=key,
+            doc=node.doc,
+            span=node.name_span,
+            graph=graph,
+            header=node.header,
+            tensor_names=tuple(n for n, _ in inputs.values()),
+            result_names=result_names(node, len(outputs)),
+            contexts=contexts_read(frame.contexts.values(), graph),
+            hypers={name: scope.vars[name] for name in hypers_of(template) if name in scope.vars},
+            local=dict(frame.local),
+            axes=dict(frame.axes),
+            asserts=tuple(frame.asserts),
+            decisions=tuple(frame.decisions.values()),
+            instances=tuple(frame.instances),
+            library=template.target.module.source.library,
+            copies=frame.copies,
+        )
+
+    # --- experts ------------------------------------------------------------------------------------------------------
+
+    def expert(self, site: Site, block: Any, copies: Num, width: Num) -> CallNode:
+        if isinstance(block, Instance):
+            raise error("E0203", "an expert cannot be shared: every expert has its own weights", site.span)
+        frame = site.frame
+        rows = Num(symbol("rows"), Var("expert.0"), site.span)
+        row = frame.own(Value((rows, width), "float", "x", site.span))
+        if frame.copies is not None:
+            raise error("E0204", "experts cannot hold experts", site.span)
+        if isinstance(block.target, Primitive) or is_inline(block):
+            block = Template(library_block("only"), {"block": block})
+        call = self._call_block(block, [(row, site.span)], {}, frame, site.span, copies)
+        if len(call.outputs) != 1 or not self.same_shape(
+            frame, call.outputs[0].shape, row.shape, "an expert gives back the shape it gets"
+        ):
+            found = ", ".join(shape_text(o.shape) for o in call.outputs)
+            raise error(
+                "E0301",
+                f"an expert gives back the shape it gets, {shape_text(row.shape)}, and `{block.name}` gives {found}",
+                site.span,
+            )
+        kind = call.outputs[0].dtype
+        if kind != "float":
+            text = f"an expert gives back real numbers of the model's own type, and `{block.name}` gives {kind}"
+            raise error("E0304", text, site.span, help="bring them back at its end: `cast(float)`")
+        _check_expert(call.block, site.span)
+        return call
+
+
+def _dims_text(type_: ast.TensorType) -> tuple[str, ...]:
+    return tuple(d.span.text for d in type_.dims)
+
+
+def _recursion(names: Sequence[str]) -> str:
+    """What is said of blocks that never end."""
+    last = names[-1]
+    before = next((i for i in range(len(names) - 2, -1, -1) if names[i] == last), None)
+    if before is None:
+        return f"blocks are nested more than {MAX_BLOCK_DEPTH} deep"
+    around = dict.fromkeys(names[before + 1 : -1])
+    return f"`{last}` applies itself" + (f" by way of {listed(around)}" if around else "")
+
+
+def _caller_input(name: str, target: Declared, tensors: Sequence[Given], named: Mapping[str, Given]) -> Value | None:
+    """What the caller gave for a tensor of the block."""
+    if name in named:
+        value = named[name][0]
+    else:
+        free = [p.name for p in tensor_params(target) if p.name not in named]
+        at = free.index(name) if name in free else len(free)
+        value = tensors[at][0] if at < len(tensors) else None
+    return value if isinstance(value, Value) else None
+
+
+def _block_key(template: Template, frame: Frame, given: Mapping[str, Any]) -> Hashable:
+    """Equal for applications that make the same block: of tensors, shapes, types and which are one
+    count."""
+    assert isinstance(template.target, Declared)
+    tensors = []
+    seen: dict[int, str] = {}
+    for name, value in given.items():
+        if isinstance(value, Value):
+            alias = seen.setdefault(id(value), name)
+            tensors.append((name, alias, tuple(d.value for d in value.shape), value.dtype))
+    return (
+        id(template.target.node),
+        tuple((k, value_key(v)) for k, v in template.args.items()),
+        tuple(tensors),
+        static_key(frame.init),
+        None if frame.copies is None else frame.copies.value,
+    )
+
+
+def _check_expert(block: Block, span: Span) -> None:
+    """Raises E0204 for what has no form for many experts at once."""
+    for node in block.graph.nodes:
+        if isinstance(node, CallNode):
+            _check_expert(node.block, span)
+        elif not isinstance(node, OpNode | CheckNode):
+            raise error("E0204", "an expert is a plain block: no loops, raw weights or conditions", span)
+        elif isinstance(node, OpNode) and node.weights and not node.op.has_grouped():
+            raise error(
+                "E0204",
+                f"`{node.op.name}` cannot stand in an expert: its weights have no form for many experts at once",
+                span,
+                help="linear, layernorm and rmsnorm can",
+            )
+        elif isinstance(node, OpNode) and node.op.mixes and any(r and r[0] != same(0) for r in node.op.reads(node)):
+            raise error(
+                "E0204",
+                f"an expert mixes no positions, and `{node.op.name}` does",
+                span,
+                help="an expert gets its tokens from all sequences, in no order: mix positions before or after",
+            )
+
+
+def _demand_readable(block: str, name: str, value: Any, given: Mapping[str, Any], span: Span) -> None:
+    """A hyper-parameter that only the running model knows must be the length of some axis of the block's tensors."""
+    if not isinstance(value, Num) or value.static:
+        return
+    if any(d.value == value.value for v in given.values() if isinstance(v, Value) for d in v.shape):
+        return
+    raise error(
+        "E0402",
+        f"`{name}` of `{block}` is {value}, which is known only when the model runs and is no axis of its tensors",
+        value.origin or span,
+        help="give the block a tensor that has this axis, or a number",
+    )
+
+
+def _with_any_run_time_size(key: Any) -> Any:
+    """A block's key, every size that only the running model knows being as good as any other."""
+    if isinstance(key, Poly):
+        return "?"
+    return tuple(_with_any_run_time_size(k) for k in key) if isinstance(key, tuple) else key

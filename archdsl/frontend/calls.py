@@ -1,0 +1,356 @@
+"""Calls of blocks: which arguments are tensors, which are hyper-parameters, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from archdsl.diagnostics import ArchError, Label, error
+from archdsl.diagnostics.source import Span
+from archdsl.frontend.base import Elaboration, shown_at
+from archdsl.frontend.block_builder import Frame
+from archdsl.frontend.headers import default_none, hypers_of, tensor_params
+from archdsl.frontend.op_call import coerce, name_place, options_of, takes, unknown_option
+from archdsl.frontend.scopes import (
+    ABSENT,
+    Absent,
+    Argument,
+    Function,
+    Given,
+    MaskRule,
+    SchemeRule,
+    Scope,
+    is_tensor,
+)
+from archdsl.frontend.signatures import Signature
+from archdsl.ir import dims
+from archdsl.ir.dims import Num
+from archdsl.ir.graph import Value
+from archdsl.ir.masks import Mask
+from archdsl.ir.op import Primitive
+from archdsl.ir.static import Declared, Instance, ListValue, Template, as_operand, kind_of
+from archdsl.ir.wording import listed, one_of, spelled
+from archdsl.syntax import ast
+
+NUMBER_FUNCTIONS = frozenset(
+    {"sqrt", "exp", "log", "sin", "cos", "tanh", "abs", "sign", "floor", "ceil", "minimum", "maximum"}
+)
+"""Element-wise primitives that take numbers alone."""
+
+
+SIZES = frozenset({"size", "int", "sizes", "named_sizes", "ints"})
+"""Kinds of options that are whole numbers, of which those of names that a primitive does not declare are, too."""
+
+
+@dataclass
+class Arguments:
+    """What a call gives, by kind."""
+
+    tensors: list[Given] = field(default_factory=list)
+    named: dict[str, Given] = field(default_factory=dict)
+    """Tensors by name."""
+    in_order: list[Given] = field(default_factory=list)
+    static: dict[str, Given] = field(default_factory=dict)
+    """Hyper-parameters by name."""
+
+
+class Calls(Elaboration):
+    """Evaluates calls of blocks."""
+
+    def call(
+        self, e: ast.Call, scope: Scope, *, as_name: str = "", piped: Any = None, expect: str | None = None
+    ) -> Any:
+        callee = self._callee(e.function, scope, expect)
+        carried: list[Argument] = [] if piped is None else [(None, piped, e.span)]
+        if isinstance(callee, Function):
+            value = self.function(callee.name, e, scope)
+            if not carried and not as_name:
+                return value
+            # `x -> offer(router, experts: 8)` applies what was offered to.
+            return self._apply_args(value, carried, scope, e.span, as_name)
+        if isinstance(callee, MaskRule | Mask):
+            return self.mask(callee, e, scope)
+        args = self._arguments(e, callee, scope)
+        if isinstance(callee, SchemeRule):
+            return self.scheme(callee, args, e.span)
+        return self._apply_args(callee, [*carried, *args], scope, e.span, as_name)
+
+    def _callee(self, e: ast.Expr, scope: Scope, expect: str | None = None) -> Any:
+        if isinstance(e, ast.Name):
+            return self.lookup(e.id, scope, e.span, applied=True, expect=expect)
+        return self.ev(e, scope)
+
+    def _arguments(self, e: ast.Call, callee: Any, scope: Scope) -> list[Argument]:
+        """The arguments evaluated: a hyper-parameter that is a scheme or a scaling has names of its own."""
+        kinds: dict[str, str | None] = {}
+        in_order: list[str | None] = []
+        if isinstance(callee, Template):
+            kinds = {h.name: h.kind for h in hypers_of(callee).values()}
+            in_order = [kind for name, kind in kinds.items() if name not in callee.args]
+        args: list[Argument] = []
+        for i, arg in enumerate(e.args):
+            kind = kinds.get(arg.name) if arg.name else (in_order[i] if i < len(in_order) else None)
+            value = self.ev(arg.value, scope, kind if kind in ("scheme", "scaling") else None)
+            if kind != "scheme":
+                value = self.drawn(value, scope, arg.value.span)
+            args.append((arg.name, value, arg.value.span))
+        return args
+
+    def pipeline(self, e: ast.Pipeline, scope: Scope) -> Any:
+        value = self.drawn(self.ev(e.head, scope), scope, e.head.span)
+        before = e.head
+        for stage in e.stages:
+            if isinstance(value, tuple):
+                raise error(
+                    "E0203",
+                    f"a pipeline carries one tensor, and this has {len(value)} results",
+                    before.span,
+                    help="bind them first: `a, b = …`",
+                )
+            if not is_tensor(value) or isinstance(value, Absent):
+                what = "a tensor that was left out" if isinstance(value, Absent) else kind_of(value)
+                raise error("E0203", f"a pipeline carries a tensor, and this is {what}", before.span)
+            as_name, inner = (stage.name, stage.value) if isinstance(stage, ast.As) else ("", stage)
+            if isinstance(inner, ast.Call):
+                value = self.call(inner, scope, as_name=as_name, piped=value)
+            else:
+                callee = self._callee(inner, scope)
+                value = self._apply_args(callee, [(None, value, before.span)], scope, inner.span, as_name)
+            before = stage
+        return value
+
+    def _apply_args(self, callee: Any, args: Sequence[Argument], scope: Scope, span: Span, as_name: str) -> Any:
+        """A call with its arguments evaluated: sets hyper-parameters, or, if there are tensors, applies."""
+        if not isinstance(callee, Template | Instance):
+            raise error("E0206", f"{kind_of(callee)} cannot be applied", span)
+        instance = callee if isinstance(callee, Instance) else None
+        template = callee.template if isinstance(callee, Instance) else callee
+        target = template.target
+        if isinstance(target, Declared) and isinstance(target.node, ast.Model) and target.node.header.tensors is None:
+            text = f"`{target.name}` is a model of slots, and cannot be applied"
+            place = template.span if span.source.library and template.span is not None else span
+            raise error("E0203", text, place, help="put what two models share into a block")
+        if isinstance(target, Primitive) and target.elementwise and not target.header.hypers:
+            return self._elementwise(target, args, scope, span)
+        sorted_ = _by_kind(target, args)
+        if instance is not None and (sorted_.static or sorted_.in_order):
+            raise error(
+                "E0205",
+                f"the shared `{callee.name}` has its hyper-parameters already",
+                span,
+                help="give them where it is shared",
+            )
+        template = self.with_options(template, sorted_.static, sorted_.in_order, span, scope.frame)
+        no_tensors = isinstance(target, Primitive) and not target.header.tensors
+        if not sorted_.tensors and not sorted_.named and not no_tensors:
+            if as_name:
+                raise error("E0205", f"`as {as_name}` names an application, and no tensor is given here", span)
+            if instance is not None:
+                return instance
+            return template if span.source.library else replace(template, span=span)
+        return self.apply_template(template, sorted_.tensors, sorted_.named, scope, span, as_name, instance)
+
+    def _elementwise(self, op: Primitive, args: Sequence[Argument], scope: Scope, span: Span) -> Any:
+        """An element-wise function takes numbers too; of numbers alone it is a number."""
+        if not args:
+            return Template(op, {}, "", span)
+        if any(isinstance(value, Value) for _, value, _ in args):
+            args = [(name, as_operand(value), where) for name, value, where in args]
+        by_kind = _by_kind(op, args, numbers=True)
+        for value, where in (*by_kind.in_order, *by_kind.static.values(), *by_kind.tensors, *by_kind.named.values()):
+            if not isinstance(value, Value | Num | Absent | list):
+                is_block = isinstance(value, Template | Instance)
+                help_ = f"a tensor goes through both by arrows: `x -> {where.text} -> {op.name}`" if is_block else ""
+                text = f"`{op.name}` takes tensors and numbers, and {kind_of(value)} was given"
+                raise error("E0203", text, where, help=help_)
+        given = Signature.of(op, span).pairs(by_kind.tensors, by_kind.named)
+        inputs = [value for _, value, _ in given]
+        numbers = [v for v in inputs if isinstance(v, Num)]
+        if len(numbers) == len(inputs):
+            if op.name not in NUMBER_FUNCTIONS:
+                raise error("E0203", f"`{op.name}` needs a tensor", span)
+            try:
+                return dims.function(op.name, numbers, span)
+            except (ValueError, OverflowError, ZeroDivisionError):
+                raise error("E0401", f"{op.name}({', '.join(map(spelled, numbers))}) is not a number", span) from None
+        return self.primitive(scope.frame, scope, op.name, inputs, {}, span, spans=[where for *_, where in given])[0]
+
+    # --- hyper-parameters ---------------------------------------------------------------------------------------------
+
+    def with_options(
+        self, template: Template, static: Mapping[str, Given], in_order: Sequence[Given], span: Span, frame: Frame
+    ) -> Template:
+        if not static and not in_order:
+            return template
+        before = {k: (v, span) for k, v in template.args.items()}
+        hypers = hypers_of(template)
+        if isinstance(template.target, Primitive):
+            merged = options_of(template.target, {**before, **static}, in_order, span)
+        else:
+            merged = _merged(template, before, static, in_order)
+        args: dict[str, Any] = {}
+        for name, (value, where) in merged.items():
+            hyper = hypers.get(name)
+            if hyper is not None and hyper.kind not in ("sizes", "named_sizes"):
+                try:
+                    value = coerce(value, hyper.kind, default_none(hyper), f"`{name}` of `{template.name}`", where)
+                except ArchError as problem:
+                    if takes(hyper.kind, value) or all(where is not w for _, w in in_order):
+                        raise
+                    free = [h.name for n, h in hypers.items() if n not in merged and takes(h.kind, value)]
+                    raise _by_name(problem, free, where) from None
+                self.demand_size(frame, value, hyper.kind)
+                if isinstance(template.target, Declared) and isinstance(value, Num) and value.origin is None:
+                    value = value.at(where)
+            args[name] = value
+        return replace(template, args=args)
+
+    # --- applications -------------------------------------------------------------------------------------------------
+
+    def apply_template(
+        self,
+        template: Template,
+        tensors: Sequence[Given],
+        named: Mapping[str, Given],
+        scope: Scope,
+        span: Span,
+        as_name: str = "",
+        instance: Instance | None = None,
+    ) -> Any:
+        if instance is not None and not instance.label:
+            instance.label = as_name or template.label
+        place = template.span if span.source.library else None
+        if place is None or place.source.library:
+            return self._apply_here(template, tensors, named, scope, span, as_name, instance)
+        # The library applies a block that the user named: what goes wrong in it is shown at that name.
+        self.user_spans.append(place)
+        try:
+            return self._apply_here(template, tensors, named, scope, span, as_name, instance)
+        except ArchError as problem:
+            raise ArchError([shown_at(d, place) for d in problem.diagnostics]) from None
+        finally:
+            self.user_spans.pop()
+
+    def _apply_here(
+        self,
+        template: Template,
+        tensors: Sequence[Given],
+        named: Mapping[str, Given],
+        scope: Scope,
+        span: Span,
+        as_name: str,
+        instance: Instance | None,
+    ) -> Any:
+        outputs: tuple[Value, ...]
+        if isinstance(template.target, Primitive):
+            for name, value in template.args.items():
+                hyper = hypers_of(template).get(name)
+                for n in _sizes_in(value) if hyper is None or hyper.kind in SIZES else ():
+                    self.demand_whole(n, f"`{name}` of `{template.name}`", scope, n.origin or span)
+            inputs, spans = self.primitive_inputs(template.target, tensors, named, scope, span)
+            outputs = self.primitive(
+                scope.frame,
+                scope,
+                template.target,
+                inputs,
+                template.args,
+                span,
+                spans=spans,
+                as_name=as_name,
+                label=template.label,
+                instance=instance,
+            )
+        else:
+            outputs = self.apply_declared(template, tensors, named, scope, span, as_name, instance)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def apply(
+        self, block: Any, scope: Scope, span: Span, *, numbers: Sequence[Num] = (), tensors: Sequence[Value | None] = ()
+    ) -> Any:
+        instance = block if isinstance(block, Instance) else None
+        template = block.template if isinstance(block, Instance) else block
+        template = self.with_options(template, {}, [(n, span) for n in numbers], span, scope.frame)
+        given = [(ABSENT if t is None else t, span) for t in tensors]
+        return self.apply_template(template, given, {}, scope, span, "", instance)
+
+
+def _sizes_in(value: Any) -> Iterator[Num]:
+    """The numbers of an option, given in order or as a list."""
+    if isinstance(value, Num):
+        yield value
+    elif isinstance(value, tuple | ListValue):
+        for item in value if isinstance(value, tuple) else value.items:
+            yield from _sizes_in(item)
+
+
+def _by_name(problem: ArchError, free: Sequence[str], where: Span) -> ArchError:
+    """A value of the wrong kind for the option at its place, where just one of the `free` options takes it."""
+    first = problem.diagnostics[0]
+    if first.help or len(free) != 1:
+        return problem
+    return ArchError([replace(first, help=f"give it by its name: `{free[0]}: {where.text}`")])
+
+
+def _by_kind(target: Primitive | Declared, args: Sequence[Argument], numbers: bool = False) -> Arguments:
+    """Tensors and static arguments apart; with `numbers` these stand for tensors. Raises E0205 for one given twice and
+    for a tensor that the block has not."""
+    tensor_names = {p.name for p in tensor_params(target)}
+    found = Arguments()
+    for name, value, where in args:
+        if isinstance(value, tuple):
+            raise error(
+                "E0203",
+                f"this has {len(value)} results, and one tensor is wanted",
+                where,
+                help="bind them first: `a, b = …`",
+            )
+        given_tensor = is_tensor(value) or (numbers and isinstance(value, Num))
+        if isinstance(value, Instance) and isinstance(target, Primitive):
+            given_tensor = name in tensor_names if name else _wants_table(target, found.in_order)
+        if name is None:
+            (found.tensors if given_tensor else found.in_order).append((value, where))
+        elif name in found.static or name in found.named:
+            first = (found.static.get(name) or found.named[name])[1]
+            labels = [Label(name_place(name, first), "given here first")]
+            raise error("E0205", f"`{name}` is given twice", name_place(name, where), labels=labels)
+        elif given_tensor and name not in tensor_names:
+            if isinstance(value, Absent):
+                continue
+            help_ = one_of(name, sorted(tensor_names), "its tensors are")
+            raise error("E0205", f"`{target.name}` has no tensor `{name}`", where, help=help_)
+        elif given_tensor or (name in tensor_names and value is None):
+            found.named[name] = (ABSENT if value is None else value, where)
+        else:
+            found.static[name] = (value, where)
+    return found
+
+
+def _wants_table(op: Primitive, in_order: Sequence[Given]) -> bool:
+    """Whether a shared block given in order stands for a tensor of the primitive (its weight) and not for an option."""
+    hypers = op.header.hypers or ()
+    return len(in_order) >= len(hypers) or not any(h.kind in ("block", "position") for h in hypers)
+
+
+def _merged(
+    template: Template, before: Mapping[str, Given], static: Mapping[str, Given], in_order: Sequence[Given]
+) -> dict[str, Given]:
+    """Hyper-parameters of a declared block in their order: arguments without a name fill those not given by name."""
+    hypers = hypers_of(template)
+    merged = dict(before)
+    for name, (value, where) in static.items():
+        if name not in hypers:
+            raise unknown_option(name, template.name, hypers, where)
+        merged[name] = (value, where)
+    rest = list(in_order)
+    for name in hypers:
+        if rest and name not in merged:
+            merged[name] = rest.pop(0)
+    if rest:
+        raise error(
+            "E0205",
+            f"`{template.name}` was given more static arguments than it has hyper-parameters left",
+            rest[0][1],
+            help=f"its hyper-parameters are {listed(hypers)}" if hypers else "it has no hyper-parameters",
+        )
+    return {name: merged[name] for name in hypers if name in merged}

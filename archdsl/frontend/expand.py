@@ -1,0 +1,1065 @@
+"""Declared bodies as the equations they stand for: `archdsl show --expand`.
+
+A body of slots is a call of a library block that is itself written in equations.  The expander elaborates the spec as
+always and notes, within that call, every application of a block to tensors: which of the library's conditions hold,
+what was offered to whom and what each part is called is then decided.  The notes become statements again (single uses
+are put where they are used, tensors get the library's names for them), printed in place of the declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics.source import Source, Span
+from archdsl.frontend.block_builder import Frame
+from archdsl.frontend.headers import hypers_of, is_inline, tensor_params
+from archdsl.frontend.lowering import Elaborator
+from archdsl.frontend.modules import Module, models
+from archdsl.frontend.scopes import Scope
+from archdsl.ir import dims
+from archdsl.ir.dims import Num
+from archdsl.ir.graph import CallNode, OpNode, Value
+from archdsl.ir.masks import Mask
+from archdsl.ir.op import Primitive
+from archdsl.ir.static import Declared, Instance, ListValue, Pattern, Plus, Ref, Scheme, Template, Times, Word
+from archdsl.ir.wording import one_of
+from archdsl.syntax import ast
+from archdsl.syntax.format import format_expr, format_file
+from archdsl.syntax.layout import hyper, tensor_param, tensor_type
+from archdsl.syntax.limits import MAX_NESTING
+from archdsl.syntax.parse import parse
+
+NOWHERE = Span(Source("expanded", ""), 0, 0)
+
+
+class ExpansionError(Exception):
+    """Something of a body cannot be said in equations; the declaration stays."""
+
+
+# --- what is written down ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Def:
+    """Tensors made by one expression. Tensors within expressions are names such as `%140`."""
+
+    outputs: tuple[int, ...]
+    expr: ast.Expr
+
+
+@dataclass
+class Kept:
+    """Another statement, as text around expressions: an assertion, a weight, a `let`."""
+
+    write: Callable[[Mapping[int, str]], str]
+    reads: tuple[ast.Expr, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+
+@dataclass
+class Loop:
+    """`carried` holds, for each tensor: the one before the loop, the body's, the body's last, the one after the
+    loop."""
+
+    variable: str
+    iterable: ast.Expr
+    body: list[Note]
+    carried: list[tuple[int, int, int, int]]
+
+
+Note = Def | Kept | Loop
+
+
+@dataclass(eq=False)
+class Recorder:
+    """What one declared body does."""
+
+    node: ast.Block | ast.Model
+    scope: Scope
+    notes: list[Note] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    """Preferred names of tensors; the inputs' are fixed."""
+    inputs: dict[int, str] = field(default_factory=dict)
+    results: tuple[int, ...] = ()
+    fields: dict[str, ast.Expr] = field(default_factory=dict)
+    """Slots that become hyper-parameters of an expanded model: `vocab`, `context`."""
+    tensors: tuple[str, ...] = ()
+    """The inputs of an expanded model, as written."""
+    init: ast.Expr | None = None
+    failed: str = ""
+    asserted: list[ast.Expr] = field(default_factory=list)
+    known: set[int] = field(default_factory=set)
+    """Tensors that have been noted."""
+    quiet: int = 0
+    """Within the application of a block that stays as it is."""
+
+
+class Expander(Elaborator):
+    """Elaborates, and notes what declared bodies do."""
+
+    def __init__(self, module: Module) -> None:
+        super().__init__(module)
+        self.recorders: dict[int, Recorder] = {}
+        self.done: list[Recorder] = []
+        self.origins: dict[int, tuple[ast.Expr, frozenset[str]]] = {}
+        self.slot_values: dict[int, ast.Expr] = {}
+        self.alive: list[Any] = []
+        self.turn: tuple[Recorder, Loop] | None = None
+        self.carried: list[tuple[str, int, int]] = []
+
+    # --- which bodies ---
+
+    def _slots(self, node: Any, scope: Scope, given: Mapping[str, Any]) -> Any:
+        if node.name_span.source.library or isinstance(node, ast.Model):
+            return super()._slots(node, scope, given)
+        recorder = self._begin(node, scope)
+        for name, value in given.items():
+            if isinstance(value, Value):
+                self._incoming(recorder, value, name)
+        result = super()._slots(node, scope, given)
+        self._end(recorder, result)
+        return result
+
+    def _slot_model(self, node: Any, scope: Scope, config: dict[str, Any], overrides: Any) -> Any:
+        recorder = self._begin(node, scope)
+        before = set(config)
+        result = super()._slot_model(node, scope, config, overrides)
+        for item in node.body.slots:
+            if item.key in config and item.key not in before:
+                recorder.fields[item.key] = item.value
+        for name, value in {**self.inputs, **self.made_inputs}.items():
+            self._incoming(recorder, value, name)
+        self._end(recorder, result)
+        return result
+
+    def _begin(self, node: Any, scope: Scope) -> Recorder:
+        recorder = Recorder(node, scope)
+        self.recorders[id(scope.frame)] = recorder
+        for name, value in scope.vars.items():
+            self._register(value, ast.Name(name, span=NOWHERE))
+        for slot in node.body.slots:
+            self.slot_values[id(slot.value)] = slot.value
+            if slot.key == "init":
+                recorder.init = slot.value
+        return recorder
+
+    def _end(self, recorder: Recorder, result: Any) -> None:
+        flat = result if isinstance(result, tuple) else (result,)
+        values = [v for item in flat for v in (item if isinstance(item, list) else [item])]
+        recorder.results = tuple(id(v) for v in values)
+        del self.recorders[id(recorder.scope.frame)]
+        self.done.append(recorder)
+
+    def _incoming(self, recorder: Recorder, value: Value, name: str) -> None:
+        recorder.inputs[id(value)] = name
+        recorder.known.add(id(value))
+        self.alive.append(value)
+
+    def _recorder(self, frame: Frame) -> Recorder | None:
+        found = self.recorders.get(id(frame))
+        return found if found is not None and not found.quiet and not found.failed else None
+
+    # --- where static values come from ---
+
+    def _register(self, value: Any, expr: ast.Expr) -> None:
+        if isinstance(value, Template):
+            self.alive.append(value.args)
+            self.origins[id(value.args)] = (expr, frozenset(value.args))
+        elif isinstance(value, Mask | ListValue | Scheme | Instance):
+            self.alive.append(value)
+            self.origins[id(value)] = (expr, frozenset())
+
+    def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
+        value = super().ev(e, scope, expect)
+        if id(e) in self.slot_values:
+            self._register(value, self.slot_values[id(e)])
+        return value
+
+    def with_options(self, template: Template, static: Any, in_order: Any, span: Span, frame: Frame) -> Template:
+        result = super().with_options(template, static, in_order, span, frame)
+        origin = self.origins.get(id(template.args))
+        if origin is not None and result.args is not template.args:
+            expr, known = origin
+            extra = [(k, v) for k, v in result.args.items() if k not in known and not _is_default(template, k, v)]
+            try:
+                expr = self._call_of(expr, extra)
+            except ExpansionError:
+                return result
+            self.alive.append(result.args)
+            self.origins[id(result.args)] = (expr, frozenset(result.args))
+        return result
+
+    def _call_of(self, function: ast.Expr, args: Sequence[tuple[str, Any]]) -> ast.Expr:
+        """A call with more named arguments."""
+        found = tuple(ast.Arg(k, self.written(v), span=NOWHERE) for k, v in args)
+        if not found:
+            return function
+        if isinstance(function, ast.Call):
+            return ast.Call(function.function, (*function.args, *found), span=NOWHERE)
+        return ast.Call(function, found, span=NOWHERE)
+
+    def written(self, value: Any) -> ast.Expr:
+        """A static value as an expression of the body. Raises ExpansionError."""
+        if isinstance(value, Num):
+            return expr_of(value.expr)
+        key = id(value.args) if isinstance(value, Template) else id(value)
+        if isinstance(value, Template | Mask | ListValue | Scheme | Instance) and key in self.origins:
+            return self.origins[key][0]
+        if value is None or isinstance(value, bool):
+            return name_of("none" if value is None else str(value).lower())
+        if isinstance(value, Word):
+            return name_of(value.name)
+        if isinstance(value, str):
+            return name_of(value) if value.isidentifier() else ast.String(value, span=NOWHERE)
+        if isinstance(value, Template):
+            return self._template(value)
+        if isinstance(value, Scheme):
+            return self._call_of(name_of(value.name), list(value.numbers.items()))
+        if isinstance(value, Mask):
+            return self._mask(value)
+        if isinstance(value, ListValue):
+            return self._list(value)
+        if isinstance(value, tuple) and len(value) == 1:
+            return self.written(value[0])
+        if isinstance(value, tuple):
+            return ast.List(tuple(self.written(v) for v in value), span=NOWHERE)
+        raise ExpansionError(f"{type(value).__name__} has no spelling")
+
+    def _template(self, template: Template) -> ast.Expr:
+        """A block by its name, with its hyper-parameters in their order; those that a primitive must be given go
+        without names."""
+        hypers = list(hypers_of(template).values())
+        order = {h.name: i for i, h in enumerate(hypers)}
+        args = sorted(template.args.items(), key=lambda a: order.get(a[0], len(order)))
+        args = [(k, v) for k, v in args if not _is_default(template, k, v)]
+        function: ast.Expr = name_of(self._visible(template))
+        if isinstance(template.target, Primitive):
+            first: list[ast.Arg] = []
+            while args and order.get(args[0][0]) == len(first) and hypers[len(first)].default is None:
+                first.append(ast.Arg(None, self.written(args.pop(0)[1]), span=NOWHERE))
+            function = ast.Call(function, tuple(first), span=NOWHERE) if first else function
+        return self._call_of(function, args)
+
+    def _visible(self, template: Template) -> str:
+        """The name under which the file can say a block."""
+        name = template.target.name
+        found = self.module.find(name)
+        if isinstance(template.target, Primitive) or template.target.module.source.library:
+            if found is not None:
+                raise ExpansionError(f"the file's own `{name}` hides the library's")
+            return name
+        target = template.target
+        for seen in self.module.visible():
+            declared = self.module.find(seen)
+            if declared is not None and declared[1] is target.node:
+                return seen
+        raise ExpansionError(f"`{name}` has no name in this file")
+
+    def _mask(self, mask: Mask) -> ast.Expr:
+        if id(mask) in self.origins:
+            return self.origins[id(mask)][0]
+        if mask.rule in ("&", "|"):
+            parts = [self._mask(p) for p in mask.parts]
+            joined = parts[0]
+            for part in parts[1:]:
+                joined = ast.Binary(mask.rule, joined, part, span=NOWHERE)
+            return joined
+        if mask.rule == "~":
+            return ast.Unary("~", self._mask(mask.parts[0]), span=NOWHERE)
+        args = [ast.Arg(None, expr_of(n.expr), span=NOWHERE) for n in mask.numbers]
+        if mask.tensor is not None:
+            if mask.rule in ("padding", "documents"):
+                return tensor(mask.tensor)
+            args.append(ast.Arg(None, tensor(mask.tensor), span=NOWHERE))
+        return ast.Call(name_of(mask.rule), tuple(args), span=NOWHERE) if args else name_of(mask.rule)
+
+    def _list(self, value: ListValue) -> ast.Expr:
+        from archdsl.ir.static import static_key
+
+        distinct = list({static_key(v): v for v in value.items}.values())
+
+        def spell(p: Pattern) -> ast.Expr:
+            if isinstance(p, Ref):
+                return self.written(distinct[p.index])
+            if isinstance(p, Times):
+                return ast.Binary("*", expr_of(p.count), spell(p.part), span=NOWHERE)
+            assert isinstance(p, Plus)
+            joined = spell(p.parts[0])
+            for part in p.parts[1:]:
+                joined = ast.Binary("+", joined, spell(part), span=NOWHERE)
+            return joined
+
+        return spell(value.pattern)
+
+    # --- applications ---
+
+    def read(self, value: Any) -> ast.Expr:
+        """A tensor, number or shared block where a tensor is taken."""
+        if isinstance(value, Value):
+            self.alive.append(value)
+            return tensor(value)
+        return self.written(value)
+
+    def _note(self, recorder: Recorder, result: Any, make: Callable[[], ast.Expr]) -> None:
+        values = [v for v in (result if isinstance(result, tuple) else (result,)) if isinstance(v, Value)]
+        if not values or any(id(v) in recorder.known for v in values):
+            return  # a dropout of 0 gives back what it got
+        recorder.known |= {id(v) for v in values}
+        self.alive += values
+        try:
+            recorder.notes.append(Def(tuple(id(v) for v in values), make()))
+        except ExpansionError as problem:
+            recorder.failed = str(problem)
+
+    def apply_template(
+        self,
+        template: Template,
+        tensors: Any,
+        named: Any,
+        scope: Scope,
+        span: Span,
+        as_name: str = "",
+        instance: Any = None,
+    ) -> Any:
+        recorder = self._recorder(scope.frame)
+        if recorder is None or _expands(template):
+            return super().apply_template(template, tensors, named, scope, span, as_name, instance)
+        frame = scope.frame
+        before = len(frame.nodes)
+        recorder.quiet += 1
+        try:
+            result = super().apply_template(template, tensors, named, scope, span, as_name, instance)
+        finally:
+            recorder.quiet -= 1
+        made = [
+            n
+            for n in frame.nodes[before:]
+            if isinstance(n, OpNode | CallNode) and (isinstance(n, CallNode) or n.weights or n.blocks)
+        ]
+        node = made[-1] if made and instance is None and not is_inline(template) else None
+
+        def make() -> ast.Expr:
+            callee = (
+                name_of(instance.label)
+                if instance is not None and id(instance) not in self.origins
+                else self.written(instance or template)
+            )
+            positional = [self.read(v) for v, _ in tensors if v is not None]
+            by_name = tuple(
+                ast.Arg(k, self.read(v), span=NOWHERE)
+                for k, (v, _) in named.items()
+                if isinstance(v, Value | Instance | Num)
+            )
+            joins = all(isinstance(v, Value) for v, _ in tensors)
+            path = node if instance is None else instance
+            return _Application(
+                callee, by_name, tuple(positional), path, _natural(template, callee), joins, span=NOWHERE
+            )
+
+        self._note(recorder, result, make)
+        return result
+
+    def _elementwise(self, op: Primitive, args: Any, scope: Scope, span: Span) -> Any:
+        recorder = self._recorder(scope.frame)
+        if recorder is None:
+            return super()._elementwise(op, args, scope, span)
+        recorder.quiet += 1
+        try:
+            result = super()._elementwise(op, args, scope, span)
+        finally:
+            recorder.quiet -= 1
+        if isinstance(result, Value):
+            positional = [v for k, v, _ in args if k is None]
+            by_name = [(k, v) for k, v, _ in args if k is not None]
+            self._note(
+                recorder,
+                result,
+                lambda: _Application(
+                    name_of(op.name),
+                    tuple(ast.Arg(k, self.read(v), span=NOWHERE) for k, v in by_name),
+                    tuple(self.read(v) for v in positional),
+                    None,
+                    op.name,
+                    span=NOWHERE,
+                ),
+            )
+        return result
+
+    def operate(self, op: str, a: Any, b: Any, e: ast.Binary, scope: Scope) -> Any:
+        recorder = self._recorder(scope.frame)
+        if recorder is None:
+            return super().operate(op, a, b, e, scope)
+        recorder.quiet += 1
+        try:
+            result = super().operate(op, a, b, e, scope)
+        finally:
+            recorder.quiet -= 1
+        if isinstance(result, Value):
+            same = _unchanged(op, a, b)
+            self._note(
+                recorder,
+                result,
+                lambda: (
+                    self.read(same) if same is not None else ast.Binary(op, self.read(a), self.read(b), span=NOWHERE)
+                ),
+            )
+        return result
+
+    def _unary(self, e: ast.Unary, scope: Scope) -> Any:
+        recorder = self._recorder(scope.frame)
+        if recorder is not None and isinstance(e.operand, ast.Name) and isinstance(scope.get(e.operand.id), Value):
+            operand = scope.get(e.operand.id)
+            recorder.quiet += 1
+            try:
+                result = super()._unary(e, scope)
+            finally:
+                recorder.quiet -= 1
+            self._note(recorder, result, lambda: ast.Unary(e.op, self.read(operand), span=NOWHERE))
+            return result
+        return super()._unary(e, scope)
+
+    def _index(self, e: ast.Index, scope: Scope) -> Any:
+        recorder = self._recorder(scope.frame)
+        if recorder is None:
+            return super()._index(e, scope)
+        value = self.ev(e.value, scope)
+        if not isinstance(value, Value):
+            return super()._index(e, scope)
+        recorder.quiet += 1
+        try:
+            # The tensor has been evaluated and noted: what is indexed now is that very tensor.
+            inner = scope.inner()
+            inner.vars["indexed tensor"] = value
+            result = super()._index(replace(e, value=ast.Name("indexed tensor", span=e.value.span)), inner)
+        finally:
+            recorder.quiet -= 1
+
+        def make() -> ast.Expr:
+            items = tuple(self._index_item(i, scope) for i in e.items)
+            return ast.Index(tensor(value), items, span=NOWHERE)
+
+        self._note(recorder, result, make)
+        return result
+
+    def _index_item(self, item: ast.Expr, scope: Scope) -> ast.Expr:
+        if isinstance(item, ast.Ellipsis):
+            return item
+        if isinstance(item, ast.Slice):
+            low = self._index_item(item.low, scope) if item.low is not None else None
+            high = self._index_item(item.high, scope) if item.high is not None else None
+            return ast.Slice(low, high, span=NOWHERE)
+        return self.read(self.ev(item, scope))
+
+    # --- statements ---
+
+    def statement(self, item: Any, scope: Scope) -> None:
+        recorder = self._recorder(scope.frame)
+        if recorder is None:
+            super().statement(item, scope)
+            return
+        if scope is recorder.scope:
+            # The user's own `let` or `assert` beside the slots.
+            recorder.quiet += 1
+            try:
+                super().statement(item, scope)
+            finally:
+                recorder.quiet -= 1
+            text = item.span.text
+            recorder.notes.append(Kept(lambda names: text))
+            if isinstance(item, ast.Let):
+                self._register(scope.vars[item.name], name_of(item.name))
+            return
+        super().statement(item, scope)
+        try:
+            if isinstance(item, ast.Let) and isinstance(scope.vars[item.name], Instance):
+                instance = scope.vars[item.name]
+                if id(instance) not in self.origins:
+                    made = self.written(instance.template)
+                    recorder.notes.append(Kept(lambda names: f"let {instance.label} = shared({spelled(made, names)})"))
+                    self._register(instance, name_of(instance.label))
+            elif isinstance(item, ast.Assert):
+                message = f', "{item.message}"' if item.message is not None else ""
+                self._claim_kept("assert", item.condition, message, scope, recorder)
+            elif isinstance(item, ast.Assume):
+                self._claim_kept("assume", item.condition, "", scope, recorder)
+        except ExpansionError as problem:
+            recorder.failed = str(problem)
+
+    def _claim_kept(self, word: str, condition: ast.Expr, message: str, scope: Scope, recorder: Recorder) -> None:
+        """Static conditions hold and are gone; what only the running model knows stays, and what is to be proved or is
+        assumed."""
+        if (
+            isinstance(condition, ast.Call)
+            and isinstance(condition.function, ast.Name)
+            and condition.function.id == "causal"
+        ):
+            args = [(a.name, self.read(self.ev(a.value, scope))) for a in condition.args]
+            if ("ahead", ast.Number("1", span=NOWHERE)) in args:
+                args.remove(("ahead", ast.Number("1", span=NOWHERE)))
+            call: ast.Expr = ast.Call(
+                name_of("causal"), tuple(ast.Arg(k, v, span=NOWHERE) for k, v in args), span=NOWHERE
+            )
+        elif isinstance(condition, ast.Binary) and condition.op in ("==", "!=", "<", "<=", ">", ">="):
+            a, b = self.ev(condition.left, scope), self.ev(condition.right, scope)
+            if not (isinstance(a, Num) and isinstance(b, Num)) or (a.static and b.static):
+                return
+            call = ast.Binary(condition.op, expr_of(a.expr), expr_of(b.expr), span=NOWHERE)
+        else:
+            return
+        if call not in recorder.asserted:
+            recorder.asserted.append(call)
+            recorder.notes.append(Kept(lambda names: f"{word} {spelled(call, names)}{message}", (call,)))
+
+    def _bind(self, name: str, value: Any, type_: Any, scope: Scope, span: Span) -> None:
+        super()._bind(name, value, type_, scope, span)
+        recorder = self._recorder(scope.frame)
+        if recorder is not None and isinstance(value, Value):
+            recorder.names[id(value)] = name
+            self.alive.append(value)
+
+    def _param(self, s: ast.Param, scope: Scope) -> None:
+        super()._param(s, scope)
+        recorder = self._recorder(scope.frame)
+        if recorder is None:
+            return
+        value = scope.vars[s.name]
+        self.alive.append(value)
+        try:
+            shape = ", ".join(format_expr(expr_of(d.expr)) for d in value.shape)
+            init = self.ev(s.value, scope, "scheme")
+            first = format_expr(self.written(init))
+        except (ExpansionError, ArchError) as problem:
+            recorder.failed = f"the weight `{s.name}`: {problem}"
+            return
+        kind = f"{s.type.kind}" if s.type.kind else ""
+        recorder.names[id(value)] = s.name
+        recorder.notes.append(
+            Kept(lambda names: f"{s.kind} {names[id(value)]}: {kind}[{shape}] = {first}", (), (id(value),))
+        )
+
+    def _update(self, s: ast.Update, scope: Scope) -> None:
+        if self._recorder(scope.frame) is None:
+            super()._update(s, scope)
+            return
+        added = ast.Binary("+", ast.Name(s.name, span=s.span), s.value, span=s.span)
+        self._assign(ast.Assign((s.name,), added, s.type, span=s.span), scope)
+
+    def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
+        recorder = self._recorder(scope.frame)
+        if recorder is None:
+            return super().for_loop(s, scope, collect=collect)
+        try:
+            iterable = self.written(self.ev(s.iterable, scope))
+        except ExpansionError as problem:
+            recorder.failed = str(problem)
+            return super().for_loop(s, scope, collect=collect)
+        if collect:
+            recorder.failed = "a loop that emits"
+            return super().for_loop(s, scope, collect=collect)
+        loop = Loop(s.name, iterable, [], [])
+        self.carried = []
+        outer, before = recorder.notes, dict(scope.vars)
+        self.turn = (recorder, loop)
+        try:
+            result = super().for_loop(s, scope, collect=collect)
+        finally:
+            recorder.notes = outer
+        if recorder.failed:
+            return result
+        carried = []
+        for name, first, last in self.carried:
+            after = scope.vars[name]
+            self.alive += [after, before.get(name)]
+            carried.append((id(self._start(before, scope, name)), first, last, id(after)))
+        loop.carried = carried
+        outer.append(loop)
+        return result
+
+    def _start(self, before: Mapping[str, Any], scope: Scope, name: str) -> Any:
+        return before[name] if name in before else (scope.parent.get(name) if scope.parent is not None else None)
+
+    def _turn(
+        self, s: ast.For, scope: Scope, item: Any, carried: list[str], state: list[Value], names: Any, collect: bool
+    ) -> Any:
+        recorder = self._recorder(scope.frame)
+        if recorder is None or self.turn is None:
+            return super()._turn(s, scope, item, carried, state, names, collect)
+        _, loop = self.turn
+        first = not loop.body and not loop.carried
+        recorder.notes = []
+        key = id(item.args) if isinstance(item, Template) else id(item)
+        origin = self.origins.get(key)
+        if isinstance(item, Template | Instance):
+            self._register(item, name_of(s.name))
+        try:
+            graph, emits = super()._turn(s, scope, item, carried, state, names, collect)
+        finally:
+            if origin is not None:
+                self.origins[key] = origin
+        if first:
+            loop.body = recorder.notes
+            ends = graph.outputs[: len(carried)]
+            self.carried = [(n, id(i), id(e)) for n, i, e in zip(carried, graph.inputs, ends, strict=True)]
+            self.alive += [*graph.inputs, *ends]
+        return graph, emits
+
+
+@dataclass(frozen=True)
+class _Application(ast.Call):
+    """A block applied to tensors, `args` by name. Its step in the path is known when the statement has ended: the node
+    has it then."""
+
+    tensors: tuple[ast.Expr, ...]
+    path: OpNode | CallNode | Instance | None
+    natural: str
+    joins: bool = True
+    """Whether what follows the first tensor is tensors too, and no shared block."""
+
+    def resolve(self, tensors: Sequence[ast.Expr], named: Sequence[ast.Arg]) -> ast.Expr:
+        path = self.path
+        name = "" if path is None else path.label if isinstance(path, Instance) else path.name
+        function: ast.Expr = self.function
+        extra = (*(ast.Arg(None, t, span=NOWHERE) for t in tensors[1:]), *named)
+        if not tensors and not named:
+            return function
+        # `residual(x, h)` as a call; `x -> unembed(words)` as a pipeline, which carries the one tensor.
+        piped = bool(tensors) and not (isinstance(self.function, ast.Name) and len(tensors) > 1 and self.joins)
+        if not piped:
+            extra = (*(ast.Arg(None, t, span=NOWHERE) for t in tensors), *named)
+        if extra:
+            args = function.args if isinstance(function, ast.Call) else ()
+            base = function.function if isinstance(function, ast.Call) else function
+            function = ast.Call(base, (*args, *extra) if named or not args else (*extra, *args), span=NOWHERE)
+        if name and name != self.natural:
+            function = ast.As(function, name, name_span=NOWHERE, span=NOWHERE)
+        if not piped:
+            return function
+        head = tensors[0]
+        if isinstance(head, ast.Pipeline):
+            return ast.Pipeline(head.head, (*head.stages, function), span=NOWHERE)
+        return ast.Pipeline(head, (function,), span=NOWHERE)
+
+
+def _unchanged(op: str, a: Any, b: Any) -> Value | None:
+    """The tensor to which nothing is done: `x + 0`, `1 * x`."""
+    if op in ("+", "-") and isinstance(b, Num) and b.value == 0 and isinstance(a, Value):
+        return a
+    for one, other in ((a, b), (b, a)):
+        if op == "*" and isinstance(one, Num) and one.value == 1 and isinstance(other, Value):
+            return other
+    return None
+
+
+def _is_default(template: Template, name: str, value: Any) -> bool:
+    """Whether a number or word is what the block takes anyway."""
+    hyper = hypers_of(template).get(name)
+    default = hyper.default if hyper is not None else None
+    if value is None or isinstance(value, bool):
+        return default == name_of("none" if value is None else str(value).lower())
+    return isinstance(value, Num) and isinstance(default, ast.Number) and expr_of(value.expr) == default
+
+
+def _expands(template: Template) -> bool:
+    """Inline blocks of the library are written out; those of the user stay calls."""
+    return is_inline(template) and isinstance(template.target, Declared) and template.target.module.source.library
+
+
+def _natural(template: Template, callee: ast.Expr) -> str:
+    """What an application of the callee would be called without `as`."""
+    base = callee.function if isinstance(callee, ast.Call) else callee
+    if isinstance(base, ast.Name) and base.id != template.target.name:
+        return base.id
+    return template.target.name
+
+
+def tensor(value: Value) -> ast.Name:
+    return ast.Name(f"%{id(value)}", span=NOWHERE)
+
+
+def name_of(name: str) -> ast.Name:
+    return ast.Name(name, span=NOWHERE)
+
+
+def expr_of(expr: dims.Expr) -> ast.Expr:
+    """Arithmetic of sizes as an expression of the language."""
+    if isinstance(expr, dims.Lit):
+        if expr.text.startswith("-"):
+            return ast.Unary("-", ast.Number(expr.text[1:], span=NOWHERE), span=NOWHERE)
+        return ast.Number(expr.text, span=NOWHERE)
+    if isinstance(expr, dims.Var):
+        if "." in expr.name:
+            raise ExpansionError(f"a size without a name: {expr.name}")
+        return name_of(expr.name)
+    if isinstance(expr, dims.Bin):
+        return ast.Binary(expr.op, expr_of(expr.left), expr_of(expr.right), span=NOWHERE)
+    return ast.Call(name_of(expr.name), tuple(ast.Arg(None, expr_of(a), span=NOWHERE) for a in expr.args), span=NOWHERE)
+
+
+# --- from notes to statements -----------------------------------------------------------------------------------------
+
+
+def transform(e: Any, visit: Callable[[ast.Name], ast.Expr]) -> Any:
+    """An expression with its tensors replaced, and applications settled."""
+    if isinstance(e, ast.Name):
+        return visit(e)
+    if isinstance(e, _Application):
+        function = transform(e.function, visit)
+        named = tuple(ast.Arg(a.name, transform(a.value, visit), span=NOWHERE) for a in e.args)
+        return replace(e, function=function, tensors=tuple(transform(t, visit) for t in e.tensors), args=named)
+    if isinstance(e, ast.Node):
+        changed = {
+            k: transform(getattr(e, k), visit) for k in e.__dataclass_fields__ if k not in ("span", "name_span", "name")
+        }
+        return replace(e, **changed)
+    if isinstance(e, tuple):
+        return tuple(transform(x, visit) for x in e)
+    return e
+
+
+def settle(e: Any) -> Any:
+    """Applications as calls and pipelines."""
+    if isinstance(e, _Application):
+        return e.resolve(
+            [settle(t) for t in e.tensors], [ast.Arg(a.name, settle(a.value), span=NOWHERE) for a in e.args]
+        )
+    if isinstance(e, ast.Node):
+        changed = {k: settle(getattr(e, k)) for k in e.__dataclass_fields__ if k not in ("span", "name_span", "name")}
+        return replace(e, **changed)
+    return tuple(settle(x) for x in e) if isinstance(e, tuple) else e
+
+
+def trace(e: Any) -> Iterator[int | None]:
+    """Tensors read (by id) and applications made (None), in the order in which they happen."""
+    if isinstance(e, ast.Name):
+        if e.id.startswith("%"):
+            yield int(e.id[1:])
+    elif isinstance(e, _Application):
+        for part in (*e.tensors, *(a.value for a in e.args), e.function):
+            yield from trace(part)
+        yield None
+    elif isinstance(e, ast.Node):
+        for k in e.__dataclass_fields__:
+            if k not in ("span", "name_span"):
+                yield from trace(getattr(e, k))
+    elif isinstance(e, tuple):
+        for x in e:
+            yield from trace(x)
+
+
+def reads(note: Note) -> Iterator[int]:
+    if isinstance(note, Def):
+        yield from (v for v in trace(note.expr) if v is not None)
+    elif isinstance(note, Kept):
+        yield from (v for e in note.reads for v in trace(e) if v is not None)
+    else:
+        yield from (start for start, *_ in note.carried)
+        made = {v for n in note.body for v in outputs(n)} | {first for _, first, _, _ in note.carried}
+        yield from (v for n in note.body for v in reads(n) if v not in made)
+
+
+def outputs(note: Note) -> tuple[int, ...]:
+    return tuple(after for *_, after in note.carried) if isinstance(note, Loop) else note.outputs
+
+
+def without_copies(notes: list[Note], kept: set[int]) -> list[Note]:
+    """Leave out what only says that a tensor is another one."""
+    result: list[Note] = []
+    same: dict[str, ast.Expr] = {}
+
+    def visit(n: ast.Name) -> ast.Expr:
+        return same.get(n.id, n)
+
+    for note in notes:
+        if isinstance(note, Def):
+            note = Def(note.outputs, transform(note.expr, visit))
+            if isinstance(note.expr, ast.Name) and note.expr.id.startswith("%") and note.outputs[0] not in kept:
+                same[f"%{note.outputs[0]}"] = note.expr
+                continue
+        elif isinstance(note, Loop):
+            note.body = without_copies(note.body, kept)
+        result.append(note)
+    return result
+
+
+def fold(notes: list[Note], kept: set[int]) -> list[Note]:
+    """Put what is used once, by the next statement, where it is used: not past another application, whose weights come
+    first."""
+    result: list[Note] = []
+    uses: dict[int, int] = {}
+    for note in notes:
+        for value in reads(note):
+            uses[value] = uses.get(value, 0) + 1
+    for note in reversed(notes):
+        if isinstance(note, Loop):
+            note.body = fold(note.body, kept | {last for _, _, last, _ in note.carried})
+        following = result[-1] if result else None
+        if isinstance(note, Def) and len(note.outputs) == 1 and isinstance(following, Def):
+            value = note.outputs[0]
+            if uses.get(value) == 1 and value not in kept and _fits(note.expr, following.expr, value):
+                result[-1] = Def(following.outputs, _put(following.expr, f"%{value}", note.expr))
+                continue
+        result.append(note)
+    return result[::-1]
+
+
+def _put(into: ast.Expr, marker: str, made: ast.Expr) -> ast.Expr:
+    found: ast.Expr = transform(into, lambda n: made if n.id == marker else n)
+    return found
+
+
+def _fits(made: ast.Expr, into: ast.Expr, value: int) -> bool:
+    steps = list(trace(into))
+    if value not in steps or None in steps[: steps.index(value)]:
+        return False
+    # A sum keeps a statement of its own: `(x + f) -> norm` is hard to read.
+    if isinstance(made, ast.Binary):
+        return isinstance(into, ast.Binary) and into.op == made.op == "+"
+    return _depth(into) + _depth(made) < MAX_NESTING // 4
+
+
+def _depth(e: Any) -> int:
+    if isinstance(e, tuple):
+        return max(map(_depth, e), default=0)
+    if isinstance(e, ast.Node):
+        return 1 + max(
+            (_depth(getattr(e, k)) for k in e.__dataclass_fields__ if k not in ("span", "name_span")), default=0
+        )
+    return 0
+
+
+class _Namer:
+    """Names for tensors: the library's own, one name for several as long as none of them is still to be read."""
+
+    def __init__(self, reserved: set[str], preferred: Mapping[int, str]) -> None:
+        self.reserved = reserved
+        self.preferred = preferred
+        self.names: dict[int, str] = {}
+
+    def run(self, notes: Sequence[Note], after: set[int], forced: Mapping[int, str], holders: dict[str, int]) -> None:
+        """Name what the notes make; `after` is read behind them."""
+        last: dict[int, int] = {}
+        for i, note in enumerate(notes):
+            for value in reads(note):
+                last[value] = i
+        for value in after:
+            last[value] = len(notes)
+        for i, note in enumerate(notes):
+            if isinstance(note, Loop):
+                self._loop(note, i, last, holders)
+                continue
+            for value in outputs(note):
+                self._name(value, i, last, forced, holders)
+
+    def _loop(self, loop: Loop, i: int, last: Mapping[int, int], holders: dict[str, int]) -> None:
+        inner: dict[int, str] = {}
+        for start, first, end, after in loop.carried:
+            name = self.names.get(start)
+            inside = any(start in set(reads(n)) for n in loop.body)
+            if name is None or inside or last.get(start, -1) > i:
+                raise ExpansionError("a tensor that a loop changes is read again behind it")
+            self.names[first] = self.names[after] = name
+            inner[end] = name
+        carried = {self.names[first]: first for _, first, _, _ in loop.carried}
+        # What lies around the loop is read in every turn, or behind it.
+        taken = {n: v for n, v in holders.items() if last.get(v, -1) >= i and n not in carried}
+        reserved, self.reserved = self.reserved, self.reserved | set(taken)
+        self.run(loop.body, set(inner), inner, dict(carried))
+        self.reserved = reserved
+        for *_, after in loop.carried:
+            holders[self.names[after]] = after
+
+    def _name(
+        self, value: int, i: int, last: Mapping[int, int], forced: Mapping[int, str], holders: dict[str, int]
+    ) -> None:
+        if value in forced:
+            name = forced[value]
+            holder = holders.get(name)
+            if holder is not None and holder != value and last.get(holder, -1) > i:
+                raise ExpansionError("a tensor that a loop changes is read again behind it")
+        else:
+            base, n = self.preferred.get(value, "y"), 1
+            name = base
+            while (
+                name in self.reserved
+                or name in forced.values()
+                or (name in holders and last.get(holders[name], -1) > i)
+            ):
+                n += 1
+                name = f"{base}_{n}"
+        self.names[value] = name
+        holders[name] = value
+
+
+def spelled(e: ast.Expr, names: Mapping[int, str]) -> str:
+    """An expression with its tensors by their names, on one line."""
+    return format_expr(settle(transform(e, lambda n: name_of(names[int(n.id[1:])]) if n.id.startswith("%") else n)))
+
+
+def _lines(notes: Sequence[Note], names: Mapping[int, str], indent: str) -> list[str]:
+    found = []
+    for note in notes:
+        if isinstance(note, Kept):
+            found.append(indent + note.write(names))
+        elif isinstance(note, Loop):
+            found.append(f"{indent}for {note.variable} in {spelled(note.iterable, names)} {{")
+            found += _lines(note.body, names, indent + "  ")
+            found.append(indent + "}")
+        else:
+            found.append(indent + _definition(note, names))
+    return found
+
+
+def _definition(note: Def, names: Mapping[int, str]) -> str:
+    targets = ", ".join(names[v] for v in note.outputs)
+    e = note.expr
+    first = e.left if isinstance(e, ast.Binary) and e.op == "+" else None
+    if isinstance(e, ast.Binary) and isinstance(first, ast.Name) and spelled(first, names) == targets:
+        return f"{targets} += {spelled(e.right, names)}"
+    return f"{targets} = {spelled(e, names)}"
+
+
+def _mentioned(e: Any) -> Iterator[str]:
+    """Names that an expression says, tensors aside."""
+    if isinstance(e, ast.Name):
+        if not e.id.startswith("%"):
+            yield e.id
+    elif isinstance(e, _Application):
+        yield from _mentioned((e.function, e.tensors, e.args))
+    elif isinstance(e, ast.Node):
+        for k in e.__dataclass_fields__:
+            if k not in ("span", "name_span"):
+                yield from _mentioned(getattr(e, k))
+    elif isinstance(e, tuple):
+        for x in e:
+            yield from _mentioned(x)
+
+
+def _said(notes: Sequence[Note]) -> set[str]:
+    found: set[str] = set()
+    for note in notes:
+        if isinstance(note, Def):
+            found |= set(_mentioned(note.expr))
+        elif isinstance(note, Kept):
+            found |= {n for e in note.reads for n in _mentioned(e)}
+        else:
+            found |= {note.variable, *_mentioned(note.iterable)} | _said(note.body)
+    return found
+
+
+def _text(recorder: Recorder) -> str:
+    """The declaration in equations."""
+    node = recorder.node
+    if recorder.failed:
+        raise ExpansionError(recorder.failed)
+    kept = set(recorder.results)
+    for note in recorder.notes:
+        if isinstance(note, Loop):
+            kept |= {v for four in note.carried for v in four}
+    notes = fold(without_copies(recorder.notes, kept), kept)
+    hypers = tuple(node.header.hypers or ())
+    hypers += tuple(ast.Hyper(k, None, e, span=NOWHERE) for k, e in recorder.fields.items())
+    lets = (
+        {item.name for item in node.body.items if isinstance(item, ast.Let)}
+        if isinstance(node.body, ast.Body)
+        else set()
+    )
+    reserved = {h.name for h in hypers} | lets | _said(notes)
+    namer = _Namer(reserved, recorder.names)
+    namer.names.update(recorder.inputs)
+    namer.run(notes, set(recorder.results), {}, {name: value for value, name in recorder.inputs.items()})
+    missing = [r for r in recorder.results if r not in namer.names]
+    if missing:
+        raise ExpansionError("a result that no statement makes")
+    lines = _lines(notes, namer.names, "  ")
+    returned = [namer.names[r] for r in recorder.results]
+    first = next(iter(recorder.inputs.values()), None)
+    if returned != [first]:  # the last value of the first tensor is given back anyway
+        lines.append(f"  return {', '.join(returned)}")
+    tensors = recorder.tensors or tuple(tensor_param(t) for t in node.header.tensors or ())
+    keyword = "model" if isinstance(node, ast.Model) else "inline block" if node.inline else "block"
+    head = (
+        f"{keyword} {node.name}" + (f"({', '.join(map(hyper, hypers))})" if hypers else "") + f"({', '.join(tensors)})"
+    )
+    if recorder.init is not None:
+        scheme = format_expr(recorder.init)
+        head = f"# Declared with `init: {scheme}`: equations give `init:` to each primitive instead.\n{head}"
+    return "\n".join([f"{head} {{", *lines, "}"])
+
+
+# --- the spec ---------------------------------------------------------------------------------------------------------
+
+
+def expand_spec(module: Module, model: str | None, overrides: Mapping[str, str], only: str | None) -> str:
+    """The file with every declared body that its models use written out; with `only`, that declaration alone.
+
+    Raises ArchError where the spec is wrong, and E0210 where it declares no such block."""
+    source, tree = module.source, module.tree
+    declared = {d.name: d for d in tree.declarations if isinstance(d, ast.Block | ast.Model)}
+    if only is not None and only not in declared:
+        help_ = one_of(only, declared, "it has")
+        raise error("E0210", f"{source.name} declares no block or model `{only}`", help=help_)
+    texts: dict[str, str] = {}
+    why: dict[str, str] = {}
+    for name in [model] if model is not None else list(models(module)):
+        for recorder in _recordings(module, name, overrides):
+            _settle_text(recorder, texts, why)
+    replaced = []
+    for name, declaration in declared.items():
+        if isinstance(declaration.body, ast.Body) and declaration.body.slots and name in texts:
+            replaced.append((declaration, texts[name]))
+        elif name in why:
+            note = f"# Kept as it is declared: {why[name]}.\n"
+            said = source.text[: declaration.span.start].endswith(note)
+            replaced.append((declaration, f"{'' if said else note}{declaration.span.text}"))
+    if only is not None:
+        text = {d.name: t for d, t in replaced}.get(only, declared[only].span.text)
+    else:
+        text, end = "", 0
+        for declaration, new in replaced:
+            text += source.text[end : declaration.span.start] + new
+            end = declaration.span.end
+        text += source.text[end:]
+    result = Source(source.name, text)
+    return format_file(parse(result), result)
+
+
+def _recordings(module: Module, name: str | None, overrides: Mapping[str, str]) -> list[Recorder]:
+    expander = Expander(module)
+    built = expander.build(name, overrides)
+    for recorder in expander.done:
+        if isinstance(recorder.node, ast.Model):
+            params = []
+            for n, value in built.inputs:
+                try:
+                    shape = tuple(expr_of(d.expr) for d in value.shape)
+                except ExpansionError as problem:
+                    recorder.failed = str(problem)
+                    continue
+                kind = None if value.dtype == "float" else value.dtype
+                params.append(f"{n}: {tensor_type(ast.TensorType(kind, shape, span=NOWHERE))}")
+                recorder.inputs[id(value)] = n
+            recorder.tensors = tuple(params)
+        elif recorder.node.header.tensors is None:
+            found = tensor_params(Declared(recorder.node, module))
+            recorder.tensors = tuple(tensor_param(t) for t in found)
+    module.constants.clear()
+    # Tensors are known by identity: each recorder's frame keeps the expander, and with it every tensor, alive.
+    return expander.done
+
+
+def _settle_text(recorder: Recorder, texts: dict[str, str], why: dict[str, str]) -> None:
+    name = recorder.node.name
+    if name in why:
+        return
+    try:
+        text = _text(recorder)
+    except ExpansionError as problem:
+        why[name] = str(problem)
+        texts.pop(name, None)
+        return
+    if texts.setdefault(name, text) != text:
+        why[name] = "its equations depend on what it is given"
+        del texts[name]

@@ -1,0 +1,394 @@
+"""Expressions: operators, indices, lists and conditions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from archdsl.diagnostics import error
+from archdsl.diagnostics.source import Span
+from archdsl.frontend.base import Elaboration
+from archdsl.frontend.lists import as_list, concat, repeat, repetitions
+from archdsl.frontend.op_call import whole_size
+from archdsl.frontend.scopes import Absent, SchemeRule, Scope, Training
+from archdsl.ir import dims, masks
+from archdsl.ir.dims import Lit, Num, binary, literal
+from archdsl.ir.graph import Value
+from archdsl.ir.masks import Mask
+from archdsl.ir.static import (
+    INFINITE,
+    Instance,
+    ListValue,
+    Ref,
+    Template,
+    Word,
+    as_operand,
+    kind_of,
+    numbers_of,
+    static_key,
+)
+from archdsl.ir.wording import MERGED, spelled
+from archdsl.syntax import ast
+from archdsl.syntax.limits import MAX_DIGITS, MAX_LIST, raising
+
+COMPARE = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+OPERATORS = {
+    "+": "plus",
+    "-": "minus",
+    "*": "times",
+    "/": "divide",
+    "//": "floor_divide",
+    "%": "modulo",
+    "**": "power",
+    "&": "logical_and",
+    "|": "logical_or",
+    **COMPARE,
+}
+"""The primitives that operators on tensors stand for."""
+NEUTRAL = {("+", 0), ("-", 0), ("*", 1), ("/", 1)}
+"""Numbers that change nothing behind an operator, and (`+` and `*`) before it."""
+JOIN_MASKS = "masks are joined by `&` (both) and `|` (either): `causal & window(128)`"
+MASK_TYPES = ("padding", "documents")
+
+
+class Expressions(Elaboration):
+    """Evaluates expressions."""
+
+    def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
+        self.count_step(e.span)
+        match e:
+            case ast.Number():
+                return self._number(e)
+            case ast.String():
+                return e.value
+            case ast.Name():
+                value = self.lookup(e.id, scope, e.span, expect=expect)
+                return self.scheme(value, (), e.span) if isinstance(value, SchemeRule) else value
+            case ast.Unary():
+                return self._unary(e, scope)
+            case ast.Binary():
+                return self._binary(e, scope)
+            case ast.IfElse():
+                return self.ev(e.then if self.truth(e.condition, scope) else e.otherwise, scope, expect)
+            case ast.List():
+                return self._list_of([self.ev(i, scope) for i in e.items], e.span)
+            case ast.Comprehension():
+                return self._comprehension(e, scope)
+            case ast.Index():
+                return self._index(e, scope)
+            case ast.Call():
+                return self.call(e, scope, expect=expect)
+            case ast.Pipeline():
+                return self.pipeline(e, scope)
+            case ast.As():
+                return self._as(e, scope)
+            case ast.Ellipsis():
+                raise error("E0203", "`...` stands in shapes and indices only", e.span)
+            case _:
+                raise TypeError(f"{type(e).__name__} is no expression")
+
+    # --- literals -----------------------------------------------------------------------------------------------------
+
+    def _number(self, e: ast.Number) -> Num | Word:
+        if e.text in INFINITE:
+            return Word(e.text)
+        text = e.text.replace("_", "")
+        mantissa, _, exponent = text.lower().partition("e")
+        if len(mantissa) > MAX_DIGITS or (exponent and abs(int(exponent)) > MAX_DIGITS):
+            raise error("E0404", "this number is too long", e.span, help=raising("digits"))
+        value = dims.whole(Fraction(text))
+        if exponent and isinstance(value, int) and value > 2**53:
+            value = float(text)  # 1e38 bounds scores: it is no count
+        if isinstance(value, int) and (e.text.startswith("0") or exponent or "." in text):
+            return Num(value, literal(value), e.span)
+        return Num(value, Lit(e.text), e.span)
+
+    def _list_of(self, items: list[Any], span: Span) -> ListValue | list[Value]:
+        if items and all(isinstance(i, Value) for i in items):
+            return items
+        return concat([ListValue((i,), Ref(0)) for i in items], span)
+
+    def _comprehension(self, e: ast.Comprehension, scope: Scope) -> Any:
+        results: list[Any] = []
+        length = 0
+        source = self.ev(e.iterable, scope)
+        items = self.elements(source, e.iterable.span)
+        self.remember_count(scope.frame, source, len(items))
+        self.fixed_counts(scope.frame, source)
+        for item in items:
+            inner = scope.inner()
+            inner.vars[e.name] = item
+            results.append(self.ev(e.element, inner))
+            length += len(results[-1].items) if isinstance(results[-1], ListValue) else 1
+            if length > MAX_LIST:  # before the rest is evaluated, which may be long too
+                raise error("E0404", f"a list has at most {MAX_LIST:,} elements", e.span, help=raising("list"))
+        return self._list_of(results, e.span)
+
+    def _as(self, e: ast.As, scope: Scope) -> Any:
+        if isinstance(e.value, ast.Call):
+            return self.call(e.value, scope, as_name=e.name)
+        help_ = "write `block(…)(x) as name` or `x -> block as name`"
+        raise error("E0203", "`as` names an application", e.span, help=help_)
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    def _unary(self, e: ast.Unary, scope: Scope) -> Any:
+        value = self.drawn(self.ev(e.operand, scope), scope, e.operand.span)
+        if e.op == "not":
+            if isinstance(value, bool):
+                return not value
+            raise error(
+                "E0203",
+                f"`not` takes true or false, and {kind_of(value)} was given",
+                e.span,
+                help="for tensors write `~`",
+            )
+        if e.op == "~":
+            if isinstance(value, Mask):
+                return masks.complement(value)
+            if isinstance(value, Value):
+                return self.primitive(scope.frame, scope, "logical_not", [value], {}, e.span)[0]
+        elif isinstance(value, Num):
+            return Num(dims.neg(value.value), dims.negated(value.expr), e.span)
+        elif isinstance(value, Value):
+            return self.primitive(scope.frame, scope, "negate", [value], {}, e.span)[0]
+        elif isinstance(value, Word) and value.name in INFINITE:
+            return Word(value.name.removeprefix("-") if value.name.startswith("-") else f"-{value.name}")
+        raise error("E0203", f"`{e.op}` cannot be applied to {kind_of(value)}", e.span)
+
+    def _binary(self, e: ast.Binary, scope: Scope) -> Any:
+        if e.op in ("and", "or"):
+            decided = self.truth(e.left, scope)
+            return decided if decided == (e.op == "or") else self.truth(e.right, scope)
+        a = self.drawn(self.ev(e.left, scope), scope, e.left.span)
+        b = self.drawn(self.ev(e.right, scope), scope, e.right.span)
+        return self.operate(e.op, a, b, e, scope)
+
+    def operate(self, op: str, a: Any, b: Any, e: ast.Binary, scope: Scope) -> Any:
+        if isinstance(a, Num) and isinstance(b, Num):
+            return self._numbers(op, a, b, e, scope)
+        if op in ("&", "|") and (isinstance(a, Mask) or isinstance(b, Mask) or (_mask_typed(a) and _mask_typed(b))):
+            m, n = self.as_mask(a, e.left.span), self.as_mask(b, e.right.span)
+            self._joined(m, n, scope)
+            return masks.both(m, n) if op == "&" else masks.either(m, n)
+        if isinstance(a, Value) and isinstance(b, Num) and (op, b.value) in NEUTRAL:
+            self.fixed(scope.frame, b)
+            return a
+        if isinstance(b, Value) and isinstance(a, Num) and op in ("+", "*") and (op, a.value) in NEUTRAL:
+            self.fixed(scope.frame, a)
+            return b
+        a, b = (as_operand(v) if isinstance(other, Value) else v for v, other in ((a, b), (b, a)))
+        if isinstance(a, Value | Num) and isinstance(b, Value | Num):
+            spans = [e.left.span, e.right.span]
+            return self.primitive(scope.frame, scope, OPERATORS[op], [a, b], {}, e.span, spans=spans)[0]
+        if op in ("==", "!="):
+            found = _equal(a, b)
+            self._compared(found, a, b, e, scope)
+            return found == (op == "==")
+        if op == "*" and isinstance(a, Num) and isinstance(b, ListValue | Template | Instance):
+            return self._repeated(a, b, e, scope)
+        if op == "*" and isinstance(b, Num) and isinstance(a, ListValue | Template | Instance):
+            return self._repeated(b, a, e, scope)
+        if op == "+" and all(isinstance(v, ListValue | Template | Instance) for v in (a, b)):
+            return concat([as_list(a), as_list(b)], e.span)
+        if op == "+" and isinstance(a, list) and isinstance(b, list):
+            return a + b
+        for value, side in ((a, e.left), (b, e.right)):
+            if isinstance(value, Absent):
+                raise error(
+                    "E0203",
+                    f"the tensor here was left out, so `{op}` cannot use it",
+                    side.span,
+                    help="guard it: `if m != none { … }`",
+                )
+            if isinstance(value, tuple):
+                raise error(
+                    "E0203",
+                    f"`{op}` takes one tensor, and this has {len(value)} results",
+                    side.span,
+                    help="bind them first: `a, b = …`",
+                )
+        help_ = JOIN_MASKS if isinstance(a, Mask) and isinstance(b, Mask) else ""
+        raise error("E0203", f"`{op}` cannot join {kind_of(a)} and {kind_of(b)}", e.span, help=help_)
+
+    def _repeated(self, count: Num, part: Any, e: ast.Binary, scope: Scope) -> ListValue:
+        found = repeat(count, as_list(part), e.span)
+        self.demand_count(scope.frame, count)
+        return found
+
+    def _joined(self, a: Mask, b: Mask, scope: Scope) -> None:
+        """Of two masks joined, those that are equal are one."""
+        seen: dict[Any, Mask] = {}
+        for mask in (*a.inner(), *b.inner()):
+            self.same_static(scope.frame, seen.setdefault(mask.key, mask), mask, MERGED)
+
+    def _compared(self, equal: bool, a: Any, b: Any, e: ast.Binary, scope: Scope) -> None:
+        """Record what the numbers in two static values have to do with their being equal."""
+        if isinstance(a, Template) and isinstance(b, Template):
+            both = [(a.args[k], v) for k, v in b.args.items() if k in a.args]
+        else:
+            both = [(a, b)]
+        for x, y in both:
+            if equal:
+                self.same_static(scope.frame, x, y, _decided(e))
+            elif static_key(x) != static_key(y):
+                pairs = list(zip(numbers_of(x), numbers_of(y), strict=False))
+                found = next(((m, n) for m, n in pairs if m.value != n.value), None)
+                if found is not None and all(n.static for n in found):
+                    self.holds(scope.frame, "==", *found, _decided(e))
+                return
+
+    def _numbers(self, op: str, a: Num, b: Num, e: ast.Binary, scope: Scope) -> Any:
+        if op in COMPARE:
+            if op in ("==", "!=") and self.same(scope.frame, a, b, _decided(e)):
+                return op == "=="
+            if a.static and b.static:
+                return self.holds(scope.frame, op, a, b, _decided(e))
+            raise error(
+                "E0402",
+                f"`{spelled(a)} {op} {spelled(b)}` is known only when the model runs",
+                e.span,
+                help="demand it with `assert`; an `if` is decided when the spec is compiled",
+            )
+        if op in ("&", "|"):
+            raise error("E0203", f"`{op}` joins masks or bool tensors, not numbers", e.span)
+        if op in ("/", "//", "%") and b.static:
+            self.holds(scope.frame, "!=", b, 0, f"`{e.span.text}` divides by a number that is not 0")
+        try:
+            return binary(op, a, b, e.span)
+        except ZeroDivisionError:
+            what = f": `{e.right.span.text}` is 0" if e.right.span.text != "0" else ""
+            raise error("E0401", f"division by zero{what}", e.right.span) from None
+        except (OverflowError, MemoryError) as problem:
+            help_ = str(problem) if isinstance(problem, dims.TooLargeError) else ""
+            raise error("E0404", "this number would be too large", e.span, help=help_) from None
+        except ValueError:
+            raise error("E0401", f"{spelled(a)} {op} {spelled(b)} is not a real number", e.span) from None
+
+    def as_mask(self, value: Any, span: Span) -> Mask:
+        if isinstance(value, Mask):
+            return value
+        if _mask_typed(value):
+            return Mask(value.dtype, tensor=value)
+        if isinstance(value, Value) and value.is_bool:
+            raise error(
+                "E0203",
+                "a bool tensor is no mask by itself",
+                span,
+                help="say what it tells: `keys(real)` or `queries(real)`",
+            )
+        raise error("E0203", f"this must be a mask, and it is {kind_of(value)}", span)
+
+    # --- indices ------------------------------------------------------------------------------------------------------
+
+    def _index(self, e: ast.Index, scope: Scope) -> Any:
+        value = self.ev(e.value, scope)
+        if isinstance(value, ListValue | list):
+            return self._element(value, e, scope)
+        if not isinstance(value, Value):
+            raise error("E0203", f"only tensors and lists can be indexed, and this is {kind_of(value)}", e.value.span)
+        items: list[Any] = []
+        for item in e.items:
+            if isinstance(item, ast.Ellipsis):
+                items.append("...")
+            elif isinstance(item, ast.Slice):
+                items.append(("slice", self._bound(item.low, scope), self._bound(item.high, scope)))
+            else:
+                found = self.ev(item, scope)
+                if isinstance(found, Value) and len(e.items) == 1:
+                    return self.primitive(scope.frame, scope, "lookup", [value, found], {}, e.span)[0]
+                if not isinstance(found, Num):
+                    text = f"an index is a number, a slice or `...`, and this is {kind_of(found)}"
+                    raise error("E0203", text, item.span)
+                self.demand_whole(found, "an index", scope, item.span)
+                items.append(found)
+        return self.primitive(scope.frame, scope, "index", [value], {"items": tuple(items)}, e.span)[0]
+
+    def _element(self, source: ListValue | list[Value], e: ast.Index, scope: Scope) -> Any:
+        items = source.items if isinstance(source, ListValue) else source
+        index = None if isinstance(e.items[0], ast.Slice) else self.ev(e.items[0], scope)
+        if len(e.items) != 1 or not isinstance(index, Num) or not isinstance(index.value, int):
+            raise error("E0203", "a list is read by one whole number", e.span)
+        if not -len(items) <= index.value < len(items):
+            text = f"the list has {len(items)} elements, and {index.value} was asked for"
+            raise error("E0303", text, e.items[0].span)
+        self.fixed(scope.frame, index)
+        self.fixed_counts(scope.frame, source)
+        return items[index.value]
+
+    def _bound(self, e: ast.Expr | None, scope: Scope) -> Num | None:
+        """An end of a slice."""
+        if e is None:
+            return None
+        value = self.ev(e, scope)
+        if not isinstance(value, Num):
+            raise error("E0203", f"this must be a number, and it is {kind_of(value)}", e.span)
+        self.demand_whole(value, "the end of a slice", scope, e.span)
+        return value
+
+    # --- what is decided now ------------------------------------------------------------------------------------------
+
+    def truth(self, e: ast.Expr, scope: Scope) -> bool:
+        value = self.ev(e, scope)
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, Value):
+            raise error(
+                "E0402",
+                "a condition is decided when the spec is compiled, and this is a tensor",
+                e.span,
+                help="`where(c, a, b)` chooses by element",
+            )
+        if isinstance(value, Training):
+            raise error("E0203", "`training` stands alone: `if training { … }`", e.span)
+        help_ = JOIN_MASKS if isinstance(value, Mask) else ""
+        raise error("E0203", f"a condition is true or false, and this is {kind_of(value)}", e.span, help=help_)
+
+    def size(self, e: ast.Expr, scope: Scope) -> Num:
+        value = self.ev(e, scope)
+        if not isinstance(value, Num):
+            raise error("E0203", f"a size is a number, and this is {kind_of(value)}", e.span)
+        value = whole_size(value, "size", "a size", e.span)
+        self.demand_whole(value, "a size", scope, e.span)
+        self.demand_size(scope.frame, value, "size")
+        return value
+
+    def elements(self, value: Any, span: Span) -> list[Any]:
+        if isinstance(value, Num):
+            return [Num(i, Lit(str(i)), span) for i in range(repetitions(value, span))]
+        if isinstance(value, ListValue):
+            return list(value.items)
+        if isinstance(value, list):
+            return value
+        if isinstance(value, Template | Instance):
+            return [value]
+        raise error("E0203", f"`for` runs over a list or up to a number, and this is {kind_of(value)}", span)
+
+
+def _decided(e: ast.Binary) -> str:
+    """What is recorded of a comparison in a spec."""
+    return f"the spec was compiled for this side of `{' '.join(e.span.text.split())}`: compile it anew for the other"
+
+
+def _mask_typed(value: Any) -> bool:
+    """Whether a tensor is a mask by its type."""
+    return isinstance(value, Value) and value.dtype in MASK_TYPES
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """`==` of static values. A block with fewer hyper-parameters set stands for all that agree with it in those."""
+    if isinstance(a, Absent) or isinstance(b, Absent):
+        return (a is None or isinstance(a, Absent)) and (b is None or isinstance(b, Absent))
+    if isinstance(a, Value | list) or isinstance(b, Value | list):
+        return False
+    if isinstance(a, Template) and isinstance(b, Template):
+        same_target = static_key(replace(a, args={}, label="")) == static_key(replace(b, args={}, label=""))
+        return same_target and all(k in a.args and static_key(a.args[k]) == static_key(v) for k, v in b.args.items())
+    if all(v is None or isinstance(v, str | Word) for v in (a, b)):
+        # Words that options took are strings.
+        return ("none" if a is None else str(a)) == ("none" if b is None else str(b))
+    if isinstance(a, Word | Mask | Template) and isinstance(b, Word | Mask | Template) and type(a) is not type(b):
+        # `full` is a mask and a word, `relu` may be a block or a word.
+        return (a.rule if isinstance(a, Mask) else a.name) == (b.rule if isinstance(b, Mask) else b.name)
+    return static_key(a) == static_key(b)

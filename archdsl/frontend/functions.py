@@ -1,0 +1,181 @@
+"""Calls that make static values: `shared`, `offer` and the like, masks, schemes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from archdsl.diagnostics import Label, error
+from archdsl.diagnostics.source import Span
+from archdsl.frontend.base import Elaboration
+from archdsl.frontend.headers import hypers_of
+from archdsl.frontend.op_call import coerce, unknown_option, whole_size
+from archdsl.frontend.scalings import ASCENDING, SCALINGS
+from archdsl.frontend.schemes import SCHEMES, Field
+from archdsl.frontend.scopes import Absent, Argument, Given, MaskRule, SchemeRule, Scope
+from archdsl.frontend.signatures import TAKEN, demand_kind
+from archdsl.ir import masks
+from archdsl.ir.dims import Num, num
+from archdsl.ir.graph import Value
+from archdsl.ir.masks import Mask
+from archdsl.ir.static import Declared, Instance, ListValue, Scheme, Template, kind_of
+from archdsl.ir.wording import spelled
+from archdsl.syntax import ast
+
+
+class Functions(Elaboration):
+    """Evaluates calls of what is no block."""
+
+    # --- functions of blocks ------------------------------------------------------------------------------------------
+
+    def function(self, name: str, e: ast.Call, scope: Scope) -> Any:
+        if name == "shared":
+            return self._shared(e, scope)
+        if not e.args:
+            raise error("E0205", f"`{name}` takes a block", e.span)
+        block = self.ev(e.args[0].value, scope)
+        if name in ("accepts", "given"):
+            key = self.ev(e.args[1].value, scope) if len(e.args) == 2 else None
+            if not isinstance(key, str):
+                text = f'`{name}(block, "name")` takes a block and the name of a hyper-parameter'
+                raise error("E0205", text, e.span)
+            return isinstance(block, Template) and key in (block.args if name == "given" else hypers_of(block))
+        if name == "option":
+            return self._option(block, e, scope)
+        return self._offer(block, e, scope)
+
+    def _shared(self, e: ast.Call, scope: Scope) -> Instance | Template:
+        if len(e.args) != 1 or e.args[0].name is not None:
+            raise error("E0205", "`shared` takes one block", e.span)
+        value = self.ev(e.args[0].value, scope)
+        if isinstance(value, Instance):
+            return value
+        if not isinstance(value, Template):
+            raise error("E0203", f"`shared` takes a block, and this is {kind_of(value)}", e.span)
+        if not isinstance(value.target, Declared) and not value.target.may_have_weights():
+            return value  # there is nothing to share
+        return Instance(replace(value, label=""), scope.frame, "", e.span)
+
+    def _option(self, block: Any, e: ast.Call, scope: Scope) -> Any:
+        key = self.ev(e.args[1].value, scope) if len(e.args) == 3 else None
+        if not isinstance(key, str) or not isinstance(block, Template):
+            text = '`option(block, "name", otherwise)` reads a hyper-parameter of a block, if it has it'
+            raise error("E0205", text, e.span)
+        value = self.hyper_of(block, key, scope) if key in hypers_of(block) else None
+        return self.ev(e.args[2].value, scope) if value is None else value
+
+    def _offer(self, block: Any, e: ast.Call, scope: Scope) -> Any:
+        """The block with those of the offered hyper-parameters set that it has and that have not been set."""
+        if block is None or isinstance(block, Instance):
+            return block
+        if not isinstance(block, Template):
+            raise error("E0203", f"`offer` takes a block first, and this is {kind_of(block)}", e.span)
+        declared = hypers_of(block)
+        found: dict[str, Given] = {}
+        for arg in e.args[1:]:
+            if arg.name is None:
+                raise error("E0205", "what is offered is named: `offer(block, mask: m)`", arg.span)
+            if arg.name not in declared or arg.name in block.args:
+                continue
+            value = self.ev(arg.value, scope)
+            if value is not None and not isinstance(value, Absent):
+                found[arg.name] = (value, arg.value.span)
+        return self.with_options(block, found, (), e.span, scope.frame)
+
+    # --- masks --------------------------------------------------------------------------------------------------------
+
+    def mask(self, callee: MaskRule | Mask, e: ast.Call, scope: Scope) -> Mask:
+        name = callee.name if isinstance(callee, MaskRule) else callee.rule
+        args = [(a.name, self.ev(a.value, scope), a.value.span) for a in e.args]
+        if name in masks.TENSOR_RULES:
+            return _tensor_mask(name, args, e.span)
+        fields = masks.RULES[name]
+        numbers: dict[str, Num] = {}
+        for given, value, where in args:
+            key = given or next((f for f in fields if f not in numbers), None)
+            if key is None or key not in fields:
+                raise error("E0205", f"the mask `{name}` takes {', '.join(fields) or 'no numbers'}", where)
+            what = f"`{key}` of the mask `{name}`"
+            if not isinstance(value, Num):
+                raise error("E0203", f"{what} is a number, and this is {kind_of(value)}", where)
+            kind = "int" if key == "seed" else "size"
+            numbers[key] = whole_size(value, kind, what, where)
+            self.demand_whole(value, what, scope, where)
+            self.demand_size(scope.frame, numbers[key], kind)
+        if name == "random" and "seed" not in numbers:
+            numbers["seed"] = num(0)
+        missing = [f for f in fields if f not in numbers]
+        if missing:
+            raise error("E0205", f"the mask `{name}` still needs its {missing[0]}: `{name}(128)`", e.span)
+        return Mask(name, tuple(numbers[f] for f in fields))
+
+    # --- schemes ------------------------------------------------------------------------------------------------------
+
+    def scheme(self, rule: SchemeRule, args: Sequence[Argument], span: Span) -> Scheme:
+        fields = SCHEMES[rule.name] if rule.name in SCHEMES else SCALINGS[rule.name]
+        given: dict[str, Given] = {}
+        for name, value, where in args:
+            key = name or next((f for f in fields if f not in given), None)
+            if key is None or key not in fields:
+                raise unknown_option(name or "?", rule.name, fields, where)
+            if key in given:
+                raise error(
+                    "E0205", f"`{key}` is given twice", where, labels=[Label(given[key][1], "given here first")]
+                )
+            given[key] = (value, where)
+        numbers: dict[str, Num] = {}
+        for key, field in fields.items():
+            what = f"`{key}` of `{rule.name}`"
+            if key not in given:
+                if field.default is not None:
+                    numbers[key] = num(Fraction(str(field.default)))
+                elif field.needed:
+                    raise error("E0205", f"`{rule.name}` still needs its `{key}`", span)
+                continue
+            value, where = given[key]
+            if not field.many:
+                numbers[key] = _scheme_number(value, field, what, where)
+            elif not isinstance(value, ListValue):
+                raise error("E0203", f"{what} is a list of numbers, and {kind_of(value)} was given", where)
+            else:
+                items = enumerate(value.items)
+                numbers.update({f"{key}.{i}": _scheme_number(v, field, what, where) for i, v in items})
+        less, more = ASCENDING.get(rule.name, ("", ""))
+        if less and float(numbers[less]) >= float(numbers[more]):
+            text = f"`{less}` of `{rule.name}` must be less than `{more}`, and they are "
+            text += f"{spelled(numbers[less])} and {spelled(numbers[more])}"
+            raise error("E0204", text, given[less if less in given else more][1])
+        if rule.name == "longrope" and "factor" in numbers and numbers["original"].value == 1:
+            text = "`longrope` with a `factor` compares contexts by their logarithms, and that of 1 is 0"
+            raise error("E0204", text, given["original"][1], help="give an `original` context above 1")
+        return Scheme(rule.name, numbers)
+
+    def drawn(self, value: Any, scope: Scope, span: Span) -> Any:
+        shape = scope.body.weight_shape
+        if shape is None or not isinstance(value, Scheme):
+            return value
+        return self.primitive(scope.frame, scope, "draw", [], {"scheme": value, "dims": shape}, span)[0]
+
+
+def _scheme_number(value: Any, field: Field, what: str, span: Span) -> Num:
+    """A number of a scheme or scaling. Raises E0203, E0204, E0401, or E0402 for what only the running model knows."""
+    if isinstance(value, bool):
+        value = num(int(value))
+    if not isinstance(value, Num):
+        raise error("E0203", f"{what} is a number, and {kind_of(value)} was given", span)
+    if not value.static:
+        raise error("E0402", f"{what} is {value}, which is known only when the model runs", span)
+    found: Num = coerce(value, field.kind, False, what, span)
+    return found
+
+
+def _tensor_mask(name: str, args: Sequence[Argument], span: Span) -> Mask:
+    """`keys(real)`, `same(document)`: a mask that reads a tensor."""
+    if len(args) != 1 or not isinstance(args[0][1], Value):
+        raise error("E0205", f"`{name}` takes one tensor", span)
+    _, value, where = args[0]
+    kind = "bool" if name in ("keys", "queries", "padding") else "int"
+    demand_kind(kind, value, f"`{name}` takes {TAKEN[kind]}", where)
+    return Mask(name, tensor=value)

@@ -1,0 +1,352 @@
+"""What is not wrong but looks like a mistake, or runs slower than it need: findings W…, in the user's own files
+only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from archdsl.dependence.causality import assumptions
+from archdsl.dependence.rows import mixing
+from archdsl.diagnostics import Diagnostic
+from archdsl.diagnostics.source import Span
+from archdsl.frontend.modules import WORDS, Module
+from archdsl.frontend.scalings import SCALINGS
+from archdsl.frontend.schemes import SCHEMES
+from archdsl.ir import masks
+from archdsl.ir.dims import Num
+from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, OpNode, Value, subgraphs
+from archdsl.ops import registry
+from archdsl.resources import library_index
+from archdsl.syntax import ast
+
+GRAIN = 64
+"""What tensor cores and vocabularies like to be a multiple of."""
+
+ALIGNED, SMALL = 8, 512
+"""What the sizes of a matrix of 16 bits are a multiple of, if matrix units are to take it as it is; below the second it
+hardly matters."""
+
+MASK_KINDS = ("padding", "documents")
+"""Types of tensors that the masks of the same name read."""
+
+HEAD_GRAIN, LARGEST_HEAD = 8, 256
+"""What the fused attention kernels take."""
+
+DEEPEST_POST_NORM = 24
+"""Post-norm networks beyond this depth need help to train (Wang et al., 2022)."""
+
+
+def lints(model: Model, module: Module) -> list[Diagnostic]:
+    """Findings about a model and the file it stands in, in the order of the file."""
+    found = [
+        *_unused(module),
+        *_dead(module),
+        *_without_effect(module),
+        *_hiding(module),
+        *_sizes(model),
+        *_matrices(model),
+        *_heads(model),
+        *_post_norm(model, module),
+        *_assumed(model),
+        *_mixed_rows(model),
+    ]
+    unique = {(d.code, d.message, d.span): d for d in found}
+    return sorted(unique.values(), key=lambda d: d.span.start if d.span is not None else 0)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def _unused(module: Module) -> Iterator[Diagnostic]:
+    """W0201: hyper-parameters and lets that nothing reads, and in a file of models blocks."""
+    everywhere = set(_read(module.tree.declarations))
+    compiled = any(isinstance(d, ast.Model) for d in module.names.values())
+    for name, declaration in module.names.items():
+        if compiled and isinstance(declaration, ast.Block) and name not in everywhere:
+            yield _not_used("block", name, declaration.name_span)
+        if isinstance(declaration, ast.Let):
+            if name not in everywhere:
+                yield _not_used("constant", name, declaration.span)
+        elif isinstance(declaration, ast.Block | ast.Model):
+            read = set(_read((declaration.header, declaration.body)))
+            for hyper in declaration.header.hypers or ():
+                if hyper.name not in read:
+                    yield _not_used("hyper-parameter", hyper.name, hyper.span)
+            for let in _lets(declaration.body):
+                if let.name not in read:
+                    yield _not_used("constant", let.name, let.span)
+
+
+def _not_used(what: str, name: str, span: Span) -> Diagnostic:
+    return Diagnostic("W0201", f"the {what} `{name}` is never used", span, help="use it, or leave it out")
+
+
+def _read(tree: Any) -> Iterator[str]:
+    """Every name that a piece of syntax reads: `c.decoder` reads `c` too."""
+    stack = [tree]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, tuple | list):
+            stack.extend(x)
+        elif isinstance(x, ast.Name):
+            yield x.id
+            yield x.id.partition(".")[0]
+        elif isinstance(x, ast.Node):
+            stack.extend(getattr(x, f) for f in x.__dataclass_fields__ if not f.endswith("span"))
+
+
+def _lets(tree: Any) -> Iterator[ast.Let]:
+    stack = [tree]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, tuple | list):
+            stack.extend(x)
+        elif isinstance(x, ast.Node):
+            if isinstance(x, ast.Let):
+                yield x
+            stack.extend(getattr(x, f) for f in x.__dataclass_fields__ if not f.endswith("span"))
+
+
+# --- what has no effect -----------------------------------------------------------------------------------------------
+
+
+def _dead(module: Module) -> Iterator[Diagnostic]:
+    """W0203: tensors that are computed or taken in bodies of equations, and that nothing reads."""
+    for declaration in module.names.values():
+        if not isinstance(declaration, ast.Block | ast.Model) or not isinstance(declaration.body, ast.Body):
+            continue
+        body, tensors = declaration.body, declaration.header.tensors or ()
+        if body.slots or not body.items:
+            continue
+        read = set(_read((declaration.header, body)))
+        first = tensors[0].name if tensors else "x"
+        if not any(isinstance(s, ast.Return) for s in _statements(body)):
+            read.add(first)  # its last value is the result
+        for tensor in tensors:
+            if (
+                tensor.name not in read
+                and tensor.type.kind not in MASK_KINDS
+                and not _sizes_read(tensor, tensors, body)
+            ):
+                yield _nothing_reads(f"the tensor `{tensor.name}` is taken, and", tensor.span)
+        for statement in _statements(body):
+            if isinstance(statement, ast.Assign) and not read.intersection(statement.names):
+                names = ", ".join(f"`{n}`" for n in statement.names)
+                one = len(statement.names) == 1
+                yield _nothing_reads(f"{names} {'is' if one else 'are'} computed, and", statement.span, one)
+            elif isinstance(statement, ast.Param) and statement.name not in read:
+                yield _nothing_reads(f"the weight `{statement.name}` is made, and", statement.span)
+
+
+def _sizes_read(tensor: ast.TensorParam, tensors: Iterable[ast.TensorParam], body: ast.Body) -> bool:
+    """Whether a body reads the length of an axis that this tensor alone has: it may be there for that."""
+    others = {d.id for t in tensors if t is not tensor for d in t.type.dims if isinstance(d, ast.Name)}
+    return not ({d.id for d in tensor.type.dims if isinstance(d, ast.Name)} - others).isdisjoint(_read(body))
+
+
+def _nothing_reads(what: str, span: Span, one: bool = True) -> Diagnostic:
+    help_ = "use it, or leave it out" if one else "use them, or leave them out"
+    return Diagnostic("W0203", f"{what} nothing reads {'it' if one else 'them'}", span, help=help_)
+
+
+def _statements(body: ast.Body) -> Iterator[ast.Statement]:
+    """Every statement of a body, those in loops and choices too."""
+    stack: list[Any] = list(body.items)
+    while stack:
+        item = stack.pop()
+        if isinstance(item, ast.Slot):
+            continue
+        yield item
+        if isinstance(item, ast.If):
+            stack += [*item.then, *item.otherwise]
+        elif isinstance(item, ast.For):
+            stack += item.body
+        elif isinstance(item, ast.Assign) and isinstance(item.value, ast.For | ast.Scan):
+            stack += item.value.body
+
+
+def _without_effect(module: Module) -> Iterator[Diagnostic]:
+    """W0405: slots that change nothing, and layers and models of nothing."""
+    for declaration in module.names.values():
+        if not isinstance(declaration, ast.Block | ast.Model) or not isinstance(declaration.body, ast.Body):
+            continue
+        slots = {s.key: s for s in declaration.body.slots}
+        if not slots:
+            continue
+        said = {key: s.value.id for key, s in slots.items() if isinstance(s.value, ast.Name)}
+        if isinstance(declaration, ast.Model):
+            blocks = slots.get("blocks")
+            empty = blocks is not None and _is_empty(blocks.value)
+            if blocks is not None and empty:
+                yield Diagnostic("W0405", "the model has no layers", blocks.span, help="for example `12 * layer`")
+            continue
+        if not any(said.get(key, "") != "none" for key in ("attention", "cross_attention", "ffn") if key in slots):
+            help_ = "give it an `attention`, an `ffn` or both"
+            yield Diagnostic("W0405", f"`{declaration.name}` does nothing", declaration.name_span, help=help_)
+        elif said.get("placement") == "none" and "norm" in slots and said.get("norm") != "none":
+            yield Diagnostic(
+                "W0405",
+                "the `norm` has no effect: with `placement: none` it stands nowhere",
+                slots["norm"].span,
+                help="say where it stands, `placement: pre`, or leave it out",
+            )
+
+
+def _is_empty(e: ast.Expr) -> bool:
+    """Whether a list is plainly one of no layers: `[]`, `0 * layer`."""
+    if isinstance(e, ast.List):
+        return not e.items
+    return isinstance(e, ast.Binary) and e.op == "*" and isinstance(e.left, ast.Number) and e.left.text == "0"
+
+
+def _hiding(module: Module) -> Iterator[Diagnostic]:
+    """W0202: declarations that hide a name of the library."""
+    words = {*WORDS, *SCHEMES, *masks.RULES, *masks.TENSOR_RULES} - {*SCALINGS}  # a scaling is asked for by its option
+    taken = {**dict.fromkeys(words, "a word"), **library_index()}
+    taken |= dict.fromkeys(registry.names(), "a primitive")
+    for name, declaration in module.names.items():
+        if name in taken:
+            span = declaration.span if isinstance(declaration, ast.Let) else declaration.name_span
+            what = taken[name] if taken[name].startswith("a ") else f"a block (std/{taken[name]}.arch)"
+            yield Diagnostic(
+                "W0202",
+                f"`{name}` hides {what} of the library with the same name",
+                span,
+                help="that is allowed; another name tells them apart",
+            )
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def _sizes(model: Model) -> Iterator[Diagnostic]:
+    """W0401, W0403: vocabularies and widths that are no multiple of 64."""
+    for field in model.config:
+        size = field.value.value
+        if field.name not in ("vocab", "width") or not isinstance(size, int) or size < GRAIN or size % GRAIN == 0:
+            continue
+        if field.name == "vocab" and not any(
+            o and o.shape and o.shape[-1].value == size for o in model.block.graph.outputs
+        ):
+            continue  # tokens are read, but none is predicted
+        code, why = ("W0401", "the output projection") if field.name == "vocab" else ("W0403", "every matrix product")
+        yield Diagnostic(
+            code,
+            f"`{field.name}` is {size}, no multiple of {GRAIN}: {why} runs slower than it could",
+            _in_file(field.value.origin) or model.block.span,
+            help=f"{-(-size // GRAIN) * GRAIN} is the next one",
+        )
+
+
+def _matrices(model: Model) -> Iterator[Diagnostic]:
+    """W0406: matrices with a side that matrix units do not take as it is; the vocabulary and the width are said
+    already."""
+    known = {f.value.value for f in model.config if f.name in ("vocab", "width")}
+    for block, span in _blocks(model.block, model.block.span, set()):
+        for node in _ops(block.graph):
+            for weight in node.weights if node.op.name == "linear" else ():
+                for size in weight.shape[-2:]:
+                    number = size.value
+                    if not isinstance(number, int) or number < SMALL or number % ALIGNED == 0 or number in known:
+                        continue
+                    yield Diagnostic(
+                        "W0406",
+                        f"a matrix has a side of {number}, no multiple of {ALIGNED}: it runs slower than it could",
+                        _in_file(size.origin) or _in_file(node.span) or span,
+                        help=f"{number // ALIGNED * ALIGNED} and {-(-number // ALIGNED) * ALIGNED} are the next ones",
+                    )
+
+
+def _in_file(span: Span | None) -> Span | None:
+    return span if span is not None and not span.source.library and span.source.name != "--set" else None
+
+
+def _heads(model: Model) -> Iterator[Diagnostic]:
+    """W0402: sizes of heads that no fused attention kernel takes."""
+    for block, span in _blocks(model.block, model.block.span, set()):
+        for node in _ops(block.graph):
+            if node.op.name != "sdpa" or not isinstance(node.inputs[0], Value):
+                continue
+            size: Num = node.inputs[0].shape[-1]
+            if isinstance(size.value, int) and (size.value % HEAD_GRAIN or size.value > LARGEST_HEAD):
+                yield Diagnostic(
+                    "W0402",
+                    f"heads of size {size.value} are slow: fused attention takes multiples of {HEAD_GRAIN} "
+                    f"up to {LARGEST_HEAD}",
+                    span,
+                    help="64 and 128 are usual",
+                )
+
+
+def _blocks(block: Block, span: Span, seen: set[int]) -> Iterator[tuple[Block, Span]]:
+    """Each distinct block, and the nearest place in the user's files."""
+    if id(block) in seen:
+        return
+    seen.add(id(block))
+    span = _in_file(block.span) or span
+    yield block, span
+    for node in _nodes(block.graph):
+        if isinstance(node, CallNode):
+            yield from _blocks(node.block, _in_file(node.span) or span, seen)
+
+
+def _nodes(graph: Graph) -> Iterator[Any]:
+    for node in graph.nodes:
+        yield node
+        for inner in subgraphs(node):
+            yield from _nodes(inner)
+
+
+def _ops(graph: Graph) -> Iterable[OpNode]:
+    return (n for n in _nodes(graph) if isinstance(n, OpNode))
+
+
+def _post_norm(model: Model, module: Module) -> Iterator[Diagnostic]:
+    """W0404: deep stacks of post-norm layers whose residual is plain."""
+    for node in _nodes(model.block.graph):
+        if not isinstance(node, LoopNode) or len(node.turns) <= DEEPEST_POST_NORM:
+            continue
+        for body in node.bodies:
+            for call in body.nodes:
+                declaration = module.names.get(call.block.name) if isinstance(call, CallNode) else None
+                if isinstance(declaration, ast.Block) and isinstance(declaration.body, ast.Body):
+                    slots = {s.key: s.value for s in declaration.body.slots}
+                    placement = slots.get("placement")
+                    residual = slots.get("residual")
+                    plain = residual is None or (isinstance(residual, ast.Name) and residual.id == "add")
+                    if isinstance(placement, ast.Name) and placement.id == "post" and plain:
+                        yield Diagnostic(
+                            "W0404",
+                            f"{len(node.turns)} layers with post-norm and a plain residual are hard to train",
+                            placement.span,
+                            help="use `placement: pre`, or `residual: deepnorm(layers)` with `init: deepnorm(layers)`",
+                        )
+
+
+# --- dependence -------------------------------------------------------------------------------------------------------
+
+
+def _assumed(model: Model) -> Iterator[Diagnostic]:
+    """W0407: causality that is assumed."""
+    for claim, needed in assumptions(model).items():
+        name = f"`{claim.value.name}`" if claim.value.name else "a tensor"
+        if needed:
+            text = f"{name} is taken for causal without a proof"
+            help_ = "decoding step by step relies on it: `archdsl verify` compares its numbers"
+        else:
+            text = f"{name} is assumed to be causal, which is proved"
+            help_ = "write `assert causal(…)`, or leave it out"
+        yield Diagnostic("W0407", text, claim.span, help=help_)
+
+
+def _mixed_rows(model: Model) -> Iterator[Diagnostic]:
+    """W0408: rows of a batch that are not computed apart."""
+    found = mixing(model)
+    if found is not None:
+        name, node = found
+        what = f"`{name}`" if name else "the result"
+        by = f": `{node.op.name}` mixes them" if node is not None else ""
+        text = f"a row of {what} depends on other rows of the batch{by}"
+        help_ = "what is computed of a row then depends on its batch"
+        yield Diagnostic("W0408", text, node.span if node is not None else None, help=help_)

@@ -1,0 +1,326 @@
+"""`for`, unrolled as far as its turns differ, and `scan`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from archdsl.diagnostics import error
+from archdsl.frontend.base import Elaboration
+from archdsl.frontend.block_builder import Turn
+from archdsl.frontend.headers import stored_kind
+from archdsl.frontend.lists import repetitions, value_key
+from archdsl.frontend.op_call import whole_size
+from archdsl.frontend.scopes import MISSING, POISON, ReportedError, Scope
+from archdsl.frontend.signatures import demand_written
+from archdsl.ir import dims
+from archdsl.ir.dims import Num, Shape, same_shape, shape_text
+from archdsl.ir.graph import BOOLEANS, INTEGERS, Graph, LoopNode, ScanNode, Value
+from archdsl.ir.signature import promoted
+from archdsl.ir.static import Instance, ListValue, Pattern, Ref, Template, Times, as_operand, counts_of, kind_of
+from archdsl.ir.wording import WRITTEN_OUT
+from archdsl.passes.hoist import hoist
+from archdsl.syntax import ast
+
+TURNS = "every turn of a loop leaves what it carries in one shape"
+STEPS = "every step of a scan leaves what it carries in one shape"
+
+
+class Loops(Elaboration):
+    """Runs loops."""
+
+    # --- for ----------------------------------------------------------------------------------------------------------
+
+    def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
+        self.not_a_tensor(s.name, scope, s.span)
+        source, items, pattern = self._items(s, scope)
+        carried = [n for n in self._names(s)[0] if isinstance(scope.get(n), Value)]
+        state: list[Value] = [scope.get(n) for n in carried]
+        starts = tuple(state)
+        bodies: list[tuple[Graph, list[Value]]] = []
+        memo: dict[tuple[Hashable, Hashable], int] = {}
+        firsts: list[list[Value]] = []
+        """What each body was made for."""
+        turns: list[int] = []
+        emitted: list[tuple[Value, ...]] = []
+        names: dict[tuple[str, int], str] = {}
+        for item in items:
+            shapes = tuple((tuple(d.value for d in v.shape), v.dtype) for v in state)
+            key = (value_key(item), shapes)
+            if key not in memo:
+                memo[key] = len(bodies)
+                known, reported = len(self.problems), self.reported
+                self.turning.append(s)
+                try:
+                    bodies.append(self._turn(s, scope, item, carried, state, names, collect))
+                finally:
+                    self.turning.pop()
+                firsts.append(state)
+                if isinstance(item, Num) and self.reported > reported and len(self.problems) == known:
+                    raise ReportedError  # one turn after the other has the same mistakes
+            for first, value in zip(firsts[memo[key]], state, strict=True):
+                self.same_shape(scope.frame, first.shape, value.shape, TURNS)
+            turns.append(memo[key])
+            graph, emits = bodies[memo[key]]
+            ends = graph.outputs[: len(carried)]
+            state = [
+                Value(v.shape, v.dtype, n, v.span, True) for n, v in zip(carried, ends, strict=True) if v is not None
+            ]
+            emitted.append(tuple(Value(v.shape, v.dtype, "", v.span) for v in emits))
+            if item is None and not emits and len(turns) > 1 and turns[-1] == turns[-2]:
+                rest = len(items) - len(turns)  # all of them as this one: nothing told them apart but their shapes
+                self.count_step(s.span, rest)  # later passes take each of them
+                turns += [turns[-1]] * rest
+                emitted += [()] * rest
+                break
+        if not any(g.nodes or g.outputs != g.inputs for g, _ in bodies):
+            if not items:
+                self._fixed_turns(scope, source)
+            return []  # no turns, or none that changes anything: nothing to run
+        if len(bodies) != len({element for element, _ in memo}):
+            pattern = None  # turns over one element differ by their shapes
+        if pattern is None or any(emitted) or not self._keep_shapes(scope, pattern, bodies, firsts):
+            self._fixed_turns(scope, source)
+        graphs = tuple(g for g, _ in bodies)
+        scope.frame.put(LoopNode(s.name, graphs, tuple(turns), pattern, starts, tuple(state), tuple(emitted), s.span))
+        scope.vars.update(zip(carried, state, strict=True))
+        return [v for turn in emitted for v in turn] if collect else None
+
+    def _names(self, s: ast.For) -> tuple[list[str], set[str]]:
+        """What the body assigns, and what it reads; a loop in a loop is asked for it in each turn."""
+        if id(s) not in self.loops:
+            self.loops[id(s)] = list(dict.fromkeys(assigned(s.body))), _names_read(s.body)
+        return self.loops[id(s)]
+
+    def _items(self, s: ast.For, scope: Scope) -> tuple[Any, list[Any], Pattern | None]:
+        """What a loop runs over, its elements, and how the spec wrote it. Where only the count matters, the elements
+        are None."""
+        source, span = self.ev(s.iterable, scope), s.iterable.span
+        if isinstance(source, Num) and s.name not in self._names(s)[1]:
+            count = repetitions(source, span)
+            self.demand_count(scope.frame, source)
+            return source, [None] * count, Times(source.expr, Ref(0), count)
+        items = self.elements(source, span)
+        self.remember_count(scope.frame, source, len(items))
+        if isinstance(source, ListValue):
+            return source, items, source.pattern
+        return source, items, Ref(0) if isinstance(source, Template | Instance) else None
+
+    def _fixed_turns(self, scope: Scope, source: Any) -> None:
+        """Record how many turns there are, where another number of them would be another graph."""
+        self.fixed_counts(scope.frame, source)
+        if isinstance(source, Num):
+            self.fixed(scope.frame, source, WRITTEN_OUT)
+
+    def _keep_shapes(
+        self,
+        scope: Scope,
+        pattern: Pattern,
+        bodies: Sequence[tuple[Graph, list[Value]]],
+        firsts: Sequence[Sequence[Value]],
+    ) -> bool:
+        """Whether every turn leaves what it carries as it was, so that there may be any number of each."""
+        if not any(dims.free_names(repeated.count) for repeated in counts_of(pattern)):
+            return True
+        pairs = [
+            (start.shape, end.shape)
+            for (graph, _), starts in zip(bodies, firsts, strict=True)
+            for start, end in zip(starts, graph.outputs, strict=False)
+            if end is not None
+        ]
+        return all(same_shape(a, b) for a, b in pairs) and all(
+            self.same_shape(scope.frame, a, b, TURNS) for a, b in pairs
+        )
+
+    def _turn(
+        self,
+        s: ast.For,
+        scope: Scope,
+        item: Any,
+        carried: list[str],
+        state: list[Value],
+        names: dict[tuple[str, int], str],
+        collect: bool,
+    ) -> tuple[Graph, list[Value]]:
+        """One turn of a loop as a graph of what it carries, and what it emits."""
+        self.count_step(s.span)
+        frame = scope.frame
+        inner = scope.inner()
+        inner.in_loop = True
+        emits: list[Value] = []
+        with frame.level() as nodes:
+            inputs = [frame.own(Value(v.shape, v.dtype, n, v.span, True)) for n, v in zip(carried, state, strict=True)]
+            inner.vars.update(zip(carried, inputs, strict=True))
+            if item is not None:
+                inner.vars[s.name] = item.labelled(s.name) if isinstance(item, Template) else item
+            frame.turns.append(Turn(names))
+            if collect:
+                scope.body.emits.append(emits)
+            try:
+                self.statements(s.body, inner)
+                frame.settle(None)
+            finally:
+                frame.turns.pop()
+                if collect:
+                    scope.body.emits.pop()
+            ends = [inner.vars[n] for n in carried]
+            if any(e is POISON for e in ends):
+                raise ReportedError
+            graph = Graph(tuple(inputs), tuple(nodes), (*ends, *emits))
+        return graph, emits
+
+    # --- scan ---------------------------------------------------------------------------------------------------------
+
+    def scan(self, s: ast.Scan, scope: Scope) -> Any:
+        frame = scope.frame
+        sequences = self._sequences(s, scope)
+        starts: list[Value | Num] = []
+        inner = scope.inner()
+        inner.in_loop = True
+        emits: list[Value] = []
+        types: list[tuple[Shape, str]] = []
+        for c in s.carries:
+            start = as_operand(self.ev(c.start, scope))
+            kind = self._carry_kind(c, start)
+            shape = self._carry_shape(c, start, scope, sequences[0])
+            starts.append(start)
+            types.append((shape, kind))
+        frame.settle(None)
+        with frame.level() as nodes:
+            carries = [
+                frame.own(Value(shape, t, c.name, c.span, True)) for c, (shape, t) in zip(s.carries, types, strict=True)
+            ]
+            slices = [
+                frame.own(Value((v.shape[0], *v.shape[2:]), v.dtype, n, s.span, True))
+                for n, v in zip(s.names, sequences, strict=True)
+            ]
+            inner.vars.update({c.name: v for c, v in zip(s.carries, carries, strict=True)})
+            inner.vars.update(dict(zip(s.names, slices, strict=True)))
+            scope.body.emits.append(emits)
+            try:
+                self.statements(s.body, inner)
+                frame.settle(None)
+            finally:
+                scope.body.emits.pop()
+            ends = [self._last(c, inner, *type_) for c, type_ in zip(s.carries, types, strict=True)]
+            changing = {id(v) for v in (*carries, *slices)}
+            fixed, steps = hoist(nodes, changing, split_calls=not frame.turns)
+            graph = Graph((*carries, *slices), tuple(steps), (*ends, *emits))
+        if not emits and not s.carries:
+            raise error("E0214", "a scan emits something or carries something", s.span)
+        for node in fixed:
+            frame.put(node)
+        batch, length = sequences[0].shape[:2]
+        stacked = tuple(Value((batch, length, *v.shape[1:]), v.dtype, "", s.span) for v in emits)
+        finals = tuple(Value(shape, t, c.name, c.span, True) for c, (shape, t) in zip(s.carries, types, strict=True))
+        frame.put(ScanNode(graph, tuple(starts), tuple(sequences), stacked, finals, length, s.span))
+        scope.vars.update({c.name: v for c, v in zip(s.carries, finals, strict=True)})
+        results = stacked or finals
+        return results if len(results) > 1 else results[0]
+
+    def _sequences(self, s: ast.Scan, scope: Scope) -> list[Value]:
+        """The tensors that a scan runs along."""
+        sequences: list[Value] = []
+        for e in s.sequences:
+            value = self.ev(e, scope)
+            if not isinstance(value, Value) or value.rank < 2:
+                raise error("E0203", "`scan` runs along axis 1 of tensors", e.span)
+            sequences.append(value)
+        if len(s.names) != len(sequences):
+            raise error("E0205", f"{len(s.names)} names run over {len(sequences)} tensors", s.span)
+        length = sequences[0].shape[1]
+        for value, e in zip(sequences, s.sequences, strict=True):
+            if not self.same(scope.frame, value.shape[1], length, "the tensors of a scan have one length"):
+                text = f"the tensors of a scan have one length: {length} and {value.shape[1]} differ"
+                raise error("E0301", text, e.span)
+        return sequences
+
+    def _carry_kind(self, c: ast.Carry, start: Any) -> str:
+        """The type of a carried tensor: the one it is declared with, else that of its start, else the model's own."""
+        kind = stored_kind(c.type)
+        if isinstance(start, Value):
+            demand_written(f"`{c.name}`", c.type, start, c.start.span)
+            return kind if kind in (*INTEGERS, *BOOLEANS) else start.dtype
+        if isinstance(start, Num) and kind in BOOLEANS and start.value not in (0, 1):
+            raise error("E0203", f"`{c.name}` holds true and false, and starts as {start}", c.start.span)
+        if isinstance(start, Num) and kind in INTEGERS:
+            whole_size(start, "int", f"the start of `{c.name}`", c.start.span)
+        return kind or "float"
+
+    def _carry_shape(self, c: ast.Carry, start: Any, scope: Scope, first: Value) -> Shape:
+        """The shape of a carried tensor; a batch that has no name yet is that of the first sequence."""
+        if isinstance(start, Value):
+            return self.same_dims(c.type, start, scope, f"the start of `{c.name}`", c.start.span, bind=True)
+        if not isinstance(start, Num):
+            text = f"a carried tensor starts as a tensor or a number, and this is {kind_of(start)}"
+            raise error("E0203", text, c.start.span)
+        shape = []
+        for i, dim in enumerate(c.type.dims):
+            if isinstance(dim, ast.Ellipsis):
+                raise error("E0203", "a carried tensor that starts as a number needs its whole shape", dim.span)
+            if i == 0 and isinstance(dim, ast.Name) and scope.get(dim.id) is MISSING:
+                shape.append(first.shape[0])
+            else:
+                shape.append(self.size(dim, scope))
+        return tuple(shape)
+
+    def _last(self, carry: ast.Carry, scope: Scope, shape: Shape, kind: str) -> Value:
+        """What a step makes of a carried tensor."""
+        end = scope.vars[carry.name]
+        if end is POISON:
+            raise ReportedError
+        assert isinstance(end, Value), carry.name
+        if not self.same_shape(scope.frame, end.shape, shape, STEPS):
+            text = f"`{carry.name}` is carried as {shape_text(shape)}, and a step makes it {shape_text(end.shape)}"
+            raise error("E0301", text, carry.span)
+        own = promoted([Value((), kind)])
+        if promoted([end]) != own:
+            text = f"`{carry.name}` is carried as {kind}, and a step makes it {end.dtype}"
+            help_ = f"bring it back, `cast({own})`, or declare `{carry.name}: {promoted([end])}[…]`"
+            raise error("E0304", text, carry.span, help=help_)
+        return end
+
+
+def assigned(items: Sequence[ast.Statement]) -> list[str]:
+    """Names of tensors that statements bind, in order."""
+    found: list[str] = []
+    for item in items:
+        found.extend(bound_names(item))
+    return found
+
+
+def bound_names(item: ast.Statement) -> list[str]:
+    """Names of tensors that a statement binds, in order."""
+    if isinstance(item, ast.Assign):
+        names = list(item.names)
+        if isinstance(item.value, ast.Scan):
+            names += [c.name for c in item.value.carries]
+        elif isinstance(item.value, ast.For):
+            names += assigned(item.value.body)
+        return names
+    if isinstance(item, ast.Update | ast.Let | ast.Param):
+        return [item.name]
+    if isinstance(item, ast.If):
+        return assigned(item.then) + assigned(item.otherwise)
+    if isinstance(item, ast.For):
+        return assigned(item.body)
+    return []
+
+
+def _names_read(items: Any) -> set[str]:
+    """Every name that a piece of syntax mentions."""
+    found: set[str] = set()
+    stack: list[Any] = [items]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, tuple | list):
+            stack.extend(x)
+        elif isinstance(x, ast.Name):
+            found.add(x.id.partition(".")[0])
+            found.add(x.id)
+        elif isinstance(x, ast.Update):
+            found.add(x.name)
+            stack.extend((x.value, x.type))
+        elif isinstance(x, ast.Node):
+            stack.extend(getattr(x, f) for f in x.__dataclass_fields__ if f not in ("span", "name_span", "key_span"))
+    return found

@@ -1,0 +1,427 @@
+"""One application of a primitive in a spec: its arguments, checked against the signature."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from archdsl.diagnostics import ArchError, Label, error
+from archdsl.diagnostics.source import Span
+from archdsl.frontend.block_builder import Foreign, Frame, ModelInput, Once, whole_axis
+from archdsl.ir.dims import Num, Poly, Shape, expr_text, free_names, is_size_like, literal, num, shape_text
+from archdsl.ir.dims import Value as DimValue
+from archdsl.ir.graph import CallNode, Handle, Init, Input, OpNode, Value, Weight
+from archdsl.ir.masks import Mask
+from archdsl.ir.op import Primitive
+from archdsl.ir.ranges import NUMBERS, RANGES, demand_range
+from archdsl.ir.static import Instance, ListValue, Ref, Scheme, Template, Word, as_operand, kind_of
+from archdsl.ir.wording import MERGED, one_of
+from archdsl.syntax.limits import MAX_AXES
+
+if TYPE_CHECKING:
+    from archdsl.frontend.base import Elaboration
+    from archdsl.frontend.scopes import Scope
+
+TYPES = ("float", "float32", "bfloat16", "int", "bool")
+
+
+class Site:
+    """The Application that a primitive is handed: see `archdsl.ir.op.Application`."""
+
+    def __init__(self, op: Primitive, frame: Frame, scope: Scope, span: Span) -> None:
+        self.op = op
+        self.frame = frame
+        self.scope = scope
+        self.elaborator: Elaboration = frame.elaborator
+        self.span = span
+        self.options: dict[str, Any] = {}
+        self.spans: dict[str, Span] = {}
+        self.input_spans: list[Span | None] = []
+        self.inputs: tuple[Input, ...] = ()
+        self.axes: dict[str, Num] = {}
+        self.instance: Instance | None = None
+        self.handle: Handle | None = None
+        self.as_name = ""
+        self.label = ""
+        self.level: int | None = None
+
+    # --- what primitives ask ---
+
+    def shape(self, i: int) -> Shape:
+        value = self.inputs[i]
+        return value.shape if isinstance(value, Value) else ()
+
+    def tensor(self, i: int) -> Value:
+        value = self.inputs[i]
+        assert isinstance(value, Value), (self.op.name, i)
+        return value
+
+    def size(self, option: str) -> Num:
+        value = self.options[option]
+        assert isinstance(value, Num), (self.op.name, option)
+        return value
+
+    def error(
+        self,
+        code: str,
+        message: str,
+        *,
+        option: str = "",
+        input: int | None = None,
+        help: str = "",
+        notes: Sequence[str] = (),
+    ) -> ArchError:
+        span = self.spans.get(option) or self._given_at(option) or self.span
+        labels = []
+        if input is not None and isinstance(self.inputs[input], Value):
+            value = self.tensor(input)
+            here = self.input_spans[input] if input < len(self.input_spans) else None
+            text = f"{f'`{value.name}`' if value.name else 'this'} is {shape_text(value.shape)}"
+            if here is not None and here != span:
+                labels.append(Label(here, text))
+        return error(code, message, span, labels=labels, help=help, notes=notes)
+
+    def _given_at(self, option: str) -> Span | None:
+        """Where the user gave an option to a block of the library that hands it on."""
+        value = self.options.get(option)
+        place = value.origin if isinstance(value, Num) else value.span if isinstance(value, Template) else None
+        return place if self.span.source.library and place is not None and not place.source.library else None
+
+    def condition(self, op: str, left: Num, right: Num, message: str) -> None:
+        self.elaborator.condition(self.frame, op, left, right, message, self.span)
+
+    def holds(self, op: str, a: Num, b: Num | float, message: str = "") -> bool:
+        return self.elaborator.holds(self.frame, op, a, b, message or self._decided())
+
+    def same(self, a: Num, b: Num, message: str = "") -> bool:
+        return self.elaborator.same(self.frame, a, b, message or f"`{self.op.name}` needs these sizes to be equal")
+
+    def fits(self, a: Num, b: Num) -> bool:
+        return self.elaborator.fits(self.frame, a, b, f"an axis of `{self.op.name}` fits another")
+
+    def is_number(self, n: Num, value: float) -> bool:
+        found = n.static and float(n) == value
+        if found:
+            self.elaborator.fixed(self.frame, n, self._decided())
+        return found
+
+    def is_whole(self, n: Num) -> bool:
+        if isinstance(n.value, Poly):
+            return is_size_like(n.value)
+        return self.elaborator.is_whole(self.frame, n, self._decided())
+
+    def fixed(self, n: Num) -> int:
+        return int(self.elaborator.fixed(self.frame, n, self._decided()))
+
+    def _decided(self) -> str:
+        return f"`{self.op.name}` was compiled for this: compile the spec anew for other numbers"
+
+    def node(
+        self,
+        *,
+        inputs: Sequence[Input] | None = None,
+        blocks: Mapping[str, CallNode] | None = None,
+        copies: Num | None = None,
+        active: Num | None = None,
+    ) -> tuple[Value, ...]:
+        if inputs is not None:
+            self.inputs = tuple(inputs)
+        frame, op = self.frame, self.op
+        shapes, dtypes = op.shapes(self), op.dtypes(self)
+        if max(map(len, shapes), default=0) > MAX_AXES:
+            raise self.error("E0404", f"a tensor has at most {MAX_AXES} axes")
+        weights = tuple(self.own_weight(w) for w in op.weights(self))
+        outputs = tuple(Value(tuple(s), d, "", self.span) for s, d in zip(shapes, dtypes, strict=True))
+        instance = self.instance
+        node = OpNode(
+            op,
+            self.options,
+            self.inputs,
+            outputs,
+            weights,
+            blocks or {},
+            copies,
+            active,
+            dict(self.axes),
+            instance=instance,
+            handle=self.handle,
+            span=self.span,
+        )
+        if instance is not None:
+            if instance.node is None:
+                instance.node = node
+            elif _sizes(instance.node.weights) != _sizes(weights):
+                first = instance.node.weights[0].shape if instance.node.weights else ()
+                raise self.error(
+                    "E0305",
+                    f"the shared `{instance.name}` got its sizes at its first use: its weight is {shape_text(first)}, "
+                    f"but here it would be {shape_text(weights[0].shape)}",
+                    help="share a block only where the sizes are the same",
+                )
+        frame.put(node, self.level)
+        if (weights or blocks) and instance is None:
+            explicit = bool(self.as_name or self.label)
+            frame.name_later(self.as_name or self.label or op.name, explicit, op.name == "linear")
+        elif instance is not None and self.handle is None:
+            object.__setattr__(node, "name", instance.path)
+        return outputs
+
+    def apply(self, name: str, *inputs: Input, **options: Any) -> Value:
+        outputs = self.elaborator.primitive(self.frame, self.scope, name, inputs, options, self.span)
+        return outputs[0]
+
+    def once(
+        self, name: str, hint: str, inputs: Sequence[Input], *, instance: Instance | None = None, **options: Any
+    ) -> Value:
+        frame = self.frame
+        demands: list[Any] = []
+        for value in inputs:
+            demand = frame.demand_for(value) if isinstance(value, Value) else value
+            if isinstance(value, Value) and demand is None:
+                # It reads a tensor of this block: as far out as that tensor is.
+                depth = max(frame.level_of[id(v)] for v in inputs if isinstance(v, Value))
+                numbers = [i for i in inputs if isinstance(i, Num)]
+                key = ("here", name, tuple(i.value if isinstance(i, Num) else id(i) for i in inputs), repr(options))
+                if key not in frame.made:
+                    frame.made[key] = self.elaborator.primitive(
+                        frame, self.scope, name, inputs, options, self.span, depth, hint
+                    )[0]
+                self.elaborator.same_static(frame, frame.first_of.setdefault(key, numbers), numbers, MERGED)
+                return frame.made[key]
+            demands.append(demand)
+        found = frame.satisfy(Once(name, hint, tuple(demands), options, self.span, instance))
+        assert isinstance(found, Value)
+        return found
+
+    def apply_block(self, block: Any, inputs: Sequence[Input], label: str) -> tuple[Value, ...]:
+        if isinstance(block, Template):
+            block = block.labelled(label)
+        tensors = [v for v in inputs if not isinstance(v, Num)]
+        numbers = [v for v in inputs if isinstance(v, Num)]
+        result = self.elaborator.apply(block, self.scope, self.span, numbers=numbers, tensors=tensors)
+        return result if isinstance(result, tuple) else (result,)
+
+    def apply_position(
+        self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], outputs: int = 1
+    ) -> Any:
+        instance = position if isinstance(position, Instance) else None
+        target = position.template.target if instance is not None else position.target
+        found = self.elaborator.primitive(
+            self.frame,
+            self.scope,
+            target,
+            inputs,
+            options,
+            self.span,
+            as_name="position",
+            label="position",
+            instance=instance,
+        )
+        return found[0] if outputs == 1 else found
+
+    def expert(self, block: Any, copies: Num, width: Num) -> CallNode:
+        return self.elaborator.expert(self, block, copies, width)
+
+    def model_input(self, kind: str, length: Num) -> Value:
+        axis, step = whole_axis(length)
+        value = self.frame.satisfy(ModelInput(kind, axis, self.span))
+        assert isinstance(value, Value)
+        if step == 1:
+            return value
+        for name in free_names(length.expr):  # of which the step is made
+            known = self.frame.known.get(name)
+            if known is not None and known.static:
+                self.fixed(known.named(name))
+        return self.once("every", value.name, [value], step=num(step), axis=num(1))
+
+    def bring(self, value: Value) -> Value:
+        found = self.frame.satisfy(Foreign(value))
+        assert isinstance(found, Value)
+        return found
+
+    # --- weights ---
+
+    def own_weight(self, weight: Weight) -> Weight:
+        frame = self.frame
+        scheme = self.options.get("init")
+        if not isinstance(scheme, Scheme) and weight.kind in ("matrix", "embedding", "bias"):
+            scheme = frame.init
+        told = isinstance(scheme, Scheme) and weight.init.scheme == "default"
+        init = Init(scheme.name, scheme.numbers) if isinstance(scheme, Scheme) and told else weight.init
+        shape = weight.shape if frame.copies is None else (frame.copies, *weight.shape)
+        if any(not d.static for d in shape):
+            loose = next(d for d in shape if not d.static)
+            raise self.error(
+                "E0402",
+                f"a weight of `{self.op.name}` would have the shape {shape_text(shape)}, "
+                f"but `{loose}` is known only when the model runs",
+                help="fix the size by a hyper-parameter, or bring the axis out of the way with `transpose`",
+            )
+        return replace(weight, init=init, shape=shape, told=weight.told or told)
+
+
+def _sizes(weights: Sequence[Weight]) -> list[tuple[DimValue, ...]]:
+    return [tuple(d.value for d in w.shape) for w in weights]
+
+
+def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Span) -> Any:
+    """A static value as an option of a kind; raises E0203 if it is of another, E0204 or E0401 for a number that is none
+    of that kind."""
+    if kind is None or (value is None and (default_none or kind in ("block", "position", "scheme"))):
+        return value
+    wanted = KINDS.get(kind)
+    if wanted is None:
+        return value
+    words, test = wanted
+    if kind == "word":
+        name = getattr(value, "rule", None) or getattr(value, "name", None)
+        if isinstance(name, str) and not isinstance(value, Instance):
+            return name
+        if value is None:
+            return "none"
+        if isinstance(value, str):
+            return value
+        if isinstance(value, Num):
+            return value
+    if kind == "type" and isinstance(value, Word) and value.name in TYPES:
+        return value.name
+    if kind == "ints":
+        if isinstance(value, Num):
+            value = ListValue((value,), Ref(0))
+        if isinstance(value, ListValue) and all(isinstance(v, Num) and isinstance(v.value, int) for v in value.items):
+            return value.items
+    if kind in ("size", "int") and isinstance(value, Num):
+        return whole_size(value, kind, what, span)
+    if kind in RANGES and isinstance(value, Num):
+        demand_range(value, kind, what, span)
+    if kind == "scheme" and isinstance(value, Template) and value.name in ("zeros", "ones"):
+        return Scheme(value.name)
+    if test(value):
+        return value
+    help_ = _instead(value, kind, what)
+    raise error("E0203", f"{what} is {words}, and {kind_of(value)} was given", span, help=help_)
+
+
+def _instead(value: Any, kind: str, what: str) -> str:
+    """What was probably meant by a value of the wrong kind."""
+    if as_operand(value) is not value:
+        return "`inf` stands among tensors: `where(seen, scores, -inf)`"
+    if isinstance(value, str) and (value.isidentifier() or value.replace(".", "", 1).replace("_", "").isdecimal()):
+        return f"write it without quotes: `{value}`"
+    if kind == "bool" and isinstance(value, Num) and value.value in (0, 1):
+        return "write `true`" if value.value else "write `false`"
+    if kind == "added" and isinstance(value, Template | Instance):
+        return f"`{value.name}` acts inside attention: give it to the layers, in their `position`"
+    if what == "the slot `ffn`" and isinstance(value, Num):
+        return f"a size belongs to a block: `mlp(hidden: {value})`"
+    if kind == "list" and isinstance(value, Num):
+        return f"layers are repeated by `*`: `{value} * layer`"
+    if kind == "mask" and isinstance(value, ListValue):
+        return "masks are joined by `&` (both) and `|` (either): `causal & window(128)`"
+    return ""
+
+
+ROUND = "use `//` or `ceil(…)` where rounding is meant"
+
+
+def whole_size(value: Num, kind: str, what: str, span: Span) -> Num:
+    """A number as a whole one. Raises E0401 where it is not."""
+    v: DimValue = value.value
+    if isinstance(v, float) and v.is_integer():
+        v = int(v)
+        value = Num(v, value.expr if free_names(value.expr) else literal(v), value.origin)
+    if isinstance(v, Fraction | float):
+        written, number = expr_text(value.expr), f"{float(v):g}"
+        is_ = f"{number} was given" if written == number else f"{written} = {number}"
+        help_ = f"write `{int(v)}` or `{int(v) + 1}`" if written == number else ROUND
+        joined = "and" if written == number else "but"
+        raise error("E0401", f"{what} must be a whole number, {joined} {is_}", span, help=help_)
+    if isinstance(v, int) and abs(v) >= 2**63:
+        raise error("E0404", f"{what} must be below 2 ** 63, and {expr_text(value.expr)} is not", span)
+    if kind == "size" and isinstance(v, int) and v < 1:
+        raise error("E0203", f"{what} must be at least 1, and {v} was given", span)
+    return value
+
+
+def _is_added_position(value: Any) -> bool:
+    template = value.template if isinstance(value, Instance) else value
+    return isinstance(template, Template) and not hasattr(template.target, "attend")
+
+
+KINDS: dict[str, tuple[str, Any]] = {
+    "size": ("a whole number", lambda v: isinstance(v, Num)),
+    "int": ("a whole number", lambda v: isinstance(v, Num)),
+    **{kind: ("a number", lambda v: isinstance(v, Num)) for kind in NUMBERS},
+    "bool": ("`true` or `false`", lambda v: isinstance(v, bool)),
+    "string": ("a string", lambda v: isinstance(v, str)),
+    "word": ("a word", lambda v: isinstance(v, Word)),
+    "type": ("a type: float, float32, bfloat16, int or bool", lambda v: False),
+    "block": ("a block", lambda v: isinstance(v, Template | Instance)),
+    "mask": ("a mask", lambda v: isinstance(v, Mask)),
+    "position": ("a position", lambda v: isinstance(v, Template | Instance)),
+    "added": (
+        "a position that is added to the embedding: learned or sinusoidal",
+        _is_added_position,
+    ),
+    "scheme": ("a scheme such as normal(0.02)", lambda v: isinstance(v, Scheme)),
+    "scaling": ("a scaling of rope: linear, ntk, yarn, llama3 or longrope", lambda v: isinstance(v, Scheme)),
+    "list": ("a list", lambda v: isinstance(v, ListValue | tuple | Template | Instance)),
+    "ints": ("a whole number or a list of them", lambda v: False),
+}
+
+
+def takes(kind: str | None, value: Any) -> bool:
+    """Whether a static value is of a kind."""
+    return kind in KINDS and bool(KINDS[kind][1](value))
+
+
+def options_of(
+    op: Primitive, given: Mapping[str, tuple[Any, Span]], positional: Sequence[tuple[Any, Span]], span: Span
+) -> dict[str, tuple[Any, Span]]:
+    """Static arguments by name: those in order fill the options that have not been given."""
+    found = dict(given)
+    hypers = op.header.hypers or ()
+    declared = {h.name for h in hypers}
+    extra = next((h.name for h in hypers if h.kind == "named_sizes"), None)
+    for name in list(found):
+        if name not in declared and extra is None:
+            raise unknown_option(name, op.name, declared, found[name][1])
+    rest = list(positional)
+    for hyper in hypers:
+        if not rest:
+            break
+        if hyper.name in found or hyper.kind == "named_sizes":
+            continue
+        if hyper.kind == "sizes":
+            # A variadic one takes every number in order.
+            found[hyper.name] = (tuple(v for v, _ in rest), rest[0][1])
+            rest = []
+        else:
+            found[hyper.name] = rest.pop(0)
+    if rest:
+        raise error(
+            "E0205",
+            f"`{op.name}` was given more static arguments than it has options",
+            rest[0][1],
+            notes=[f"its signature is {op.signature}"],
+        )
+    return found
+
+
+def unknown_option(name: str, owner: str, declared: Any, span: Span) -> ArchError:
+    names = sorted(declared)
+    help_ = one_of(name, names, "it takes") if names else "it takes no options"
+    return error("E0201", f"`{owner}` has no option `{name}`", name_place(name, span), help=help_)
+
+
+def name_place(name: str, value: Span) -> Span:
+    """Where the name of an argument stands, in front of its value."""
+    before = value.source.text[: value.start]
+    found = re.search(rf"\b{re.escape(name)}\s*:\s*\Z", before[-len(name) - 80 :])
+    if found is None:
+        return value
+    start = value.start - len(found[0])
+    return Span(value.source, start, start + len(name))

@@ -1,0 +1,207 @@
+"""Applications of primitives, and values that depend on nothing but sizes, options and the model's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from archdsl.diagnostics import error
+from archdsl.diagnostics.source import Span
+from archdsl.frontend.base import Elaboration
+from archdsl.frontend.block_builder import Demand, Foreign, Frame, ModelInput, Once, Use, under_name
+from archdsl.frontend.modules import find_primitive
+from archdsl.frontend.op_call import Site, coerce
+from archdsl.frontend.scopes import Absent, BodyState, Given, Scope
+from archdsl.frontend.signatures import Signature
+from archdsl.ir.dims import Expr, Num, Shape, num
+from archdsl.ir.graph import Handle, Input, OpNode, Value
+from archdsl.ir.op import Primitive
+from archdsl.ir.static import Instance, free_name, localise
+
+
+class Primitives(Elaboration):
+    """Applies primitives."""
+
+    # --- inputs -------------------------------------------------------------------------------------------------------
+
+    def primitive_inputs(
+        self, op: Primitive, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
+    ) -> tuple[list[Input], list[Span | None]]:
+        given = Signature.of(op, span).pairs(tensors, named)
+        return [self._input(value, scope, where) for _, value, where in given], [where for _, _, where in given]
+
+    def _input(self, value: Any, scope: Scope, span: Span) -> Input:
+        """An input as a node has it: a shared block stands for its weight."""
+        if isinstance(value, Instance):
+            return self._weight_of(value, scope, span)
+        return None if isinstance(value, Absent) else value
+
+    def _weight_of(self, instance: Instance, scope: Scope, span: Span) -> Value:
+        """The single matrix of a shared primitive, as a tensor."""
+        if instance.node is None:
+            self._fix_by_options(instance, scope, span)
+        matrices = [w for w in instance.node.weights if w.kind in ("matrix", "embedding")]
+        if len(matrices) != 1:
+            raise error(
+                "E0203",
+                f"the shared `{instance.name}` has no single weight matrix to tie to",
+                span,
+                help="share an `embedding` or a `linear`",
+            )
+        found = scope.frame.satisfy(Use(instance, matrices[0].name, {}))
+        assert isinstance(found, Value)
+        return found
+
+    def _fix_by_options(self, instance: Instance, scope: Scope, span: Span) -> None:
+        """An embedding's table is known before its first use: all its sizes are options."""
+        target = instance.template.target
+        if not (isinstance(target, Primitive) and target.name == "embedding"):
+            text = f"the shared `{instance.name}` has no sizes yet: apply it before its weight is read"
+            raise error("E0211", text, span)
+        site = self._site(scope.frame, scope, target, [Value((num(1),), "int")], instance.template.args, span)
+        weights = tuple(site.own_weight(w) for w in target.weights(site))
+        instance.node = OpNode(target, site.options, (), (), weights, span=span, instance=instance)
+
+    # --- applications -------------------------------------------------------------------------------------------------
+
+    def _site(
+        self,
+        frame: Frame,
+        scope: Scope,
+        op: Primitive,
+        inputs: Sequence[Input],
+        options: Mapping[str, Any],
+        span: Span,
+        spans: Sequence[Span | None] = (),
+    ) -> Site:
+        """The application with its options by name, defaults filled in, and its axes bound."""
+        site = Site(op, frame, scope, span)
+        site.inputs = tuple(inputs)
+        site.input_spans = list(spans)
+        single = {h.name for h in op.header.hypers or () if h.kind != "named_sizes"}
+        for hyper in op.header.hypers or ():
+            if hyper.name not in single:  # all others together, one of which may be called like it
+                site.options[hyper.name] = {k: v for k, v in options.items() if k not in single}
+            elif hyper.name in options:
+                value = options[hyper.name]
+                if isinstance(value, Num) and value.origin is not None and value.origin.source is span.source:
+                    site.spans[hyper.name] = value.origin
+                site.options[hyper.name] = value
+            elif hyper.kind == "sizes":
+                site.options[hyper.name] = ()
+            elif hyper.default is None:
+                notes = [f"its signature is {op.signature}"]
+                raise error("E0205", f"`{op.name}` still needs its `{hyper.name}`", span, notes=notes)
+            else:
+                default = self.ev(hyper.default, Scope(self.module, frame, BodyState()), hyper.kind)
+                site.options[hyper.name] = coerce(default, hyper.kind, True, hyper.name, span)
+        site.axes = self.match_inputs(op, inputs, spans, site.options, frame, span)
+        return site
+
+    def primitive(
+        self,
+        frame: Frame,
+        scope: Scope,
+        op: Primitive | str,
+        inputs: Sequence[Input],
+        options: Mapping[str, Any],
+        span: Span,
+        level: int | None = None,
+        hint: str = "",
+        *,
+        spans: Sequence[Span | None] = (),
+        as_name: str = "",
+        label: str = "",
+        instance: Instance | None = None,
+    ) -> tuple[Value, ...]:
+        if isinstance(op, str):
+            op = _primitive(op)
+        handle = None
+        if instance is not None:
+            options, handle = self._instance_options(instance, options, frame)
+        site = self._site(frame, scope, op, inputs, options, span, spans)
+        site.as_name, site.label, site.level = as_name, label, level
+        site.instance, site.handle = instance, handle
+        if op.own_type or (frame.copies is not None and op.has_grouped()):
+            site.inputs = tuple(self._own_type(v, frame, scope, span) for v in site.inputs)
+        op.check(site)
+        outputs = tuple(op.build(site))
+        if instance is not None and handle is not None:
+            _fix_bind(frame, instance, site.axes)
+        if hint:
+            for value in outputs:
+                if not value.name:
+                    object.__setattr__(value, "name", hint)
+        return outputs
+
+    def _own_type(self, value: Input, frame: Frame, scope: Scope, span: Span) -> Input:
+        """A tensor of a type that was asked for by name, cast back to the model's own."""
+        if not isinstance(value, Value) or value.dtype not in ("float32", "bfloat16"):
+            return value
+        return self.primitive(frame, scope, "cast", [value], {"dtype": "float"}, span, hint=value.name)[0]
+
+    def _instance_options(
+        self, instance: Instance, options: Mapping[str, Any], frame: Frame
+    ) -> tuple[Mapping[str, Any], Handle | None]:
+        """Options of a shared primitive as seen here, and the handle where it lives in another block."""
+        if instance.owner is not frame:
+            options = joined_names(instance, options, self.words)
+        handle = frame.satisfy(Use(instance, "", {}))
+        assert isinstance(handle, Handle)
+        return options, handle if instance.owner is not frame else None
+
+    # --- what depends only on sizes -----------------------------------------------------------------------------------
+
+    def once_type(self, frame: Frame, demand: Once) -> tuple[Shape, str]:
+        inputs = [i if i is None or isinstance(i, Num) else self._demand_value(frame, i) for i in demand.inputs]
+        op = _primitive(demand.op)
+        scope = Scope(self.module, frame, BodyState())
+        site = self._site(frame, scope, op, inputs, demand.options, demand.span or frame.span)
+        return tuple(op.shapes(site)[0]), op.dtypes(site)[0]
+
+    def _demand_value(self, frame: Frame, demand: Demand) -> Value:
+        """What a demand gives, as far as its type goes."""
+        known = frame.contexts.get(demand.key)
+        if known is not None and isinstance(known.value, Value):
+            return known.value
+        if isinstance(demand, Once):
+            shape, dtype = self.once_type(frame, demand)
+            return Value(shape, dtype, demand.hint)
+        if isinstance(demand, ModelInput):
+            return self.model_input_value(demand)
+        assert isinstance(demand, Foreign), demand
+        return under_name(demand.value, frame.free_tensor(demand.value))
+
+    def put_once(self, frame: Frame, demand: Once, inputs: Sequence[Input], level: int) -> Value:
+        scope, span = Scope(self.module, frame, BodyState()), demand.span or frame.span
+        outputs = self.primitive(
+            frame, scope, demand.op, inputs, demand.options, span, level, demand.hint, instance=demand.instance
+        )
+        return outputs[0]
+
+
+def _primitive(name: str) -> Primitive:
+    op = find_primitive(name)
+    assert op is not None, name
+    return op
+
+
+def joined_names(instance: Instance, options: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
+    """The options of a shared block that lives in another one, its numbers under names such as `table_vocab` that are
+    not `taken`: they stand for the same in every block that the shared one is handed to."""
+    joined: dict[str, Expr] = {}
+    label = instance.label or instance.name
+    found = {}
+    for k, v in options.items():
+        name = f"{label}_{k}"
+        found[k] = localise(free_name(name, v.expr, joined, taken) if isinstance(v, Num) else name, v, joined, taken)
+    instance.joined.update(joined)
+    return found
+
+
+def _fix_bind(frame: Frame, instance: Instance, axes: Mapping[str, Num]) -> None:
+    """The first use tells the owner what the shared block's axes are in its names."""
+    uses = (c.recipe for c in frame.contexts.values() if isinstance(c.recipe, Use))
+    use = next(u for u in uses if u.instance is instance and not u.weight)
+    if not use.bind:
+        object.__setattr__(use, "bind", {k: n.expr for k, n in axes.items()})

@@ -1,0 +1,121 @@
+"""Names of a body, and what a name can stand for besides the static values and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from archdsl.diagnostics.source import Span
+from archdsl.frontend.block_builder import Frame
+from archdsl.frontend.modules import Module
+from archdsl.ir.dims import Shape
+from archdsl.ir.graph import Value
+from archdsl.ir.static import Instance, Template
+
+Given = tuple[Any, Span]
+"""A value that is given, and where."""
+Argument = tuple[str | None, Any, Span]
+"""An argument of a call: its name, if it has one, its value, and where it is written."""
+
+
+class Absent:
+    """An optional tensor that was left out."""
+
+
+ABSENT = Absent()
+
+
+class Poison:
+    """The value of a name whose statement was wrong: what depends on it says nothing more."""
+
+
+POISON = Poison()
+
+
+class ReportedError(Exception):
+    """Raised where a poisoned name is read: the error has been reported."""
+
+
+@dataclass(frozen=True, eq=False)
+class MaskRule:
+    """`window`, `keys` …: a mask that still needs its argument."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Function:
+    """`shared`, `accepts`, `offer`."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class SchemeRule:
+    """A scheme that still takes numbers."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """The condition `training`."""
+
+
+@dataclass(eq=False)
+class BodyState:
+    """What a body being run has come to: its results, and what its loops emit."""
+
+    result: tuple[Any, ...] | None = None
+    emits: list[list[Value]] = field(default_factory=list)
+    inline: bool = False
+    weight_shape: Shape | None = None
+    """Where the body is the first value of a weight: the weight's shape."""
+
+
+MISSING = object()
+
+
+class Scope:
+    """Names of one body. A loop's turn and a comprehension have a scope inside it."""
+
+    __slots__ = ("body", "frame", "in_loop", "module", "parent", "vars")
+
+    def __init__(self, module: Module, frame: Frame, body: BodyState, parent: Scope | None = None) -> None:
+        self.module = module
+        self.frame = frame
+        self.body = body
+        self.parent = parent
+        self.vars: dict[str, Any] = {}
+        self.in_loop = False
+
+    def inner(self) -> Scope:
+        return Scope(self.module, self.frame, self.body, self)
+
+    def get(self, name: str) -> Any:
+        """The innermost meaning of a name in the body, or MISSING."""
+        return next(self.chain(name), MISSING)
+
+    def chain(self, name: str) -> Iterator[Any]:
+        """Every meaning of a name in the body, the innermost first."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.vars:
+                yield scope.vars[name]
+            scope = scope.parent
+
+    def names(self) -> set[str]:
+        found: set[str] = set(self.vars)
+        if self.parent is not None:
+            found |= self.parent.names()
+        return found
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor, one that was left out, or a list of tensors."""
+    return isinstance(value, Value | Absent) or (isinstance(value, list) and all(isinstance(v, Value) for v in value))
+
+
+def applicable(value: Any) -> bool:
+    return isinstance(value, Template | Instance | MaskRule | Function | SchemeRule)

@@ -1,0 +1,605 @@
+"""Decoding step by step: what a decoder must keep of the tokens before.
+
+A step takes the new places of the model's sequence (all of the prompt first, then usually one) and gives the outputs at
+those places.  Along time a tensor is therefore wanted in one of two forms: its *new* places, or *all* of them so far.
+
+1. What an op reads at its own place alone (`Primitive.reads`) it needs in the form of its result; what it reads whole,
+   or says that it keeps (`Primitive.keeps`: the keys and values of attention), it needs of all places: such a tensor
+   is cached, once, however many read it.
+2. A tensor with two axes of time (scores, masks) has new places along the first and all along the second. Where an op
+   reads it beside its own place along the first (a convolution over queries and keys), it is computed anew for all
+   places along both, and so is what it is made of, back to tensors with one axis of time.
+3. A recurrence hands on a state of a fixed size (`Primitive.states`), which is zeros before the first token.
+4. Tensors made of places alone (masks, rope tables, positions) are computed in whichever form is asked for.
+5. Keys and values that are, place by place, linear maps of something much narrower are not cached; that is. The
+   narrowest such tensors are a minimum cut between what is not linear and the keys and values (MLA's latent).
+6. What depends on other inputs than the sequence (an encoder's result, keys and values of cross-attention) is computed
+   once, before the first step.
+
+Where the model cannot be taken step by step, `plan` says which op is to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from archdsl.dependence.causality import prove
+from archdsl.diagnostics import ArchError, error
+from archdsl.ir import verify
+from archdsl.ir.dims import Num, Poly, Symbol
+from archdsl.ir.graph import CausalNode, Graph, Model, Value
+from archdsl.ir.op import At, Reads, State
+from archdsl.passes.cut import minimum_cut
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, live, unroll, violations
+
+NEW, ALL, FIXED = "new", "all", ""
+Form = tuple[str, ...]
+"""For each axis of a tensor: NEW or ALL places of the sequence, FIXED where it has nothing to do with time."""
+
+NARROWER = 3
+"""How many times narrower than keys and values the tensors that they follow from must be to be cached instead: reading
+them costs more work a step."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cache:
+    """A tensor of which all places are kept."""
+
+    value: Value
+    axis: int
+    role: str
+    """`key` or `value` of attention, `latent`, or the tensor's name."""
+    layer: int
+
+
+@dataclass(frozen=True, eq=False)
+class Carry:
+    """What a recurrence hands on."""
+
+    node: FlatOp | FlatScan
+    states: tuple[State, ...]
+    layer: int
+
+
+@dataclass(frozen=True, eq=False)
+class Latent:
+    """Attention whose keys and values are linear maps of `base`: the chain of nodes between."""
+
+    base: tuple[Value, ...]
+    chain: tuple[FlatOp, ...]
+
+
+@dataclass
+class Plan:
+    """How a model is taken step by step."""
+
+    model: Model
+    time: Symbol
+    before: FlatGraph
+    """What is computed once: its outputs are read in every step."""
+    step: FlatGraph
+    """A step. Its inputs are the model's that have an axis of time, then the outputs of `before`."""
+    forms: dict[Value, Form] = field(default_factory=dict)
+    """The form in which each tensor that depends on the sequence is computed."""
+    needs: dict[tuple[FlatNode, int], Form] = field(default_factory=dict)
+    """The form in which a node needs an input that depends on the sequence, or on places."""
+    caches: dict[Value, Cache] = field(default_factory=dict)
+    carries: dict[FlatNode, Carry] = field(default_factory=dict)
+    latents: dict[FlatNode, Latent] = field(default_factory=dict)
+    placed: set[Value] = field(default_factory=set)
+    """Tensors made of places alone."""
+    whole: set[Value] = field(default_factory=set)
+    """Tensors of which each step computes all places along two axes."""
+    beside: set[FlatNode] = field(default_factory=set)
+    """Nodes that read queries or keys by their distance: no padding may stand between two of them."""
+    makers: dict[Value, FlatNode] = field(default_factory=dict)
+    root: Unrolled | None = None
+    """What became of the model's block."""
+
+    @property
+    def taken(self) -> list[Value]:
+        """The model's inputs that every step takes, in their order; the others only the first, and padding none."""
+        once = {*self.before.outputs}
+        return [v for v in self.step.inputs if v.dtype != "padding" and v not in once]
+
+    def entries(self) -> list[Cache | Carry]:
+        """All that is kept, in the order of the layers."""
+        found: list[Cache | Carry] = [*self.caches.values(), *self.carries.values()]
+        return sorted(found, key=lambda c: c.layer)
+
+    def tail(self) -> tuple[int, tuple[Value, ...]]:
+        """Where the nodes of a step begin that look at no place but their own, up to its end, and the tensors [batch,
+        new, …] that they read of those before: of each row one place can be taken from these, and the others left out.
+
+        Raises ArchError E0504 where the output itself has its places along another axis."""
+        nodes, (output,) = self.step.nodes, self.step.outputs
+        first = len(nodes)
+        while first and self._is_own(nodes[first - 1]):
+            first -= 1
+        while True:
+            made = {v for n in nodes[first:] for v in n.outputs}
+            ends = [v for n in nodes[first:] for v in n.inputs if isinstance(v, Value)] + [output]
+            found = tuple(dict.fromkeys(v for v in ends if v not in made and NEW in self.forms.get(v, ())))
+            if all(self.forms[v].index(NEW) == 1 for v in found):
+                return first, found
+            if first == len(nodes):
+                raise _refuse(f"the places of {_shown(output)}, the output, are not along its second axis")
+            first += 1
+
+    def _is_own(self, node: FlatNode) -> bool:
+        """Whether a node looks at no place but its own."""
+        if node in self.carries or node in self.latents or isinstance(node, FlatScan):
+            return False
+        placed = any(v in self.placed for v in node.inputs if isinstance(v, Value))
+        forms = [self.needs.get((node, i), ()) for i in range(len(node.inputs))]
+        return not placed and not any(ALL in f for f in (*forms, *(self.forms.get(v, ()) for v in node.outputs)))
+
+
+def plan(model: Model) -> Plan:
+    """How the model is taken step by step.
+
+    Raises ArchError E0504 where its output depends on later places, or an op has no step."""
+    flat, root = unroll(model)
+    time = _time(model, flat)
+    _demand_causal(model)
+    found = _Planner(model, flat, time).plan()
+    for part in (found.before, found.step):
+        verify.checked(part, violations, "the plan of decoding")
+    found.root = root
+    return found
+
+
+@lru_cache(maxsize=4)
+def planned(model: Model) -> Plan:
+    """`plan`, made once for all who only read it; the last few are remembered."""
+    return plan(model)
+
+
+def has(size: Num, time: Symbol) -> bool:
+    """Whether a size depends on the length of the sequence."""
+    return isinstance(size.value, Poly) and time in size.value.symbols
+
+
+def is_time(size: Num, time: Symbol) -> bool:
+    """Whether a size is the length of the sequence itself."""
+    value = size.value
+    return isinstance(value, Poly) and len(value.terms) == 1 and value.terms[0] == (((time, 1),), Fraction(1))
+
+
+def _refuse(message: str, span: Any = None, help: str = "") -> ArchError:
+    return error("E0504", message, span, help=help)
+
+
+def _time(model: Model, flat: FlatGraph) -> Symbol:
+    """The symbol of the sequence that the first output follows."""
+    shape = flat.outputs[0].shape
+    symbols = [s for d in shape[1:] if isinstance(d.value, Poly) for s in d.value.symbols if is_time(d, s)]
+    for symbol in symbols:
+        if any(is_time(d, symbol) for _, v in model.inputs for d in v.shape[1:]):
+            return symbol
+    raise _refuse(
+        f"`{model.name}` has no output that follows the places of a sequence, so there is nothing to decode",
+        help="`--decode` is for models whose output is [batch, time, …], such as those with the head `lm`",
+    )
+
+
+def _demand_causal(model: Model) -> None:
+    """The first output must be proved not to depend on later places, whatever the model claims itself: that may be
+    less, or be let pass unproved."""
+    graph = model.block.graph
+    output = next(v for v in graph.outputs if v is not None)
+    nodes = tuple(n for n in graph.nodes if not isinstance(n, CausalNode) or n.assumed)
+    claimed = Graph(graph.inputs, (*nodes, CausalNode(output, 1)), graph.outputs)
+    found = prove(replace(model, block=replace(model.block, graph=claimed)))
+    if found:
+        first = found[0]
+        raise ArchError(
+            [
+                replace(
+                    first,
+                    code="E0504",
+                    message=f"`{model.name}` cannot be decoded step by step: {first.message}",
+                    help="a model whose places see later ones is compiled without `--decode`",
+                )
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """How an op that depends on the sequence is taken."""
+
+    forms: tuple[Form, ...]
+    """Of its results."""
+    states: tuple[State, ...]
+    keeps: bool
+    wanted: tuple[tuple[int, Form, str], ...]
+    """Inputs with an axis of time: the form that each is needed in, and the role in which it is kept."""
+
+
+class _Planner:
+    def __init__(self, model: Model, flat: FlatGraph, time: Symbol) -> None:
+        self.model = model
+        self.time = time
+        output = flat.outputs[0]
+        inputs = tuple(v for v in flat.inputs if any(has(d, time) for d in v.shape))
+        once, step = self.split(flat, inputs)
+        taken = set(step)
+        made = {v for n in once if n not in taken for v in n.outputs} | {v for v in flat.inputs if v not in inputs}
+        nodes = live(step, (output,))
+        crossing = tuple(dict.fromkeys(v for n in nodes for v in n.inputs if isinstance(v, Value) and v in made))
+        first = tuple(v for v in flat.inputs if v not in inputs)
+        before = FlatGraph(first, live(once, crossing), crossing)
+        self.found = Plan(model, time, before, FlatGraph((*inputs, *crossing), nodes, (output,)))
+        self.found.makers = {v: n for n in step for v in n.outputs}
+        self.moving: set[Value] = set(inputs)
+        """Tensors that depend on the sequence."""
+        self.layer = -1
+        self.read: dict[int, tuple[tuple[int, ...], bool]] = {}
+        """Of an op of the graph, wherever its block is called: which of its tensors it reads the numbers of, and
+        whether it speaks of time itself."""
+        self.taken: dict[int, _Taken] = {}
+        self.order: dict[Value, int] = {}
+        """Which node of the step makes a tensor."""
+        self.whole_readers: dict[Value, list[FlatNode]] = {}
+        """Nodes that need all places of a tensor."""
+
+    def axes(self, value: Value) -> list[int]:
+        return [i for i, d in enumerate(value.shape) if has(d, self.time)]
+
+    # --- before the first step ---
+
+    def split(self, flat: FlatGraph, inputs: Sequence[Value]) -> tuple[list[FlatNode], list[FlatNode]]:
+        """Nodes that do not depend on the sequence, and those that do not depend on the other inputs alone: what
+        depends on neither (weights, numbers) is in both."""
+        late, early = set(inputs), {v for v in flat.inputs if v not in inputs}
+        before: list[FlatNode] = []
+        step: list[FlatNode] = []
+        for node in flat.nodes:
+            reads = [v for v in node.inputs if isinstance(v, Value)]
+            if any(v in late for v in reads) or self.speaks_of_time(node):
+                late |= set(node.outputs)
+                step.append(node)
+            elif any(v in early for v in reads):
+                early |= set(node.outputs)
+                before.append(node)
+            else:
+                before.append(node)
+                step.append(node)
+        return before, step
+
+    def speaks_of_time(self, node: FlatNode) -> bool:
+        numbers = [v for v in node.inputs if isinstance(v, Num)]
+        return any(has(n, self.time) for n in numbers) or any(has(d, self.time) for v in node.outputs for d in v.shape)
+
+    # --- the step ---
+
+    def plan(self) -> Plan:
+        found = self.found
+        for value in found.step.inputs:
+            axes = self.axes(value)
+            full = ALL if value.dtype == "padding" else NEW
+            found.forms[value] = tuple(full if i in axes else FIXED for i in range(value.rank))
+        found.whole = self.find_whole()
+        for node in found.step.nodes:
+            if isinstance(node, FlatOp):
+                self.op(node)
+            elif isinstance(node, FlatScan):
+                self.scan(node)
+            elif self.axes(node.output):
+                found.placed.add(node.output)
+        self.latent()
+        return found
+
+    def find_whole(self) -> set[Value]:
+        """Tensors with two axes of time that are computed for all places along both."""
+        found: set[Value] = set()
+        for node in reversed(self.found.step.nodes):
+            pairs = [v for v in node.outputs if len(self.axes(v)) == 2]
+            if not isinstance(node, FlatOp) or not pairs:
+                continue
+            along = [self.distance(node, axis) for axis in (0, 1)]
+            if any(along):
+                self.found.beside.add(node)
+            if any(v in found for v in pairs) or along[0]:
+                found.update(pairs)
+                found.update(v for _, v in self.timed(node) if len(self.axes(v)) == 2)
+        return found
+
+    def distance(self, node: FlatOp, which: int) -> bool:
+        """Whether an op reads other places than the own along the first or the second axis of time of a tensor that has
+        two, and not just all keys; or adds places."""
+        if any(not is_time(v.shape[self.axes(v)[which]], self.time) for v in node.outputs if len(self.axes(v)) == 2):
+            return True
+        if node.node.op.keeps(node.node):
+            return False
+        pairs = [(i, self.axes(v)[which]) for i, v in self.timed(node) if len(self.axes(v)) == 2]
+        reads = node.node.op.reads_of(node.node, 0)
+        along = [reads[i][axis] for i, axis in pairs]
+        return any((not which) if read is None else read.earlier or _own(read) is None for read in along)
+
+    def op(self, node: FlatOp) -> None:
+        found = self.found
+        key = id(node.node)
+        if key not in self.read:
+            why = node.node.op.undivided(node.node)
+            if why and self.speaks_of_time(node):
+                raise self.blame(node, why)
+            if node.node.op.elementwise and any(isinstance(v, Num) and has(v, self.time) for v in node.inputs):
+                raise self.blame(node, "computes with the length of the sequence, which no step knows but the last")
+            tensors = [i for i, v in enumerate(node.inputs) if isinstance(v, Value)]
+            self.read[key] = tuple(i for i in tensors if _reads(node, i)), self.speaks_of_time(node)
+        reads, speaks = self.read[key]
+        if not any(node.inputs[i] in self.moving for i in reads):
+            if speaks or any(v in found.placed for v in node.inputs if isinstance(v, Value)):
+                found.placed |= set(node.outputs)
+            return
+        self.moving |= set(node.outputs)
+        if key not in self.taken:
+            self.taken[key] = self.take(node)
+        taken = self.taken[key]
+        if taken.keeps:
+            self.layer += 1
+        for value, form in zip(node.outputs, taken.forms, strict=True):
+            found.forms[value] = form
+        if taken.states:
+            self.layer += 0 if taken.keeps else 1
+            found.carries[node] = Carry(node, taken.states, self.layer)
+        for i, wanted, role in taken.wanted:
+            self.need(node, i, _tensor(node, i), wanted, role)
+
+    def take(self, node: FlatOp) -> _Taken:
+        """How an op that depends on the sequence is taken, wherever its block is called."""
+        kept = {
+            i: (axis, role)
+            for i, (axis, role) in node.node.op.keeps(node.node).items()
+            if has(_tensor(node, i).shape[axis], self.time)
+        }
+        forms = [self.result(node, v) for v in node.outputs]
+        states = self.states(node)
+        found: list[tuple[int, Form, str]] = []
+        for i, value in self.timed(node):
+            wanted: list[str] = [FIXED] * value.rank
+            for axis in self.axes(value):
+                if len(self.axes(value)) == 2:
+                    wanted[axis] = self.of_pairs(node, i, axis, forms[0])
+                elif kept.get(i, (None, ""))[0] == axis:
+                    wanted[axis] = ALL
+                else:  # a recurrence keeps for itself what it needs of earlier places
+                    wanted[axis] = NEW if states else self.wanted(node, i, axis, forms)
+            found.append((i, tuple(wanted), kept.get(i, (0, ""))[1]))
+        return _Taken(tuple(forms), states, bool(kept), tuple(found))
+
+    def of_pairs(self, node: FlatOp, i: int, axis: int, form: Form) -> str:
+        """The form that an axis of an input with two axes of time is needed in: all keys, whatever the latest is that a
+        query sees."""
+        read = node.node.op.reads_of(node.node, 0)[i][axis]
+        if isinstance(read, At) and not read.axes and not read.also:
+            raise self.blame(node, "reads a place that is always the same one")
+        own = None if read is None or read.earlier else _own(read)
+        return (form[own] if own is not None else FIXED) or ALL
+
+    def timed(self, node: FlatNode) -> list[tuple[int, Value]]:
+        """Inputs that have an axis of time."""
+        return [(i, v) for i, v in enumerate(node.inputs) if isinstance(v, Value) and self.axes(v)]
+
+    def states(self, node: FlatOp) -> tuple[State, ...]:
+        """What a recurrence along time hands on; none where it runs along another axis."""
+        states = tuple(node.node.op.states(node.node))
+        if any(v in self.found.whole for v in node.outputs):
+            return ()
+        return states if states and has(node.node.outputs[0].shape[states[0].axis], self.time) else ()
+
+    def result(self, node: FlatNode, value: Value) -> Form:
+        axes = self.axes(value)
+        if value in self.found.whole:
+            return tuple(ALL if i in axes else FIXED for i in range(value.rank))
+        form = [FIXED] * value.rank
+        for axis in axes:
+            if not _linear(value.shape[axis], self.time):
+                raise self.blame(node, f"makes an axis of {value.shape[axis]} places")
+        if len(axes) > 2:
+            raise self.blame(node, "makes a tensor with three axes of time")
+        if axes:
+            form[axes[0]] = NEW
+        if len(axes) == 2:
+            form[axes[1]] = ALL
+        return tuple(form)
+
+    def wanted(self, node: FlatOp, i: int, axis: int, forms: Sequence[Form]) -> str:
+        """The form that an axis of an input is needed in."""
+        found = set()
+        for r, form in enumerate(forms):
+            reads: Sequence[Reads] = node.node.op.reads_of(node.node, r)
+            read = reads[i][axis] if i < len(reads) and axis < len(reads[i]) else None
+            if isinstance(read, At) and not read.axes and not read.also:
+                if _reads(node, i):
+                    raise self.blame(node, "reads a place that is always the same one")
+                continue  # of a tensor whose type alone is asked for
+            if isinstance(read, At) and read.also:  # the place of the query as well as that of the key
+                owns = [_own(replace(r, also=())) for r in (read, *read.also)]
+                if None not in owns:
+                    found.add(ALL if any(form[o] == ALL for o in owns if o is not None) else NEW)
+                    continue
+            own = _own(read)
+            place = form[own] if own is not None else FIXED
+            found.add(place or ALL)
+            if isinstance(read, At) and not place and not self.states(node):
+                raise self.blame(node, "reads places beside its own")
+        return NEW if found == {NEW} or not found else ALL
+
+    def need(self, node: FlatNode, i: int, value: Value, wanted: Form, role: str = "") -> None:
+        """Note the form that is needed, and keep the value where all its places are and only the new ones are made."""
+        found = self.found
+        found.needs[node, i] = wanted
+        if value in found.placed or value not in found.forms:
+            return
+        have = found.forms[value]
+        if len(self.axes(value)) == 2 and NEW in wanted and [f for f in wanted if f] != [NEW, ALL]:
+            raise self.blame(node, f"reads {_shown(value)}, which has two axes of time, by its keys")
+        grown = [a for a, (h, w) in enumerate(zip(have, wanted, strict=True)) if h == NEW and w == ALL]
+        if not grown:
+            return
+        if len(self.axes(value)) > 1 or not is_time(value.shape[grown[0]], self.time):
+            raise self.blame(node, f"reads all places of a tensor {_shown(value)} that grows with every token")
+        if value not in found.caches:
+            if not role:
+                self.layer += 1
+            found.caches[value] = Cache(value, grown[0], role or value.name or "kept", max(self.layer, 0))
+
+    def scan(self, node: FlatScan) -> None:
+        found = self.found
+        inputs = [v for v in node.inputs if isinstance(v, Value)]
+        if not any(v in self.moving for v in inputs):
+            if any(self.axes(v) for v in node.outputs):
+                found.placed |= set(node.outputs)
+            return
+        self.moving |= set(node.outputs)
+        along = any(has(v.shape[1], self.time) for v in node.sequences)
+        for value in node.outputs:
+            found.forms[value] = self.result(node, value)
+        own = {id(v) for v in node.sequences}
+        for i, value in self.timed(node):
+            if along and id(value) not in own:
+                raise self.blame(node, f"reads {_shown(value)}, which has an axis of time, at every step")
+            form = tuple(NEW if a in self.axes(value) else FIXED for a in range(value.rank))
+            self.need(node, i, value, form)
+        if along:
+            self.layer += 1
+            states = tuple(
+                State(v.name or f"state_{i}", v.shape, v.dtype, 1)
+                for i, v in enumerate(node.body.inputs[: len(node.starts)])
+            )
+            found.carries[node] = Carry(node, states, self.layer)
+
+    def blame(self, node: FlatNode, what: str) -> ArchError:
+        if isinstance(node, FlatOp):
+            name, span = f"`{node.node.op.name}`", node.node.span
+        elif isinstance(node, FlatScan):
+            name, span = "the scan", node.node.span
+        else:
+            name, span = f"`{node.weight.path}`", node.weight.node.span
+        return _refuse(
+            f"{name} cannot be taken step by step: it {what}",
+            span,
+            "compile the model without `--decode`: it then takes the whole sequence each time",
+        )
+
+    # --- keys and values that follow from something narrower ---
+
+    def latent(self) -> None:
+        found = self.found
+        self.order = {v: i for i, n in enumerate(found.step.nodes) for v in n.outputs}
+        for (node, i), form in found.needs.items():
+            value = node.inputs[i]
+            if ALL in form and isinstance(value, Value):
+                self.whole_readers.setdefault(value, []).append(node)
+        for node in found.step.nodes:
+            if isinstance(node, FlatOp) and node.node.op.absorbs and node not in found.carries:
+                kept = [node.inputs[i] for i in sorted(node.node.op.keeps(node.node))]
+                values = [v for v in kept if isinstance(v, Value) and v in found.caches]
+                if len(values) == len(kept):
+                    self.narrow(node, values)
+
+    def narrow(self, node: FlatOp, values: Sequence[Value]) -> None:
+        """Cache the narrowest tensors that keys and values are linear maps of, if they are much narrower."""
+        found = self.found
+        edges: list[tuple[Any, Any, int | None]] = []
+        chain: dict[FlatOp, None] = {}
+        seen: dict[Value, None] = {}
+
+        def visit(value: Value) -> None:
+            if value in seen:
+                return
+            seen[value] = None
+            edges.append((("in", value), ("out", value), _width(value, self.time)))
+            maker = found.makers.get(value)
+            if not isinstance(maker, FlatOp) or not maker.node.op.is_linear_map(maker.node):
+                edges.append(("source", ("in", value), None))
+                return
+            chain[maker] = None
+            for given in maker.inputs:
+                if isinstance(given, Value):
+                    edges.append((("out", given), ("in", value), None))
+                    visit(given)
+
+        for value in values:
+            visit(value)
+            edges.append((("out", value), "sink", None))
+        size, near = minimum_cut(edges, "source", "sink")
+        if NARROWER * size > sum(_width(v, self.time) for v in values):
+            return
+        order = self.order
+        base = [v for v in sorted(seen, key=lambda v: order.get(v, -1)) if ("in", v) in near and ("out", v) not in near]
+        if any(n is not node for v in values for n in self.whole_readers.get(v, ())):
+            return
+        layer = found.caches[values[0]].layer
+        inside = self.between(base, values, chain)
+        for value in values:
+            del found.caches[value]
+        for i, value in enumerate(base):
+            axis = self.axes(value)[0]
+            role = value.name or ("latent" if i == 0 else f"latent_{i + 1}")
+            found.caches.setdefault(value, Cache(value, axis, role, layer))
+        found.latents[node] = Latent(tuple(base), inside)
+
+    def between(
+        self, base: Sequence[Value], values: Sequence[Value], chain: Mapping[FlatOp, None]
+    ) -> tuple[FlatOp, ...]:
+        """The nodes that lead from the base to the values, in order."""
+        wanted: set[FlatNode] = set()
+        todo = [v for v in values if v not in base]
+        while todo:
+            maker = self.found.makers[todo.pop()]
+            if maker not in wanted:
+                wanted.add(maker)
+                todo += [v for v in maker.inputs if isinstance(v, Value) and v not in base]
+        in_order = sorted(wanted, key=lambda n: self.order[n.outputs[0]])
+        return tuple(n for n in in_order if isinstance(n, FlatOp))
+
+
+def _tensor(node: FlatOp, i: int) -> Value:
+    value = node.inputs[i]
+    assert isinstance(value, Value)
+    return value
+
+
+def _reads(node: FlatOp, i: int) -> bool:
+    """Whether a node reads an input's numbers, and not only its type."""
+    shape, reads = _tensor(node, i).shape, node.node.op.reads(node.node)[i]
+    fixed = all(isinstance(r, At) and not r.axes and not r.also for r in reads)
+    return not (fixed and reads and any(d.value != 1 for d in shape))
+
+
+def _own(read: At | None) -> int | None:
+    """The axis of the output whose place is the only one read."""
+    if isinstance(read, At) and len(read.axes) == 1 and not read.also and read.offset == 0 and read.axes[0][1] == 1:
+        return read.axes[0][0]
+    return None
+
+
+def _linear(size: Num, time: Symbol) -> bool:
+    """Whether a size is the length, or that of rows and places laid out one after another (`batch * time`)."""
+    value = size.value
+    if not isinstance(value, Poly) or len(value.terms) != 1:
+        return False
+    monomial, coefficient = value.terms[0]
+    return coefficient == 1 and (time, 1) in monomial and all(isinstance(a, Symbol) and p == 1 for a, p in monomial)
+
+
+def _width(value: Value, time: Symbol) -> int:
+    """How many numbers a place holds."""
+    total = 1
+    for d in value.shape:
+        if d.static:
+            total *= int(d)
+    return total
+
+
+def _shown(value: Value) -> str:
+    name = f"`{value.name}` " if value.name else ""
+    return f"{name}[{', '.join(str(d) for d in value.shape)}]"

@@ -1,0 +1,818 @@
+"""Reports for people: what the commands print when nobody asks for JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from archdsl.backends.onnx.store import OnnxFiles
+    from archdsl.estimates.fit import FitReport
+    from archdsl.estimates.flops import EstimateReport
+    from archdsl.estimates.hardware import HardwareReport
+    from archdsl.estimates.memory import MemoryReport
+    from archdsl.estimates.params import ParamsReport
+    from archdsl.estimates.roofline import Roofline
+    from archdsl.estimates.scaling import ScalingReport
+    from archdsl.estimates.sharding import Sharding
+    from archdsl.estimates.sweep import SweepReport
+    from archdsl.ir.graph import Model
+    from archdsl.report.tree import Branch
+    from archdsl.run.generate import GenerateReport
+    from archdsl.run.onnx import OnnxRunReport
+    from archdsl.run.smoke import RunReport
+    from archdsl.run.verify import VerifyReport
+    from archdsl.zoo import ZooFamily
+
+UNBROKEN = 10_000
+"""How wide a report may be where its reader is no terminal: a line stays a line, the same bytes everywhere."""
+WIDE = 140
+"""Columns of a terminal from which on the zoo's table has room for names of files."""
+
+
+def print_report(*parts: RenderableType) -> None:
+    """Print to standard output: as wide as its terminal, or plain text without trailing spaces."""
+    import sys
+
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        for part in parts:
+            Console(highlight=False).print(part)
+        return
+    plain = Console(highlight=False, width=UNBROKEN, color_system=None, file=io.StringIO(), force_terminal=False)
+    with plain.capture() as captured:
+        for part in parts:
+            plain.print(part)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def params_view(report: ParamsReport, *, blocks: bool = True) -> Iterator[RenderableType]:
+    """Totals, the rule of thumb, and what each block holds, if that is wanted."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    p = report.params
+    settings = ", ".join(f"{k} = {v:,}" if isinstance(v, int) else f"{k} = {v:g}" for k, v in report.config.items())
+    yield f"[bold]{escape(report.model)}[/]  [dim]{escape(report.source)}[/]" + (
+        f"\n[dim]{escape(settings)}[/]" if settings else ""
+    )
+    totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    totals.add_column()
+    totals.add_column(justify="right")
+    totals.add_column(style="dim")
+    totals.add_row("parameters", f"{p.total:,}", "")
+    totals.add_row("  without embeddings", f"{p.non_embedding:,}", "")
+    if p.active != p.total:
+        totals.add_row("  active for each token", f"{p.active:,}", f"{100 * p.active / p.total:.1f} %")
+    if p.rule_of_thumb:
+        totals.add_row("rule of thumb", f"{p.rule_of_thumb:,}", f"12 · n_layer · d² = 12 · {p.layers} · {p.width:,}²")
+        totals.add_row("  exact / rule of thumb", f"{p.ratio:.4f}", "without embeddings")
+    if p.buffers:
+        totals.add_row("saved buffers", f"{p.buffers:,}", "not parameters")
+    yield totals
+    if not blocks:
+        return
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("block")
+    table.add_column("declared at", style="dim")
+    for name in ("count", "each", "total", "share"):
+        table.add_column(name, justify="right")
+    bars = _has_room()
+    if bars:
+        table.add_column("", style="cyan", no_wrap=True)
+    for row in p.by_block[1:]:
+        part = row.total / p.total if p.total else 0.0
+        share = f"{100 * part:.1f} %" if p.total else ""
+        cells = [row.block, row.source, f"{row.count:,}", f"{row.each:,}", f"{row.total:,}", share]
+        table.add_row(*map(escape, cells), *([_bar(part)] if bars else []))
+    if len(p.by_block) > 1:
+        yield ""
+        yield table
+
+
+BAR = 20
+"""Characters of a bar that is a whole."""
+ROOM = 100
+"""Columns of a terminal from which on there is room for bars beside a table by block."""
+
+
+def _has_room() -> bool:
+    """Whether bars squeeze no other column: in a wide terminal, or where there is none."""
+    import shutil
+    import sys
+
+    return not sys.stdout.isatty() or shutil.get_terminal_size().columns >= ROOM
+
+
+def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterator[RenderableType]:
+    """FLOPs in all, by convention if that is wanted, and by block with bars."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    f = report.flops
+    sizes = ", ".join(f"{name} = {n:,}" for name, n in f.sizes.items())
+    yield f"[bold]FLOPs[/]  [dim]{escape(f'{sizes}; {f.convention}: {f.conventions[f.convention].says}')}[/]"
+    totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    totals.add_column()
+    totals.add_column(justify="right")
+    totals.add_column(style="dim")
+    totals.add_row("forward", f"{f.forward:,}", _short(f.forward))
+    totals.add_row("backward", f"{f.backward:,}", _short(f.backward))
+    totals.add_row("training step", f"{f.training:,}", _short(f.training))
+    totals.add_row("  for each token", f"{f.training_per_token:,.0f}", "")
+    if f.recomputation.selective != f.training:
+        totals.add_row("  attention again", f"{f.recomputation.selective:,}", "selective recomputation")
+    totals.add_row("  every layer again", f"{f.recomputation.full:,}", "full recomputation")
+    if f.decode_step is not None:
+        totals.add_row("one more token", f"{f.decode_step:,}", f"a step of decoding, {f.seq:,} places with it")
+    totals.add_row("element by element", f"{f.elementwise:,}", "forward, beside all these")
+    if f.utilization is not None:
+        used, again = f.utilization, f.utilization.recomputation
+        totals.add_row(
+            "MFU", f"{100 * used.mfu:.1f} %", f"{used.tokens_per_second:,.0f} tokens/s, {used.peak:.4g} FLOP/s"
+        )
+        totals.add_row("HFU", f"{100 * used.hfu:.1f} %", f"recomputation: {again}")
+    yield totals
+    if side_by_side:
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("convention")
+        for name in ("forward", "training", "of exact"):
+            table.add_column(name, justify="right")
+        table.add_column("counts", style="dim")
+        exact = f.conventions["exact"].training
+        for name, c in f.conventions.items():
+            ratio = f"{c.training / exact:.4f}" if exact else ""
+            table.add_row(name, f"{c.forward:,}", f"{c.training:,}", ratio, escape(c.says))
+        yield ""
+        yield table
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("block")
+    table.add_column("declared at", style="dim")
+    for name in ("uses", "forward", "training", "share"):
+        table.add_column(name, justify="right")
+    bars = _has_room()
+    if bars:
+        table.add_column("", style="cyan", no_wrap=True)
+    whole = f.by_block[0].training
+    for row in f.by_block[1:]:
+        share = row.training / whole if whole else 0.0
+        table.add_row(
+            escape(row.block),
+            escape(row.source),
+            f"{row.uses:,}",
+            f"{row.forward:,}",
+            f"{row.training:,}",
+            f"{100 * share:.1f} %",
+            *([_bar(share)] if bars else []),
+        )
+    if len(f.by_block) > 1:
+        yield ""
+        yield table
+    for note in f.notes:
+        yield f"[dim]{escape(note)}[/]"
+    if f.no_decode_step is not None:
+        yield f"[dim]{escape(f'no step of decoding: {f.no_decode_step}')}[/]"
+
+
+def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
+    """Weights, gradients and states of the optimizer; then what a decoder keeps, by kind of layer."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    m = report.memory
+    sizes = ", ".join(f"{name} = {n:,}" for name, n in m.sizes.items())
+    copied = m.master_weights and m.dtype != "float32"
+    how = f"{m.dtype}, {m.algorithm}" + (", weights in float32 too" if copied else "")
+    yield f"[bold]Memory[/]  [dim]{escape(f'bytes; {how}; {sizes}')}[/]"
+    totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    totals.add_column()
+    totals.add_column(justify="right")
+    totals.add_column(style="dim")
+    totals.add_row("weights", f"{m.weights:,}", _binary(m.weights))
+    if m.buffers:
+        totals.add_row("buffers", f"{m.buffers:,}", _binary(m.buffers))
+    totals.add_row("gradients", f"{m.gradients:,}", _binary(m.gradients))
+    names = ", ".join(dict.fromkeys(s.name for s in m.by_state))
+    totals.add_row("optimizer", f"{m.optimizer:,}", f"{_binary(m.optimizer)}{': ' if names else ''}{escape(names)}")
+    totals.add_row("all of these", f"{m.model_states:,}", f"{_binary(m.model_states)}, activations not included")
+    if m.step is not None and m.activations is not None and m.peak is not None:
+        again = {"none": "", "selective": ", products and the inputs of layers", "full": ", the inputs of layers alone"}
+        saved = f"{_binary(m.activations)}, saved for the backward pass{again[m.step.recompute]}; estimate"
+        totals.add_row("activations", f"{m.activations:,}", saved)
+        totals.add_row("objective", f"{m.step.objective:,}", f"{_binary(m.step.objective)}, on top of them at most")
+        totals.add_row("peak", f"{m.peak:,}", f"{_binary(m.peak)}, {m.step.peak_at}; estimate")
+    if m.measured is not None:
+        how = "exact" if m.measured.exact else "at most"
+        totals.add_row("measured", "", "the emitted file in PyTorch, op by op on a CPU")
+        totals.add_row("  activations", f"{m.measured.saved:,}", f"{_binary(m.measured.saved)}, {how}")
+        totals.add_row("  peak", f"{m.measured.peak:,}", f"{_binary(m.measured.peak)}, forwards and backwards")
+    if m.decode_state is not None and m.decode_state_per_token is not None:
+        about = f"{_binary(m.decode_state)}, kept by a decoder after {m.seq:,} places"
+        totals.add_row("decode state", f"{m.decode_state:,}", about)
+        totals.add_row("  for each token", f"{m.decode_state_per_token:,}", "of one sequence")
+    yield totals
+    if m.no_activations is not None:
+        yield f"[dim]{escape(m.no_activations)}[/]"
+    if m.step is not None and m.step.by_block:
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("saved by")
+        table.add_column("at", style="dim")
+        for name in ("count", "bytes", "share"):
+            table.add_column(name, justify="right")
+        for b in m.step.by_block:
+            share = f"{100 * b.bytes / m.step.saved:.1f} %" if m.step.saved else ""
+            table.add_row(escape(b.block), escape(b.path), f"{b.count:,}", f"{b.bytes:,}", share)
+        yield ""
+        yield table
+    if m.kept:
+        windows = any(k.window is not None for k in m.kept)
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("kept")
+        table.add_column("at", style="dim")
+        table.add_column("kind", style="dim")
+        for name in ("count", "for each token", "bytes", *(["window", "in a ring"] if windows else [])):
+            table.add_column(name, justify="right")
+        for k in m.kept:
+            ring = ["", ""] if k.window is None else [f"{k.window:,}", f"{k.windowed_bytes:,}"]
+            row = [k.name, k.path, k.kind, f"{k.count:,}", f"{k.per_token:,}" if k.per_token else "", f"{k.bytes:,}"]
+            table.add_row(*map(escape, row), *(ring if windows else []))
+        yield ""
+        yield table
+        if windows:
+            yield "[dim]in a ring: what a cache of the window alone could hold; the steps of ONNX keep all places[/]"
+    if m.no_decode_state is not None:
+        yield f"[dim]{escape(f'nothing to decode: {m.no_decode_state}')}[/]"
+
+
+def _binary(size: int) -> str:
+    """`16.1 GiB`."""
+    for power, unit in ((50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << power:
+            return f"{size / (1 << power):.4g} {unit}"
+    return f"{size} B"
+
+
+def _short(flops: int) -> str:
+    """`3.06e15` in the unit that people say: `3.06 PFLOP`."""
+    for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if flops >= size:
+            return f"{flops / size:.3g} {unit}FLOP"
+    return f"{flops} FLOP"
+
+
+def _bar(share: float) -> str:
+    """A part of a whole, to an eighth of a character."""
+    eighths = round(8 * BAR * share)
+    return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+
+
+def tree_view(root: Branch) -> RenderableType:
+    """The model as a tree: step, block, what it gives back, parameters."""
+    from rich.markup import escape
+    from rich.tree import Tree
+
+    def label(b: Branch) -> str:
+        times = f" × {b.count}" if b.count > 1 else ""
+        shapes = ", ".join(f"{k} {list(s)}" for k, s in b.weights.items())
+        gives = f" -> {', '.join(b.output)}" if b.output else ""
+        holds = f" {{{shapes}}}" if shapes else ""
+        kind = f"shared {b.block}" if b.shared else b.block
+        each = f" {b.params:,}" if b.params else ""
+        total = f" [dim]({b.params * b.count:,})[/]" if b.count > 1 and b.params else ""
+        return f"[bold]{escape(b.name)}[/]{times} [cyan]{escape(kind)}[/][dim]{escape(gives + holds)}[/]{each}{total}"
+
+    def grow(view: Tree, b: Branch) -> Tree:
+        for child in b.children:
+            grow(view.add(label(child)), child)
+        return view
+
+    return grow(Tree(label(root)), root)
+
+
+def zoo_view(families: Sequence[ZooFamily]) -> Iterator[RenderableType]:
+    """The zoo, one line a model; what is special about a family stands beside its first. Then one line for each thing
+    that is wrong."""
+    import shutil
+    import sys
+
+    from rich.markup import escape
+    from rich.table import Table
+
+    wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= WIDE
+    experts = any(m.active != m.parameters for f in families for m in f.models)
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("model", no_wrap=True, style="bold")
+    if wide:
+        table.add_column("file", style="dim", no_wrap=True)
+    table.add_column("year", no_wrap=True)
+    table.add_column("kind", no_wrap=True, style="cyan")
+    table.add_column("parameters", justify="right", no_wrap=True)
+    if experts:
+        table.add_column("active", justify="right", no_wrap=True, style="dim")
+    table.add_column("what is special", ratio=1, overflow="fold")
+    for family in families:
+        about = f"[bold]{escape(family.name)}[/]" + (f" [dim]({escape(family.authors)})[/]" if family.authors else "")
+        about += f": {escape(family.about)}" if family.about else ""
+        for i, m in enumerate(family.models):
+            row = [escape(m.name), *([family.file] if wide else [])]
+            row += [str(family.year or ""), m.kind, f"{m.parameters:,}"]
+            if experts:
+                row.append(f"{m.active:,}" if m.active != m.parameters else "")
+            table.add_row(*row, about if i == 0 else "")
+    if table.row_count:
+        yield table
+    for family in families:
+        for problem in family.problems:
+            named = f" ({', '.join(problem.models)})" if problem.models else ""
+            said = f"{problem.place}{named}: {problem.code} {problem.message}"
+            yield f"[red]{escape(' '.join(said.split()))}[/]"
+
+
+@contextlib.contextmanager
+def drawing(model: Model, what: str = "drawing") -> Iterator[Callable[[str, int], None] | None]:
+    """A progress bar over the numbers of a model while its weights are drawn, or written; None where standard error is
+    no terminal."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from archdsl.estimates.params import estimate
+
+    counts = estimate(model).params
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=counts.total + counts.buffers)
+        yield lambda path, numbers: bar.update(task, advance=numbers, description=path)
+
+
+def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str | None) -> Iterator[str]:
+    """What there is to say of the files of a graph: weights that it lacks, which are of few bits, and which runtimes do
+    not know it. `spec` is how a command is told the model."""
+    if not files.has_weights:
+        import shlex
+
+        put = shlex.join(["archdsl", "init", *spec, "--dtype", dtype, "-o", str(files.weights)])
+        yield f"{files.graphs[0]} has no weights yet: `{put}` puts them where it looks"
+    if quantize is not None:
+        few, rest = sum(files.quantized.values()), sum(files.plain.values())
+        share = f"{len(files.quantized):,} matrices, {few:,} of {few + rest:,} numbers"
+        yield f"{quantize}: {share}; in {dtype}: {', '.join(_kinds(files.plain)) or 'nothing'}"
+    if files.remark:
+        yield files.remark
+
+
+def _kinds(paths: Iterable[str]) -> list[str]:
+    """Paths that differ in their numbers alone, once each: `blocks.*.norm.weight`."""
+    return list(dict.fromkeys(".".join("*" if s.isdecimal() else s for s in p.split(".")) for p in paths))
+
+
+def run_view(report: RunReport) -> Iterator[RenderableType]:
+    """What went in, what came out, and how long it took."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    where = escape(f"{report.parameters:,} parameters, {report.dtype} on {report.device}")
+    yield f"[bold]{escape(report.model)}[/]  [dim]{where}[/]"
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, tensor in report.inputs.items():
+        table.add_row("in", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+    for name, tensor in report.outputs.items():
+        table.add_row("out", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+    for name, ms in report.milliseconds.items():
+        table.add_row("time", name, f"{ms:,.1f} ms")
+    table.add_row("results", "", f"mean square {report.mean_square:.6g}")
+    table.add_row("gradients", "", f"{report.gradients} of {report.weights} weights, norm {report.gradient_norm:.6g}")
+    yield table
+
+
+def generate_view(report: GenerateReport) -> Iterator[RenderableType]:
+    """The rows, unless one was shown as it grew, and how fast they came."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    if len(report.tokens) == 1:
+        yield ""
+    else:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        texts = report.texts or [" ".join(map(str, t)) for t in report.tokens]
+        for i, text in enumerate(texts, 1):
+            table.add_row(str(i), escape(text))
+        yield table
+    speed = f"{report.first_token_ms:,.1f} ms to the first token, then {report.tokens_per_second:,.1f} tokens/s"
+    yield f"[dim]{escape(report.model)}: {speed} in {report.dtype} on {report.device}[/]"
+
+
+def onnx_run_view(report: OnnxRunReport) -> Iterator[RenderableType]:
+    """What went into the graph, what came out, and how long it took."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    yield _heading(report)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, tensor in report.inputs.items():
+        table.add_row("in", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+    for name, tensor in report.outputs.items():
+        table.add_row("out", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+    for name, ms in report.milliseconds.items():
+        said = f", {report.prompt:,} token{'s' * (report.prompt != 1)}" if name == "prefill" and report.prompt else ""
+        table.add_row("time", name, f"{ms:,.1f} ms{said}")
+    yield table
+    yield from _no_decode(report.no_decode)
+
+
+def verify_view(report: VerifyReport) -> Iterator[RenderableType]:
+    """How far onnxruntime is from PyTorch, output by output, and step by step."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    yield _heading(report)
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("output")
+    table.add_column("shape", style="dim")
+    for name in ("absolute", "relative", *(["rounding"] if report.rounding else [])):
+        table.add_column(name, justify="right")
+    for name, d in report.outputs.items():
+        moved = [f"{report.rounding[name].relative:.1e}"] if report.rounding else []
+        row = (escape(name), escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}", *moved)
+        table.add_row(*row)
+    for of, steps in (("", report.decode), ("torch ", report.torch_decode)):
+        for name, d in steps.items():
+            shown = of + (f"padded {name}" if name in ("left", "right") else name)
+            table.add_row(shown, escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}")
+    yield table
+    yield from _no_decode(report.no_decode)
+    yield from assumed_view(report.assumed)
+    if report.no_torch_decode != report.no_decode:
+        yield from _no_decode(report.no_torch_decode, "not decoded by PyTorch")
+    word = "[green]agree[/]" if report.agrees else "[red]disagree[/]"
+    yield f"PyTorch and onnxruntime {word}: tolerance {report.tolerance:g}"
+
+
+def assumed_view(assumed: Sequence[str]) -> Iterator[RenderableType]:
+    """What is taken for causal without a proof."""
+    from rich.markup import escape
+
+    if assumed:
+        yield f"[dim]assumed to be causal, not proved: {escape(', '.join(assumed))}[/]"
+
+
+def _no_decode(why: str | None, what: str = "not decoded") -> Iterator[RenderableType]:
+    """Why nothing was decoded, if somebody wanted it."""
+    from rich.markup import escape
+
+    from archdsl.run.onnx import NOT_ASKED
+
+    if why not in (None, NOT_ASKED):
+        yield f"[dim]{what}: {escape(why)}[/]"
+
+
+def _heading(report: OnnxRunReport | VerifyReport) -> str:
+    from rich.markup import escape
+
+    how = f"{report.dtype}, {report.quantize}" if report.quantize else report.dtype
+    where = f"{report.parameters:,} parameters, {how} on {report.device}, target {report.target}"
+    return f"[bold]{escape(report.model)}[/]  [dim]{escape(where)}[/]"
+
+
+def sweep_view(report: SweepReport) -> Iterator[RenderableType]:
+    """One line a point: what is set, what it holds and costs, or why there is no such model."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    yield f"[bold]{escape(report.model)}[/]  [dim]{escape(report.source)}[/]"
+    experts = any(row.active != row.parameters for row in report.rows)
+    problems = any(row.problem for row in report.rows)
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for name in report.names:
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    heads = ["parameters", "non-embedding", *(["active"] if experts else []), "/ 12·L·d²", "FLOPs/token", "training"]
+    for name in heads:
+        table.add_column(name, justify="right", no_wrap=True)
+    if problems:
+        table.add_column("", style="red", overflow="fold")
+    for row in report.rows:
+        counts = (row.parameters, row.non_embedding, *([row.active] if experts else []))
+        cells = [_setting_shown(row.settings[name]) for name in report.names]
+        cells += ["" if n is None else f"{n:,}" for n in counts]
+        cells.append("" if row.ratio is None else f"{row.ratio:.4f}")
+        cells += ["" if n is None else f"{n:.4g}" for n in (row.forward_per_token, row.training_per_token)]
+        if problems:
+            cells.append(f"{row.code}: {row.problem}" if row.problem else "")
+        table.add_row(*map(escape, cells))
+    yield table
+
+
+def sweep_csv(report: SweepReport) -> str:
+    """The rows of a sweep, exact, below one line of names."""
+    import csv
+
+    from archdsl.estimates.sweep import SweepRow
+
+    columns = [name for name in SweepRow.model_fields if name != "settings"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*report.names, *columns])
+    for row in report.rows:
+        found = [getattr(row, name) for name in columns]
+        settings = [_setting_shown(row.settings[name]).replace(",", "") for name in report.names]
+        writer.writerow([*settings, *("" if v is None else v for v in found)])
+    return text.getvalue()
+
+
+def _setting_shown(value: int | float | bool | str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@contextlib.contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar for work that tells how many of its parts are done; None where standard error is no terminal."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def fit_view(report: FitReport) -> Iterator[RenderableType]:
+    """The model that was found, as arguments, and what keeps it from growing."""
+    import shlex
+
+    from rich.markup import escape
+    from rich.table import Table
+
+    yield f"[bold]{escape(report.model)}[/]  [dim]{escape(report.source)}[/]"
+    yield escape(shlex.join(report.set))
+    m = report.memory
+    if m is not None:
+        copied = ", weights in float32 too" if m.master_weights and m.dtype != "float32" else ""
+        how = "decoding" if m.decode else f"{m.optimizer}{copied}; recomputation: {m.recompute}"
+        yield f"[dim]{escape(f'batch = {m.batch:,}, seq = {m.seq:,}; {m.dtype}, {how}')}[/]"
+    budget = report.budget[report.binding]
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    shown = _binary(budget) if report.binding == "memory" else f"{budget:,}"
+    binds = f"{100 * report.used:.2f} % of {shown}" + (", which binds" if len(report.budget) > 1 else "")
+    table.add_row("parameters", f"{report.parameters:,}", binds if report.binding == "parameters" else "")
+    table.add_row("  without embeddings", f"{report.non_embedding:,}", "")
+    if report.active != report.parameters or "active" in report.budget:
+        table.add_row("  active for each token", f"{report.active:,}", binds if report.binding == "active" else "")
+    table.add_row("most are in", report.term, f"{100 * report.term_share:.1f} %")
+    if m is not None:
+        at = f" at {m.peak_at}" if m.peak_at is not None else ""
+        table.add_row(
+            "memory" if m.decode else "peak of memory",
+            _binary(m.bytes),
+            escape(f"{binds if report.binding == 'memory' else ''}{at}".strip()),
+        )
+        for term, size in m.terms.items():
+            table.add_row(f"  {term}", _binary(size), "the most" if term == m.term else "")
+    if report.aspect is not None and report.spec_aspect is not None and report.aspect_range is not None:
+        low, high = report.aspect_range
+        said = f"the spec's: {report.spec_aspect:.1f}; from {low:.1f} to {high:.1f} is allowed"
+        table.add_row(str(report.aspect_of), f"{report.aspect:.1f}", said)
+    for n in report.next:
+        holds = "" if n.parameters is None else f"{n.parameters:,}"
+        verdicts = {
+            "over memory": "too much memory" + (f": {_binary(n.memory)}" if n.memory is not None else ""),
+            "over parameters": "too many parameters",
+            "over active": "too many active" + (f": {n.active:,}" if n.active is not None else ""),
+            "impossible": "the model takes no such run" if n.name in ("batch", "seq") else "the spec is wrong there",
+            "aspect": "it fits, beyond the aspect ratio",
+            "fits": "it fits, farther from the spec's aspect ratio",
+        }
+        table.add_row(f"{escape(n.name)} = {n.value:,}", holds, verdicts[n.verdict])
+    yield table
+
+
+def scaling_view(report: ScalingReport) -> Iterator[RenderableType]:
+    """One line a law: the run, and the loss it predicts."""
+    from rich.table import Table
+
+    given = ", ".join(f"{name} = {n:.4g}" for name, n in report.given.items())
+    yield f"[bold]{'optimum' if report.optimal else 'run'}[/]  [dim]{given}; C = 6 · parameters · tokens[/]"
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("law", no_wrap=True)
+    for name in ("FLOPs", "parameters", "tokens", "tokens / parameter", "loss"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if not report.optimal:
+        table.add_column("best at these FLOPs", justify="right", no_wrap=True)
+    table.add_column("source", style="dim")
+    for run in report.runs:
+        ratio = f"{run.tokens_per_parameter:.3g}"
+        row = [run.law, f"{run.flops:.3g}", _budget(run.parameters), _budget(run.tokens), ratio, f"{run.loss:.4f}"]
+        table.add_row(
+            *row, *([] if report.optimal else ["" if run.best_loss is None else f"{run.best_loss:.4f}"]), run.source
+        )
+    yield table
+    yield "[dim]parameters of kaplan are without embeddings; losses of different laws are of different corpora[/]"
+
+
+def _budget(n: float) -> str:
+    """A number as such budgets are told: 1.3B, 350M, 15T."""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if n >= size:
+            return f"{n / size:,.3g}{unit}" if n < 1000 * size else f"{n / size:,.0f}{unit}"
+    return f"{n:.3g}"
+
+
+def hardware_view(report: HardwareReport) -> Iterator[RenderableType]:
+    """One line a device: memory, how fast it is read, peaks of dense products."""
+    from typing import get_args
+
+    from rich.markup import escape
+    from rich.table import Table
+
+    from archdsl.estimates.hardware import Type
+
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("device", no_wrap=True, style="bold")
+    table.add_column("", no_wrap=True)
+    types = [t for t in get_args(Type) if any(t in d.peak for d in report.devices.values())]
+    for name in ("year", "GiB", "TB/s", *types, "link GB/s", "W"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, d in report.devices.items():
+        peaks = [_tera(d.peak[t]) if t in d.peak else "" for t in types]
+        link = f"{d.interconnect.bandwidth / 1e9:,.0f}" if d.interconnect is not None else ""
+        row = [escape(name), escape(d.name), str(d.year or ""), f"{d.memory_gib:g}", f"{d.bandwidth / 1e12:.3g}"]
+        table.add_row(*row, *peaks, link, str(d.tdp_watts or ""))
+    yield table
+    yield "[dim]peaks in TFLOP/s, dense, as the vendors give them; --json has the sources[/]"
+
+
+def _tera(n: float) -> str:
+    return f"{n / 1e12:,.0f}" if n >= 1e14 else f"{n / 1e12:.3g}"
+
+
+# --- many devices, and time -------------------------------------------------------------------------------------------
+
+
+def machines_view(report: MemoryReport) -> Iterator[RenderableType]:
+    """What a device of a mesh holds and sends, and times on named hardware, where they were asked for."""
+    from archdsl.estimates.machines import MachinesReport
+
+    if isinstance(report, MachinesReport):
+        if report.sharding.devices > 1 or report.roofline is None:
+            yield ""
+            yield from sharding_view(report.sharding)
+        if report.roofline is not None:
+            yield ""
+            yield from roofline_view(report.roofline)
+
+
+def sharding_view(s: Sharding) -> Iterator[RenderableType]:
+    """Memory of the fullest device, then what the busiest one sends."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    how = [s.dtype, s.algorithm + (f", ZeRO {s.zero}" if s.zero else "")]
+    how += ["sequence parallel"] if s.sequence_parallel else []
+    how += [f"{s.recompute} recomputation"] if s.recompute != "none" else []
+    how += ["scores in memory"] if s.attention == "eager" else []
+    about = f"{s.mesh}: {_several(s.devices, 'device')}; {', '.join(how)}"
+    about += f"; {_several(s.micro_batches, 'micro-batch', 'es')} of {s.micro_batch:,}; time = {s.seq:,}"
+    yield f"[bold]Mesh[/]  [dim]{escape(about)}[/]"
+    m = s.memory
+    where = f" of stage {m.stage}, the fullest" if len(s.stages) > 1 else ""
+    kept = f", kept by {_several(m.in_flight, 'micro-batch', 'es')} under way" if len(s.stages) > 1 else ""
+    rows = (
+        ("parameters", m.parameters, f"on a device{where}", True),
+        ("weights", m.weights, _binary(m.weights), True),
+        ("gradients", m.gradients, _binary(m.gradients), True),
+        ("optimizer", m.optimizer, _binary(m.optimizer), True),
+        ("activations", m.activations, f"{_binary(m.activations)}{kept}", True),
+        ("computed again", m.working, f"{_binary(m.working)}, the largest layer's", bool(m.working)),
+        ("gathered", m.gathered, f"{_binary(m.gathered)}, the largest layer's weights and gradients", bool(m.gathered)),
+        ("all of these", m.total, _binary(m.total), True),
+    )
+    totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    totals.add_column()
+    totals.add_column(justify="right")
+    totals.add_column(style="dim")
+    for name, size, said, told in rows:
+        if told:
+            totals.add_row(name, f"{size:,}", said)
+    totals.add_row("sent in a step", f"{sum(s.sent.values()):,}", _binary(sum(s.sent.values())))
+    if s.bubble:
+        totals.add_row("bubble", f"{100 * s.bubble:.1f} %", "of a step, in which a device waits for others")
+    yield totals
+    if s.communication:
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("collective")
+        table.add_column("along", style="dim")
+        table.add_column("for", style="dim")
+        table.add_column("when", style="dim")
+        for name in ("devices", "calls", "sent"):
+            table.add_column(name, justify="right")
+        for c in s.communication:
+            row = (c.collective, c.axis, c.purpose, c.phase, f"{c.devices:,}", f"{c.calls:,}", _binary(c.sent))
+            table.add_row(*map(escape, row))
+        yield ""
+        yield table
+    if len(s.stages) > 1:
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        for name in ("stage", "layers", "weights", "gradients", "optimizer", "activations", "in all", "sent"):
+            table.add_column(name, justify="right")
+        for stage in [*s.stages[:2], *s.stages[2:][-2:]]:
+            sizes = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.total, stage.sent)
+            table.add_row(f"{stage.stage}", f"{stage.layers:,}", *map(_binary, sizes))
+        yield ""
+        yield table
+    for note in s.notes:
+        yield f"[dim]{escape(note)}[/]"
+
+
+def roofline_view(r: Roofline) -> Iterator[RenderableType]:
+    """Times of a training step, of a prompt and of a token; then of ops, the slowest first."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    fused = "element-wise ops fused" if r.fused else "op by op"
+    many = f" × {r.devices:,}" if r.devices > 1 else ""
+    about = f"{r.device}{many}; {r.dtype}, {fused}; batch = {r.batch:,}, time = {r.seq:,}"
+    yield f"[bold]Time[/]  [dim]{escape(about)}\n{escape(r.says)}[/]"
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("")
+    for name in ("seconds", "tokens/s", "MFU", "bound by FLOPs", "by memory", "by links", "waiting"):
+        table.add_column(name, justify="right")
+    rows = [("training step", r.training), ("whole sequences", r.prefill)]
+    rows += [("one more token", r.decode)] if r.decode is not None else []
+    for name, t in rows:
+        waiting = r.training.bubble if t is r.training else 0.0
+        shares = (t.compute_bound, t.memory_bound, t.links, waiting)
+        parts = [f"{100 * part / t.seconds:.1f} %" if part else "" for part in shares]
+        table.add_row(name, _seconds(t.seconds), f"{t.tokens_per_second:,.4g}", f"{100 * t.utilization:.1f} %", *parts)
+    yield table
+    if r.budget is not None:
+        b = r.budget
+        parts = [f"{b.tokens:,} tokens: {_long(b.seconds)}", f"{b.device_hours:,.0f} device-hours"]
+        parts += [f"{b.energy_kwh:,.0f} kWh at the devices' full power"] if b.energy_kwh is not None else []
+        parts += [f"a price of {b.price:,.0f} at {b.price_per_hour:g} an hour"] if b.price is not None else []
+        yield escape("at best " + ", ".join(parts))
+    ops = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    ops.add_column("op")
+    ops.add_column("at", style="dim")
+    for name in ("uses", "forward", "backward", "one more token"):
+        ops.add_column(name, justify="right")
+    ops.add_column("bound by", style="dim")
+    for op in r.by_op[:SLOWEST]:
+        ops.add_row(
+            escape(op.op),
+            escape(op.path),
+            f"{op.uses:,}",
+            _seconds(op.forward),
+            _seconds(op.backward),
+            _seconds(op.decode) if op.decode else "",
+            "FLOPs" if op.bound == "compute" else "memory",
+        )
+    yield ""
+    yield ops
+    for note in r.notes:
+        yield f"[dim]{escape(note)}[/]"
+
+
+SLOWEST = 10
+"""Ops that are shown."""
+
+
+def _several(n: int, what: str, plural: str = "s") -> str:
+    return f"{n:,} {what}{plural if n != 1 else ''}"
+
+
+def _seconds(seconds: float) -> str:
+    """`1.42 ms`."""
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= size:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def _long(seconds: float) -> str:
+    for size, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= size:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds:.3g} seconds"

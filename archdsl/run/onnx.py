@@ -1,0 +1,422 @@
+"""`archdsl run --backend onnx`: the graphs in onnxruntime."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel
+
+from archdsl.api import demand_packages
+from archdsl.diagnostics import ArchError, error
+from archdsl.ir.graph import Model, Value
+from archdsl.run.smoke import TensorInfo, input_shapes, one_line
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from archdsl.backends.onnx.write import Written
+    from archdsl.passes.decode import Plan
+    from archdsl.run.onnx_decoder import Decoder
+    from archdsl.run.sequences import Sequences
+
+RUNS = 5
+"""How often the model is run after the first time."""
+STEPS = 16
+"""How many tokens are decoded one by one, if the sequence has twice as many; else half of it."""
+NOT_ASKED = "it was not asked for"
+WHOLE = "whole"
+"""The graph of whole sequences, beside those of `write_steps`."""
+
+
+class OnnxRunReport(BaseModel):
+    """What `archdsl run --backend onnx` prints."""
+
+    model: str
+    device: str
+    dtype: str
+    target: str
+    quantize: str | None
+    providers: list[str]
+    """The execution providers that onnxruntime took, best first."""
+    parameters: int
+    inputs: dict[str, TensorInfo]
+    outputs: dict[str, TensorInfo]
+    prompt: int | None
+    """How many tokens `prefill` takes at once; None where nothing is decoded."""
+    no_decode: str | None
+    """Why nothing is decoded."""
+    milliseconds: dict[str, float]
+    """`write`: the graphs; `weights`: drawing or reading them; `load`: the session; `first`: the first run; `forward`:
+    the median of five more; `prefill`: the prompt in the graph of a step; `token`: the median of the steps after it."""
+
+
+class Stopwatch:
+    """Times of named steps, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.milliseconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = perf_counter()
+        yield
+        self.milliseconds[name] = 1e3 * (perf_counter() - start)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def run(
+    model: Model,
+    *,
+    weights: Path | None,
+    seed: int,
+    batch: int,
+    time: int | None,
+    device: str,
+    dtype: str,
+    target: str = "portable",
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
+    decode: bool = True,
+) -> OnnxRunReport:
+    """Write a model's graph, load its weights or draw them, and run it in onnxruntime; with `decode`, step by step too,
+    where the model can be taken so.
+
+    Raises ArchError: E0502 where a package or the device is missing, E0503 where the model cannot be run like this, the
+    weights are not its own or the inputs break one of its conditions, E0504 where the graph cannot be written."""
+    demand_runtime(device, dtype)
+    demand_room(model, dtype, 1)
+    timed = Stopwatch()
+    inputs = draw_inputs(model, batch, time, seed)
+    asked: dict[str, Any] = {"dtype": dtype, "target": target, "quantize": quantize, "keep": keep}
+    with tempfile.TemporaryDirectory(prefix="archdsl-", ignore_cleanup_errors=True) as folder:
+        made = make_graphs(model, Path(folder), weights, seed, decode, timed, **asked)
+        found, providers = _whole(made, device, inputs, timed)
+        prompt = None
+        if made.steps is not None:
+            decoder = open_decoder(made, made.steps, device)
+            chunks = chunks_of(decoder, inputs)
+            for _ in range(2):  # the first time, onnxruntime sets memory aside
+                asking_runtime(lambda: decoder.run(inputs, chunks), "run the graph of a step")
+            prompt = chunks[0]
+            timed.milliseconds["prefill"] = decoder.milliseconds[0]
+            if len(chunks) > 1:
+                timed.milliseconds["token"] = median(decoder.milliseconds[1:])
+    return OnnxRunReport(
+        model=model.name,
+        device=device,
+        dtype=dtype,
+        target=target,
+        quantize=quantize,
+        providers=providers,
+        parameters=parameters_of(model),
+        inputs=infos(inputs, dtype),
+        outputs=infos(found, dtype),
+        prompt=prompt,
+        no_decode=made.no_decode,
+        milliseconds=timed.milliseconds,
+    )
+
+
+# --- the graph and its session ----------------------------------------------------------------------------------------
+
+
+class Graphs(NamedTuple):
+    """The graphs of a model, and the file that holds their numbers."""
+
+    graphs: dict[str, Written]
+    """`whole`; and those of a step, where the model decodes."""
+    exact: dict[str, Written]
+    """The same, whose products with matrices of few bits do not round their inputs."""
+    numbers: Path
+    steps: Plan | None
+    no_decode: str | None
+    """Why there are no steps."""
+
+
+def make_graphs(
+    model: Model,
+    folder: Path,
+    weights: Path | None,
+    seed: int,
+    decode: bool,
+    timed: Stopwatch,
+    exact: bool = False,
+    **asked: Any,
+) -> Graphs:
+    """The graphs as `asked`, and `exact` ones. Drawn weights lie in `model.safetensors` beside the file of their
+    numbers."""
+    from archdsl.backends.onnx.store import Place, as_they_lie, refer, save
+    from archdsl.backends.onnx.targets import TARGETS
+    from archdsl.backends.onnx.write import write
+    from archdsl.weights.safetensors import Checkpoint, draw, saved
+
+    with timed("write"):
+        graphs = {WHOLE: write(model, **asked)}
+        steps, no_decode = _step_graphs(model, graphs, **asked) if decode else (None, NOT_ASKED)
+        plain = graphs
+        if exact and asked["quantize"] is not None and TARGETS[asked["target"]].rounds_inputs:
+            plain = {WHOLE: write(model, exact=True, **asked)}
+            if steps is not None:
+                _step_graphs(model, plain, exact=True, **asked)
+    with timed("weights"):
+        if weights is None:
+            weights = folder / "model.safetensors"
+            draw(model, seed, asked["dtype"], weights)
+        checkpoint = Checkpoint(weights)
+        checkpoint.demand(saved(model))
+        every = [*graphs.values(), *(plain.values() if plain is not graphs else ())]
+        if as_they_lie(every, checkpoint, weights.parent):
+            places = {name: Place(e.start, e.end - e.start) for name, e in checkpoint.entries.items()}
+            refer(every, weights.name, places)
+            return Graphs(graphs, plain, weights, steps, no_decode)
+        files = save({folder / f"graph_{i}.onnx": written for i, written in enumerate(every)}, model, weights=weights)
+        assert files.weights is not None
+        return Graphs(graphs, plain, files.weights, steps, no_decode)
+
+
+def _whole(
+    made: Graphs, device: str, inputs: Mapping[str, NDArray[Any]], timed: Stopwatch
+) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """The outputs for whole sequences, and what the session runs on. Its weights are in memory as long as it is."""
+    with timed("load"):
+        session = open_session(made.graphs[WHOLE], made.numbers, device)
+    with timed("first"):
+        found = run_session(session, inputs)
+    times = []
+    for _ in range(RUNS):
+        start = perf_counter()
+        run_session(session, inputs)
+        times.append(1e3 * (perf_counter() - start))
+    timed.milliseconds["forward"] = median(times)
+    return found, session.get_providers()
+
+
+def _step_graphs(model: Model, graphs: dict[str, Written], **asked: Any) -> tuple[Plan | None, str | None]:
+    """Add the graphs of a step; how the model is taken step by step, or why it is not."""
+    from archdsl.backends.onnx.step import write_steps
+    from archdsl.passes.decode import plan
+
+    try:
+        steps = plan(model)
+        graphs |= write_steps(model, steps=steps, **asked)
+    except ArchError as problem:
+        first = problem.diagnostics[0]
+        if first.code != "E0504":
+            raise
+        return None, first.message
+    return steps, None
+
+
+def open_decoder(made: Graphs, steps: Plan, device: str) -> Decoder:
+    """The graphs of a step, loaded."""
+    from archdsl.run.onnx_decoder import Decoder
+
+    names = [name for name in made.exact if name != WHOLE]
+    return Decoder(steps, {name: open_session(made.exact[name], made.numbers, device) for name in names})
+
+
+def open_session(written: Written, numbers: Path, device: str) -> Any:
+    """A session of onnxruntime for a graph whose weights lie in the file `numbers`. Of a graph in bfloat16, which numpy
+    does not have, inputs and outputs are float32."""
+    from archdsl.backends.onnx.store import serialized
+
+    runtime = importlib.import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4  # what is wrong is raised
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(numbers.resolve().parent)
+    )
+    if written.dtype == "bfloat16":
+        _outside_in_float32(written)
+    kind, _, index = device.partition(":")
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if kind == "cuda":
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+            runtime.preload_dlls()
+        runtime.set_default_logger_severity(4)  # and logs what is raised below
+        providers = [("CUDAExecutionProvider", {"device_id": index or "0"}), *providers]
+    data = serialized(written)
+    try:
+        session = asking_runtime(lambda: runtime.InferenceSession(data, options, providers=providers), "load the graph")
+    finally:
+        runtime.set_default_logger_severity(2)
+    if kind == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
+        raise error(
+            "E0502",
+            f"onnxruntime cannot use `{device}`: libraries of CUDA or cuDNN are missing, or there is no such device",
+            help="pip install 'onnxruntime-gpu[cuda,cudnn]'",
+        )
+    return session
+
+
+def run_session(session: Any, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The outputs by name."""
+    from archdsl.run.onnx_decoder import NUMPY
+
+    feeds: dict[str, NDArray[Any]] = {i.name: inputs[i.name].astype(NUMPY[i.type]) for i in session.get_inputs()}
+    names = [o.name for o in session.get_outputs()]
+    found = asking_runtime(lambda: session.run(None, feeds), "run the graph")
+    return dict(zip(names, found, strict=True))
+
+
+def asking_runtime(work: Callable[[], Any], what: str) -> Any:
+    try:
+        return work()
+    except Exception as problem:
+        if not type(problem).__module__.startswith("onnxruntime"):
+            raise
+        raise error(
+            "E0503",
+            f"onnxruntime could not {what}: {one_line(problem)[:300]}",
+            help="give another `--time` or `--batch`, or another `--target` or `--dtype`",
+        ) from None
+
+
+def _outside_in_float32(written: Written) -> None:
+    import onnx_ir as ir
+
+    graph = written.model.graph
+    half, single = ir.DataType.BFLOAT16, ir.DataType.FLOAT
+    for i, x in enumerate(list(graph.inputs)):
+        if x.dtype == half:
+            outer = ir.Value(name=x.name, type=ir.TensorType(single), shape=x.shape)
+            x.name = f"{x.name}/bfloat16"
+            graph.inputs[i] = outer
+            graph.insert_before(graph[0], ir.node("Cast", [outer], {"to": half.value}, outputs=[x], name=x.name))
+    for i, x in enumerate(list(graph.outputs)):
+        if x.dtype == half:
+            outer = ir.Value(name=x.name, type=ir.TensorType(single), shape=x.shape)
+            x.name = f"{x.name}/bfloat16"
+            graph.outputs[i] = outer
+            graph.append(ir.node("Cast", [x], {"to": single.value}, outputs=[outer], name=x.name))
+
+
+# --- what there must be -----------------------------------------------------------------------------------------------
+
+
+def demand_runtime(device: str, dtype: str) -> None:
+    """Raises ArchError where packages or the device are missing, or it has no such numbers."""
+    demand_packages("running a graph", "onnx", "onnx_ir", "onnxruntime")
+    kind, colon, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and not (kind == "cuda" and index.isdecimal())):
+        raise error(
+            "E0502", f"onnxruntime is not asked for a device `{device}`", help="`--device cpu`, `cuda` or `cuda:1`"
+        )
+    if kind == "cpu":
+        if dtype == "bfloat16":
+            raise error(
+                "E0503",
+                "onnxruntime has no kernels for bfloat16 on the CPU",
+                help="`--dtype float32` or `float16`, or `--device cuda`",
+            )
+        return
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        raise error(
+            "E0502", f"there is no device `{device}` here: no driver of CUDA", help="`--device cpu` is always there"
+        ) from None
+    runtime = importlib.import_module("onnxruntime")
+    if "CUDAExecutionProvider" not in runtime.get_available_providers():
+        raise error(
+            "E0502",
+            "the onnxruntime that is installed knows no CUDA",
+            help="pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'",
+        )
+
+
+def demand_room(model: Model, dtype: str, copies: int) -> None:
+    """Refuse what would bring the machine down: `copies` of the weights in memory, besides onnxruntime's own two."""
+    from archdsl.estimates.counts import total
+
+    numbers = total(model)
+    need = numbers * {"float32": 4}.get(dtype, 2) * (copies + 1)
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    where = f"{tempfile.gettempdir()} has room for"
+    if need // (copies + 1) <= free:
+        if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
+            return
+        free, where = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "there are"
+    else:
+        need //= copies + 1
+    if need > free:
+        raise error(
+            "E0503",
+            f"`{model.name}` has {numbers:,} parameters: that takes {need / 2**30:,.1f} GiB, and {where} "
+            f"{free / 2**30:,.1f} GiB",
+            help="make it smaller for a trial: `--set layers=2 --set width=256`",
+        )
+
+
+def parameters_of(model: Model) -> int:
+    from archdsl.estimates.counts import total
+
+    return total(model)
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def draw_inputs(
+    model: Model, batch: int, time: int | None, seed: int, lengths: bool = False
+) -> dict[str, NDArray[Any]]:
+    """Random tokens and numbers by name; every place real, all of one document, all of the first kind. With `lengths`
+    the rows are of several lengths, and of several documents."""
+    from archdsl.estimates.params import vocabulary
+
+    rows = vocabulary(model) or 2
+    shapes = input_shapes(model, batch, time)
+    draws = np.random.Generator(np.random.Philox(seed))
+    return {name: _drawn(value, shapes[name], rows, draws, lengths) for name, value in model.inputs}
+
+
+def _drawn(value: Value, shape: list[int], rows: int, draws: np.random.Generator, lengths: bool) -> NDArray[Any]:
+    if value.dtype == "token":
+        return draws.integers(rows, size=shape)
+    if value.dtype == "documents" and lengths and shape:
+        found: NDArray[Any] = np.cumsum(draws.random(shape) < 0.1, axis=-1)
+        return found
+    if value.is_int:
+        return np.zeros(shape, np.int64)
+    if value.dtype == "padding" and lengths and shape:
+        ends = draws.integers(1, shape[-1] + 1, size=(*shape[:-1], 1))
+        real: NDArray[Any] = np.arange(shape[-1]) < ends
+        return real
+    if value.is_bool:
+        return np.ones(shape, np.bool_)
+    return draws.standard_normal(shape).astype(np.float32)
+
+
+def infos(tensors: Mapping[str, NDArray[Any]], dtype: str) -> dict[str, TensorInfo]:
+    """Names, types and shapes; float32 stands for the model's own type, where onnxruntime was handed that."""
+    return {
+        name: TensorInfo(
+            dtype=dtype if dtype == "bfloat16" and t.dtype == np.float32 else str(t.dtype), shape=list(t.shape)
+        )
+        for name, t in tensors.items()
+    }
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+
+def chunks_of(sequences: Sequences, inputs: Mapping[str, NDArray[Any]]) -> list[int]:
+    """The prompt, then token by token."""
+    time = next(inputs[name].shape[axis] for name, axis in sequences.moving.items())
+    after = min(STEPS, time // 2)
+    return [time - after, *[1] * after]

@@ -1,0 +1,252 @@
+"""`archdsl run`: the emitted module, run once forwards and once backwards on made-up inputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from archdsl.diagnostics import error
+from archdsl.ir.dims import Poly, evaluate
+from archdsl.ir.graph import Model, Value
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+DEFAULT_TIME = 128
+"""How long the sequences are where nobody says and the context allows it."""
+
+
+class TensorInfo(BaseModel):
+    """A tensor that went in or came out."""
+
+    dtype: str
+    shape: list[int]
+
+
+class RunReport(BaseModel):
+    """What `archdsl run` prints."""
+
+    model: str
+    device: str
+    dtype: str
+    parameters: int
+    weights: int
+    """How many tensors of parameters there are."""
+    gradients: int
+    """How many of them have a gradient after the step."""
+    gradient_norm: float
+    mean_square: float
+    """Of the results: the backward pass starts from it, so that every one of them takes part."""
+    inputs: dict[str, TensorInfo]
+    outputs: dict[str, TensorInfo]
+    milliseconds: dict[str, float]
+
+
+def run(
+    model: Model, *, weights: Path | None, seed: int, batch: int, time: int | None, device: str, dtype: str
+) -> RunReport:
+    """Compile a model, load its weights or draw them, and run one step.
+
+    Raises ArchError: E0502 where torch or the device is missing, E0503 where the model does not fit, the weights are
+    not its own, or the inputs break one of its conditions."""
+    torch = demand_torch()
+    from archdsl.backends.torch import emit
+    from archdsl.run.load import load_source
+
+    where = device_called(torch, device)
+    fits(torch, model, where, dtype)
+    milliseconds: dict[str, float] = {}
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        start = perf_counter()
+        result = work()
+        if where.type == "cuda":
+            torch.cuda.synchronize(where)
+        milliseconds[name] = 1e3 * (perf_counter() - start)
+        return result
+
+    source = timed("emit", lambda: emit(model))
+    torch.manual_seed(seed)
+
+    def build() -> nn.Module:
+        with torch.device(where):
+            made: nn.Module = load_source(source)()
+        return made
+
+    module = timed("build", build)
+    if weights is not None:
+        timed("load", lambda: load_weights(module, weights, where))
+    module = module.to(getattr(torch, dtype)).train()
+    inputs = _inputs(torch, model, where, dtype, batch, time)
+    try:
+        results = timed("forward", lambda: module(*inputs.values()))
+        tensors = named(model, results)
+        floats = [t for t in tensors.values() if t.is_floating_point()]
+        squares = [t.float().square().mean() for t in floats]
+        mean_square = torch.stack(squares).mean() if squares else torch.zeros(())
+        if mean_square.requires_grad:
+            timed("backward", mean_square.backward)
+    except (AssertionError, ValueError) as problem:
+        raise error(
+            "E0503", f"the model refused its inputs: {one_line(problem)}", help="give another `--time` or `--batch`"
+        ) from None
+    except torch.OutOfMemoryError:
+        raise error(
+            "E0503", f"{device} ran out of memory", help="a smaller `--batch` or `--time`, or `--dtype bfloat16`"
+        ) from None
+    parameters = list(module.parameters())
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = float(torch.stack([g.float().norm() for g in gradients]).norm()) if gradients else 0.0
+    return RunReport(
+        model=model.name,
+        device=str(where),
+        dtype=dtype,
+        parameters=sum(p.numel() for p in parameters),
+        weights=len(parameters),
+        gradients=len(gradients),
+        gradient_norm=norm,
+        mean_square=float(mean_square.detach()),
+        inputs={k: _info(v) for k, v in inputs.items()},
+        outputs={k: _info(v) for k, v in tensors.items()},
+        milliseconds=milliseconds,
+    )
+
+
+def one_line(problem: BaseException) -> str:
+    return " ".join(str(problem).split()) or type(problem).__name__
+
+
+def _info(tensor: Any) -> TensorInfo:
+    return TensorInfo(dtype=str(tensor.dtype).removeprefix("torch."), shape=list(tensor.shape))
+
+
+def demand_torch() -> Any:
+    """The module torch. Raises ArchError E0502 where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        raise error(
+            "E0502", "running a model needs PyTorch, which is not installed", help="pip install 'archdsl[torch]'"
+        ) from None
+    return torch
+
+
+def device_called(torch: Any, name: str) -> Any:
+    """The device of that name. Raises ArchError E0502 where there is none."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as problem:
+        raise error(
+            "E0502",
+            f"there is no device `{name}` here: {one_line(problem).split('. ')[0]}",
+            help="`--device cpu` is always there",
+        ) from None
+    return device
+
+
+def fits(torch: Any, model: Model, device: torch.device, dtype: str, gradients: bool = True) -> None:
+    """Refuse (E0503) what would bring the machine down: the weights, and their gradients if there are to be some, alone
+    need more than there is."""
+    from archdsl.estimates.counts import total
+
+    numbers = total(model)
+    # drawn in float32, then weights and gradients
+    need = numbers * max(4, (2 if gradients else 1) * getattr(torch, dtype).itemsize)
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    elif device.type == "cpu" and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        return
+    if need > free:
+        with_them = "with gradients " if gradients else ""
+        there = f"and {device} has {free / 2**30:,.1f} GiB"
+        raise error(
+            "E0503",
+            f"`{model.name}` has {numbers:,} parameters: {with_them}{need / 2**30:,.1f} GiB in {dtype}, {there}",
+            help="make it smaller for a trial: `--set layers=2 --set width=256`",
+        )
+
+
+def load_weights(module: nn.Module, path: Path, device: torch.device) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from archdsl.weights.safetensors import demand_same
+
+    try:
+        state = load_file(path, device=str(device))
+    except FileNotFoundError:
+        raise error("E0503", f"there is no file `{path}`") from None
+    except (SafetensorError, OSError) as problem:
+        raise error("E0503", f"`{path}` is no safetensors file: {one_line(problem)}") from None
+    own = {name: tuple(t.shape) for name, t in module.state_dict().items()}
+    theirs = {name: tuple(t.shape) for name, t in state.items()}
+    demand_same(path, own, theirs)
+    module.load_state_dict(state)
+
+
+# --- inputs and results -----------------------------------------------------------------------------------------------
+
+
+def _inputs(
+    torch: Any, model: Model, device: torch.device, dtype: str, batch: int, time: int | None
+) -> dict[str, torch.Tensor]:
+    """Random tokens and numbers; every place real, all of one document, all of the first kind."""
+    from archdsl.estimates.params import vocabulary
+
+    rows = vocabulary(model) or 2
+    shapes = input_shapes(model, batch, time)
+    return {name: _drawn(torch, value, shapes[name], rows, device, dtype) for name, value in model.inputs}
+
+
+def input_shapes(model: Model, batch: int, time: int | None) -> dict[str, list[int]]:
+    """The shape of every input for so many sequences of that length; 128 or the context by default. Raises ArchError
+    E0503 where a size would not be a whole number."""
+    context = model.context.value if model.context is not None else None
+    length = time or (min(DEFAULT_TIME, context) if isinstance(context, int) else DEFAULT_TIME)
+    sizes = {s.name: batch if s.name == "batch" else length for s in model.symbols}
+    return {name: [_size(d.value, sizes) for d in value.shape] for name, value in model.inputs}
+
+
+def _size(value: Any, sizes: dict[str, int]) -> int:
+    size = evaluate(value, sizes) if isinstance(value, Poly) else value
+    if not isinstance(size, int):
+        raise error("E0503", f"an input's size would be {float(size):g} at these lengths", help="give another `--time`")
+    return size
+
+
+def _drawn(torch: Any, value: Value, shape: list[int], rows: int, device: torch.device, dtype: str) -> Any:
+    if value.dtype == "token":
+        return torch.randint(rows, shape, device=device)
+    if value.is_int:
+        return torch.zeros(shape, dtype=torch.long, device=device)
+    if value.is_bool:
+        return torch.ones(shape, dtype=torch.bool, device=device)
+    return torch.randn(shape, device=device, dtype=getattr(torch, dtype if value.dtype == "float" else value.dtype))
+
+
+def named(model: Model, results: Any) -> dict[str, torch.Tensor]:
+    """The results under their names; numbered where they have none."""
+    flat = list(_flat(results))
+    names = [n for n, _ in model.outputs] if len(flat) == sum(1 for _ in model.outputs) else [None] * len(flat)
+    plain = ["output"] if len(flat) == 1 else [f"output_{i}" for i in range(len(flat))]
+    return {name or other: tensor for name, other, tensor in zip(names, plain, flat, strict=True)}
+
+
+def _flat(results: Any) -> Iterator[Any]:
+    if isinstance(results, dict):
+        for item in results.values():
+            yield from _flat(item)
+    elif isinstance(results, tuple | list):
+        for item in results:
+            yield from _flat(item)
+    else:
+        yield results

@@ -1,0 +1,85 @@
+"""Running the decode steps of an emitted module (`--with generate`): the prompt at once or in chunks, then token by
+token, and rows of several lengths by its own `stream`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from archdsl.passes.decode import Plan
+from archdsl.run.sequences import Sequences
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensors = Mapping[str, torch.Tensor]
+
+
+class TorchDecoder(Sequences):
+    """The `step` and the `stream` of a module that was emitted with the section `generate`."""
+
+    def __init__(self, steps: Plan, module: Any) -> None:
+        super().__init__(steps)
+        self.module = module
+        of_steps = {*steps.taken}
+        self.new = [n for n, v in self.model.inputs if v in of_steps]
+        """Inputs that each step takes, in its order: of those that follow the sequence the new positions."""
+        once = [
+            n for n, v in self.model.inputs if v not in of_steps and not (v.dtype == "padding" and n in self.moving)
+        ]
+        parameters = [*inspect.signature(module.step).parameters.values()]
+        state, *later = parameters[len(self.new) :]
+        self.state: Any = state.annotation
+        """The file's class `State`."""
+        self.once = {name: parameter.name for name, parameter in zip(once, later, strict=False)}
+        """Inputs that the first step alone takes, and what the file calls them."""
+        self.streams = hasattr(module, "stream")
+        """Whether the model goes from tokens to logits of tokens, so that rows may be of several lengths."""
+
+    def run(self, inputs: Tensors, chunks: Sequence[int], *, static: bool = False) -> torch.Tensor:
+        """Return the first output at all positions, the sequence being given in chunks: `(5, 1, 1)` is a prompt of five
+        tokens and two steps. `inputs` are the model's, for the whole sequence. With `static` tensors keep their sizes
+        from step to step, as in a compiled one."""
+        import torch
+
+        state, at, found = self.state(sum(chunks), static=static), 0, []
+        once, read = self._once(inputs), {n: inputs[n] for n in self.new}
+        for count in chunks:
+            new = [x.narrow(self.moving[n], at, count) if n in self.moving else x for n, x in read.items()]
+            with torch.no_grad():
+                found.append(self.module.step(*new, state, **once))
+            at, once = at + count, {}
+        return torch.cat(found, self.axis)
+
+    def stream(
+        self,
+        inputs: Tensors,
+        prompt: torch.Tensor,
+        after: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        **options: Any,
+    ) -> torch.Tensor:
+        """Return the logits [batch, new, vocab] by which the module's `stream` would choose the tokens behind `prompt`
+        [batch, time], if those before them were `after` [batch, new]. `mask` [batch, time] is True where a token of the
+        prompt is real; `options` are those of `stream`."""
+        import torch
+
+        forced, logits = after.unbind(1), []
+        file = inspect.unwrap(type(self.module).stream).__globals__
+        sample = file["sample"]
+
+        def choose(row: torch.Tensor, *_: Any) -> torch.Tensor:
+            logits.append(row)
+            return forced[len(logits) - 1]
+
+        file["sample"] = choose
+        try:
+            for _ in self.module.stream(prompt, len(forced), **self._once(inputs), real=mask, **options):
+                pass
+        finally:
+            file["sample"] = sample
+        return torch.stack(logits, 1)
+
+    def _once(self, inputs: Tensors) -> dict[str, torch.Tensor]:
+        return {called: inputs[name] for name, called in self.once.items()}

@@ -1,0 +1,430 @@
+"""`archdsl verify`: the emitted module beside its graphs in onnxruntime, for whole sequences and step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from archdsl.dependence.causality import assumed
+from archdsl.diagnostics import ArchError, error
+from archdsl.ir.graph import Model
+from archdsl.run.onnx import (
+    NOT_ASKED,
+    WHOLE,
+    Stopwatch,
+    asking_runtime,
+    chunks_of,
+    demand_room,
+    demand_runtime,
+    draw_inputs,
+    infos,
+    make_graphs,
+    open_decoder,
+    open_session,
+    parameters_of,
+    run_session,
+)
+from archdsl.run.smoke import TensorInfo, load_weights, named, one_line
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from archdsl.backends.onnx.write import Written
+    from archdsl.run.onnx_decoder import Decoder
+    from archdsl.run.sequences import Sequences
+    from archdsl.run.torch_decoder import TorchDecoder
+
+TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
+"""The largest relative difference that is put down to rounding, by type."""
+
+
+FAILED = "the emitted steps failed"
+
+
+class Difference(BaseModel):
+    """How far an output of onnxruntime is from PyTorch's."""
+
+    dtype: str
+    shape: list[int]
+    absolute: float
+    """The largest difference."""
+    relative: float
+    """The same, divided by the largest number of PyTorch's output; of whole numbers, the share that differs."""
+
+
+class VerifyReport(BaseModel):
+    """What `archdsl verify` prints."""
+
+    model: str
+    device: str
+    dtype: str
+    target: str
+    quantize: str | None
+    seed: int
+    parameters: int
+    tolerance: float
+    agrees: bool
+    """Whether no relative difference, of decoding either, is larger than the tolerance, and no step failed."""
+    assumed: list[str]
+    """What the spec takes for causal without a proof, each with its position: decoding relies on it."""
+    inputs: dict[str, TensorInfo]
+    outputs: dict[str, Difference]
+    rounding: dict[str, Difference]
+    """With weights of few bits, how far the graph's outputs are from PyTorch's with weights as they are; {} without."""
+    decode: dict[str, Difference]
+    """How far decoding is from PyTorch's first output for the whole sequence. `prefill`: the prompt at once; `steps`:
+    the tokens after it, one by one; `left`, `right`: all places of a batch whose last row is shorter, and padded on
+    that side, where the graphs allow it."""
+    no_decode: str | None
+    """Why nothing is decoded."""
+    torch_decode: dict[str, Difference]
+    """How far PyTorch's own decode steps (`--with generate`) are from its first output for the whole sequence.
+    `prefill`, `steps`: as in `decode`; `static`: all positions, by steps whose tensors keep their sizes, as those of a
+    compiled step do; `left`, `right`: the logits that `stream` draws tokens by, of a batch whose last row is shorter,
+    and padded on that side, where the module goes from tokens to logits."""
+    no_torch_decode: str | None
+    """Why PyTorch decodes nothing, or how its steps failed."""
+    milliseconds: dict[str, float]
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def verify(
+    model: Model,
+    *,
+    weights: Path | None,
+    seed: int,
+    batch: int,
+    time: int | None,
+    device: str,
+    dtype: str,
+    target: str = "portable",
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
+    tolerance: float | None = None,
+    decode: bool = True,
+) -> VerifyReport:
+    """Run a model in PyTorch and in onnxruntime, on the same weights and inputs, and compare what comes out; with
+    `decode`, what comes out step by step too, of both, where the model can be taken so.
+
+    With `quantize`, PyTorch is given the rounded weights, and a target that rounds the inputs of products, too, is not
+    to: what is compared is arithmetic. How far all rounding moves the outputs is reported apart.
+    `tolerance` is the largest relative difference that passes: 1e-4 by default, 2e-2 in float16, 5e-2 in bfloat16.
+    Raises ArchError as `run` does."""
+    from archdsl.backends.torch import emit
+    from archdsl.passes.decode import planned
+    from archdsl.run.torch_decoder import TorchDecoder
+
+    demand_runtime(device, dtype)
+    try:
+        import torch
+    except ImportError:
+        raise error(
+            "E0502", "verifying a model needs PyTorch, which is not installed", help="pip install 'archdsl[torch,onnx]'"
+        ) from None
+    demand_room(model, dtype, 3)
+    timed = Stopwatch()
+    inputs = draw_inputs(model, batch, time, seed, lengths=True)
+    asked: dict[str, Any] = {"dtype": dtype, "target": target, "quantize": quantize, "keep": keep}
+    steps: dict[str, Difference] = {}
+    torch_steps: dict[str, Difference] = {}
+    no_torch_decode: str | None = NOT_ASKED
+    failed = ""
+    with tempfile.TemporaryDirectory(prefix="archdsl-", ignore_cleanup_errors=True) as folder:
+        made = make_graphs(model, Path(folder), weights, seed, decode, timed, exact=True, **asked)
+        whole, file = made.graphs[WHOLE], weights or made.numbers.parent / "model.safetensors"
+        with timed("load"):
+            session = open_session(whole, made.numbers, device)
+        where = torch.device(device if device != "cpu" and torch.cuda.is_available() else "cpu")
+        with timed("torch load"):
+            module = _module(torch, emit(model), where, dtype)
+            load_weights(module, file, where)
+
+        def expect(given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+            return _in_torch(torch, model, module, given, where, dtype)
+
+        with timed("torch"):
+            expected = expect(inputs)
+        rounded = expected
+        if whole.quantized:
+            _round(torch, module, whole)
+            rounded = expect(inputs)
+        with timed("onnxruntime"):
+            found = run_session(session, inputs)
+        moved = found
+        if made.exact is not made.graphs:
+            del session
+            session = open_session(made.exact[WHOLE], made.numbers, device)
+            found = run_session(session, inputs)
+        del session  # its weights are in memory
+        if made.steps is not None:
+            with timed("decode"):
+                steps = _steps(open_decoder(made, made.steps, device), inputs, expect, dtype)
+        if decode:
+            with timed("torch decode"):
+                source, no_torch_decode = _source_of_steps(model)
+                if source is not None:
+                    stepping = _module(torch, source, where, dtype)
+                    stepping.load_state_dict(module.state_dict(), assign=True)  # the same tensors
+                    decoder = TorchDecoder(planned(model), stepping)
+                    try:
+                        torch_steps.update(_torch_steps(torch, decoder, inputs, expect, where, dtype))
+                    except ArchError:
+                        raise
+                    except Exception as problem:  # of whatever type: what was emitted is on trial
+                        failed = no_torch_decode = f"{FAILED}: {type(problem).__name__}: {one_line(problem)}"
+    outputs = _differences(found, rounded, dtype)
+    every = (*outputs.values(), *steps.values(), *torch_steps.values())
+    limit = TOLERANCES[dtype] if tolerance is None else tolerance
+    return VerifyReport(
+        model=model.name,
+        device=device,
+        dtype=dtype,
+        target=target,
+        quantize=quantize,
+        seed=seed,
+        parameters=parameters_of(model),
+        tolerance=limit,
+        assumed=assumed(model),
+        agrees=not failed and all(d.relative <= limit for d in every),
+        inputs=infos(inputs, dtype),
+        outputs=outputs,
+        rounding=_differences(moved, expected, dtype) if whole.quantized else {},
+        decode=steps,
+        no_decode=made.no_decode,
+        torch_decode=torch_steps,
+        no_torch_decode=no_torch_decode,
+        milliseconds=timed.milliseconds,
+    )
+
+
+# --- PyTorch ----------------------------------------------------------------------------------------------------------
+
+
+def _module(torch: Any, source: str, device: Any, dtype: str) -> Any:
+    """The module of an emitted file, its weights as they are initialized."""
+    from archdsl.run.load import load_source
+
+    with torch.device(device):
+        module = load_source(source)()
+    return module.to(getattr(torch, dtype)).eval()
+
+
+def _in_torch(
+    torch: Any, model: Model, module: Any, inputs: Mapping[str, NDArray[Any]], device: Any, dtype: str
+) -> dict[str, NDArray[Any]]:
+    tensors = _tensors(torch, model, inputs, device, dtype)
+    with _refusals(), torch.no_grad():
+        results = module(*tensors.values())
+    return {name: _array(t) for name, t in named(model, results).items()}
+
+
+def _tensors(
+    torch: Any, model: Model, inputs: Mapping[str, NDArray[Any]], device: Any, dtype: str
+) -> dict[str, torch.Tensor]:
+    """The inputs as the module takes them, in its order."""
+    tensors = {}
+    for name, value in model.inputs:
+        tensor = torch.from_numpy(inputs[name]).to(device)
+        if tensor.is_floating_point():
+            tensor = tensor.to(getattr(torch, dtype if value.dtype == "float" else value.dtype))
+        tensors[name] = tensor
+    return tensors
+
+
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    found: NDArray[Any] = (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
+    return found
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Raises ArchError E0503 where a module refuses its inputs."""
+    try:
+        yield
+    except (AssertionError, ValueError) as problem:
+        raise error(
+            "E0503", f"the model refused its inputs: {one_line(problem)}", help="give another `--time` or `--batch`"
+        ) from None
+
+
+def _round(torch: Any, module: Any, written: Written) -> None:
+    """Give a module the weights that the graph has, back from their few bits."""
+    from archdsl.backends.onnx.quantize import dequantized
+
+    state = dict(module.state_dict(keep_vars=True))
+    with torch.no_grad():
+        for path, matrix in written.quantized.items():
+            weight = state[path]
+            rows = weight.float().cpu().numpy().reshape(-1, weight.shape[-1])
+            back = dequantized(rows, matrix.bits, written.dtype).reshape(tuple(weight.shape))
+            weight.copy_(torch.from_numpy(back))
+
+
+# --- step by step -----------------------------------------------------------------------------------------------------
+
+
+def _steps(
+    decoder: Decoder,
+    inputs: Mapping[str, NDArray[Any]],
+    expect: Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]],
+    dtype: str,
+) -> dict[str, Difference]:
+    """How far decoding is from what PyTorch gives for the whole sequence."""
+    inputs = _every_position_real(decoder, inputs)
+    chunks, axis = chunks_of(decoder, inputs), decoder.axis
+    prompt, time = chunks[0], sum(chunks)
+
+    def decoded(given: Mapping[str, NDArray[Any]], mask: NDArray[Any] | None = None) -> NDArray[Any]:
+        found: NDArray[Any] = asking_runtime(lambda: decoder.run(given, chunks, mask), "run the graph of a step")
+        return found
+
+    whole = next(iter(expect(inputs).values()))
+    found = _by_steps(decoded(inputs), whole, chunks, axis, dtype)
+    last, cut = len(whole) - 1, max(1, prompt // 3)
+    if not decoder.padded or prompt == 1:
+        return found
+    alone = _alone(decoder, inputs, expect, last, time - cut)
+    if alone is None:
+        return found
+    for side, real in _sides(prompt, time, cut):
+        result = decoded(*decoder.moved(inputs, last, real))
+        # What stands at the filling is nobody's.
+        whole[last], result[last] = 0, _at(result[last], real, axis - 1)
+        np.moveaxis(whole[last], axis - 1, 0)[: len(real)] = np.moveaxis(alone[0], axis - 1, 0)
+        found[side] = difference(result, whole, dtype)
+    return found
+
+
+def _torch_steps(
+    torch: Any,
+    decoder: TorchDecoder,
+    inputs: Mapping[str, NDArray[Any]],
+    expect: Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]],
+    device: Any,
+    dtype: str,
+) -> Iterator[tuple[str, Difference]]:
+    """How far PyTorch's own steps are from what it gives for the whole sequence."""
+    inputs = _every_position_real(decoder, inputs)
+    chunks = chunks_of(decoder, inputs)
+    prompt, time = chunks[0], sum(chunks)
+    whole = next(iter(expect(inputs).values()))
+
+    def tensors(given: Mapping[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
+        return _tensors(torch, decoder.model, given, device, dtype)
+
+    def decoded(static: bool) -> NDArray[Any]:
+        with _refusals():
+            return _array(decoder.run(tensors(inputs), chunks, static=static))
+
+    yield from _by_steps(decoded(static=False), whole, chunks, decoder.axis, dtype).items()
+    yield "static", difference(decoded(static=True), whole, dtype)
+    last, cut = len(whole) - 1, max(1, prompt // 3)
+    alone = _alone(decoder, inputs, expect, last, time - cut) if decoder.streams and prompt > 1 else None
+    if alone is None:
+        return
+    # Of each row what the tokens after its prompt are chosen by.
+    expected = np.concatenate((whole[:last, prompt - 1 : -1], alone[:, prompt - cut - 1 : -1]))
+    name = next(n for n in decoder.new if n in decoder.moving)
+    after = inputs[name][:, prompt:].copy()
+    after[last] = inputs[name][last, prompt - cut : time - cut]
+    for side, real in _sides(prompt, time, cut):
+        given, mask = decoder.moved(inputs, last, real)
+        rows, behind, kept = (
+            torch.from_numpy(x).to(device) for x in (given[name][:, :prompt], after, mask[:, :prompt])
+        )
+        with _refusals():
+            result = _array(decoder.stream(tensors(inputs), rows, behind, kept.bool()))
+        yield side, difference(result, expected, dtype)
+
+
+def _source_of_steps(model: Model) -> tuple[str | None, str | None]:
+    """The file with decode steps; or why there is none."""
+    from archdsl.backends.torch import Extras, emit
+
+    try:
+        return emit(model, Extras(frozenset({"generate"}))), None
+    except ArchError as problem:
+        first = problem.diagnostics[0]
+        if first.code != "E0504":
+            raise
+        return None, first.message
+
+
+def _every_position_real(sequences: Sequences, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The inputs without padding along the sequence that the steps follow."""
+    paddings = {n for n, v in sequences.model.inputs if v.dtype == "padding"} & sequences.moving.keys()
+    return {n: np.ones_like(x) if n in paddings else x for n, x in inputs.items()}
+
+
+def _by_steps(
+    found: NDArray[Any], whole: NDArray[Any], chunks: Sequence[int], axis: int, dtype: str
+) -> dict[str, Difference]:
+    """How far the prompt is from the whole sequence, and what comes after it."""
+    parts = (np.split(x, [chunks[0]], axis) for x in (found, whole))
+    pairs = zip(("prefill", "steps"), *parts, strict=True)
+    return {name: difference(ours, theirs, dtype) for name, ours, theirs in pairs if theirs.shape[axis]}
+
+
+def _alone(
+    sequences: Sequences,
+    inputs: Mapping[str, NDArray[Any]],
+    expect: Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]],
+    row: int,
+    length: int,
+) -> NDArray[Any] | None:
+    """What PyTorch gives for one row of that length; None if the model takes none."""
+    try:
+        return next(iter(expect(sequences.alone(inputs, row, length)).values()))
+    except ArchError:
+        return None
+
+
+def _sides(prompt: int, time: int, cut: int) -> tuple[tuple[str, list[int]], ...]:
+    """Where the tokens of a row stand whose prompt is `cut` shorter, by the side of the padding."""
+    return ("left", [*range(cut, time)]), ("right", [*range(prompt - cut), *range(prompt, time)])
+
+
+def _at(row: NDArray[Any], places: Sequence[int], axis: int) -> NDArray[Any]:
+    """What stands at those places of a row, in front; zeros behind it."""
+    found = np.zeros_like(row)
+    np.moveaxis(found, axis, 0)[: len(places)] = np.moveaxis(row, axis, 0)[[*places]]
+    return found
+
+
+# --- differences ------------------------------------------------------------------------------------------------------
+
+
+def _differences(
+    found: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]], dtype: str
+) -> dict[str, Difference]:
+    pairs = zip(expected.items(), found.values(), strict=True)
+    return {name: difference(ours, theirs, dtype) for (name, theirs), ours in pairs}
+
+
+def difference(found: NDArray[Any], expected: NDArray[Any], dtype: str = "float32") -> Difference:
+    """The largest difference of two tensors. Places where both are infinite alike, or both not a number, are equal; one
+    where only one of them is, is infinitely far off. Raises ValueError where their shapes differ."""
+    if found.shape != expected.shape:
+        raise ValueError(f"shapes differ: {found.shape} and {expected.shape}")
+    whole = expected.dtype.kind in "iub"
+    a, b = (x.astype(np.float64) for x in (found, expected))
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        apart = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
+    absolute = float(apart.max(initial=0.0))
+    if whole:
+        relative = float(1 - same.mean()) if same.size else 0.0
+    else:
+        largest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
+        relative = absolute / largest if largest else absolute
+    kind = str(expected.dtype) if whole else dtype
+    return Difference(dtype=kind, shape=list(expected.shape), absolute=absolute, relative=relative)

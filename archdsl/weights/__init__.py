@@ -1,0 +1,1 @@
+"""Weights without a back end: how each is initialized, and safetensors files."""
