@@ -35,8 +35,7 @@ from archdsl.dependence.domain import (
     tightened,
     total,
 )
-from archdsl.frontend.block_builder import whole_axis
-from archdsl.ir.dims import Lit, Num, Poly, div, mul
+from archdsl.ir.dims import Lit, Num, Poly, div, mul, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import (
     Block,

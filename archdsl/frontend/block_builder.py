@@ -3,7 +3,6 @@ model around."""
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
-from archdsl.ir.dims import Expr, Num, Poly, Var, ceil, div, substitute, symbol
+from archdsl.ir.dims import Expr, Num, Var, substitute
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import (
     CallNode,
@@ -27,40 +26,12 @@ from archdsl.ir.graph import (
     WeightNode,
     node_outputs,
 )
+from archdsl.ir.paths import safe_name
 from archdsl.ir.static import Instance, Scheme, numbers_of, outward, static_key
 from archdsl.ir.wording import MERGED
 
 if TYPE_CHECKING:
     from archdsl.frontend.base import Elaboration
-
-# Attributes of torch's nn.Module: a submodule of such a name would hide them. (Kept here so that torch need not be
-# imported.)
-_ATTRIBUTES = """
-    T_destination add_module apply bfloat16 buffers call_super_init children compile config cpu cuda double
-    dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu
-    load_state_dict modules mtia named_buffers named_children named_modules named_parameters parameters
-    register_backward_hook register_buffer register_forward_hook register_forward_pre_hook
-    register_full_backward_hook register_full_backward_pre_hook register_load_state_dict_post_hook
-    register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook
-    register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty
-    train training type xpu zero_grad self super init_weights generate stream
-    update_bias
-    _apply _backward_hooks _backward_pre_hooks _buffers _call_impl _compiled_call_impl _forward_hooks
-    _forward_hooks_always_called _forward_hooks_with_kwargs _forward_pre_hooks _forward_pre_hooks_with_kwargs
-    _get_backward_hooks _get_backward_pre_hooks _get_name _is_full_backward_hook _load_from_state_dict
-    _load_state_dict_post_hooks _load_state_dict_pre_hooks _maybe_warn_non_full_backward_hook _modules _named_members
-    _non_persistent_buffers_set _parameters _register_load_state_dict_pre_hook _register_state_dict_hook
-    _replicate_for_data_parallel _save_to_state_dict _slow_forward _state_dict_hooks _state_dict_pre_hooks _version
-    _wrapped_call_impl
-"""
-MODULE_ATTRIBUTES = frozenset(_ATTRIBUTES.split())
-
-
-def safe_name(name: str) -> str:
-    """A step in the path of names that is also a Python attribute."""
-    name = name.replace(".", "_")
-    return f"{name}_" if keyword.iskeyword(name) or name in MODULE_ATTRIBUTES else name
-
 
 # --- demands on the model around --------------------------------------------------------------------------------------
 
@@ -439,18 +410,3 @@ class Frame:
     def param(self, node: ParamNode) -> Value:
         self.put(node)
         return node.output
-
-
-def whole_axis(length: Num) -> tuple[DimValue, int]:
-    """The axis of the model's inputs that a length is a part of, and how many of its places go to one: `time / 4` is
-    (time, 4)."""
-    value = length.value
-    if not isinstance(value, Poly) or len(value.symbols) != 1:
-        return value, 1
-    name = next(iter(value.symbols)).name
-    axis = symbol(name)
-    ratio = div(axis, value)
-    if isinstance(ratio, int):
-        return axis, ratio
-    # ceil(time / 2) and the like: the same strided axis by another spelling.
-    return next(((axis, step) for step in range(2, 65) if value == ceil(div(axis, step))), (value, 1))

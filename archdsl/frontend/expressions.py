@@ -10,12 +10,12 @@ from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.lists import as_list, concat, repeat, repetitions
-from archdsl.frontend.op_call import whole_size
 from archdsl.frontend.scopes import Absent, SchemeRule, Scope, Training
 from archdsl.ir import dims, masks
 from archdsl.ir.dims import Lit, Num, binary, literal
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
+from archdsl.ir.ranges import whole_size
 from archdsl.ir.static import (
     INFINITE,
     Instance,

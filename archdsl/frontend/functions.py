@@ -11,7 +11,7 @@ from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.headers import hypers_of
-from archdsl.frontend.op_call import coerce, unknown_option, whole_size
+from archdsl.frontend.op_call import coerce, unknown_option
 from archdsl.frontend.scalings import ASCENDING, SCALINGS
 from archdsl.frontend.schemes import SCHEMES, Field
 from archdsl.frontend.scopes import Absent, Argument, Given, MaskRule, SchemeRule, Scope
@@ -20,6 +20,7 @@ from archdsl.ir import masks
 from archdsl.ir.dims import Num, num
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
+from archdsl.ir.ranges import whole_size
 from archdsl.ir.static import Declared, Instance, ListValue, Scheme, Template, kind_of
 from archdsl.ir.wording import spelled
 from archdsl.syntax import ast

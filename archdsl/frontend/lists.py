@@ -8,9 +8,9 @@ from typing import Any
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.op_call import whole_size
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
+from archdsl.ir.ranges import whole_size
 from archdsl.ir.static import ListValue, Pattern, Plus, Ref, Times, spelling, static_key
 from archdsl.ir.wording import spelled
 from archdsl.syntax.limits import MAX_LIST, raising

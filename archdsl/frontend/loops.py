@@ -10,12 +10,12 @@ from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import Turn
 from archdsl.frontend.headers import stored_kind
 from archdsl.frontend.lists import repetitions, value_key
-from archdsl.frontend.op_call import whole_size
 from archdsl.frontend.scopes import MISSING, POISON, ReportedError, Scope
 from archdsl.frontend.signatures import demand_written
 from archdsl.ir import dims
 from archdsl.ir.dims import Num, Shape, same_shape, shape_text
 from archdsl.ir.graph import BOOLEANS, INTEGERS, Graph, LoopNode, ScanNode, Value
+from archdsl.ir.ranges import whole_size
 from archdsl.ir.signature import promoted
 from archdsl.ir.static import Instance, ListValue, Pattern, Ref, Template, Times, as_operand, counts_of, kind_of
 from archdsl.ir.wording import WRITTEN_OUT

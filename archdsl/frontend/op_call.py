@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.block_builder import Foreign, Frame, ModelInput, Once, whole_axis
-from archdsl.ir.dims import Num, Poly, Shape, expr_text, free_names, is_size_like, literal, num, shape_text
+from archdsl.frontend.block_builder import Foreign, Frame, ModelInput, Once
+from archdsl.ir.dims import Num, Poly, Shape, free_names, is_size_like, num, shape_text, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Handle, Init, Input, OpNode, Value, Weight
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
-from archdsl.ir.ranges import NUMBERS, RANGES, demand_range
+from archdsl.ir.ranges import NUMBERS, RANGES, demand_range, whole_size
 from archdsl.ir.static import Instance, ListValue, Ref, Scheme, Template, Word, as_operand, kind_of
 from archdsl.ir.wording import MERGED, one_of
 from archdsl.syntax.limits import MAX_AXES
@@ -322,28 +321,6 @@ def _instead(value: Any, kind: str, what: str) -> str:
     if kind == "mask" and isinstance(value, ListValue):
         return "masks are joined by `&` (both) and `|` (either): `causal & window(128)`"
     return ""
-
-
-ROUND = "use `//` or `ceil(…)` where rounding is meant"
-
-
-def whole_size(value: Num, kind: str, what: str, span: Span) -> Num:
-    """A number as a whole one. Raises E0401 where it is not."""
-    v: DimValue = value.value
-    if isinstance(v, float) and v.is_integer():
-        v = int(v)
-        value = Num(v, value.expr if free_names(value.expr) else literal(v), value.origin)
-    if isinstance(v, Fraction | float):
-        written, number = expr_text(value.expr), f"{float(v):g}"
-        is_ = f"{number} was given" if written == number else f"{written} = {number}"
-        help_ = f"write `{int(v)}` or `{int(v) + 1}`" if written == number else ROUND
-        joined = "and" if written == number else "but"
-        raise error("E0401", f"{what} must be a whole number, {joined} {is_}", span, help=help_)
-    if isinstance(v, int) and abs(v) >= 2**63:
-        raise error("E0404", f"{what} must be below 2 ** 63, and {expr_text(value.expr)} is not", span)
-    if kind == "size" and isinstance(v, int) and v < 1:
-        raise error("E0203", f"{what} must be at least 1, and {v} was given", span)
-    return value
 
 
 def _is_added_position(value: Any) -> bool:

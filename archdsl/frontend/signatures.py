@@ -12,12 +12,12 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import Frame
 from archdsl.frontend.headers import axes_of, hypers_of, tensor_kind, tensor_params
-from archdsl.frontend.op_call import ROUND, whole_size
 from archdsl.frontend.scopes import ABSENT, MISSING, Absent, BodyState, Given, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, Var, expr_text, literal, num, shape_text
 from archdsl.ir.graph import BOOLEANS, FLOATS, INTEGERS, Input, Value
 from archdsl.ir.op import Primitive
+from archdsl.ir.ranges import ROUND, whole_size
 from archdsl.ir.signature import promoted
 from archdsl.ir.static import Declared, Template, kind_of
 from archdsl.ir.wording import called, dim_words, holds, listed, spelled

@@ -744,3 +744,18 @@ def shape_text(shape: Iterable[Num]) -> str:
 
 def same_shape(a: Shape, b: Shape) -> bool:
     return len(a) == len(b) and all(x.value == y.value for x, y in zip(a, b, strict=True))
+
+
+def whole_axis(length: Num) -> tuple[Value, int]:
+    """The axis of the model's inputs that a length is a part of, and how many of its places go to one: `time / 4` is
+    (time, 4)."""
+    value = length.value
+    if not isinstance(value, Poly) or len(value.symbols) != 1:
+        return value, 1
+    name = next(iter(value.symbols)).name
+    axis = symbol(name)
+    ratio = div(axis, value)
+    if isinstance(ratio, int):
+        return axis, ratio
+    # ceil(time / 2) and the like: the same strided axis by another spelling.
+    return next(((axis, step) for step in range(2, 65) if value == ceil(div(axis, step))), (value, 1))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
-from archdsl.ir.dims import Num
+from archdsl.ir.dims import Num, Value, expr_text, free_names, literal
 from archdsl.ir.wording import origins, spelled
 
 TESTS: dict[str, Callable[[Any, Any], bool]] = {
@@ -52,3 +53,25 @@ def demand_range(value: Num, kind: str, what: str, span: Span) -> None:
         known = ", and known before the model runs" if not value.static else ""
         text = f"{what} must be {wanted.words}{known}, and {spelled(value)} was given"
         raise error("E0204", text, span, labels=origins([value], span))
+
+
+ROUND = "use `//` or `ceil(…)` where rounding is meant"
+
+
+def whole_size(value: Num, kind: str, what: str, span: Span) -> Num:
+    """A number as a whole one. Raises E0401 where it is not."""
+    v: Value = value.value
+    if isinstance(v, float) and v.is_integer():
+        v = int(v)
+        value = Num(v, value.expr if free_names(value.expr) else literal(v), value.origin)
+    if isinstance(v, Fraction | float):
+        written, number = expr_text(value.expr), f"{float(v):g}"
+        is_ = f"{number} was given" if written == number else f"{written} = {number}"
+        help_ = f"write `{int(v)}` or `{int(v) + 1}`" if written == number else ROUND
+        joined = "and" if written == number else "but"
+        raise error("E0401", f"{what} must be a whole number, {joined} {is_}", span, help=help_)
+    if isinstance(v, int) and abs(v) >= 2**63:
+        raise error("E0404", f"{what} must be below 2 ** 63, and {expr_text(value.expr)} is not", span)
+    if kind == "size" and isinstance(v, int) and v < 1:
+        raise error("E0203", f"{what} must be at least 1, and {v} was given", span)
+    return value

@@ -14,7 +14,6 @@ from archdsl.ir.dims import Expr, Lit, Num, Var
 from archdsl.ir.masks import Mask
 
 if TYPE_CHECKING:
-    from archdsl.frontend.block_builder import Frame
     from archdsl.ir.graph import Block
     from archdsl.ir.op import Primitive
     from archdsl.syntax import ast
@@ -112,7 +111,7 @@ class Instance:
     path step are fixed by the first use."""
 
     template: Template
-    owner: Frame
+    owner: object
     label: str
     span: Span | None = None
     block: Block | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.frontend.op_call import whole_size
 from archdsl.ir.dims import binary, num
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import EVERYWHERE, Application, Example, Reads, TorchScope, Tree, same
+from archdsl.ir.ranges import whole_size
 from archdsl.ops._position import Position
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from archdsl.ir.cost import Amount, Cost, Pairs, contracted, times
-from archdsl.ir.dims import Num, Shape, num, shape_text, sub
+from archdsl.ir.dims import Num, Shape, num, shape_text, sub, whole_axis
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import Mask, ahead, behind, breadth, normal
 from archdsl.ir.op import (
@@ -157,8 +157,6 @@ class SDPA(Primitive):
                 tensors.append(call.model_input("documents", keys))
             axis = tensors[-1].shape[-1]
             wanted = queries if leaf.rule == "queries" else keys
-            from archdsl.frontend.block_builder import whole_axis
-
             if axis.value != wanted.value and whole_axis(axis)[0] != whole_axis(wanted)[0]:
                 raise call.error(
                     "E0403",

@@ -41,12 +41,12 @@ from archdsl.backends.torch.tree import (
 from archdsl.backends.torch.validate import validate
 from archdsl.estimates.counts import total
 from archdsl.frontend.base import OTHERWISE
-from archdsl.frontend.block_builder import MODULE_ATTRIBUTES
 from archdsl.ir import dims
 from archdsl.ir.conditions import SIZES, conditions
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Var
 from archdsl.ir.graph import Block, Model
 from archdsl.ir.op import Tree
+from archdsl.ir.paths import MODULE_ATTRIBUTES
 from archdsl.ir.ranges import NUMBERS
 from archdsl.ir.wording import WRITTEN_OUT
 from archdsl.version import __version__

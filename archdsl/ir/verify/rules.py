@@ -12,12 +12,10 @@ from math import isclose
 from typing import Any
 
 from archdsl.diagnostics import ArchError
-from archdsl.frontend.block_builder import Frame, safe_name
-from archdsl.frontend.lowering import Elaborator
-from archdsl.frontend.op_call import Site
 from archdsl.ir import dims, static
 from archdsl.ir import graph as ir
 from archdsl.ir.dims import Expr, Num, Poly, Shape, expr_text
+from archdsl.ir.paths import safe_name
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.signature import spread
 from archdsl.ir.static import Pattern, Ref, Times
@@ -161,15 +159,6 @@ def _steps(graph: ir.Graph, loop: int) -> Iterator[tuple[str, int]]:
 # --- primitives and weights -------------------------------------------------------------------------------------------
 
 
-def application(node: ir.OpNode) -> Site:
-    """Rebuild the application of a primitive that made a node, in a frame of its own: the model is not changed."""
-    nothing: Any = None  # no name is looked up
-    span = node.span or nothing
-    site = Site(node.op, Frame(Elaborator(nothing), node.op.name, span), nothing, span)
-    site.inputs, site.options, site.axes = node.inputs, dict(node.options), dict(node.axes)
-    return site
-
-
 def inputs_of_op(node: ir.OpNode, at: BlockNames) -> Wrong:
     """The inputs are those of the primitive's signature, and axes of one name have one size."""
     op, params = node.op, node.op.header.tensors or ()
@@ -190,6 +179,8 @@ def inputs_of_op(node: ir.OpNode, at: BlockNames) -> Wrong:
 
 def results_of_op(node: ir.OpNode, at: BlockNames) -> Wrong:
     """Outputs and weights are those that the primitive has for these inputs and options."""
+    from archdsl.frontend.application import application
+
     use = application(node)
     try:
         due = [ir.Value(tuple(s), t) for s, t in zip(node.op.shapes(use), node.op.dtypes(use), strict=True)]
