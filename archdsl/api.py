@@ -3,13 +3,24 @@ asked."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
-from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
+from archdsl.diagnostics import did_you_mean, error
+from archdsl.frontend.load import (
+    Settings,
+    Spec,
+    ZooEntry,
+    check,
+    check_found,
+    find_spec,
+    list_zoo,
+    load,
+    load_found,
+    module_of,
+    setting_text,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,244 +33,32 @@ if TYPE_CHECKING:
     from archdsl.estimates.flops import Convention, Flops
     from archdsl.estimates.memory import Memory, Optimizer
     from archdsl.estimates.params import ParamsReport
-    from archdsl.frontend.modules import Module
     from archdsl.ir.graph import Model
-    from archdsl.syntax import ast
 
-Settings = Mapping[str, "str | int | float | bool"]
-
-_COMPILED = re.compile(r"^(model|variant)[ \t]+([^\W\d]\w*)", re.MULTILINE)
-_COMMENT = re.compile(r"\A(?:[ \t]*#[^\n]*\n)*")
-
-
-# --- what a spec is called --------------------------------------------------------------------------------------------
-
-
-class ZooEntry(NamedTuple):
-    """A model or variant that ships with the compiler."""
-
-    name: str
-    kind: str
-    """`model` or `variant`."""
-    file: str
-    """Its file's name in the zoo: `gpt2.arch`."""
-    description: str
-    """The file's first line."""
-
-
-@cache
-def list_zoo() -> tuple[ZooEntry, ...]:
-    """Every model and variant of the zoo, by file. Looks at texts only: nothing is parsed."""
-    from archdsl.resources import zoo_files
-
-    found = []
-    for path in zoo_files().values():
-        text = path.read_text(encoding="utf-8", errors="replace")
-        comment = _COMMENT.match(text)
-        lines = comment[0].splitlines() if comment else []
-        about = lines[0].lstrip("# \t").rstrip() if lines else ""
-        found += [ZooEntry(m[2], m[1], path.name, about) for m in _COMPILED.finditer(text)]
-    return tuple(found)
-
-
-class Spec(NamedTuple):
-    """A spec that was found: its text, where it lies, below which folder it may import, and which of its models is
-    meant."""
-
-    source: Source
-    path: Path | None
-    root: Path | None
-    model: str | None
-
-
-def find_spec(spec: str | Path | None, *, text: str | None = None, model: str | None = None) -> Spec:
-    """The spec of a path, `path:model`, or the name of a model of the zoo; or of a text.
-
-    Raises ArchError: E0108 where there is no such file or it cannot be read, E0210 where the zoo has no such model."""
-    if text is not None:
-        from archdsl.syntax.parse import given_text
-
-        return Spec(given_text(str(spec) if spec is not None else "<text>", text), None, None, model)
-    if spec is None:
-        raise TypeError("give a spec: a path, the name of a model of the zoo, or text=…")
-    name = str(spec)
-    if isinstance(spec, Path) or _is_path(name):
-        return _file(Path(name), name, model)
-    head, colon, tail = name.rpartition(":")
-    if colon and head and (_is_path(head) or head in _stems()) and tail.isidentifier():
-        if _is_path(head):
-            return _file(Path(head), head, model or tail)
-        return _zoo(head, model or tail)
-    return _zoo(name, model)
-
-
-def _is_path(name: str) -> bool:
-    if name.endswith(".arch"):
-        return True
-    if "/" in name or "\\" in name:
-        return not name.rpartition(":")[2].isidentifier()
-    try:
-        return Path(name).is_file() and name not in _stems() and all(e.name != name for e in list_zoo())
-    except (OSError, ValueError):
-        return False
-
-
-def _stems() -> Mapping[str, Path]:
-    from archdsl.resources import zoo_files
-
-    return zoo_files()
-
-
-def _file(path: Path, shown: str, model: str | None) -> Spec:
-    from archdsl.syntax.parse import read_source
-
-    try:
-        full = path.resolve()
-        here = Path.cwd()
-    except (OSError, ValueError, RuntimeError) as problem:
-        raise error("E0108", f"`{shown}` cannot be read: {problem}") from None
-    below = full.is_relative_to(here)
-    root = here if below else full.parent
-    return Spec(
-        read_source(full, full.relative_to(root).as_posix()) if below else read_source(full, shown), full, root, model
-    )
-
-
-def _zoo(name: str, model: str | None) -> Spec:
-    from archdsl.syntax.parse import read_source
-
-    files = _stems()
-    entries = [e for e in list_zoo() if e.name == name]
-    if entries:
-        # A model that two files declare is the one of the file that is called so.
-        entry = next((e for e in entries if e.file == f"{name}.arch"), entries[0])
-        path, model = files[entry.file.removesuffix(".arch")], model or name
-    elif name in files:
-        path = files[name]
-    else:
-        known = {e.name for e in list_zoo()} | set(files)
-        raise error(
-            "E0210",
-            f"the zoo has no model `{name}`, and there is no file of that name",
-            help=did_you_mean(name, known)
-            or "`archdsl list` shows the zoo; a spec of your own is given as a path: `model.arch`",
-        )
-    return Spec(read_source(path, path.name), path, path.parent, model)
-
-
-# --- the front half ---------------------------------------------------------------------------------------------------
-
-
-def load(
-    spec: str | Path | None = None,
-    *,
-    text: str | None = None,
-    model: str | None = None,
-    set: Settings | None = None,
-    allow_noncausal: bool = False,
-) -> Model:
-    """Read, elaborate and check a spec.
-
-    `spec` is a path, `path:model`, or the name of a model of the zoo; `text` is a spec itself. `model` picks one where
-    a file declares several (the first by default), and `set` gives its hyper-parameters other values. Raises ArchError
-    with everything that is wrong; a logit that later tokens reach is an error too, unless `allow_noncausal`."""
-    return load_found(find_spec(spec, text=text, model=model), set, allow_noncausal)
-
-
-def load_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = False) -> Model:
-    """`load` for a spec that `find_spec` has found."""
-    model, causality = _elaborate(spec, set)
-    wrong = [d for d in causality if d.is_error and not allow_noncausal]
-    if wrong:
-        raise ArchError(wrong)
-    return model
-
-
-def _elaborate(spec: Spec, set: Settings | None) -> tuple[Model, list[Diagnostic]]:
-    from archdsl.dependence.causality import prove
-
-    model = _build(module_of(spec), spec.model, set)
-    return model, prove(model)
-
-
-def _build(module: Module, name: str | None, set: Settings | None) -> Model:
-    from archdsl.frontend.lowering import Elaborator
-
-    return Elaborator(module).build(name, {k: _setting(v) for k, v in (set or {}).items()})
-
-
-def module_of(spec: Spec) -> Module:
-    """The file of a spec and its imports, parsed."""
-    from archdsl.frontend.modules import Loader
-
-    return Loader(spec.root).load(spec.source, spec.path)
-
-
-def _setting(value: str | int | float | bool) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value if isinstance(value, str) else repr(value)
-
-
-def check(
-    spec: str | Path | None = None,
-    *,
-    text: str | None = None,
-    model: str | None = None,
-    set: Settings | None = None,
-    allow_noncausal: bool = False,
-) -> tuple[Diagnostic, ...]:
-    """Everything that can be said against a spec, errors and lints; () for one that is fine. Arguments as for `load`;
-    never raises ArchError. Without `model`, every model and variant that the file declares is checked."""
-    try:
-        found = find_spec(spec, text=text, model=model)
-        return check_found(found, set, allow_noncausal)
-    except ArchError as problem:
-        return problem.diagnostics
-
-
-def check_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = False) -> tuple[Diagnostic, ...]:
-    """`check` for a spec that `find_spec` has found."""
-    from archdsl.dependence.causality import prove
-    from archdsl.frontend.lint import lints
-    from archdsl.frontend.modules import models
-
-    names: list[str | None] = [spec.model]
-    found: dict[tuple[str, str, object], Diagnostic] = {}
-    try:
-        parsed = module_of(spec)
-        if spec.model is None and not set:
-            names = [*_settled(models(parsed))] or [None]
-    except ArchError as problem:
-        return problem.diagnostics
-    for name in names:
-        try:
-            module = parsed.fresh()
-            model = _build(module, name, set)
-            said = [*model.diagnostics, *([] if allow_noncausal else prove(model)), *lints(model, module)]
-        except ArchError as problem:
-            said = list(problem.diagnostics)
-        for d in said:
-            place = (d.span.source.name, d.span.start, d.span.end) if d.span is not None else None
-            found.setdefault((d.code, d.message, place), d)
-    return tuple(found.values())
-
-
-def _settled(declared: Mapping[str, ast.Model | ast.Variant]) -> list[str]:
-    """The models that can be checked: one that must be given a number is checked as each of its variants."""
-    from archdsl.syntax import ast
-
-    based_on = set()
-    for d in declared.values():
-        call = d.value if isinstance(d, ast.Variant) else None
-        function = call.function if isinstance(call, ast.Call) else call
-        if isinstance(function, ast.Name):
-            based_on.add(function.id)
-
-    def is_open(d: ast.Model | ast.Variant) -> bool:
-        return isinstance(d, ast.Model) and any(h.default is None for h in d.header.hypers or ())
-
-    return [n for n, d in declared.items() if n not in based_on or not is_open(d)]
+__all__ = [
+    "Settings",
+    "Spec",
+    "ZooEntry",
+    "check",
+    "check_found",
+    "draw_weights",
+    "estimate",
+    "expand",
+    "find_spec",
+    "flops",
+    "format_text",
+    "list_zoo",
+    "load",
+    "load_found",
+    "memory",
+    "module_from",
+    "module_of",
+    "onnx_from",
+    "source_for",
+    "to_onnx",
+    "to_torch",
+    "torch_source",
+]
 
 
 def estimate(
@@ -496,6 +295,8 @@ def onnx_from(
     progress: Callable[[str, int], None] | None = None,
 ) -> OnnxFiles:
     """`to_onnx` for a loaded model."""
+    from archdsl.backends.onnx import demand_packages
+
     demand_packages("writing ONNX", "onnx", "onnx_ir")
     if logits not in ("all", "last") or (logits == "last" and not decode):
         raise error(
@@ -528,19 +329,6 @@ def onnx_from(
     return save({path: written}, model, weights=weights, seed=seed, store=store, progress=progress)
 
 
-def demand_packages(what: str, *names: str) -> None:
-    """Raises ArchError E0502 where one of these packages is not installed."""
-    from importlib.util import find_spec as installed
-
-    missing = [name for name in names if installed(name) is None]
-    if missing:
-        raise error(
-            "E0502",
-            f"{what} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
-            help="pip install 'archdsl[onnx]'",
-        )
-
-
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
@@ -558,4 +346,4 @@ def expand(spec: str | Path, *, set: Settings | None = None, block: str | None =
     from archdsl.frontend.expand import expand_spec
 
     found = find_spec(spec)
-    return expand_spec(module_of(found), found.model, {k: _setting(v) for k, v in (set or {}).items()}, block)
+    return expand_spec(module_of(found), found.model, {k: setting_text(v) for k, v in (set or {}).items()}, block)

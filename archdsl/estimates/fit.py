@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
-from archdsl.api import Settings, Spec, find_spec, load_found
 from archdsl.diagnostics import ArchError, did_you_mean, error
 from archdsl.estimates.params import Params, ParamsReport, estimate
 from archdsl.estimates.sweep import hopeless
+from archdsl.frontend.load import Settings, Spec, find_spec, load_found
 from archdsl.passes.decode import planned
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from archdsl.api import Spec, find_spec, load_found
 from archdsl.diagnostics import ArchError, error
+from archdsl.frontend.load import Spec, find_spec, load_found
 
 Values = str | int | float | bool | Sequence[str | int | float | bool]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel
 
-from archdsl.api import demand_packages
+from archdsl.backends.onnx import demand_packages
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir.graph import Model, Value
 from archdsl.run.smoke import TensorInfo, input_shapes, one_line

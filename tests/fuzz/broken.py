@@ -622,7 +622,7 @@ def _place(problem: BaseException) -> str:
     frames = [f for f in traceback.extract_tb(problem.__traceback__) if f"{os.sep}archdsl{os.sep}" in f.filename]
     if isinstance(problem, TooLong | RecursionError):
         # Where it was stopped is chance: the outermost that is no mere driver says more.
-        names = [f for f in frames if not f.filename.endswith(("api.py", "cli.py"))]
+        names = [f for f in frames if not f.filename.endswith(("api.py", "cli.py", "load.py"))]
         frames = names[:4] or frames
     return f"{Path(frames[-1].filename).name}:{frames[-1].name}" if frames else type(problem).__name__
 
