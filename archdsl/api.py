@@ -122,7 +122,7 @@ def memory(
     from archdsl.estimates.memory import estimate as count
 
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
-    return count(
+    found = count(
         loaded,
         batch=batch,
         seq=seq,
@@ -130,8 +130,12 @@ def memory(
         optimizer=optimizer,
         master_weights=master_weights,
         recompute=recompute,
-        measure=measure,
     )
+    if not measure:
+        return found
+    from archdsl.run.measure import with_measured
+
+    return with_measured(found, loaded, recompute)
 
 
 # --- PyTorch ----------------------------------------------------------------------------------------------------------

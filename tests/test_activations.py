@@ -22,7 +22,7 @@ from archdsl.estimates.dtypes import Dtype
 from archdsl.estimates.memory import estimate as memory
 from archdsl.ir.graph import Model
 from archdsl.run.load import load_source
-from archdsl.run.measure import measure
+from archdsl.run.measure import measure, with_measured
 
 DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
 
@@ -185,7 +185,8 @@ far the estimate may be from what is measured; of GPT-J, rotations are several o
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("name", EQUAL)
 def test_the_estimate_is_near_what_is_measured(name: str, recompute: Any) -> None:
-    found = memory(graph(name), batch=BATCH, seq=TIME, dtype="bfloat16", recompute=recompute, measure=True)
+    found = memory(graph(name), batch=BATCH, seq=TIME, dtype="bfloat16", recompute=recompute)
+    found = with_measured(found, graph(name), recompute)
     assert found.measured is not None
     assert found.activations == pytest.approx(found.measured.saved, rel=EQUAL[name])
     passes = max(e.peak for e in found.timeline if e.event != "optimizer step")

@@ -139,8 +139,11 @@ def estimate(
         master_weights=master_weights,
         recompute=recompute,
         step=memory or json,
-        measure=measure,
     )
+    if measure:
+        from archdsl.run.measure import with_measured
+
+        report = report.model_copy(update={"memory": with_measured(report.memory, model, recompute)})
 
     if spread is not None:
         report = spread.report(report, model)

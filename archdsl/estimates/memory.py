@@ -128,7 +128,6 @@ def with_memory(
     master_weights: bool = False,
     recompute: Recompute = "none",
     step: bool = True,
-    measure: bool = False,
 ) -> MemoryReport:
     """The report on a model with its memory, at the report's sizes. Errors as of `estimate`."""
     memory = estimate(
@@ -140,7 +139,6 @@ def with_memory(
         master_weights=master_weights,
         recompute=recompute,
         step=step,
-        measure=measure,
     )
     return MemoryReport(**report.model_dump(), memory=memory)
 
@@ -155,12 +153,11 @@ def estimate(
     master_weights: bool = False,
     recompute: Recompute = "none",
     step: bool = True,
-    measure: bool = False,
 ) -> Memory:
     """Count bytes. `seq` is 2,048 or the model's context, if less, where it is not given. A `step` of training, which
-    computes again in its backward pass what `recompute` says, is estimated too, and measured if asked to (with torch).
+    computes again in its backward pass what `recompute` says, is estimated too; `archdsl.run.measure` measures it.
 
-    Raises ArchError E0503 where the model has no sizes at these lengths, and of `measure` those of `measured`."""
+    Raises ArchError E0503 where the model has no sizes at these lengths."""
     sizes = sizes_at(model, batch, seq)
     demand_sizes(model, sizes)
     tensors = list(_tensors(model))
@@ -175,7 +172,7 @@ def estimate(
         if problem.diagnostics[0].code != "E0504":
             raise
         kept, reason = None, problem.diagnostics[0].message
-    found, unknown, measured = None, None, None
+    found, unknown = None, None
     fixed = weights + buffers + optimizer_bytes
     if step:
         working = step_temporaries(tensors, dtype, optimizer, master_weights)
@@ -194,10 +191,6 @@ def estimate(
             if problem.diagnostics[0].code != "E0527":
                 raise
             unknown = problem.diagnostics[0].message
-    if measure:
-        from archdsl.run.measure import measure as run
-
-        measured = run(model, sizes, dtype=dtype, recompute=recompute, fixed=fixed)
     return Memory(
         dtype=dtype,
         algorithm=optimizer,
@@ -216,7 +209,6 @@ def estimate(
         activations=None if found is None else found.saved,
         peak=None if found is None else found.peak,
         no_activations=unknown,
-        measured=measured,
         by_state=states,
         kept=kept or [],
         step=found,

@@ -23,9 +23,18 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import error
 from archdsl.estimates.activations import Measured, Recompute
+from archdsl.estimates.memory import Memory
 from archdsl.ir.cost import whole_at
 from archdsl.ir.graph import Model
 from archdsl.run.load import load_source
+
+
+def with_measured(memory: Memory, model: Model, recompute: Recompute) -> Memory:
+    """Return the memory of a model with what a step takes under PyTorch, at the memory's sizes. Errors as of
+    `measure`."""
+    fixed = memory.weights + memory.buffers + memory.optimizer
+    measured = measure(model, memory.sizes, dtype=memory.dtype, recompute=recompute, fixed=fixed)
+    return memory.model_copy(update={"measured": measured})
 
 
 def measure(model: Model, sizes: Mapping[str, int], *, dtype: str, recompute: Recompute, fixed: int) -> Measured:
