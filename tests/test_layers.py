@@ -125,6 +125,7 @@ CIRCLES: dict[tuple[When, ...], list[set[str]]] = {
             "backends.torch.classes",
             "backends.torch.features",
             "backends.torch.features.checkpoint",
+            "backends.torch.features.cpu",
             "backends.torch.features.generate",
             "backends.torch.features.loss",
             "backends.torch.features.parallel",

@@ -1,6 +1,5 @@
 """Norms against torch's modules, in training and evaluation, and in experts."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,16 +99,17 @@ GROUPED = [
 
 @pytest.mark.parametrize(("source", "name", "one"), GROUPED)
 def test_every_expert_has_a_norm_of_its_own(source: str, name: str, one: Any) -> None:
-    scope: dict[str, Any] = {"torch": torch, "nn": nn, "F": F, "Tensor": Tensor, "Groups": Any}
+    scope: dict[str, Any] = {"torch": torch, "nn": nn, "F": F, "Tensor": Tensor}
+    exec(helpers()["expert_of_rows"].source, scope)
     exec(source, scope)
     norm = scope[name](3, 8, eps=1e-5)
     for weight in norm.parameters():
         nn.init.normal_(weight)
-    expert = torch.tensor([0, 0, 1, 2, 2, 2])
+    expert, ends = torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([2, 3, 6], dtype=torch.int32)
     x = torch.randn(6, 8)
-    y = norm(x, SimpleNamespace(expert=expert))
+    y = norm(x, ends)
     bias = getattr(norm, "bias", torch.zeros(3, 8))
     for row in range(6):
         e = expert[row]
         torch.testing.assert_close(y[row], one(x[row : row + 1], norm.weight[e], bias[e])[0])
-    assert norm.bfloat16()(x.bfloat16(), SimpleNamespace(expert=expert)).dtype == torch.bfloat16
+    assert norm.bfloat16()(x.bfloat16(), ends).dtype == torch.bfloat16

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 12
     width: int = 768
@@ -26,14 +26,10 @@ class Config:
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
@@ -49,10 +45,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
@@ -79,10 +72,7 @@ class EncoderLayer(nn.Module):
 
 
 class MaskedLM(nn.Module):
-    """BERT's masked-language-model head: a linear map, an activation and a norm before the (tied) logits.
-
-    mlm (std/models.arch:121)
-    """
+    """BERT's masked-language-model head: a linear map, an activation and a norm before the (tied) logits."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 12
     width: int = 768
@@ -26,14 +26,10 @@ class Config:
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config, dropout: float = 0) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
         self.dropout = dropout
         self.q = nn.Linear(config.width, config.width)
@@ -50,10 +46,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
@@ -82,10 +75,7 @@ class EncoderLayer(nn.Module):
 
 class SequenceClassifier(nn.Module):
     """Fine-tuning heads of BERT: a class of the sequence (from the pooled first place), of each token, and the two
-    ends of a span.
-
-    sequence_classifier (std/models.arch:147)
-    """
+    ends of a span."""
 
     def __init__(self, config: Config, dropout: float = 0) -> None:
         super().__init__()

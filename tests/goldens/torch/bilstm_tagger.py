@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     vocab: int = 130_000
     width: int = 50
@@ -46,10 +46,7 @@ class LSTM(nn.Module):
 
 
 class Bidirectional(nn.Module):
-    """A recurrence read forwards and backwards, side by side: [batch, time, 2 * hidden].
-
-    bidirectional (std/transformer.arch:111)
-    """
+    """A recurrence read forwards and backwards, side by side: [batch, time, 2 * hidden]."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     source_vocab: int = 296
     vocab: int = 323
@@ -45,10 +45,7 @@ class Config:
 
 
 class ReluBlock(nn.Module):
-    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution.
-
-    relu_block (bytenet.arch:4)
-    """
+    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution."""
 
     def __init__(self, config: Config, width: int) -> None:
         super().__init__()
@@ -67,10 +64,7 @@ class ReluBlock(nn.Module):
 
 
 class ReluBlock2(nn.Module):
-    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution.
-
-    relu_block (bytenet.arch:4)
-    """
+    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution."""
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
         super().__init__()
@@ -89,10 +83,7 @@ class ReluBlock2(nn.Module):
 
 
 class ReluBlock3(nn.Module):
-    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution.
-
-    relu_block (bytenet.arch:4)
-    """
+    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution."""
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
         super().__init__()
@@ -114,10 +105,7 @@ class ReluBlock3(nn.Module):
 
 
 class ReluBlock4(nn.Module):
-    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution.
-
-    relu_block (bytenet.arch:4)
-    """
+    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution."""
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
         super().__init__()
@@ -144,7 +132,6 @@ class Bytenet(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        assert config.depth == 5, "`forward` is written out for this many: compile the spec anew"
         self.source_embedding = nn.Embedding(config.source_vocab, 2 * config.inner)
         self.encoder = nn.ModuleList(
             [

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     vocab: int = 256
     inner: int = 512
@@ -26,10 +26,7 @@ class Config:
 
 class MultiplicativeUnit(nn.Module):
     """A multiplicative unit (section 3.6): three gates around the input and a new value, all of them by one
-    convolution.
-
-    multiplicative_unit (bytenet.arch:11)
-    """
+    convolution."""
 
     def __init__(self, kernel: int, width: int) -> None:
         super().__init__()
@@ -44,10 +41,7 @@ class MultiplicativeUnit(nn.Module):
 
 class MultiplicativeUnit2(nn.Module):
     """A multiplicative unit (section 3.6): three gates around the input and a new value, all of them by one
-    convolution.
-
-    multiplicative_unit (bytenet.arch:11)
-    """
+    convolution."""
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
         super().__init__()
@@ -63,10 +57,7 @@ class MultiplicativeUnit2(nn.Module):
 
 
 class MultiplicativeBlock(nn.Module):
-    """A residual block of two multiplicative units: the first looks at one place, the second along time.
-
-    multiplicative_block (bytenet.arch:18)
-    """
+    """A residual block of two multiplicative units: the first looks at one place, the second along time."""
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
         super().__init__()
@@ -87,10 +78,7 @@ class MultiplicativeBlock(nn.Module):
 
 class MultiplicativeUnit3(nn.Module):
     """A multiplicative unit (section 3.6): three gates around the input and a new value, all of them by one
-    convolution.
-
-    multiplicative_unit (bytenet.arch:11)
-    """
+    convolution."""
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
         super().__init__()
@@ -106,10 +94,7 @@ class MultiplicativeUnit3(nn.Module):
 
 
 class MultiplicativeBlock2(nn.Module):
-    """A residual block of two multiplicative units: the first looks at one place, the second along time.
-
-    multiplicative_block (bytenet.arch:18)
-    """
+    """A residual block of two multiplicative units: the first looks at one place, the second along time."""
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
         super().__init__()
@@ -134,7 +119,6 @@ class BytenetLM(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        assert config.depth == 5, "`forward` is written out for this many: compile the spec anew"
         self.embedding = nn.Embedding(config.vocab, 2 * config.inner)
         self.blocks = nn.ModuleList(
             [

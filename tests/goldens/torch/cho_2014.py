@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     vocab: int = 15_000
     rank: int = 100
@@ -23,10 +23,7 @@ class Config:
 
 class EncoderUnit(nn.Module):
     """The gated unit of Cho et al. as their appendix has it, without biases: the state is reset before its matrix,
-    and the update gate says how much of it is kept.
-
-    encoder_unit (rnn_encoder_decoder.arch:5)
-    """
+    and the update gate says how much of it is kept."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -45,10 +42,7 @@ class EncoderUnit(nn.Module):
 
 
 class DecoderUnit(nn.Module):
-    """The decoder's unit sees the summary of the source at every step, and resets behind the matrices.
-
-    decoder_unit (rnn_encoder_decoder.arch:14)
-    """
+    """The decoder's unit sees the summary of the source at every step, and resets behind the matrices."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

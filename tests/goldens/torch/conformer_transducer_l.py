@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     width: int = 512
     layers: int = 17
@@ -86,10 +86,7 @@ class LSTM(nn.Module):
 
 
 class ConvSubsampling(nn.Module):
-    """Two convolutions of stride 2 over time and features (Conformer, Gulati et al., 2020): a quarter of the frames.
-
-    conv_subsampling (std/models.arch:94)
-    """
+    """Two convolutions of stride 2 over time and features (Conformer, Gulati et al., 2020): a quarter of the frames."""
 
     def __init__(self, config: Config, factor: int = 4) -> None:
         super().__init__()
@@ -106,10 +103,7 @@ class ConvSubsampling(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
@@ -121,14 +115,10 @@ class MLP(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         head_dim = config.width // config.heads
         self.heads = config.heads
         self.q = nn.Linear(config.width, config.width)
@@ -188,10 +178,7 @@ class ConformerLayer(nn.Module):
 
 
 class ConformerL(nn.Module):
-    """The encoder, which the paper's Table 1 determines: kernel 32, a quarter of the frames.
-
-    conformer_l (conformer.arch:19)
-    """
+    """The encoder, which the paper's Table 1 determines: kernel 32, a quarter of the frames."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     width: int = 1536
     layers: int = 20
@@ -35,10 +35,7 @@ class Config:
 
 
 class ConvmixerLayer(nn.Module):
-    """The activation stands before the norm, and only the depthwise half has a residual.
-
-    convmixer_layer (convmixer.arch:4)
-    """
+    """The activation stands before the norm, and only the depthwise half has a residual."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

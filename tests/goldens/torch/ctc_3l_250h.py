@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 3
     hidden: int = 250
@@ -24,10 +24,7 @@ class Config:
 
 class PeepholeLSTM(nn.Module):
     """An LSTM whose gates also see the cell, each channel its own: input and forget gate the one before, output gate
-    the new one.
-
-    peephole_lstm (deep_rnn.arch:5)
-    """
+    the new one."""
 
     def __init__(self, config: Config, width: int) -> None:
         super().__init__()
@@ -53,10 +50,7 @@ class PeepholeLSTM(nn.Module):
 
 
 class Bidirectional(nn.Module):
-    """A recurrence read forwards and backwards, side by side: [batch, time, 2 * hidden].
-
-    bidirectional (std/transformer.arch:111)
-    """
+    """A recurrence read forwards and backwards, side by side: [batch, time, 2 * hidden]."""
 
     def __init__(self, config: Config, width: int) -> None:
         super().__init__()

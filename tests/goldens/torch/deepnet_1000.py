@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 500
     width: int = 512
@@ -37,14 +37,10 @@ def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config, init_layers: int, dropout: float = 0) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
         self.dropout = dropout
         self.q = nn.Linear(config.width, config.width)
@@ -69,10 +65,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int, init_layers: int) -> None:
         super().__init__()
@@ -88,10 +81,7 @@ class MLP(nn.Module):
 
 class EncoderLayer(nn.Module):
     """Figure 2 of the paper: with n layers on either side the encoder's skip weighs 0.81 n ** (5 / 16), the
-    decoder's (3 n) ** (1 / 4), and weights start by 0.87 n ** (-5 / 16) and (12 n) ** (-1 / 4).
-
-    encoder_layer (deepnet.arch:6)
-    """
+    decoder's (3 n) ** (1 / 4), and weights start by 0.87 n ** (-5 / 16) and (12 n) ** (-1 / 4)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -108,14 +98,10 @@ class EncoderLayer(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config, init_layers: int, dropout: float = 0) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
         self.dropout = dropout
         self.q = nn.Linear(config.width, config.width)
@@ -164,7 +150,6 @@ class Deepnet1000(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        assert config.width % 2 == 0, "every wave has a sine and a cosine"
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.dropout = nn.Dropout(0.1)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))

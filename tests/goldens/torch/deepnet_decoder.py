@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 1000
     width: int = 512
@@ -37,14 +37,10 @@ def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config, dropout: float = 0) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
         self.dropout = dropout
         self.q = nn.Linear(config.width, config.width)
@@ -67,10 +63,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
@@ -85,10 +78,7 @@ class MLP(nn.Module):
 
 
 class CausalLayer(nn.Module):
-    """A decoder alone: its skip weighs (2 M)^(1/4), and its weights start by (8 M)^(-1/4).
-
-    causal_layer (deepnet.arch:47)
-    """
+    """A decoder alone: its skip weighs (2 M)^(1/4), and its weights start by (8 M)^(-1/4)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -110,7 +100,6 @@ class DeepnetDecoder(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        assert config.width % 2 == 0, "every wave has a sine and a cosine"
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.dropout = nn.Dropout(0.1)
         self.blocks = nn.ModuleList(CausalLayer(config) for _ in range(config.layers))

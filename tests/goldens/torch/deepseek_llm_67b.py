@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 95
     width: int = 8192
@@ -47,15 +47,10 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention (Ainslie et al., 2023): every group of heads shares one head of keys and values.
-
-    gqa (std/attention.arch:29)
-    """
+    """Grouped-query attention (Ainslie et al., 2023): every group of heads shares one head of keys and values."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
-        assert config.heads % config.kv_heads == 0, "every group of heads shares one head of keys and values"
         head_dim = config.width // config.heads
         self.heads = config.heads
         self.kv_heads = config.kv_heads
@@ -76,10 +71,7 @@ class Attention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """Gated by SiLU (Shazeer, 2020).
-
-    swiglu (std/ffn.arch:16)
-    """
+    """Gated by SiLU (Shazeer, 2020)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

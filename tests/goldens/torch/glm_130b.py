@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 70
     width: int = 12_288
@@ -46,14 +46,10 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config, init_layers: int) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
@@ -75,10 +71,7 @@ class Attention(nn.Module):
 
 
 class GEGLU(nn.Module):
-    """Gated by GELU (Shazeer, 2020).
-
-    geglu (std/ffn.arch:19)
-    """
+    """Gated by GELU (Shazeer, 2020)."""
 
     def __init__(self, config: Config, init_layers: int) -> None:
         super().__init__()
@@ -94,10 +87,7 @@ class GEGLU(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The skip weighs sqrt(2 * layers), and the maps of values, outputs and feed-forwards start by its inverse.
-
-    decoder (glm_130b.arch:5)
-    """
+    """The skip weighs sqrt(2 * layers), and the maps of values, outputs and feed-forwards start by its inverse."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

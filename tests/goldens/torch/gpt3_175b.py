@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 96
     width: int = 12_288
@@ -58,14 +58,10 @@ def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask |
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
@@ -86,10 +82,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()

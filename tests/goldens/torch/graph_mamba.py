@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 4
     width: int = 96
@@ -63,10 +63,7 @@ class Noise(nn.Module):
 
 
 class MessagePassing(nn.Module):
-    """What the neighbours of a node say on average, and the node itself.
-
-    message_passing (graph_mamba.arch:6)
-    """
+    """What the neighbours of a node say on average, and the node itself."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -111,10 +108,7 @@ class Mixer(nn.Module):
 
 class NodeScan(nn.Module):
     """The scan reads from nodes of few neighbours to those of many: the hubs, which matter most, have seen all
-    others.
-
-    node_scan (graph_mamba.arch:18)
-    """
+    others."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -135,10 +129,7 @@ class NodeScan(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 12
     width: int = 768
@@ -27,10 +27,7 @@ class Config:
 
 
 class OverTime(nn.Module):
-    """From `length` places to `rank`, one projection for all heads, or one for each.
-
-    over_time (linformer.arch:4)
-    """
+    """From `length` places to `rank`, one projection for all heads, or one for each."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -44,14 +41,10 @@ class OverTime(nn.Module):
 
 
 class LinformerAttention(nn.Module):
-    """`e` projects the keys; `f` the values, or `e` again where there is none.
-
-    linformer_attention (linformer.arch:15)
-    """
+    """`e` projects the keys; `f` the values, or `e` again where there is none."""
 
     def __init__(self, config: Config, dropout: float = 0) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "the heads share the width equally"
         self.length = config.context
         self.heads = config.heads
         self.dropout = dropout
@@ -70,10 +63,7 @@ class LinformerAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
@@ -101,10 +91,7 @@ class EncoderLayer(nn.Module):
 
 
 class MaskedLM(nn.Module):
-    """BERT's masked-language-model head: a linear map, an activation and a norm before the (tied) logits.
-
-    mlm (std/models.arch:121)
-    """
+    """BERT's masked-language-model head: a linear map, an activation and a norm before the (tied) logits."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

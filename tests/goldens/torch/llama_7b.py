@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 32
     width: int = 4096
@@ -45,14 +45,10 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
         self.q = nn.Linear(config.width, config.width, bias=False)
         self.k = nn.Linear(config.width, config.width, bias=False)
@@ -68,10 +64,7 @@ class Attention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """Gated by SiLU (Shazeer, 2020).
-
-    swiglu (std/ffn.arch:16)
-    """
+    """Gated by SiLU (Shazeer, 2020)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

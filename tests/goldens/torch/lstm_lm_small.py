@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     vocab: int = 10_000
     width: int = 200

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 72
     width: int = 3072
@@ -26,14 +26,10 @@ class Config:
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config, dropout: float = 0) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
         self.dropout = dropout
         self.q = nn.Linear(config.width, config.width)
@@ -55,10 +51,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 32
     width: int = 4096
@@ -77,15 +77,10 @@ def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask |
 
 
 class Attention(nn.Module):
-    """Grouped-query attention (Ainslie et al., 2023): every group of heads shares one head of keys and values.
-
-    gqa (std/attention.arch:29)
-    """
+    """Grouped-query attention (Ainslie et al., 2023): every group of heads shares one head of keys and values."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
-        assert config.heads % config.kv_heads == 0, "every group of heads shares one head of keys and values"
         head_dim = config.width // config.heads
         self.heads = config.heads
         self.kv_heads = config.kv_heads
@@ -103,10 +98,7 @@ class Attention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """Gated by SiLU (Shazeer, 2020).
-
-    swiglu (std/ffn.arch:16)
-    """
+    """Gated by SiLU (Shazeer, 2020)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

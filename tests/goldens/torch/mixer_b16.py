@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 12
     width: int = 768
@@ -30,10 +30,7 @@ class Config:
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, hidden: int, width: int) -> None:
         super().__init__()
@@ -60,10 +57,7 @@ class MixerLayer(nn.Module):
 
 
 class Classifier(nn.Module):
-    """A class of the whole sequence: `pool: mean`, or `pool: first`.
-
-    classifier (std/models.arch:138)
-    """
+    """A class of the whole sequence: `pool: mean`, or `pool: first`."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -78,7 +72,6 @@ class MixerB16(nn.Module):
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
-        assert config.image % config.patch == 0, "whole patches"
         self.patches = nn.Conv2d(3, config.width, config.patch, stride=config.patch)
         self.blocks = nn.ModuleList(
             MixerLayer(

@@ -6,14 +6,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     experts: int = 256
     top_k: int = 4
@@ -37,73 +36,6 @@ class Config:
         assert self.top_k + 1 <= self.experts, f"`topk` cannot take more than there are: {self}"
 
 
-class Groups(NamedTuple):
-    """Rows sorted by expert: where each expert's rows end, and the expert of each row."""
-
-    ends: Tensor
-    expert: Tensor
-
-
-def blockwise_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """The same product where sizes may not depend on the rows that each expert gets: they are moved apart into blocks
-    of one expert each, three blocks for every expert at most."""
-    rows, count = torch.arange(x.size(0), device=x.device), weight.size(0)
-    size = -(-x.size(0) // (2 * count))
-    starts = F.pad(ends[:-1], (1, 0))
-    blocks = (ends - starts + size - 1) // size  # that an expert needs
-    last = blocks.cumsum(0)
-    expert = torch.searchsorted(ends, rows, right=True)
-    place = rows - starts[expert] + (last - blocks)[expert] * size
-    apart = x.new_zeros(3 * count * size, x.size(1)).index_copy(0, place, x).unflatten(0, (3 * count, size))
-    expert = torch.searchsorted(last, torch.arange(3 * count, device=x.device), right=True).clamp(max=count - 1)
-    return (apart @ weight[expert]).flatten(0, 1)[place]
-
-
-def opaque_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """The grouped product, into which no compiler looks: x [rows, in] by weight [experts, in, out]; or x [in, rows] by
-    weight [rows, out], which gives [experts, in, out]."""
-    return torch.ops.archdsl.opaque_matmul(x, weight, ends)
-
-
-def opaque_shape(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    experts = ends.shape if weight.dim() == 2 else ()
-    return x.new_empty(*experts, x.size(0), weight.size(-1))
-
-
-def opaque_gradients(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-    x, weight, ends = context.saved_tensors
-    gradient = gradient.contiguous()
-    return opaque_matmul(gradient, weight.transpose(1, 2), ends), opaque_matmul(x.t(), gradient, ends), None
-
-
-if not hasattr(torch.ops.archdsl, "opaque_matmul"):  # once for all files of a process
-    torch.library.define("archdsl::opaque_matmul", "(Tensor x, Tensor weight, Tensor ends) -> Tensor")
-    torch.library.impl("archdsl::opaque_matmul", "CPU", lambda x, weight, ends: F.grouped_mm(x, weight, offs=ends))
-    torch.library.register_fake("archdsl::opaque_matmul", opaque_shape)
-    torch.library.register_autograd(
-        "archdsl::opaque_matmul",
-        opaque_gradients,
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-    )
-
-
-def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Each expert's rows of x times its own matrix."""
-    if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
-        x, weight = (t.to(torch.get_autocast_dtype(x.device.type)) for t in (x, weight))
-    compiling = torch.compiler.is_compiling()
-    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
-    if hasattr(F, "grouped_mm") and aligned:
-        if x.dtype == torch.bfloat16 or not compiling:
-            return F.grouped_mm(x, weight, offs=ends)
-        if x.device.type == "cpu" and not torch.compiler.is_exporting():  # the kernel is traced in bfloat16 only
-            return opaque_matmul(x, weight, ends)
-    if compiling:
-        return blockwise_matmul(x, weight, ends)
-    parts = x.tensor_split(ends[:-1].long().cpu())
-    return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])
-
-
 class Noise(nn.Module):
     """Normal noise of a given spread in training, zeros else."""
 
@@ -111,28 +43,37 @@ class Noise(nn.Module):
         return spread * torch.randn_like(spread) if self.training else spread * 0
 
 
-class GroupedLinear(nn.Module):
-    """One weight matrix an expert. The rows of x are sorted by expert."""
+def grouped_mm(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Multiply x [rows, in], sorted by expert, by weight [experts, in, out]; `ends` [experts] is where rows end."""
+    if not x.is_meta and torch.is_autocast_enabled(x.device.type):
+        x, weight = (t.to(torch.get_autocast_dtype(x.device.type)) for t in (x, weight))
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
+    traced = x.dtype == torch.bfloat16 or not torch.compiler.is_compiling()  # torch.compile takes no other type
+    if hasattr(F, "grouped_mm") and aligned and traced:  # torch >= 2.10
+        return F.grouped_mm(x, weight, offs=ends)
+    rows = x.tensor_split(ends[:-1].long().cpu())
+    return torch.cat([part @ matrix for part, matrix in zip(rows, weight)])
 
-    def __init__(self, experts: int, inputs: int, outputs: int, bias: bool = True) -> None:
+
+class GroupedLinear(nn.Module):
+    """One linear layer per expert, for rows sorted by expert."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
-        self.bias = nn.Parameter(torch.empty(experts, outputs)) if bias else None
-        for weight in self.parameters():
-            nn.init.uniform_(weight, -(inputs**-0.5), inputs**-0.5)
+        nn.init.uniform_(self.weight, -(inputs**-0.5), inputs**-0.5)
 
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        y = grouped_matmul(x, self.weight.transpose(1, 2), groups.ends)
-        return y if self.bias is None else y + self.bias[groups.expert]
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        return grouped_mm(x, self.weight.transpose(1, 2), ends)
 
 
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     """Send each token to its chosen experts and add their answers, weighted."""
     tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
     expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
-    ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
+    ends = torch.searchsorted(expert, torch.arange(count, device=x.device), right=True, out_int32=True)
     token = order // chosen.size(-1)
-    y = experts(tokens[token], Groups(ends, expert)) * weights[order, None].to(x.dtype)
+    y = experts(tokens[token], ends) * weights[order, None].to(x.dtype)
     return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
 
 
@@ -159,10 +100,7 @@ class LSTM(nn.Module):
 
 
 class NoisyScores(nn.Module):
-    """The scores of a gate and the spread of their noise.
-
-    noisy_scores (sparsely_gated_moe.arch:21)
-    """
+    """The scores of a gate and the spread of their noise."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -210,29 +148,22 @@ class NoisyRouter(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.up = GroupedLinear(config.experts, config.width, config.hidden, bias=False)
-        self.down = GroupedLinear(config.experts, config.hidden, config.width, bias=False)
+        self.up = GroupedLinear(config.experts, config.width, config.hidden)
+        self.down = GroupedLinear(config.experts, config.hidden, config.width)
 
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        return self.down(F.relu(self.up(x, groups)), groups)
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        return self.down(F.relu(self.up(x, ends)), ends)
 
 
 class MoE(nn.Module):
-    """Mixture of experts: each token goes to its `top_k` experts, weighted by the router.
-
-    moe (std/ffn.arch:26)
-    """
+    """Mixture of experts: each token goes to its `top_k` experts, weighted by the router."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.top_k <= config.experts, "a token goes to at most as many experts as there are"
         self.num_experts = config.experts
         self.router = NoisyRouter(config)
         self.experts = MLP(config)

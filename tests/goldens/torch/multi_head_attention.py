@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     width: int = 512
     heads: int = 8
@@ -21,10 +21,7 @@ class Config:
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

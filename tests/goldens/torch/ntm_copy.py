@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     inputs: int = 9
     outputs: int = 8
@@ -27,10 +27,7 @@ class Config:
 
 class Address(nn.Module):
     """Where a head looks (section 3.3): by content, or where it looked before; then moved by at most one row, and
-    sharpened.
-
-    address (ntm.arch:4)
-    """
+    sharpened."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -55,10 +52,7 @@ class Address(nn.Module):
 
 
 class Write(nn.Module):
-    """What a head writes (section 3.2): at each row something is erased, then something added.
-
-    write (ntm.arch:19)
-    """
+    """What a head writes (section 3.2): at each row something is erased, then something added."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -78,7 +72,6 @@ class NtmCopy(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        assert config.heads == 1, "`forward` is written out for this many: compile the spec anew"
         self.start = nn.Parameter(torch.randn(config.rows, config.cells) * 0.1)
         self.lstm_cell = nn.LSTMCell(config.inputs + config.heads * config.cells, config.hidden)
         self.write_to = nn.ModuleList([Address(config)])

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 118
     width: int = 18_432
@@ -49,10 +49,7 @@ def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Multi-query attention (Shazeer, 2019): all heads share one head of keys and values.
-
-    mqa (std/attention.arch:46)
-    """
+    """Multi-query attention (Shazeer, 2019): all heads share one head of keys and values."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -71,10 +68,7 @@ class Attention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """Gated by SiLU (Shazeer, 2020).
-
-    swiglu (std/ffn.arch:16)
-    """
+    """Gated by SiLU (Shazeer, 2020)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()

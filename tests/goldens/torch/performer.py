@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 36
     width: int = 512
@@ -47,10 +47,7 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class RandomDirections(nn.Module):
-    """As many random directions as channels, orthogonal to each other and as long as normal vectors are.
-
-    random_directions (performer.arch:4)
-    """
+    """As many random directions as channels, orthogonal to each other and as long as normal vectors are."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -64,10 +61,7 @@ class RandomDirections(nn.Module):
 
 class SoftmaxFeatures(nn.Module):
     """Positive features whose products estimate the softmax kernel (FAVOR+, lemma 1): exp(w x - |x|^2 / 2) for each
-    random w.
-
-    softmax_features (performer.arch:12)
-    """
+    random w."""
 
     def __init__(self, config: Config, head_dim: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -98,7 +92,6 @@ class FavorAttention(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "the heads share the width equally"
         head_dim = config.width // config.heads
         self.heads = config.heads
         self.q = nn.Linear(config.width, config.width)
@@ -117,10 +110,7 @@ class FavorAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -152,7 +142,6 @@ class Performer(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        assert config.width % 2 == 0, "every wave has a sine and a cosine"
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.blocks = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=1e-5)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 12
     hidden: int = 128
@@ -24,10 +24,7 @@ class Config:
 
 
 class OwnPixel(nn.Module):
-    """The channels belong to the colours in turn, a third each.
-
-    own_pixel (pixel_rnn.arch:5)
-    """
+    """The channels belong to the colours in turn, a third each."""
 
     def __init__(self, config: Config, features: int, gates: int = 1) -> None:
         super().__init__()
@@ -50,10 +47,7 @@ class OwnPixel(nn.Module):
 
 class FirstLayer(nn.Module):
     """The first layer, a convolution of 7 x 7 with mask A: three rows above, three pixels to the left, and the pixel
-    itself.
-
-    first_layer (pixel_rnn.arch:17)
-    """
+    itself."""
 
     def __init__(self, config: Config, features: int) -> None:
         super().__init__()
@@ -74,10 +68,7 @@ class FirstLayer(nn.Module):
 
 
 class OwnPixel2(nn.Module):
-    """The channels belong to the colours in turn, a third each.
-
-    own_pixel (pixel_rnn.arch:5)
-    """
+    """The channels belong to the colours in turn, a third each."""
 
     def __init__(self, config: Config, features: int, channels: int, gates: int = 1) -> None:
         super().__init__()
@@ -99,10 +90,7 @@ class OwnPixel2(nn.Module):
 
 
 class RowLSTM(nn.Module):
-    """The Row LSTM (section 3.1): all pixels of a row at once.
-
-    row_lstm (pixel_rnn.arch:24)
-    """
+    """The Row LSTM (section 3.1): all pixels of a row at once."""
 
     def __init__(self, config: Config, width: int) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     pairs: int = 3
     width: int = 256
@@ -37,10 +37,7 @@ class Config:
 
 
 class AxialPositions(nn.Module):
-    """A place is the sum of a row and a column of a grid, side by side.
-
-    axial_positions (reformer.arch:81)
-    """
+    """A place is the sum of a row and a column of a grid, side by side."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -60,10 +57,7 @@ class AxialPositions(nn.Module):
 
 
 class LocalAttention(nn.Module):
-    """Attention to one's own chunk and the one before.
-
-    local_attention (reformer.arch:21)
-    """
+    """Attention to one's own chunk and the one before."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -95,10 +89,7 @@ class LocalAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -110,10 +101,7 @@ class MLP(nn.Module):
 
 
 class NearReversibleLayer(nn.Module):
-    """Reversible residuals (section 3): two streams, each of which can be computed back from the other.
-
-    reversible_layer (reformer.arch:72)
-    """
+    """Reversible residuals (section 3): two streams, each of which can be computed back from the other."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -128,10 +116,7 @@ class NearReversibleLayer(nn.Module):
 
 
 class LshAttention(nn.Module):
-    """Attention by locality-sensitive hashing (section 2).
-
-    lsh_attention (reformer.arch:36)
-    """
+    """Attention by locality-sensitive hashing (section 2)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -187,10 +172,7 @@ class LshAttention(nn.Module):
 
 
 class FarReversibleLayer(nn.Module):
-    """Reversible residuals (section 3): two streams, each of which can be computed back from the other.
-
-    reversible_layer (reformer.arch:72)
-    """
+    """Reversible residuals (section 3): two streams, each of which can be computed back from the other."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

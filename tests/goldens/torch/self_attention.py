@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     width: int = 512
     d_k: int = 64
@@ -22,10 +22,7 @@ class Config:
 
 class AttentionHead(nn.Module):
     """One head of attention: each place asks with a query of width d_k and is answered in values of width d_v, which
-    may differ.
-
-    attention_head (self_attention.arch:5)
-    """
+    may differ."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     vocab: int = 30_000
     width: int = 620
@@ -45,10 +45,7 @@ class GRU(nn.Module):
 
 
 class Additive(nn.Module):
-    """v · tanh(W q + U k), with one hidden layer.
-
-    additive (seq2seq_attention.arch:6)
-    """
+    """v · tanh(W q + U k), with one hidden layer."""
 
     def __init__(self, config: Config, k_width: int) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     vocab: int = 10_000
     width: int = 512
@@ -38,10 +38,7 @@ class Config:
 
 
 class Stage(nn.Module):
-    """A stage of VGG: convolutions of 3 x 3, each behind the other.
-
-    stage (show_attend_tell.arch:4)
-    """
+    """A stage of VGG: convolutions of 3 x 3, each behind the other."""
 
     def __init__(self, features: int, channels: int) -> None:
         super().__init__()
@@ -56,10 +53,7 @@ class Stage(nn.Module):
 
 
 class Stage2(nn.Module):
-    """A stage of VGG: convolutions of 3 x 3, each behind the other.
-
-    stage (show_attend_tell.arch:4)
-    """
+    """A stage of VGG: convolutions of 3 x 3, each behind the other."""
 
     def __init__(self, features: int, channels: int) -> None:
         super().__init__()
@@ -77,10 +71,7 @@ class Stage2(nn.Module):
 
 
 class Stage3(nn.Module):
-    """A stage of VGG: convolutions of 3 x 3, each behind the other.
-
-    stage (show_attend_tell.arch:4)
-    """
+    """A stage of VGG: convolutions of 3 x 3, each behind the other."""
 
     def __init__(self, features: int, depth: int, channels: int) -> None:
         super().__init__()
@@ -93,10 +84,7 @@ class Stage3(nn.Module):
 
 
 class Vgg(nn.Module):
-    """VGG-19 (Simonyan and Zisserman, 2015) up to its last convolution.
-
-    vgg (show_attend_tell.arch:10)
-    """
+    """VGG-19 (Simonyan and Zisserman, 2015) up to its last convolution."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -115,10 +103,7 @@ class Vgg(nn.Module):
 
 
 class SoftAttention(nn.Module):
-    """How much each of the places is looked at: softmax(v · tanh(W a + U h)).
-
-    soft_attention (show_attend_tell.arch:19)
-    """
+    """How much each of the places is looked at: softmax(v · tanh(W a + U h))."""
 
     def __init__(self, config: Config, features: int) -> None:
         super().__init__()

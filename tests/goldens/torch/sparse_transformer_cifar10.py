@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     pairs: int = 64
     width: int = 256
@@ -63,10 +63,7 @@ class ImageGrid(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config, head_dim: int, value_dim: int) -> None:
         super().__init__()
@@ -86,10 +83,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
@@ -101,10 +95,7 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """Queries, keys and feed-forward may be narrower than usual.
-
-    layer (sparse_transformer.arch:17)
-    """
+    """Queries, keys and feed-forward may be narrower than usual."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

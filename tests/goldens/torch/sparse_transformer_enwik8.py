@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 30
     width: int = 512
@@ -36,10 +36,7 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 
 class TextGrid(nn.Module):
-    """Places in a grid: a vector for the row, one for the column and, in images, one for the colour (section 5.3).
-
-    text_grid (sparse_transformer.arch:4)
-    """
+    """Places in a grid: a vector for the row, one for the column and, in images, one for the colour (section 5.3)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -57,14 +54,10 @@ class TextGrid(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
         self.dropout = config.dropout
         self.q = nn.Linear(config.width, config.width)
@@ -81,10 +74,7 @@ class Attention(nn.Module):
 
 
 class FixedAttention(nn.Module):
-    """Fixed (section 4.3): the places of one's own chunk, and the last `summary` of every earlier chunk.
-
-    fixed_attention (sparse_transformer.arch:46)
-    """
+    """Fixed (section 4.3): the places of one's own chunk, and the last `summary` of every earlier chunk."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -101,10 +91,7 @@ class FixedAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     source_vocab: int = 160_000
     vocab: int = 80_000
@@ -45,10 +45,7 @@ class LSTM(nn.Module):
 
 class Reader(nn.Module):
     """Sutskever et al.: four layers of 1000 cells read the source in reverse; where a layer of theirs ends, one of
-    the decoder starts. 384M parameters, 64M of them recurrent, with 160,000 source and 80,000 target words.
-
-    reader (rnn_encoder_decoder.arch:47)
-    """
+    the decoder starts. 384M parameters, 64M of them recurrent, with 160,000 source and 80,000 target words."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 12
     width: int = 768
@@ -57,10 +57,7 @@ class RelativeBias(nn.Embedding):
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config, scale: float, dropout: float = 0) -> None:
         super().__init__()
@@ -84,10 +81,7 @@ class Attention(nn.Module):
 
 
 class GLUMLP(nn.Module):
-    """A gated feed-forward block (Shazeer, 2020): one half of the hidden layer, through `act`, gates the other.
-
-    glu_mlp (std/ffn.arch:9)
-    """
+    """A gated feed-forward block (Shazeer, 2020): one half of the hidden layer, through `act`, gates the other."""
 
     def __init__(self, config: Config, dropout: float = 0) -> None:
         super().__init__()
@@ -118,10 +112,7 @@ class EncoderLayer(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config, scale: float, dropout: float = 0) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 6
     width: int = 512
@@ -42,14 +42,10 @@ def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
         self.dropout = config.dropout
         self.q = nn.Linear(config.width, config.width)
@@ -68,10 +64,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -99,14 +92,10 @@ class EncoderLayer(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention (Vaswani et al., 2017, section 3.2).
-
-    mha (std/attention.arch:4)
-    """
+    """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "heads divides width"
         self.heads = config.heads
         self.dropout = config.dropout
         self.q = nn.Linear(config.width, config.width)
@@ -147,7 +136,6 @@ class TransformerBase(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        assert config.width % 2 == 0, "every wave has a sine and a cosine"
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))

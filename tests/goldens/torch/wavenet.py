@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     levels: int = 256
     width: int = 64
@@ -29,10 +29,7 @@ class Config:
 
 class DilatedLayer(nn.Module):
     """A dilated convolution with a gate (equation 2): one map of it out to the sum of skips, one, unless it is the
-    last, back onto the residual stream.
-
-    dilated_layer (wavenet.arch:5)
-    """
+    last, back onto the residual stream."""
 
     def __init__(self, config: Config, dilation: int) -> None:
         super().__init__()
@@ -52,10 +49,7 @@ class DilatedLayer(nn.Module):
 
 class DilatedLayer2(nn.Module):
     """A dilated convolution with a gate (equation 2): one map of it out to the sum of skips, one, unless it is the
-    last, back onto the residual stream.
-
-    dilated_layer (wavenet.arch:5)
-    """
+    last, back onto the residual stream."""
 
     def __init__(self, config: Config, dilation: int) -> None:
         super().__init__()
@@ -75,10 +69,7 @@ class DilatedLayer2(nn.Module):
 
 class DilatedLayer3(nn.Module):
     """A dilated convolution with a gate (equation 2): one map of it out to the sum of skips, one, unless it is the
-    last, back onto the residual stream.
-
-    dilated_layer (wavenet.arch:5)
-    """
+    last, back onto the residual stream."""
 
     def __init__(self, config: Config, dilation: int) -> None:
         super().__init__()
@@ -101,8 +92,6 @@ class Wavenet(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        assert config.stacks == 3, "`forward` is written out for this many: compile the spec anew"
-        assert config.depth == 10, "`forward` is written out for this many: compile the spec anew"
         self.embedding = nn.Embedding(config.levels, config.width)
         self.conv1d = nn.Conv1d(config.width, config.width, config.kernel)
         self.layers = nn.ModuleList(

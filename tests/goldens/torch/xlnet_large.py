@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 24
     width: int = 1024
@@ -54,10 +54,7 @@ class RelativeScores(nn.Module):
 
 
 class SegmentScores(nn.Module):
-    """The score for standing in the query's segment, or in another (section 2.5).
-
-    segment_scores (xlnet.arch:4)
-    """
+    """The score for standing in the query's segment, or in another (section 2.5)."""
 
     def __init__(self, config: Config, head_dim: int) -> None:
         super().__init__()
@@ -71,14 +68,10 @@ class SegmentScores(nn.Module):
 
 
 class TwoStreamAttention(nn.Module):
-    """Attention of one or two streams (section 2.3) over Transformer-XL's relative positions.
-
-    two_stream_attention (xlnet.arch:16)
-    """
+    """Attention of one or two streams (section 2.3) over Transformer-XL's relative positions."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        assert config.width % config.heads == 0, "the heads share the width equally"
         self.heads = config.heads
         self.query = nn.Linear(config.width, config.width, bias=False)
         self.k = nn.Linear(config.width, config.width, bias=False)
@@ -107,10 +100,7 @@ class TwoStreamAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3).
-
-    mlp (std/ffn.arch:4)
-    """
+    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int, dropout: float = 0) -> None:
         super().__init__()

@@ -7,14 +7,14 @@
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 27
     width: int = 2048
@@ -72,73 +72,6 @@ class Config:
         assert self.rope_dim % 2 == 0, f"rope turns pairs of channels: {self}"
 
 
-class Groups(NamedTuple):
-    """Rows sorted by expert: where each expert's rows end, and the expert of each row."""
-
-    ends: Tensor
-    expert: Tensor
-
-
-def blockwise_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """The same product where sizes may not depend on the rows that each expert gets: they are moved apart into blocks
-    of one expert each, three blocks for every expert at most."""
-    rows, count = torch.arange(x.size(0), device=x.device), weight.size(0)
-    size = -(-x.size(0) // (2 * count))
-    starts = F.pad(ends[:-1], (1, 0))
-    blocks = (ends - starts + size - 1) // size  # that an expert needs
-    last = blocks.cumsum(0)
-    expert = torch.searchsorted(ends, rows, right=True)
-    place = rows - starts[expert] + (last - blocks)[expert] * size
-    apart = x.new_zeros(3 * count * size, x.size(1)).index_copy(0, place, x).unflatten(0, (3 * count, size))
-    expert = torch.searchsorted(last, torch.arange(3 * count, device=x.device), right=True).clamp(max=count - 1)
-    return (apart @ weight[expert]).flatten(0, 1)[place]
-
-
-def opaque_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """The grouped product, into which no compiler looks: x [rows, in] by weight [experts, in, out]; or x [in, rows] by
-    weight [rows, out], which gives [experts, in, out]."""
-    return torch.ops.archdsl.opaque_matmul(x, weight, ends)
-
-
-def opaque_shape(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    experts = ends.shape if weight.dim() == 2 else ()
-    return x.new_empty(*experts, x.size(0), weight.size(-1))
-
-
-def opaque_gradients(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-    x, weight, ends = context.saved_tensors
-    gradient = gradient.contiguous()
-    return opaque_matmul(gradient, weight.transpose(1, 2), ends), opaque_matmul(x.t(), gradient, ends), None
-
-
-if not hasattr(torch.ops.archdsl, "opaque_matmul"):  # once for all files of a process
-    torch.library.define("archdsl::opaque_matmul", "(Tensor x, Tensor weight, Tensor ends) -> Tensor")
-    torch.library.impl("archdsl::opaque_matmul", "CPU", lambda x, weight, ends: F.grouped_mm(x, weight, offs=ends))
-    torch.library.register_fake("archdsl::opaque_matmul", opaque_shape)
-    torch.library.register_autograd(
-        "archdsl::opaque_matmul",
-        opaque_gradients,
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-    )
-
-
-def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Each expert's rows of x times its own matrix."""
-    if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
-        x, weight = (t.to(torch.get_autocast_dtype(x.device.type)) for t in (x, weight))
-    compiling = torch.compiler.is_compiling()
-    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
-    if hasattr(F, "grouped_mm") and aligned:
-        if x.dtype == torch.bfloat16 or not compiling:
-            return F.grouped_mm(x, weight, offs=ends)
-        if x.device.type == "cpu" and not torch.compiler.is_exporting():  # the kernel is traced in bfloat16 only
-            return opaque_matmul(x, weight, ends)
-    if compiling:
-        return blockwise_matmul(x, weight, ends)
-    parts = x.tensor_split(ends[:-1].long().cpu())
-    return torch.cat([part @ matrix for part, matrix in zip(parts, weight)])
-
-
 def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
     """Radians a place, for each pair of channels."""
     return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
@@ -181,28 +114,37 @@ def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
     return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).type_as(x)
 
 
-class GroupedLinear(nn.Module):
-    """One weight matrix an expert. The rows of x are sorted by expert."""
+def grouped_mm(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Multiply x [rows, in], sorted by expert, by weight [experts, in, out]; `ends` [experts] is where rows end."""
+    if not x.is_meta and torch.is_autocast_enabled(x.device.type):
+        x, weight = (t.to(torch.get_autocast_dtype(x.device.type)) for t in (x, weight))
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
+    traced = x.dtype == torch.bfloat16 or not torch.compiler.is_compiling()  # torch.compile takes no other type
+    if hasattr(F, "grouped_mm") and aligned and traced:  # torch >= 2.10
+        return F.grouped_mm(x, weight, offs=ends)
+    rows = x.tensor_split(ends[:-1].long().cpu())
+    return torch.cat([part @ matrix for part, matrix in zip(rows, weight)])
 
-    def __init__(self, experts: int, inputs: int, outputs: int, bias: bool = True) -> None:
+
+class GroupedLinear(nn.Module):
+    """One linear layer per expert, for rows sorted by expert."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
-        self.bias = nn.Parameter(torch.empty(experts, outputs)) if bias else None
-        for weight in self.parameters():
-            nn.init.uniform_(weight, -(inputs**-0.5), inputs**-0.5)
+        nn.init.uniform_(self.weight, -(inputs**-0.5), inputs**-0.5)
 
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        y = grouped_matmul(x, self.weight.transpose(1, 2), groups.ends)
-        return y if self.bias is None else y + self.bias[groups.expert]
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        return grouped_mm(x, self.weight.transpose(1, 2), ends)
 
 
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     """Send each token to its chosen experts and add their answers, weighted."""
     tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
     expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
-    ends = torch.searchsorted(expert, torch.arange(1, count + 1, device=x.device)).to(torch.int32)
+    ends = torch.searchsorted(expert, torch.arange(count, device=x.device), right=True, out_int32=True)
     token = order // chosen.size(-1)
-    y = experts(tokens[token], Groups(ends, expert)) * weights[order, None].to(x.dtype)
+    y = experts(tokens[token], ends) * weights[order, None].to(x.dtype)
     return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
 
 
@@ -286,88 +228,6 @@ def sample(
     return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias. For few rows in float32 on a CPU, oneDNN takes about half the time of `F.linear`; it gives
-    no gradients."""
-    if x.dtype == torch.float32 and plain(x, weight):
-        return torch.ops.archdsl.few_rows(x, weight, bias)
-    return F.linear(x, weight, bias)
-
-
-def plain(x: Tensor, weight: Tensor) -> bool:
-    """Whether a product is on a CPU, and nothing but its numbers is asked for."""
-    exporting = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
-    more = exporting or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
-    return x.is_cpu and type(weight) in (Tensor, nn.Parameter) and x.dtype == weight.dtype and not more
-
-
-def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias by oneDNN, if PyTorch was built with it."""
-    if torch.backends.mkldnn.is_available() and (x.dtype == torch.float32 or weight.is_mkldnn):
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return F.linear(x, weight, bias)
-
-
-if not hasattr(torch.ops.archdsl, "few_rows"):  # once for all files of a process; compiled code calls it as it is
-    torch.library.define("archdsl::few_rows", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
-    torch.library.impl("archdsl::few_rows", ("CPU", "MkldnnCPU"), few_rows)
-    torch.library.register_fake("archdsl::few_rows", lambda x, w, bias: x.new_empty(*x.shape[:-1], w.shape[0]))
-
-
-class DecodingLinear(nn.Linear):
-    """A linear map of few rows, without gradients."""
-
-    packed: Tensor | None = None  # the weight in the order in which oneDNN reads it fastest
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.packed is None:
-            return linear(x, self.weight, self.bias)
-        return torch.ops.archdsl.few_rows(x, self.packed, self.bias)
-
-
-class DecodingGroupedLinear(GroupedLinear):
-    """One weight matrix an expert, for few rows, without gradients."""
-
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        if not 0 < x.size(0) <= 64 or x.dtype != torch.float32 or not plain(x, self.weight):
-            return super().forward(x, groups)
-        y = torch.ops.archdsl.few_rows_by_expert(x, self.weight, groups.ends)
-        return y if self.bias is None else y + self.bias[groups.expert]
-
-
-def few_rows_by_expert(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Each expert's rows of x times its own matrix [experts, out, in]."""
-    places = [0, *ends.tolist()]
-    return torch.cat([few_rows(x[i:j], w) for i, j, w in zip(places, places[1:], weight) if i < j])
-
-
-if not hasattr(torch.ops.archdsl, "few_rows_by_expert"):
-    torch.library.define("archdsl::few_rows_by_expert", "(Tensor x, Tensor weight, Tensor ends) -> Tensor")
-    torch.library.impl("archdsl::few_rows_by_expert", "CPU", few_rows_by_expert)
-    torch.library.register_fake("archdsl::few_rows_by_expert", lambda x, w, ends: x.new_empty(len(x), w.size(1)))
-
-
-def for_decoding(model: nn.Module) -> Any:
-    """The model as other modules around the same weights, whose linear maps are for few rows."""
-    classes: dict[type, type] = {nn.Linear: DecodingLinear, GroupedLinear: DecodingGroupedLinear}
-    twins = {module: object.__new__(type(module)) for module in model.modules()}
-    for module, twin in twins.items():  # past what wrappers make of copying and setting
-        inner = {name: twins.get(child) for name, child in module._modules.items()}
-        twin.__dict__.update(module.__dict__, _modules=inner)
-        twin.__class__ = classes.get(type(module), type(module))
-    return twins[model]
-
-
-def prepacked(model: nn.Module, rows: int = 1) -> Any:
-    """The model for decoding `rows` sequences at a time on a CPU, without gradients: it shares all weights with this
-    one, and holds packed copies of those of linear maps, which later changes of the weights do not reach."""
-    packed = for_decoding(model)
-    for module in packed.modules():
-        if isinstance(module, DecodingLinear):
-            module.packed = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), rows)
-    return packed
-
-
 def attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = True
 ) -> Tensor:
@@ -390,10 +250,7 @@ def attend_latent(q: Tensor, rows: Tensor, keys: Tensor, values: Tensor, mask: T
 
 
 class LatentAttention(nn.Module):
-    """Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values are read from one narrow latent.
-
-    mla (std/attention.arch:54)
-    """
+    """Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values are read from one narrow latent."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -451,10 +308,7 @@ class LatentAttention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """Gated by SiLU (Shazeer, 2020).
-
-    swiglu (std/ffn.arch:16)
-    """
+    """Gated by SiLU (Shazeer, 2020)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
@@ -486,10 +340,7 @@ class DenseLayer(nn.Module):
 
 
 class SoftmaxRouter(nn.Module):
-    """Softmax over all experts, then the best (Shazeer et al., 2017; Mixtral).
-
-    softmax_router (std/ffn.arch:45)
-    """
+    """Softmax over all experts, then the best (Shazeer et al., 2017; Mixtral)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -505,30 +356,23 @@ class SoftmaxRouter(nn.Module):
 
 
 class ExpertSwiGLU(nn.Module):
-    """Gated by SiLU (Shazeer, 2020).
-
-    swiglu (std/ffn.arch:16)
-    """
+    """Gated by SiLU (Shazeer, 2020)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.gate = GroupedLinear(config.experts, config.width, config.expert_hidden, bias=False)
-        self.up = GroupedLinear(config.experts, config.width, config.expert_hidden, bias=False)
-        self.down = GroupedLinear(config.experts, config.expert_hidden, config.width, bias=False)
+        self.gate = GroupedLinear(config.experts, config.width, config.expert_hidden)
+        self.up = GroupedLinear(config.experts, config.width, config.expert_hidden)
+        self.down = GroupedLinear(config.experts, config.expert_hidden, config.width)
 
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
-        return self.down(F.silu(self.gate(x, groups)) * self.up(x, groups), groups)
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x, ends)) * self.up(x, ends), ends)
 
 
 class MoE(nn.Module):
-    """Mixture of experts: each token goes to its `top_k` experts, weighted by the router.
-
-    moe (std/ffn.arch:26)
-    """
+    """Mixture of experts: each token goes to its `top_k` experts, weighted by the router."""
 
     def __init__(self, config: Config, shared_hidden: int) -> None:
         super().__init__()
-        assert config.top_k <= config.experts, "a token goes to at most as many experts as there are"
         self.num_experts = config.experts
         self.router = SoftmaxRouter(config)
         self.experts = ExpertSwiGLU(config)
@@ -640,8 +484,7 @@ class DeepseekV2Lite(nn.Module):
         likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-        model = for_decoding(self) if tokens.is_cpu else self
-        state, step = State(time + max_new_tokens, static=compiled), model.step
+        state, step = State(time + max_new_tokens, static=compiled), self.step
         lengths = torch.full((batch,), time, device=tokens.device) if real is None else real.sum(1)
         if real is not None:  # padding goes behind
             tokens = tokens.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
@@ -655,7 +498,7 @@ class DeepseekV2Lite(nn.Module):
         ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
         token = tokens.new_zeros(batch)
         if compiled:
-            step = torch.compile(step, fullgraph=True)
+            step = torch.compile(step)
         for i in range(max_new_tokens):
             if i > 0:
                 logits = step(token[:, None], state)[:, -1]

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Config:
     layers: int = 24
     width: int = 768
@@ -126,66 +126,6 @@ def sample(
     return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias. For few rows in float32 on a CPU, oneDNN takes about half the time of `F.linear`; it gives
-    no gradients."""
-    if x.dtype == torch.float32 and plain(x, weight):
-        return torch.ops.archdsl.few_rows(x, weight, bias)
-    return F.linear(x, weight, bias)
-
-
-def plain(x: Tensor, weight: Tensor) -> bool:
-    """Whether a product is on a CPU, and nothing but its numbers is asked for."""
-    exporting = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
-    more = exporting or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
-    return x.is_cpu and type(weight) in (Tensor, nn.Parameter) and x.dtype == weight.dtype and not more
-
-
-def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias by oneDNN, if PyTorch was built with it."""
-    if torch.backends.mkldnn.is_available() and (x.dtype == torch.float32 or weight.is_mkldnn):
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return F.linear(x, weight, bias)
-
-
-if not hasattr(torch.ops.archdsl, "few_rows"):  # once for all files of a process; compiled code calls it as it is
-    torch.library.define("archdsl::few_rows", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
-    torch.library.impl("archdsl::few_rows", ("CPU", "MkldnnCPU"), few_rows)
-    torch.library.register_fake("archdsl::few_rows", lambda x, w, bias: x.new_empty(*x.shape[:-1], w.shape[0]))
-
-
-class DecodingLinear(nn.Linear):
-    """A linear map of few rows, without gradients."""
-
-    packed: Tensor | None = None  # the weight in the order in which oneDNN reads it fastest
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.packed is None:
-            return linear(x, self.weight, self.bias)
-        return torch.ops.archdsl.few_rows(x, self.packed, self.bias)
-
-
-def for_decoding(model: nn.Module) -> Any:
-    """The model as other modules around the same weights, whose linear maps are for few rows."""
-    classes: dict[type, type] = {nn.Linear: DecodingLinear}
-    twins = {module: object.__new__(type(module)) for module in model.modules()}
-    for module, twin in twins.items():  # past what wrappers make of copying and setting
-        inner = {name: twins.get(child) for name, child in module._modules.items()}
-        twin.__dict__.update(module.__dict__, _modules=inner)
-        twin.__class__ = classes.get(type(module), type(module))
-    return twins[model]
-
-
-def prepacked(model: nn.Module, rows: int = 1) -> Any:
-    """The model for decoding `rows` sequences at a time on a CPU, without gradients: it shares all weights with this
-    one, and holds packed copies of those of linear maps, which later changes of the weights do not reach."""
-    packed = for_decoding(model)
-    for module in packed.modules():
-        if isinstance(module, DecodingLinear):
-            module.packed = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), rows)
-    return packed
-
-
 def selective_scan_on(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     """Mamba from the state h [batch, channels, state] on: what each place reads, and the state after the last."""
     delta = delta.float()
@@ -287,7 +227,7 @@ class Mamba130M(nn.Module):
             x = block.step(x, state)
         if at is not None:  # of each row this place alone is wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
-        return linear(self.norm(x), self.token_embedding.weight)
+        return F.linear(self.norm(x), self.token_embedding.weight)
 
     @torch.no_grad()
     def stream(
@@ -310,8 +250,7 @@ class Mamba130M(nn.Module):
         likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-        model = for_decoding(self) if tokens.is_cpu else self
-        state, step = State(time + max_new_tokens, static=compiled), model.step
+        state, step = State(time + max_new_tokens, static=compiled), self.step
         lengths = torch.full((batch,), time, device=tokens.device) if real is None else real.sum(1)
         if real is not None:  # padding goes behind
             tokens = tokens.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
@@ -328,7 +267,7 @@ class Mamba130M(nn.Module):
         ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
         token = tokens.new_zeros(batch)
         if compiled:
-            step = torch.compile(step, fullgraph=True)
+            step = torch.compile(step)
         for i in range(max_new_tokens):
             if i > 0:
                 logits = step(token[:, None], state)[:, -1]
