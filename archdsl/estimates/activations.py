@@ -91,7 +91,8 @@ class Measured(BaseModel):
     """The memory of one step of training as PyTorch has it on a CPU: see `archdsl.run.measure`."""
 
     exact: bool
-    """False where numbers decide how many rows there are (experts with a capacity): then the most is taken."""
+    """False where numbers decide how many rows there are (experts with a capacity), of which the most is taken, and for
+    batch normalization, where a copy may not be counted."""
     saved: int
     """Storages that autograd keeps after the forward pass: without weights, buffers and the model's inputs."""
     forward: int

@@ -106,6 +106,8 @@ class RopeTable(Primitive):
         kind, n = ("", {}) if scaling is None else (scaling.name, scaling.numbers)
         if kind == "ntk":
             theta = e.py("{theta} * {factor} ** ({dims} / ({dims} - 2))", theta=theta, dims=dims, factor=n["factor"])
+        if kind in ("", "ntk"):
+            return e.py("rope_table({0}, {dims}, {theta}, {device})", dims=dims, theta=theta, device=e.device())
         waves = e.py("frequencies({dims}, {theta}, {device})", dims=dims, theta=theta, device=e.device())
         if kind == "linear":
             waves = e.py("{waves} / {factor}", waves=waves, factor=n["factor"])
@@ -121,4 +123,4 @@ class RopeTable(Primitive):
             more = {"original": n["original"]}
             call = "longrope_scaling({waves}, {0}, short=[{*short}], long=[{*long}], {**more})"
             waves = e.py(call, waves=waves, short=short, long=long, more=more)
-        return e.py("rope_table({0}, {waves})", waves=waves)
+        return e.py("scaled_rope_table({0}, {waves})", waves=waves)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.dims import Shape, binary
+from archdsl.ir.dims import Bin, Num, Shape, binary
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import (
     EVERYWHERE,
@@ -36,7 +36,10 @@ class SplitHeads(Primitive):
         heads, width = call.size("heads"), call.axes["width"]
         call.condition("%", width, heads, "the heads share the width equally")
         *rest, time, _ = call.shape(0)
-        return ((*rest, heads, time, binary("/", width, heads)),)
+        head_dim = binary("/", width, heads)
+        if isinstance(width.expr, Bin) and width.expr.op == "*" and width.expr.left == heads.expr:
+            head_dim = Num(head_dim.value, width.expr.right, head_dim.origin)  # `heads * size`
+        return ((*rest, heads, time, head_dim),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = node.outputs[0].rank
@@ -63,5 +66,5 @@ class SplitHeads(Primitive):
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         rank = node.outputs[0].rank
-        heads, axes = node.options["heads"], (rank - 3, rank - 2)
-        return e.py("{0}.unflatten(-1, ({heads}, -1)).transpose({*axes})", heads=heads, axes=axes)
+        head_dim, axes = node.outputs[0].shape[-1], (rank - 3, rank - 2)
+        return e.py("{0}.unflatten(-1, (-1, {head_dim})).transpose({*axes})", head_dim=head_dim, axes=axes)

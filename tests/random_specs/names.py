@@ -32,7 +32,7 @@ TORCH = """
 EMITTED = """
     losses state State step stream generate real stop seed temperature top_k top_p compiled sample Sampling advance
     rotate rope rope_table frequencies dispatch grouped_mm ends GroupedLinear GroupedAffine attend linear plain few_rows
-    for_decoding prepacked
+    for_decoding prepacked scaled_rope_table
     causal_mask mask_of alibi slopes sinusoid relative_bias buckets run_scan checkpoint checkpointed parallelize Shards
     shards pipeline fully_shard DTensor norm blocks block_mask causal window chunked full embed pair pairs token
     head_logits memory_mask

@@ -190,6 +190,8 @@ class ClassWriter:
         self.attributes = {s.name for s in self.made.init if isinstance(s, Make)} | MODULE_ATTRIBUTES
         self.settings: dict[str, Tree] = {}
         """What `__init__` keeps for the methods, by attribute."""
+        self.kept: dict[Tree, Tree] = {}
+        """The attribute that a name computed in `__init__` is, where methods read it."""
         self.local = self._local()
 
     # --- names ---
@@ -265,8 +267,9 @@ class ClassWriter:
         for check in [s for s in self.made.init if isinstance(s, Check)] + self.made.demands:
             checks.setdefault(self.resolved(mapped(check.test, self._spelled)), check.message)
         checks = {t: m for t, m in checks.items() if any(True for _ in _words(t)) and t not in self.file.asserted}
-        body = [line for s in steps for line in self._step(s)]
         computed = {word(argument(n)): t for n, t in self.local.items()}
+        self.kept = {t: Node("Attribute", (SELF, n)) for n, t in self.settings.items() if t in computed}
+        body = [line for s in steps for line in self._step(s)]
         local = {w.fields[0] for w in computed}
         late = {t: m for t, m in checks.items() if {*_words(t)} & local}
         used = {n for t in late for n in _words(t)} | {n for t in self.settings.values() for n in _words(t)}
@@ -275,12 +278,12 @@ class ClassWriter:
         for target, tree in reversed(computed.items()):
             if target.fields[0] in used:
                 used |= {*_words(tree)}
-                found.insert(0, f"{target.fields[0]} = {self.line(tree)}")
-        kept = [f"self.{name} = {self.line(tree)}" for name, tree in self.settings.items()]
+                found.insert(0, f"{self.line(target)} = {self.line(tree)}")
+        kept = [f"self.{name} = {self.line(t)}" for name, t in self.settings.items() if t not in self.kept]
         return [
             *(asserted(t, m, str) for t, m in checks.items() if t not in late),
             *found,
-            *(asserted(t, m, str) for t, m in late.items()),
+            *(asserted(self.as_kept(t), m, str) for t, m in late.items()),
             *kept,
             *body,
         ]
@@ -310,8 +313,17 @@ class ClassWriter:
 
     def line(self, tree: Any) -> str:
         """An expression of `__init__` as text."""
+        tree = self.as_kept(tree)
         self.file.names |= {*words(tree)}
         return unparse(tree, self.init_leaf)
+
+    def as_kept(self, tree: Any) -> Any:
+        """An expression of `__init__` that reads what is kept for the methods where it is kept."""
+        if isinstance(tree, Node):
+            if tree in self.kept:
+                return self.kept[tree]
+            return Node(tree.kind, tuple(map(self.as_kept, tree.fields)))
+        return tuple(map(self.as_kept, tree)) if isinstance(tree, tuple) else tree
 
     def init_leaf(self, x: Any) -> str:
         """A leaf of an expression of `__init__`; variables of its loops get out of the way of its arguments."""

@@ -41,7 +41,8 @@ class Attention(nn.Module):
 
     def __init__(self, config: Config, init_layers: int, dropout: float = 0) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.head_dim = config.width // config.heads
+        self.value_dim = self.head_dim
         self.dropout = dropout
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
@@ -55,9 +56,9 @@ class Attention(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (-1, self.value_dim)).transpose(1, 2)  # [batch, heads, time, value_dim]
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=self.dropout if self.training else 0.0
         )
@@ -102,7 +103,8 @@ class CrossAttention(nn.Module):
 
     def __init__(self, config: Config, init_layers: int, dropout: float = 0) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.head_dim = config.width // config.heads
+        self.value_dim = self.head_dim
         self.dropout = dropout
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
@@ -116,9 +118,9 @@ class CrossAttention(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, head_dim]
-        v = self.v(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, value_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
+        v = self.v(memory).unflatten(-1, (-1, self.value_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
         return self.out(y.transpose(1, 2).flatten(2))
 

@@ -28,14 +28,10 @@ class Config:
         assert self.width % (2 * self.heads) == 0, f"rope turns pairs of channels: {self}"
 
 
-def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
-    """Radians a place, for each pair of channels."""
-    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
-
-
-def rope_table(length: int, frequencies: Tensor) -> Tensor:
-    """Cosines and sines of every place and pair of channels."""
-    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
+    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
+    angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -51,20 +47,18 @@ class Attention(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        head_dim = config.width // config.heads
-        self.heads = config.heads
-        self.kv_heads = config.kv_heads
+        self.head_dim = config.width // config.heads
         self.q = nn.Linear(config.width, config.width, bias=False)
-        self.k = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
-        self.v = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
+        self.k = nn.Linear(config.width, config.kv_heads * self.head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.kv_heads * self.head_dim, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
         for linear in (self.q, self.k, self.v, self.out):
             nn.init.normal_(linear.weight, std=0.006)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
         q = rotate(q, rope)
         y = F.scaled_dot_product_attention(q, rotate(k, rope), v, is_causal=True, enable_gqa=True)
         return self.out(y.transpose(1, 2).flatten(2))
@@ -115,7 +109,7 @@ class DeepseekLlm67B(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         time = tokens.size(1)
         assert time <= self.config.context, "at most `context` tokens"
-        rope = rope_table(time, frequencies(self.config.width // self.config.heads, 10_000, tokens.device))
+        rope = rope_table(time, self.config.width // self.config.heads, 10_000, tokens.device)
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block(x, rope)

@@ -69,9 +69,9 @@ class Config:
         assert self.experts % self.groups == 0, f"the groups share the experts equally: {self}"
 
 
-def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
-    """Radians a place, for each pair of channels."""
-    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """Compute the radians per position of each pair of channels: [head_dim / 2]."""
+    return theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
 
 
 def yarn_scaling(
@@ -98,9 +98,9 @@ def yarn_scaling(
     return frequencies * (1 - ramp + ramp / factor)
 
 
-def rope_table(length: int, frequencies: Tensor) -> Tensor:
-    """Cosines and sines of every place and pair of channels."""
-    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+def scaled_rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -158,11 +158,11 @@ class LatentAttention(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.heads = config.heads
-        self.kv_rank = config.kv_rank
-        self.rope_dim = config.rope_dim
         self.nope_dim = config.nope_dim
+        self.rope_dim = config.rope_dim
+        self.kv_rank = config.kv_rank
         self.v_dim = config.v_dim
+        self.heads = config.heads
         self.q_down = nn.Linear(config.width, config.q_rank, bias=False)
         self.q_norm = nn.RMSNorm(config.q_rank, eps=1e-6)
         self.q_up = nn.Linear(config.q_rank, config.heads * (config.nope_dim + config.rope_dim), bias=False)
@@ -173,9 +173,9 @@ class LatentAttention(nn.Module):
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
         q = self.q_norm(self.q_down(x))
-        q = self.q_up(q).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        q = self.q_up(q).unflatten(-1, (-1, self.nope_dim + self.rope_dim)).transpose(1, 2)
         latent, k_rope = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
-        kv = self.kv_up(self.kv_norm(latent)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        kv = self.kv_up(self.kv_norm(latent)).unflatten(-1, (-1, self.nope_dim + self.v_dim)).transpose(1, 2)
         q, q_rope = q.split((self.nope_dim, self.rope_dim), dim=-1)
         k, v = kv.split((self.nope_dim, self.v_dim), dim=-1)
         k_rope = rotate_pairs(k_rope.unsqueeze(1), rope).expand(-1, self.heads, -1, -1)
@@ -304,7 +304,7 @@ class DeepseekV2(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         time = tokens.size(1)
         assert time <= self.config.context, "at most `context` tokens"
-        rope = rope_table(
+        rope = scaled_rope_table(
             time,
             yarn_scaling(
                 frequencies(self.config.rope_dim, 10_000, tokens.device),

@@ -46,6 +46,7 @@ class LinformerAttention(nn.Module):
     def __init__(self, config: Config, dropout: float = 0) -> None:
         super().__init__()
         self.length = config.context
+        self.width = config.width
         self.heads = config.heads
         self.dropout = dropout
         self.q = nn.Linear(config.width, config.width)
@@ -55,9 +56,9 @@ class LinformerAttention(nn.Module):
 
     def forward(self, x: Tensor, e: nn.Module) -> Tensor:
         assert x.size(1) <= self.length, "Linformer's projections are learned for a fixed length"
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, width / heads]
-        k = e(self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2))
-        v = e(self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2))
+        q = self.q(x).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
+        k = e(self.k(x).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2))
+        v = e(self.v(x).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2))
         h = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
         return self.out(h.transpose(1, 2).flatten(2))
 

@@ -26,16 +26,16 @@ class Attention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         value_dim = config.head_dim
-        self.heads = config.heads
+        self.head_dim = config.head_dim
         self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.k = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.v = nn.Linear(config.width, config.heads * value_dim, bias=False)
         self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, value_dim]
         y = F.scaled_dot_product_attention(q, k, v)
         return self.out(y.transpose(1, 2).flatten(2))
 

@@ -30,14 +30,10 @@ class Config:
         assert self.head_dim % 2 == 0, f"rope turns pairs of channels: {self}"
 
 
-def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
-    """Radians a place, for each pair of channels."""
-    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
-
-
-def rope_table(length: int, frequencies: Tensor) -> Tensor:
-    """Cosines and sines of every place and pair of channels."""
-    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
+    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
+    angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -53,16 +49,16 @@ class Attention(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.head_dim = config.head_dim
         self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.k = nn.Linear(config.width, config.head_dim, bias=False)
         self.v = nn.Linear(config.width, config.head_dim, bias=False)
         self.out = nn.Linear(config.heads * config.head_dim, config.width, bias=False)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
-        q = rotate_pairs(self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2), rope)
-        k = rotate_pairs(self.k(x).unflatten(-1, (1, -1)).transpose(1, 2), rope)
-        v = self.v(x).unflatten(-1, (1, -1)).transpose(1, 2)  # [batch, 1, time, head_dim]
+        q = rotate_pairs(self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2), rope)
+        k = rotate_pairs(self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2), rope)
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, 1, time, head_dim]
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
@@ -108,7 +104,7 @@ class Palm540B(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         time = tokens.size(1)
         assert time <= self.config.context, "at most `context` tokens"
-        rope = rope_table(time, frequencies(self.config.head_dim, 10_000, tokens.device))
+        rope = rope_table(time, self.config.head_dim, 10_000, tokens.device)
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block(x, rope)

@@ -92,18 +92,17 @@ class FavorAttention(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        head_dim = config.width // config.heads
-        self.heads = config.heads
+        self.head_dim = config.width // config.heads
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
         self.v = nn.Linear(config.width, config.width)
-        self.kernel = SoftmaxFeatures(config, eps=1e-6, head_dim=head_dim)
+        self.kernel = SoftmaxFeatures(config, eps=1e-6, head_dim=self.head_dim)
         self.out = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         q, k = self.kernel(q, k)
         y = causal_linear_attention(q, k, F.pad(v, (0, 1), value=1.0))
         return self.out((y[..., :-1] / (y[..., -1:] + 1e-6)).transpose(1, 2).flatten(2))

@@ -62,8 +62,8 @@ class LocalAttention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.chunk = config.chunk
-        self.heads = config.heads
         self.head_dim = config.head_dim
+        self.heads = config.heads
         self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.k = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.v = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
@@ -72,9 +72,9 @@ class LocalAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         time = x.size(1)
         assert time % self.chunk == 0, "the axis (n c) of `rearrange` is cut into equal parts"
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         found = torch.arange(time, device=x.device).unflatten(0, (1, 1, time)).expand(x.size(0), -1, -1)
         place = found.expand(-1, self.heads, -1)
         x = (k / math.sqrt(self.head_dim)).unflatten(2, (-1, self.chunk))
@@ -121,13 +121,11 @@ class LshAttention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         pairs = config.factor
-        count = config.buckets * config.factor
+        self.count = config.buckets * config.factor
         self.rounds = config.rounds
         self.chunk = config.chunk
-        self.heads = config.heads
-        self.buckets = config.buckets
-        self.count = count
         self.head_dim = config.head_dim
+        self.buckets = config.buckets
         self.register_buffer(
             "rotations", torch.randn(config.heads, config.head_dim, config.rounds, (config.buckets + pairs) // 2)
         )
@@ -138,8 +136,8 @@ class LshAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         time = x.size(1)
         assert self.rounds * time % self.chunk == 0, "the axis (n c) of `rearrange` is cut into equal parts"
-        qk = self.qk(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        qk = self.qk(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         turned = torch.einsum("bhtd,hdrn->bhrtn", qk.detach(), self.rotations)
         h = turned[..., : self.buckets // 2]
         bucket = torch.cat((h, -h), dim=-1).argmax(-1)  # [batch, heads, rounds, time]

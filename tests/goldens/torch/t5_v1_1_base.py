@@ -62,7 +62,7 @@ class Attention(nn.Module):
     def __init__(self, config: Config, scale: float, dropout: float = 0) -> None:
         super().__init__()
         value_dim = config.head_dim
-        self.heads = config.heads
+        self.head_dim = config.head_dim
         self.dropout = dropout
         self.scale = scale
         self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
@@ -71,9 +71,9 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, value_dim]
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
         )
@@ -117,7 +117,7 @@ class CrossAttention(nn.Module):
     def __init__(self, config: Config, scale: float, dropout: float = 0) -> None:
         super().__init__()
         value_dim = config.head_dim
-        self.heads = config.heads
+        self.head_dim = config.head_dim
         self.dropout = dropout
         self.scale = scale
         self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
@@ -126,9 +126,9 @@ class CrossAttention(nn.Module):
         self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, head_dim]
-        v = self.v(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, value_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
+        v = self.v(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
         )

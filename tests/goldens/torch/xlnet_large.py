@@ -72,6 +72,7 @@ class TwoStreamAttention(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        self.width = config.width
         self.heads = config.heads
         self.query = nn.Linear(config.width, config.width, bias=False)
         self.k = nn.Linear(config.width, config.width, bias=False)
@@ -82,9 +83,9 @@ class TwoStreamAttention(nn.Module):
 
     def forward(self, h: Tensor, apart: Tensor, order: Tensor, g: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         time = h.size(1)
-        q = self.query(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, width / heads]
-        k = self.k(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, width / heads]
-        v = self.v(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, width / heads]
+        q = self.query(h).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
+        k = self.k(h).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
+        v = self.v(h).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
         before = order.unsqueeze(1) < order.unsqueeze(2)
         up_to = order.unsqueeze(1) <= order.unsqueeze(2)
         h = self.segment(q, apart) + torch.where(up_to.unsqueeze(1), 0, -1e30)
@@ -92,7 +93,7 @@ class TwoStreamAttention(nn.Module):
         h = F.scaled_dot_product_attention(q, k, v, attn_mask=h + distance).transpose(1, 2).flatten(2)
         y = self.out(h)
         h = torch.einsum("bpt,bpd->btd", targets, self.query(g))
-        q = h.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        q = h.unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
         h = self.segment(q, apart) + torch.where(before.unsqueeze(1), 0, -1e30)
         q, distance = self.position(q, time)
         z = F.scaled_dot_product_attention(q, k, v, attn_mask=h + distance).transpose(1, 2).flatten(2)

@@ -72,6 +72,7 @@ class TwoStreamAttention(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        self.width = config.width
         self.heads = config.heads
         self.query = nn.Linear(config.width, config.width, bias=False)
         self.k = nn.Linear(config.width, config.width, bias=False)
@@ -82,9 +83,9 @@ class TwoStreamAttention(nn.Module):
 
     def forward(self, h: Tensor, apart: Tensor, mask: Tensor) -> Tensor:
         time = h.size(1)
-        q = self.query(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, width / heads]
-        k = self.k(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, width / heads]
-        v = self.v(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, width / heads]
+        q = self.query(h).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
+        k = self.k(h).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
+        v = self.v(h).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
         h = self.segment(q, apart)
         q, distance = self.position(q, time)
         h = F.scaled_dot_product_attention(q, k, v, attn_mask=(h + distance).masked_fill(~mask, -torch.inf))

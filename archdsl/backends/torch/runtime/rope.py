@@ -6,14 +6,21 @@ import torch
 from torch import Tensor
 
 
-def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
-    """Radians a place, for each pair of channels."""
-    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
+    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
+    angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
+    return torch.stack((angles.cos(), angles.sin()))
 
 
-def rope_table(length: int, frequencies: Tensor) -> Tensor:
-    """Cosines and sines of every place and pair of channels."""
-    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """Compute the radians per position of each pair of channels: [head_dim / 2]."""
+    return theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
+
+
+def scaled_rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)
     return torch.stack((angles.cos(), angles.sin()))
 
 

@@ -72,9 +72,9 @@ class Config:
         assert self.rope_dim % 2 == 0, f"rope turns pairs of channels: {self}"
 
 
-def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
-    """Radians a place, for each pair of channels."""
-    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
+def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """Compute the radians per position of each pair of channels: [head_dim / 2]."""
+    return theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
 
 
 def yarn_scaling(
@@ -101,9 +101,9 @@ def yarn_scaling(
     return frequencies * (1 - ramp + ramp / factor)
 
 
-def rope_table(length: int, frequencies: Tensor) -> Tensor:
-    """Cosines and sines of every place and pair of channels."""
-    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+def scaled_rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -254,11 +254,11 @@ class LatentAttention(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.heads = config.heads
-        self.kv_rank = config.kv_rank
-        self.rope_dim = config.rope_dim
         self.nope_dim = config.nope_dim
+        self.rope_dim = config.rope_dim
+        self.kv_rank = config.kv_rank
         self.v_dim = config.v_dim
+        self.heads = config.heads
         self.q = nn.Linear(config.width, config.heads * (config.nope_dim + config.rope_dim), bias=False)
         self.kv_down = nn.Linear(config.width, config.kv_rank + config.rope_dim, bias=False)
         self.kv_norm = nn.RMSNorm(config.kv_rank, eps=1e-6)
@@ -266,9 +266,9 @@ class LatentAttention(nn.Module):
         self.out = nn.Linear(config.heads * config.v_dim, config.width, bias=False)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        q = self.q(x).unflatten(-1, (-1, self.nope_dim + self.rope_dim)).transpose(1, 2)
         latent, k_rope = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
-        kv = self.kv_up(self.kv_norm(latent)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        kv = self.kv_up(self.kv_norm(latent)).unflatten(-1, (-1, self.nope_dim + self.v_dim)).transpose(1, 2)
         q, q_rope = q.split((self.nope_dim, self.rope_dim), dim=-1)
         k, v = kv.split((self.nope_dim, self.v_dim), dim=-1)
         k_rope = rotate_pairs(k_rope.unsqueeze(1), rope).expand(-1, self.heads, -1, -1)
@@ -284,7 +284,7 @@ class LatentAttention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))
 
     def step(self, x: Tensor, rope: Tensor, state: State) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        q = self.q(x).unflatten(-1, (-1, self.nope_dim + self.rope_dim)).transpose(1, 2)
         latent, k_rope = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
         h = self.kv_norm(latent)
         q, q_rope = q.split((self.nope_dim, self.rope_dim), dim=-1)
@@ -295,7 +295,7 @@ class LatentAttention(nn.Module):
             h_rows, h_rows_2 = torch.eye(self.kv_rank + self.rope_dim, dtype=h.dtype, device=h.device)[None].split(
                 (self.kv_rank, self.rope_dim), dim=-1
             )
-            kv = self.kv_up(h_rows).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            kv = self.kv_up(h_rows).unflatten(-1, (-1, self.nope_dim + self.v_dim)).transpose(1, 2)
             k, v = kv.split((self.nope_dim, self.v_dim), dim=-1)
             k_rope = h_rows_2[:, None].expand(-1, self.heads, -1, -1)
             k = torch.cat((k, k_rope), dim=-1)
@@ -423,7 +423,7 @@ class DeepseekV2Lite(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         time = tokens.size(1)
         assert time <= self.config.context, "at most `context` tokens"
-        rope = rope_table(
+        rope = scaled_rope_table(
             time,
             yarn_scaling(
                 frequencies(self.config.rope_dim, 10_000, tokens.device),
@@ -443,7 +443,7 @@ class DeepseekV2Lite(nn.Module):
         state.begin(tokens)
         if state.first:
             assert state.length <= self.config.context, "at most `context` tokens"
-            rope = rope_table(
+            rope = scaled_rope_table(
                 state.length,
                 yarn_scaling(
                     frequencies(self.config.rope_dim, 10_000, tokens.device),

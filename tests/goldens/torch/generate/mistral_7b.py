@@ -36,14 +36,10 @@ fused_block_mask = torch.compile(create_block_mask)  # nothing is compiled befor
 fused_attention = torch.compile(flex_attention)  # nothing is compiled before the first call, on CUDA
 
 
-def frequencies(dims: int, theta: float, device: torch.device) -> Tensor:
-    """Radians a place, for each pair of channels."""
-    return theta ** -(torch.arange(0, dims, 2, device=device).float() / dims)
-
-
-def rope_table(length: int, frequencies: Tensor) -> Tensor:
-    """Cosines and sines of every place and pair of channels."""
-    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)  # [time, dims / 2]
+def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
+    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
+    angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -203,26 +199,24 @@ class Attention(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        head_dim = config.width // config.heads
-        self.heads = config.heads
-        self.kv_heads = config.kv_heads
+        self.head_dim = config.width // config.heads
         self.mask_window = config.window
         self.q = nn.Linear(config.width, config.width, bias=False)
-        self.k = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
-        self.v = nn.Linear(config.width, config.kv_heads * head_dim, bias=False)
+        self.k = nn.Linear(config.width, config.kv_heads * self.head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.kv_heads * self.head_dim, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
     def forward(self, x: Tensor, rope: Tensor, mask: Tensor | BlockMask) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
         y = masked_attention(rotate(q, rope), rotate(k, rope), v, mask, enable_gqa=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
     def step(self, x: Tensor, rope: Tensor, mask: Tensor, state: State) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
         k, v = state.keep_last(rotate(k, rope), v, window=self.mask_window)
         y = attend(rotate(q, rope), k, v, mask)
         return self.out(y.transpose(1, 2).flatten(2))
@@ -275,7 +269,7 @@ class Mistral7B(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         time = tokens.size(1)
         assert time <= self.config.context, "at most `context` tokens"
-        rope = rope_table(time, frequencies(self.config.width // self.config.heads, 10_000, tokens.device))
+        rope = rope_table(time, self.config.width // self.config.heads, 10_000, tokens.device)
         mask = mask_of(causal_and_window_mask, 1, time, tokens.device, self.config.window)
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
@@ -286,7 +280,7 @@ class Mistral7B(nn.Module):
         state.begin(tokens)
         if state.first:
             assert state.length <= self.config.context, "at most `context` tokens"
-            rope = rope_table(state.length, frequencies(self.config.width // self.config.heads, 10_000, tokens.device))
+            rope = rope_table(state.length, self.config.width // self.config.heads, 10_000, tokens.device)
             state.hold(rope)
         rope = state.held()[:, state.positions[:, None]]
         query = state.positions[:, None, :, None]

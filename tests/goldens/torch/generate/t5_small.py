@@ -162,7 +162,7 @@ class Attention(nn.Module):
     def __init__(self, config: Config, scale: float, dropout: float = 0) -> None:
         super().__init__()
         value_dim = config.head_dim
-        self.heads = config.heads
+        self.head_dim = config.head_dim
         self.dropout = dropout
         self.scale = scale
         self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
@@ -171,18 +171,18 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, value_dim]
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
         )
         return self.out(y.transpose(1, 2).flatten(2))
 
     def step(self, x: Tensor, bias: Tensor, state: State) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, value_dim]
         k, v = state.keep(k, v)
         y = attend(q, k, v, bias, scale=self.scale)
         return self.out(y.transpose(1, 2).flatten(2))
@@ -223,7 +223,7 @@ class CrossAttention(nn.Module):
     def __init__(self, config: Config, scale: float, dropout: float = 0) -> None:
         super().__init__()
         value_dim = config.head_dim
-        self.heads = config.heads
+        self.head_dim = config.head_dim
         self.dropout = dropout
         self.scale = scale
         self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
@@ -232,9 +232,9 @@ class CrossAttention(nn.Module):
         self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, head_dim]
-        v = self.v(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, value_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
+        v = self.v(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
         )
@@ -242,11 +242,11 @@ class CrossAttention(nn.Module):
 
     def step(self, x: Tensor, memory: Tensor, mask: Tensor, state: State) -> Tensor:
         if state.first:
-            k = self.k(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, head_dim]
-            v = self.v(memory).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, source, value_dim]
+            k = self.k(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
+            v = self.v(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
             state.hold(k, v)
         k, v = state.held()
-        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         y = attend(q, k, v, mask, scale=self.scale)
         return self.out(y.transpose(1, 2).flatten(2))
 
