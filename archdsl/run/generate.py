@@ -139,7 +139,7 @@ def generate(
             batch,
             max_new_tokens,
             **inputs,
-            real=None if bool(real.all()) else real,
+            attention_mask=None if bool(real.all()) else real,
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,

@@ -75,7 +75,7 @@ class TorchDecoder(Sequences):
 
         file["sample"] = choose
         try:
-            for _ in self.module.stream(prompt, len(forced), **self._once(inputs), real=mask, **options):
+            for _ in self.module.stream(prompt, len(forced), **self._once(inputs), attention_mask=mask, **options):
                 pass
         finally:
             file["sample"] = sample

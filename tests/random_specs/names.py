@@ -30,7 +30,8 @@ TORCH = """
     bias dump_patches T_destination _parameters _modules _buffers _forward_hooks _call_impl _version _get_name
 """
 EMITTED = """
-    losses state State step stream generate real stop seed temperature top_k top_p compiled sample Sampling advance
+    losses state State step stream generate attention_mask stop seed temperature top_k top_p compiled sample
+    Sampling advance
     rotate rope rope_table frequencies dispatch grouped_mm ends GroupedLinear GroupedAffine attend linear plain few_rows
     for_decoding prepacked scaled_rope_table
     causal_mask mask_of alibi slopes sinusoid relative_bias buckets run_scan checkpoint checkpointed parallelize Shards

@@ -141,7 +141,7 @@ def test_rows_of_different_lengths(name: str) -> None:
     for row in (torch.cat((padding, short), 1), torch.cat((short, padding), 1)):
         real = torch.ones(2, 8, dtype=torch.bool)
         real[1, slice(0, 3) if row is not None and torch.equal(row[:, 3:], short) else slice(5, 8)] = False
-        found = module.generate(torch.cat((long, row)), 4, real=real, **others)
+        found = module.generate(torch.cat((long, row)), 4, attention_mask=real, **others)
         assert torch.equal(found, torch.cat(alone))
 
 
@@ -377,7 +377,7 @@ def test_windows_of_rows_of_different_lengths(side: str) -> None:
     real[1] = torch.cat([(p != 0) if p is not padding else torch.zeros(1, 7, dtype=torch.bool) for p in parts], 1)[0]
     real[1, 7:] |= side == "left"
     real[1, :5] |= side == "right"
-    assert torch.equal(module.generate(torch.cat((tokens[:1], torch.cat(parts, 1))), 8, real=real), alone)
+    assert torch.equal(module.generate(torch.cat((tokens[:1], torch.cat(parts, 1))), 8, attention_mask=real), alone)
 
 
 SHARED = """
@@ -422,7 +422,7 @@ def test_a_plain_file_is_the_same_without_the_section() -> None:
 
 OWN_NAMES = (
     *("stream", "state", "step", "logits", "generator", "lengths", "last", "stops", "ended", "token", "i"),
-    *("real", "seed", "stop", "temperature"),
+    *("attention_mask", "seed", "stop", "temperature"),
 )
 NAMED = """
 model m(vocab = 16, width = 8)({0}: token[batch, time]) -> [batch, time, vocab] {{

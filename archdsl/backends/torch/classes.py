@@ -433,13 +433,21 @@ class Classes:
                 name = base
                 if (len(groups) > 1 or name in used) and len(own) == 1 and not own & others:
                     prefix = class_name(singular(next(iter(own))))
-                    name = prefix if prefix.endswith(base) else prefix + base
+                    name = _joined(prefix, base)
+                elif len(groups) > 1 and group.block.copies:
+                    name = f"Expert{base}"
                 group.name = _numbered(name, used)
                 used.add(group.name)
 
 
 def _reads_config(tree: Tree) -> bool:
     return isinstance(tree, Node) and tree.kind == "Attribute" and tree.fields[0] == word("config")
+
+
+def _joined(prefix: str, base: str) -> str:
+    """`DenseEncoder` and `EncoderLayer` are a `DenseEncoderLayer`."""
+    shared = (n for n in range(len(base), 0, -1) if prefix.endswith(base[:n]) and (base[n : n + 1] or "A").isupper())
+    return prefix + base[next(shared, 0) :]
 
 
 def _numbered(name: str, used: Iterable[str]) -> str:

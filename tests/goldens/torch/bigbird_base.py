@@ -29,7 +29,7 @@ class Config:
 
 
 def random_keys(query: Tensor, key: Tensor, count: int, seed: int) -> Tensor:
-    """For each query the `count` keys whose hash with it is largest: random, and the same at every call."""
+    """Choose for each query the `count` keys whose hash with it is largest: random, and the same at every call."""
     mixed = (query * 40_503 + key * 30_011 + seed * 7_919 + 1) % 2_147_483_647
     mixed = (mixed * mixed + query * 97 + key) % 2_147_483_647
     mixed = (mixed * mixed + key * 89) % 2_147_483_647

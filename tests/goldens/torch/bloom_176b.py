@@ -26,7 +26,7 @@ class Config:
 
 
 def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
-    """ALiBi (Press et al., 2021): each head looks back with a slope of its own."""
+    """Compute the biases of ALiBi (Press et al., 2021): each head has a slope of its own."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     slopes += [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]

@@ -42,10 +42,10 @@ class RelativeScores(nn.Module):
         return self.between(q, query, torch.arange(keys, device=q.device), ahead=q.size(-2) - 1)
 
     def between(self, q: Tensor, query: Tensor, key: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
-        """For queries and keys at these places; of later keys, those up to `ahead` places."""
+        """Compute the biases for queries and keys at these positions; of later keys, those up to `ahead` positions."""
         farthest = key.size(-1) - 1
-        place = torch.arange(farthest, -ahead - 1, -1, device=q.device)[:, None]  # distances, the farthest back first
-        angle = place * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
+        positions = torch.arange(farthest, -ahead - 1, -1, device=q.device)[:, None]  # distances, farthest first
+        angle = positions * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
         table = torch.cat((angle.sin(), angle.cos()), dim=-1).to(q.dtype)
         r = F.linear(table, self.weight).unflatten(-1, self.u.shape)  # [distance, heads, head_dim]
         scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * q.size(-1) ** -0.5

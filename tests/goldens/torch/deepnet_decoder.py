@@ -30,9 +30,9 @@ class Config:
         assert self.width % self.heads == 0, f"heads divides width: {self}"
 
 
-def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
-    """Waves of 2π to 2π · theta places: the sines of all of them, then the cosines (Vaswani et al., 2017)."""
-    angle = place[:, None] * theta ** -(torch.arange(0, width, 2, device=place.device) / width)
+def sinusoid(positions: Tensor, width: int, theta: float = 10_000) -> Tensor:
+    """Embed positions by sines, then cosines, of wavelengths from 2π to 2π · theta (Vaswani et al., 2017)."""
+    angle = positions[:, None] * theta ** -(torch.arange(0, width, 2, device=positions.device) / width)
     return torch.cat((angle.sin(), angle.cos()), dim=-1)
 
 

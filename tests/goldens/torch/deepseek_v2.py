@@ -87,7 +87,7 @@ def yarn_scaling(
     dims = 2 * frequencies.numel()
 
     def pair(turns: float) -> float:
-        """The pair of channels that turns so often within the original context."""
+        """Return the pair of channels that turns so often within the original context."""
         return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
     low, high = pair(beta_fast), pair(beta_slow)
@@ -105,14 +105,14 @@ def scaled_rope_table(length: int, frequencies: Tensor) -> Tensor:
 
 
 def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the channel pairs (2i, 2i + 1) by an angle that grows with the position."""
+    """Rotate the channel pairs (2i, 2i + 1) of x [..., time, head_dim] by the angles of their positions."""
     cos, sin = rope
     a, b = x[..., 0::2].float(), x[..., 1::2].float()
     return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).type_as(x)
 
 
 def keep_groups_by_max(scores: Tensor, groups: int, top: int) -> Tensor:
-    """Leave only the experts of the best groups; a group is as good as its best expert."""
+    """Mask all experts but those of the `top` groups; a group scores its best expert."""
     scores = scores.unflatten(-1, (groups, -1))
     best = scores.amax(-1).topk(top).indices
     keep = torch.zeros_like(scores[..., 0], dtype=torch.bool).scatter(-1, best, True)
@@ -144,7 +144,7 @@ class GroupedLinear(nn.Module):
 
 
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Send each token to its chosen experts and add their answers, weighted."""
+    """Send each token to its chosen experts and add their outputs, weighted."""
     tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
     expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
     ends = torch.searchsorted(expert, torch.arange(count, device=x.device), right=True, out_int32=True)

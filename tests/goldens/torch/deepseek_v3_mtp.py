@@ -63,7 +63,7 @@ def yarn_scaling(
     dims = 2 * frequencies.numel()
 
     def pair(turns: float) -> float:
-        """The pair of channels that turns so often within the original context."""
+        """Return the pair of channels that turns so often within the original context."""
         return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
     low, high = pair(beta_fast), pair(beta_slow)
@@ -81,16 +81,15 @@ def scaled_rope_table(length: int, frequencies: Tensor) -> Tensor:
 
 
 def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the channel pairs (2i, 2i + 1) by an angle that grows with the position."""
+    """Rotate the channel pairs (2i, 2i + 1) of x [..., time, head_dim] by the angles of their positions."""
     cos, sin = rope
     a, b = x[..., 0::2].float(), x[..., 1::2].float()
     return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).type_as(x)
 
 
 class SelectionBias(nn.Module):
-    """A bias that chooses experts and does not weigh them; no gradient reaches it: it is nudged towards experts that
-    get too few tokens
-    (DeepSeek-V3, section 2.1.2)."""
+    """A bias for choosing experts, not for weighing them. It gets no gradient: it is raised for experts with too few
+    tokens (DeepSeek-V3, section 2.1.2)."""
 
     def __init__(self, experts: int) -> None:
         super().__init__()
@@ -101,7 +100,7 @@ class SelectionBias(nn.Module):
 
 
 def keep_groups(scores: Tensor, groups: int, top: int) -> Tensor:
-    """Leave only the experts of the best groups; a group is as good as its two best experts together."""
+    """Mask all experts but those of the `top` groups; a group scores the sum of its two best experts."""
     scores = scores.unflatten(-1, (groups, -1))
     best = scores.topk(2).values.sum(-1).topk(top).indices
     keep = torch.zeros_like(scores[..., 0], dtype=torch.bool).scatter(-1, best, True)
@@ -133,7 +132,7 @@ class GroupedLinear(nn.Module):
 
 
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Send each token to its chosen experts and add their answers, weighted."""
+    """Send each token to its chosen experts and add their outputs, weighted."""
     tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
     expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
     ends = torch.searchsorted(expert, torch.arange(count, device=x.device), right=True, out_int32=True)
@@ -226,7 +225,7 @@ class SigmoidRouter(nn.Module):
         return (weights * self.scale).type_as(x), chosen
 
 
-class SwiGLU2(nn.Module):
+class ExpertSwiGLU(nn.Module):
     """Gated by SiLU (Shazeer, 2020)."""
 
     def __init__(self, config: Config) -> None:
@@ -246,7 +245,7 @@ class MoE(nn.Module):
         super().__init__()
         self.num_experts = config.experts
         self.router = SigmoidRouter(config, scale=2.5)
-        self.experts = SwiGLU2(config)
+        self.experts = ExpertSwiGLU(config)
         self.shared = SwiGLU(config, hidden=config.expert_hidden)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -35,8 +35,8 @@ def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -
 
 
 def rotate_part_pairs(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the first channels of each head, in pairs (2i, 2i + 1), by an angle that grows with the position; leave
-    the rest."""
+    """Rotate the first channels of each head, in pairs (2i, 2i + 1), by the angles of their positions; keep the
+    rest."""
     cos, sin = rope
     turned, rest = x.split((2 * cos.size(-1), x.size(-1) - 2 * cos.size(-1)), dim=-1)
     a, b = turned[..., 0::2].float(), turned[..., 1::2].float()

@@ -35,7 +35,7 @@ def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
 
 
 def llama3_scaling(frequencies: Tensor, factor: float, low: float, high: float, original: int) -> Tensor:
-    """Slow the waves that are longer than the original context; leave the short ones; blend between (Llama 3.1)."""
+    """Slow down wavelengths longer than the original context, keep the short ones, blend between (Llama 3.1)."""
     waves = original * frequencies / (2 * math.pi)  # periods within the original context
     keep = ((waves - low) / (high - low)).clamp(0, 1)
     return frequencies * (keep + (1 - keep) / factor)
@@ -48,7 +48,7 @@ def scaled_rope_table(length: int, frequencies: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the channel pairs (i, i + dims / 2) by an angle that grows with the position."""
+    """Rotate the channel pairs (i, i + head_dim / 2) of x [..., time, head_dim] by the angles of their positions."""
     cos, sin = rope
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)

@@ -25,7 +25,7 @@ class Config:
 
 
 def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
-    """h[t] = a[t] * h[t - 1] + b[t] along axis 1: chunks of 32 places side by side, then what each hands on."""
+    """h[t] = a[t] * h[t - 1] + b[t] along axis 1: chunks of 32 positions in parallel, then from chunk to chunk."""
     time, rest = b.size(1), (0, 0) * (b.dim() - 2)
     padding = (*rest, 32, 32 * (time // 32 + 1) - time)  # a chunk of zeros before the first
     # 32 steps, each [batch, chunk, ...]
@@ -48,7 +48,7 @@ def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
 
 
 def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Mamba: h[t] = exp(delta[t] a) h[t - 1] + delta[t] b[t] x[t] in each channel, read by y[t] = c[t] · h[t]."""
+    """Scan Mamba: h[t] = exp(delta[t] a) h[t - 1] + delta[t] b[t] x[t] in each channel, read by y[t] = c[t] · h[t]."""
     delta = delta.float()
     decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]
     h = linear_recurrence(decay, (delta * x)[..., None] * b[:, :, None])

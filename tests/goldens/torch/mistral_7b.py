@@ -59,7 +59,7 @@ def mask_of(
 
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the channel pairs (i, i + dims / 2) by an angle that grows with the position."""
+    """Rotate the channel pairs (i, i + head_dim / 2) of x [..., time, head_dim] by the angles of their positions."""
     cos, sin = rope
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)

@@ -37,7 +37,7 @@ class Config:
 
 
 class Noise(nn.Module):
-    """Normal noise of a given spread in training, zeros else."""
+    """Draw normal noise of a given standard deviation in training; zeros otherwise."""
 
     def forward(self, spread: Tensor) -> Tensor:
         return spread * torch.randn_like(spread) if self.training else spread * 0
@@ -68,7 +68,7 @@ class GroupedLinear(nn.Module):
 
 
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Send each token to its chosen experts and add their answers, weighted."""
+    """Send each token to its chosen experts and add their outputs, weighted."""
     tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
     expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
     ends = torch.searchsorted(expert, torch.arange(count, device=x.device), right=True, out_int32=True)

@@ -38,7 +38,7 @@ def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -
 
 
 def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the channel pairs (2i, 2i + 1) by an angle that grows with the position."""
+    """Rotate the channel pairs (2i, 2i + 1) of x [..., time, head_dim] by the angles of their positions."""
     cos, sin = rope
     a, b = x[..., 0::2].float(), x[..., 1::2].float()
     return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).type_as(x)

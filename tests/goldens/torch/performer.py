@@ -29,17 +29,17 @@ class Config:
         assert self.width % self.heads == 0, f"the heads share the width equally: {self}"
 
 
-def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
-    """Waves of 2π to 2π · theta places: the sines of all of them, then the cosines (Vaswani et al., 2017)."""
-    angle = place[:, None] * theta ** -(torch.arange(0, width, 2, device=place.device) / width)
+def sinusoid(positions: Tensor, width: int, theta: float = 10_000) -> Tensor:
+    """Embed positions by sines, then cosines, of wavelengths from 2π to 2π · theta (Vaswani et al., 2017)."""
+    angle = positions[:, None] * theta ** -(torch.arange(0, width, 2, device=positions.device) / width)
     return torch.cat((angle.sin(), angle.cos()), dim=-1)
 
 
 def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The sum over s <= t of (q[t] · k[s]) v[s]: within chunks of 64 places by scores, between them by a state."""
+    """Sum (q[t] · k[s]) v[s] over s <= t: within chunks of 64 positions by scores, between them by a state."""
     time = q.size(2)
     padding = (0, 0, 0, 64 * (time // 64 + 2) - time)  # two chunks at least: torch.export takes one for special
-    q, k, v = (F.pad(t, padding).unfold(2, 64, 64).mT for t in (q, k, v))  # [batch, heads, chunk, place, dim]
+    q, k, v = (F.pad(t, padding).unfold(2, 64, 64).mT for t in (q, k, v))  # [batch, heads, chunk, position, dim]
     states = (k.mT @ v).float().cumsum(2).to(v.dtype)  # after each chunk
     before = F.pad(states, (0, 0, 0, 0, 1, 0))[:, :, :-1]
     y = q @ before + (q @ k.mT).tril() @ v

@@ -55,7 +55,7 @@ class GroupedLinear(nn.Module):
 
 
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Send each token to its chosen experts and add their answers, weighted."""
+    """Send each token to its chosen experts and add their outputs, weighted."""
     tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
     expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
     ends = torch.searchsorted(expert, torch.arange(count, device=x.device), right=True, out_int32=True)
@@ -131,7 +131,7 @@ class MLP(nn.Module):
         return self.down(self.dropout(F.relu(self.up(x))))
 
 
-class DenseEncoderEncoderLayer(nn.Module):
+class DenseEncoderLayer(nn.Module):
     """encoder_layer (switch.arch:6)"""
 
     def __init__(self, config: Config) -> None:
@@ -170,7 +170,7 @@ class SoftmaxRouter(nn.Module):
         return weights.type_as(x), chosen
 
 
-class MLP2(nn.Module):
+class ExpertMLP(nn.Module):
     """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, dropout: float = 0) -> None:
@@ -191,14 +191,14 @@ class MoE(nn.Module):
         assert top_k <= config.experts, "a token goes to at most as many experts as there are"
         self.num_experts = config.experts
         self.router = SoftmaxRouter(config, top_k=top_k, balance=0.01)
-        self.experts = MLP2(config, dropout=0.1)
+        self.experts = ExpertMLP(config, dropout=0.1)
 
     def forward(self, x: Tensor, losses: dict[str, Tensor] | None = None) -> Tensor:
         weights, chosen = self.router(x, losses)
         return dispatch(self.experts, self.num_experts, x, weights, chosen)
 
 
-class SparseEncoderEncoderLayer(nn.Module):
+class SparseEncoderLayer(nn.Module):
     """encoder_layer (switch.arch:6)"""
 
     def __init__(self, config: Config) -> None:
@@ -238,7 +238,7 @@ class CrossAttention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))
 
 
-class DenseDecoderDecoderLayer(nn.Module):
+class DenseDecoderLayer(nn.Module):
     """decoder_layer (switch.arch:15)"""
 
     def __init__(self, config: Config) -> None:
@@ -257,7 +257,7 @@ class DenseDecoderDecoderLayer(nn.Module):
         return x + self.dropout(self.ffn(self.ffn_norm(x)))
 
 
-class SparseDecoderDecoderLayer(nn.Module):
+class SparseDecoderLayer(nn.Module):
     """decoder_layer (switch.arch:15)"""
 
     def __init__(self, config: Config) -> None:
@@ -288,16 +288,12 @@ class SwitchBase8(nn.Module):
         self.dropout = nn.Dropout(0.1)
         self.around = RelativeBias(32, config.heads, 128)
         self.encoder = nn.ModuleList(
-            layer
-            for _ in range(config.pairs)
-            for layer in (DenseEncoderEncoderLayer(config), SparseEncoderEncoderLayer(config))
+            layer for _ in range(config.pairs) for layer in (DenseEncoderLayer(config), SparseEncoderLayer(config))
         )
         self.encoder_norm = nn.RMSNorm(config.width, eps=1e-6)
         self.before = RelativeBias(32, config.heads, 128, bidirectional=False)
         self.decoder = nn.ModuleList(
-            layer
-            for _ in range(config.pairs)
-            for layer in (DenseDecoderDecoderLayer(config), SparseDecoderDecoderLayer(config))
+            layer for _ in range(config.pairs) for layer in (DenseDecoderLayer(config), SparseDecoderLayer(config))
         )
         self.norm = nn.RMSNorm(config.width, eps=1e-6)
         nn.init.normal_(self.token_embedding.weight, std=0.02)

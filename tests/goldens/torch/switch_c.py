@@ -55,7 +55,7 @@ class GroupedLinear(nn.Module):
 
 
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Send each token to its chosen experts and add their answers, weighted."""
+    """Send each token to its chosen experts and add their outputs, weighted."""
     tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
     expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
     ends = torch.searchsorted(expert, torch.arange(count, device=x.device), right=True, out_int32=True)

@@ -55,7 +55,7 @@ class GroupedLinear(nn.Module):
 
 
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Send each token to its chosen experts and add their answers, weighted."""
+    """Send each token to its chosen experts and add their outputs, weighted."""
     tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
     expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
     ends = torch.searchsorted(expert, torch.arange(count, device=x.device), right=True, out_int32=True)
@@ -133,7 +133,7 @@ class GLUMLP(nn.Module):
         return self.down(self.dropout(h))
 
 
-class DenseEncoderEncoderLayer(nn.Module):
+class DenseEncoderLayer(nn.Module):
     """encoder_layer (switch.arch:6)"""
 
     def __init__(self, config: Config) -> None:
@@ -172,7 +172,7 @@ class SoftmaxRouter(nn.Module):
         return weights.type_as(x), chosen
 
 
-class GLUMLP2(nn.Module):
+class ExpertGLUMLP(nn.Module):
     """A gated feed-forward block (Shazeer, 2020): one half of the hidden layer, through `act`, gates the other."""
 
     def __init__(self, config: Config, dropout: float = 0) -> None:
@@ -195,14 +195,14 @@ class MoE(nn.Module):
         assert top_k <= config.experts, "a token goes to at most as many experts as there are"
         self.num_experts = config.experts
         self.router = SoftmaxRouter(config, top_k=top_k, balance=0.01)
-        self.experts = GLUMLP2(config, dropout=0.1)
+        self.experts = ExpertGLUMLP(config, dropout=0.1)
 
     def forward(self, x: Tensor, losses: dict[str, Tensor] | None = None) -> Tensor:
         weights, chosen = self.router(x, losses)
         return dispatch(self.experts, self.num_experts, x, weights, chosen)
 
 
-class SparseEncoderEncoderLayer(nn.Module):
+class SparseEncoderLayer(nn.Module):
     """encoder_layer (switch.arch:6)"""
 
     def __init__(self, config: Config) -> None:
@@ -242,7 +242,7 @@ class CrossAttention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))
 
 
-class DenseDecoderDecoderLayer(nn.Module):
+class DenseDecoderLayer(nn.Module):
     """decoder_layer (switch.arch:15)"""
 
     def __init__(self, config: Config) -> None:
@@ -261,7 +261,7 @@ class DenseDecoderDecoderLayer(nn.Module):
         return x + self.dropout(self.ffn(self.ffn_norm(x)))
 
 
-class SparseDecoderDecoderLayer(nn.Module):
+class SparseDecoderLayer(nn.Module):
     """decoder_layer (switch.arch:15)"""
 
     def __init__(self, config: Config) -> None:
@@ -292,16 +292,12 @@ class SwitchXxl(nn.Module):
         self.dropout = nn.Dropout(0.1)
         self.around = RelativeBias(32, config.heads, 128)
         self.encoder = nn.ModuleList(
-            layer
-            for _ in range(config.pairs)
-            for layer in (DenseEncoderEncoderLayer(config), SparseEncoderEncoderLayer(config))
+            layer for _ in range(config.pairs) for layer in (DenseEncoderLayer(config), SparseEncoderLayer(config))
         )
         self.encoder_norm = nn.RMSNorm(config.width, eps=1e-6)
         self.before = RelativeBias(32, config.heads, 128, bidirectional=False)
         self.decoder = nn.ModuleList(
-            layer
-            for _ in range(config.pairs)
-            for layer in (DenseDecoderDecoderLayer(config), SparseDecoderDecoderLayer(config))
+            layer for _ in range(config.pairs) for layer in (DenseDecoderLayer(config), SparseDecoderLayer(config))
         )
         self.norm = nn.RMSNorm(config.width, eps=1e-6)
         nn.init.normal_(self.token_embedding.weight, std=0.02)

@@ -36,7 +36,7 @@ def stream(
     tokens: Tensor,
     max_new_tokens: int,
     *,{inputs}
-    real: Tensor | None = None,
+    attention_mask: Tensor | None = None,
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -44,11 +44,11 @@ def stream(
     stop: Iterable[int] = (),
     compiled: bool = False,
 ) -> Iterator[Tensor]:
-    """Tokens [batch] that follow prompts [batch, time], one after another, until every row has come to one of `stop`,
-    which it then repeats.
+    """Yield the tokens [batch] that continue prompts [batch, time], one after another, until every row has reached one
+    of `stop`, which it then repeats.
 
-    `real` [batch, time] says which tokens of the prompts are no padding, on either side. At temperature 0 the
-    likeliest token is taken. `compiled` compiles the step, {sizes}"""
+    `attention_mask` [batch, time] is False at padding, on either side. At temperature 0 the likeliest token is chosen.
+    `compiled` compiles the step, {sizes}"""
     batch, time = tokens.shape
 {seeded}    generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
     state, step = State(time + max_new_tokens, static=compiled), {through}
@@ -69,14 +69,15 @@ def stream(
 
 
 def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
-    """Tokens that follow prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+    """Continue prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
     return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)
 '''.strip()
 
 
-PACKED = """    lengths = torch.full((batch,), time, device=tokens.device) if real is None else real.sum(1)
-    if real is not None:  # padding goes behind
-        tokens = tokens.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
+PACKED = """    lengths = torch.full((batch,), time, device=tokens.device)
+    if attention_mask is not None:  # prompts are moved to the left
+        lengths = attention_mask.sum(1)
+        tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))
     last = int(lengths.max())"""
 """How prompts are brought to the left."""
 
@@ -84,7 +85,7 @@ PACKED = """    lengths = torch.full((batch,), time, device=tokens.device) if re
 def at_once(given: str, at: str, ends: str) -> str:
     """The prompts in one step."""
     return f"""{PACKED}
-    # What stands behind a row's end is never looked at, and overwritten.
+    # What lies behind a row's end is never attended to, and overwritten.
     state.lengths = lengths
     logits = step(tokens[:, :last], state{given}{at}){ends}
     if int(lengths.min()) < last:
@@ -92,11 +93,11 @@ def at_once(given: str, at: str, ends: str) -> str:
 
 
 def row_by_row(given: str) -> str:
-    """The prompts as far as all have tokens, then one place after the other."""
+    """The prompts as far as all have tokens, then one position after the other."""
     return f"""{PACKED}
     shortest = int(lengths.min())
     logits = step(tokens[:, :shortest], state{given})[:, -1]
-    for i in range(shortest, last):  # a recurrence must not see what stands behind a row's end
+    for i in range(shortest, last):  # a recurrence must not read what lies behind a row's end
         if i == shortest:
             state.start = lengths.new_full((batch,), shortest)
         state.active = i < lengths

@@ -12,7 +12,7 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 
 class GroupedPReLU(nn.Module):
-    """One slope an expert. The rows of x are sorted by expert."""
+    """PReLU with one slope per expert, for rows sorted by expert."""
 
     def __init__(self, experts: int, slope: float = 0.25) -> None:
         super().__init__()

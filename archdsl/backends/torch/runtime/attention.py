@@ -20,8 +20,7 @@ def attention(
     sink: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Attention with capped scores or with a sink, a score for looking at nothing, written out: no fused kernel has
-    them."""
+    """Attend with capped scores or an attention sink, a score for attending to nothing: no fused kernel has them."""
     if k.size(-3) != q.size(-3):
         k, v = (t.repeat_interleave(q.size(-3) // t.size(-3), dim=-3) for t in (k, v))
     scores = (q @ k.transpose(-1, -2)).float() * (q.size(-1) ** -0.5 if scale is None else scale)
@@ -40,11 +39,11 @@ def attention(
 def attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = True
 ) -> Tensor:
-    """Attention of new places to all so far. Without a mask, one new place sees every key, and of several each sees
-    those before it and its own."""
+    """Attend from new positions to all so far. Without a mask, a single new position attends to every key, several
+    attend causally."""
     shared = q.size(1) // k.size(1)
     if q.size(2) == 1 and shared > 1 and (mask is None or mask.size(1) == 1):
-        # Heads that share keys become rows of one matrix: no kernel is faster for a single place.
+        # Heads that share keys become rows of one matrix: no kernel is faster for a single position.
         y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
         return y.flatten(1, 2).unsqueeze(2)
     causal = causal and mask is None and q.size(2) > 1
@@ -54,8 +53,8 @@ def attend(
 
 # fmt: off
 def attend_latent(q: Tensor, rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Attention to keys and values that are linear maps of `rows` [batch, all, dim]: the map of keys goes over to the
-    queries, that of values to the result (DeepSeek-V2, section 2.1.2)."""
+    """Attend to keys and values that are projections of `rows` [batch, all, dim]: the projection of keys is absorbed
+    into the queries, that of values into the result (DeepSeek-V2, section 2.1.2)."""
     rows = rows.unsqueeze(1)  # one head that all queries share
     return attend(q @ keys.mT, rows, rows, mask, scale) @ values
 # fmt: on

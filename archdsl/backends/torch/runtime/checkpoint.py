@@ -10,7 +10,7 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 
 def products() -> tuple[Any, Any]:
-    """What to keep of a layer: what products with weights give. The rest is computed again."""
+    """Save the results of products with weights; everything else is recomputed."""
     names = ("mm", "addmm", "_grouped_mm", "convolution")
     kept = [getattr(torch.ops.aten, name).default for name in names if hasattr(torch.ops.aten, name)]
     return create_selective_checkpoint_contexts(kept)
@@ -18,7 +18,7 @@ def products() -> tuple[Any, Any]:
 
 @contextmanager
 def unchanged(layer: nn.Module, again: Any) -> Iterator[None]:
-    """Computing `again` leaves running statistics as they are."""
+    """Leave running statistics as they are while a layer is recomputed."""
     buffers = [(buffer, buffer.clone()) for buffer in layer.buffers()]
     try:
         with again:

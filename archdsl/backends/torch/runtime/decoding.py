@@ -9,7 +9,7 @@ from archdsl.backends.torch.runtime.decoding_linear import linear
 
 
 class DecodingLinear(nn.Linear):
-    """A linear map of few rows, without gradients."""
+    """A linear layer for few rows, without gradients."""
 
     packed: Tensor | None = None  # the weight in the order in which oneDNN reads it fastest
 
@@ -20,7 +20,7 @@ class DecodingLinear(nn.Linear):
 
 
 def for_decoding(model: nn.Module) -> Any:
-    """The model as other modules around the same weights, whose linear maps are for few rows."""
+    """Return the model as other modules around the same weights, whose linear layers are for few rows."""
     classes: dict[type, type] = {nn.Linear: DecodingLinear}
     twins = {module: object.__new__(type(module)) for module in model.modules()}
     for module, twin in twins.items():  # past what wrappers make of copying and setting
@@ -31,8 +31,8 @@ def for_decoding(model: nn.Module) -> Any:
 
 
 def prepacked(model: nn.Module, rows: int = 1) -> Any:
-    """The model for decoding `rows` sequences at a time on a CPU, without gradients: it shares all weights with this
-    one, and holds packed copies of those of linear maps, which later changes of the weights do not reach."""
+    """Return the model for decoding `rows` sequences at a time on a CPU, without gradients. It shares all weights and
+    holds packed copies of those of linear layers, which later changes of the weights do not reach."""
     packed = for_decoding(model)
     for module in packed.modules():
         if isinstance(module, DecodingLinear):

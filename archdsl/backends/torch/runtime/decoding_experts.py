@@ -12,7 +12,7 @@ from archdsl.backends.torch.runtime.grouped import GroupedLinear
 
 
 class DecodingGroupedLinear(GroupedLinear):
-    """One weight matrix an expert, for few rows, without gradients."""
+    """One linear layer per expert, for few rows, without gradients."""
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         if not 0 < x.size(0) <= 64 or x.dtype != torch.float32 or not plain(x, self.weight):
@@ -21,9 +21,9 @@ class DecodingGroupedLinear(GroupedLinear):
 
 
 def few_rows_by_expert(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Each expert's rows of x times its own matrix [experts, out, in]."""
-    places = [0, *ends.tolist()]
-    return torch.cat([few_rows(x[i:j], w) for i, j, w in zip(places, places[1:], weight) if i < j])
+    """Multiply each expert's rows of x by its own matrix [experts, out, in]."""
+    rows = [0, *ends.tolist()]
+    return torch.cat([few_rows(x[i:j], w) for i, j, w in zip(rows, rows[1:], weight) if i < j])
 
 
 if not hasattr(torch.ops.archdsl, "few_rows_by_expert"):
@@ -33,7 +33,7 @@ if not hasattr(torch.ops.archdsl, "few_rows_by_expert"):
 
 
 def for_decoding(model: nn.Module) -> Any:
-    """The model as other modules around the same weights, whose linear maps are for few rows."""
+    """Return the model as other modules around the same weights, whose linear layers are for few rows."""
     classes: dict[type, type] = {nn.Linear: DecodingLinear, GroupedLinear: DecodingGroupedLinear}
     twins = {module: object.__new__(type(module)) for module in model.modules()}
     for module, twin in twins.items():  # past what wrappers make of copying and setting
@@ -44,8 +44,8 @@ def for_decoding(model: nn.Module) -> Any:
 
 
 def prepacked(model: nn.Module, rows: int = 1) -> Any:
-    """The model for decoding `rows` sequences at a time on a CPU, without gradients: it shares all weights with this
-    one, and holds packed copies of those of linear maps, which later changes of the weights do not reach."""
+    """Return the model for decoding `rows` sequences at a time on a CPU, without gradients. It shares all weights and
+    holds packed copies of those of linear layers, which later changes of the weights do not reach."""
     packed = for_decoding(model)
     for module in packed.modules():
         if isinstance(module, DecodingLinear):

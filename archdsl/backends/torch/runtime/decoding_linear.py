@@ -6,22 +6,22 @@ from torch import Tensor, nn
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias. For few rows in float32 on a CPU, oneDNN takes about half the time of `F.linear`; it gives
-    no gradients."""
+    """Compute x @ weight.T + bias. For few rows in float32 on a CPU, oneDNN takes about half the time of `F.linear`; it
+    gives no gradients."""
     if x.dtype == torch.float32 and plain(x, weight):
         return torch.ops.archdsl.few_rows(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
 def plain(x: Tensor, weight: Tensor) -> bool:
-    """Whether a product is on a CPU, and nothing but its numbers is asked for."""
+    """Return whether a product runs on a CPU without gradients, autocast or export."""
     exporting = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
     more = exporting or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
     return x.is_cpu and type(weight) in (Tensor, nn.Parameter) and x.dtype == weight.dtype and not more
 
 
 def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias by oneDNN, if PyTorch was built with it."""
+    """Compute x @ weight.T + bias by oneDNN, if PyTorch was built with it."""
     if torch.backends.mkldnn.is_available() and (x.dtype == torch.float32 or weight.is_mkldnn):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)

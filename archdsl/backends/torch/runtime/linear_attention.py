@@ -8,10 +8,10 @@ from archdsl.backends.torch.runtime.recurrent import linear_recurrence
 
 
 def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The sum over s <= t of (q[t] · k[s]) v[s]: within chunks of 64 places by scores, between them by a state."""
+    """Sum (q[t] · k[s]) v[s] over s <= t: within chunks of 64 positions by scores, between them by a state."""
     time = q.size(2)
     padding = (0, 0, 0, 64 * (time // 64 + 2) - time)  # two chunks at least: torch.export takes one for special
-    q, k, v = (F.pad(t, padding).unfold(2, 64, 64).mT for t in (q, k, v))  # [batch, heads, chunk, place, dim]
+    q, k, v = (F.pad(t, padding).unfold(2, 64, 64).mT for t in (q, k, v))  # [batch, heads, chunk, position, dim]
     states = (k.mT @ v).float().cumsum(2).to(v.dtype)  # after each chunk
     before = F.pad(states, (0, 0, 0, 0, 1, 0))[:, :, :-1]
     y = q @ before + (q @ k.mT).tril() @ v
@@ -19,11 +19,11 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
-    """The sum over s <= t of exp(log_decay[s + 1] + … + log_decay[t]) (q[t] · k[s]) v[s], in float32."""
+    """Sum exp(log_decay[s + 1] + … + log_decay[t]) (q[t] · k[s]) v[s] over s <= t, in float32."""
     dtype, time = v.dtype, q.size(2)
     padding = (0, 0, 0, 64 * (time // 64 + 2) - time)  # two chunks at least: torch.export takes one for special
     q, k, v, log_decay = (
-        F.pad(t.float(), padding).unfold(2, 64, 64).mT  # [batch, heads, chunk, place, dim]
+        F.pad(t.float(), padding).unfold(2, 64, 64).mT  # [batch, heads, chunk, position, dim]
         for t in (q, k, v, log_decay.expand(q.shape[:3])[..., None])
     )
     passed = log_decay.cumsum(3)  # since the chunk began
@@ -40,8 +40,8 @@ def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor)
 def linear_attention_on(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Causal linear attention from a state [batch, heads, dim, value] on: what each place reads, and the state after
-    the last."""
+    """Continue causal linear attention from a state [batch, heads, dim, value]: the result of each position, and the
+    state after the last."""
     dtype = v.dtype
     q, k, v = (t.float() for t in (q, k, v))
     scores = q @ k.mT

@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 
 class ChunkedLoss(torch.autograd.Function):
-    """The sum of a loss over chunks of rows. Gradients are computed along with it, so that no more than one chunk's
-    logits are ever stored, and none are computed twice."""
+    """Sum a loss over chunks of rows. Gradients are computed along with it, so that no more than one chunk's logits are
+    ever stored, and none are computed twice."""
 
     @staticmethod
     def forward(
@@ -45,8 +45,8 @@ class ChunkedLoss(torch.autograd.Function):
 def cross_entropy(
     logits: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, *weights: Tensor, rows: int = 512
 ) -> Tensor:
-    """Mean cross-entropy of `logits(hidden)` [batch, time, vocab] with targets [batch, time], -100 where there is none;
-    `rows` places at a time. `weights` are what the logits are made with."""
+    """Compute the mean cross-entropy of `logits(hidden)` [batch, time, vocab] with targets [batch, time], -100 being
+    ignored, for `rows` positions at a time. `weights` are the parameters that the logits are computed with."""
 
     def total(x: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(logits(x[None])[0].float(), target, reduction="sum")

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Send each token to its chosen experts and add their answers, weighted."""
+    """Send each token to its chosen experts and add their outputs, weighted."""
     tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
     expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
     ends = torch.searchsorted(expert, torch.arange(count, device=x.device), right=True, out_int32=True)
@@ -15,8 +15,8 @@ def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen:
 
 
 def with_room(chosen: Tensor, count: int, capacity: float) -> Tensor:
-    """Which choices [..., time, top_k] find room: of a sequence an expert takes the first ones, in the order of tokens,
-    up to `capacity` times its even share."""
+    """Return which choices [..., time, top_k] are within capacity: of each sequence an expert takes the first ones, in
+    the order of tokens, up to `capacity` times its even share."""
     pairs = chosen.flatten(-2)
     expert, order = pairs.sort(stable=True)
     before = torch.arange(pairs.size(-1), device=pairs.device) - torch.searchsorted(expert, expert)
@@ -27,7 +27,7 @@ def with_room(chosen: Tensor, count: int, capacity: float) -> Tensor:
 def dispatch_within(
     capacity: float | None, experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor
 ) -> Tensor:
-    """Send each token to those of its chosen experts that have room; to all of them where there is no capacity."""
+    """Send each token to its chosen experts; tokens over an expert's capacity are dropped."""
     if capacity is None:
         return dispatch(experts, count, x, weights, chosen)
     room = with_room(chosen, count, capacity)
@@ -40,7 +40,7 @@ def dispatch_within(
 
 
 def keep_groups(scores: Tensor, groups: int, top: int) -> Tensor:
-    """Leave only the experts of the best groups; a group is as good as its two best experts together."""
+    """Mask all experts but those of the `top` groups; a group scores the sum of its two best experts."""
     scores = scores.unflatten(-1, (groups, -1))
     best = scores.topk(2).values.sum(-1).topk(top).indices
     keep = torch.zeros_like(scores[..., 0], dtype=torch.bool).scatter(-1, best, True)
@@ -48,7 +48,7 @@ def keep_groups(scores: Tensor, groups: int, top: int) -> Tensor:
 
 
 def keep_groups_by_max(scores: Tensor, groups: int, top: int) -> Tensor:
-    """Leave only the experts of the best groups; a group is as good as its best expert."""
+    """Mask all experts but those of the `top` groups; a group scores its best expert."""
     scores = scores.unflatten(-1, (groups, -1))
     best = scores.amax(-1).topk(top).indices
     keep = torch.zeros_like(scores[..., 0], dtype=torch.bool).scatter(-1, best, True)
@@ -56,9 +56,8 @@ def keep_groups_by_max(scores: Tensor, groups: int, top: int) -> Tensor:
 
 
 class SelectionBias(nn.Module):
-    """A bias that chooses experts and does not weigh them; no gradient reaches it: it is nudged towards experts that
-    get too few tokens
-    (DeepSeek-V3, section 2.1.2)."""
+    """A bias for choosing experts, not for weighing them. It gets no gradient: it is raised for experts with too few
+    tokens (DeepSeek-V3, section 2.1.2)."""
 
     def __init__(self, experts: int) -> None:
         super().__init__()

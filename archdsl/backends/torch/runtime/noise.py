@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 class Noise(nn.Module):
-    """Normal noise of a given spread in training, zeros else."""
+    """Draw normal noise of a given standard deviation in training; zeros otherwise."""
 
     def forward(self, spread: Tensor) -> Tensor:
         return spread * torch.randn_like(spread) if self.training else spread * 0

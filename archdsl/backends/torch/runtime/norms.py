@@ -8,7 +8,7 @@ from archdsl.backends.torch.runtime.grouped import expert_of_rows
 
 
 class GroupedLayerNorm(nn.Module):
-    """Layer normalization with a gain and a bias for each expert. The rows of x are sorted by expert."""
+    """LayerNorm with one gain and bias per expert, for rows sorted by expert."""
 
     def __init__(self, experts: int, width: int, eps: float) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class GroupedLayerNorm(nn.Module):
 
 
 class GroupedLayerNormWithoutBias(nn.Module):
-    """Layer normalization with a gain for each expert. The rows of x are sorted by expert."""
+    """LayerNorm with one gain per expert, for rows sorted by expert."""
 
     def __init__(self, experts: int, width: int, eps: float) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class GroupedLayerNormWithoutBias(nn.Module):
 
 
 class PowerNorm(nn.Module):
-    """Power normalization (Shen et al., 2020, PN-V): each channel by its root mean square, or a running one."""
+    """PowerNorm (Shen et al., 2020, PN-V): divide each channel by its root mean square, or by the running one."""
 
     def __init__(self, width: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class PowerNorm(nn.Module):
 
 
 class OffsetRMSNorm(nn.Module):
-    """RMS normalization with the gain 1 + weight (Gemma)."""
+    """RMSNorm with the gain 1 + weight (Gemma)."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class OffsetRMSNorm(nn.Module):
 
 
 class GroupedRMSNorm(nn.Module):
-    """RMS normalization with a gain for each expert. The rows of x are sorted by expert."""
+    """RMSNorm with one gain per expert, for rows sorted by expert."""
 
     def __init__(self, experts: int, width: int, eps: float) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class GroupedRMSNorm(nn.Module):
 
 
 class GroupedOffsetRMSNorm(nn.Module):
-    """RMS normalization with the gain 1 + weight, a weight for each expert. The rows of x are sorted by expert."""
+    """RMSNorm with the gain 1 + weight, one weight per expert, for rows sorted by expert."""
 
     def __init__(self, experts: int, width: int, eps: float) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
-    """ALiBi (Press et al., 2021): each head looks back with a slope of its own."""
+    """Compute the biases of ALiBi (Press et al., 2021): each head has a slope of its own."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     slopes += [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
@@ -18,22 +18,22 @@ def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
 
 
 def alibi_between(heads: int, query: Tensor, key: Tensor) -> Tensor:
-    """ALiBi (Press et al., 2021) for pairs of places: each head looks back with a slope of its own."""
+    """Compute the biases of ALiBi (Press et al., 2021) for pairs of positions: each head has a slope of its own."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     slopes += [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
     return -torch.tensor(slopes, device=key.device)[:, None, None] * (query - key).abs()  # [batch, heads, query, key]
 
 
-def sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
-    """Waves of 2π to 2π · theta places: the sines of all of them, then the cosines (Vaswani et al., 2017)."""
-    angle = place[:, None] * theta ** -(torch.arange(0, width, 2, device=place.device) / width)
+def sinusoid(positions: Tensor, width: int, theta: float = 10_000) -> Tensor:
+    """Embed positions by sines, then cosines, of wavelengths from 2π to 2π · theta (Vaswani et al., 2017)."""
+    angle = positions[:, None] * theta ** -(torch.arange(0, width, 2, device=positions.device) / width)
     return torch.cat((angle.sin(), angle.cos()), dim=-1)
 
 
-def interleaved_sinusoid(place: Tensor, width: int, theta: float = 10_000) -> Tensor:
-    """Waves of 2π to 2π · theta places: the sine and the cosine of each in turn (Vaswani et al., 2017)."""
-    angle = place[:, None] * theta ** -(torch.arange(0, width, 2, device=place.device) / width)
+def interleaved_sinusoid(positions: Tensor, width: int, theta: float = 10_000) -> Tensor:
+    """Embed positions by sines and cosines in turn, of wavelengths from 2π to 2π · theta (Vaswani et al., 2017)."""
+    angle = positions[:, None] * theta ** -(torch.arange(0, width, 2, device=positions.device) / width)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
 
 
@@ -84,10 +84,10 @@ class RelativeScores(nn.Module):
         return self.between(q, query, torch.arange(keys, device=q.device), ahead=q.size(-2) - 1)
 
     def between(self, q: Tensor, query: Tensor, key: Tensor, ahead: int = 0) -> tuple[Tensor, Tensor]:
-        """For queries and keys at these places; of later keys, those up to `ahead` places."""
+        """Compute the biases for queries and keys at these positions; of later keys, those up to `ahead` positions."""
         farthest = key.size(-1) - 1
-        place = torch.arange(farthest, -ahead - 1, -1, device=q.device)[:, None]  # distances, the farthest back first
-        angle = place * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
+        positions = torch.arange(farthest, -ahead - 1, -1, device=q.device)[:, None]  # distances, farthest first
+        angle = positions * 10_000 ** -(torch.arange(0, self.width, 2, device=q.device) / self.width)
         table = torch.cat((angle.sin(), angle.cos()), dim=-1).to(q.dtype)
         r = F.linear(table, self.weight).unflatten(-1, self.u.shape)  # [distance, heads, head_dim]
         scores = torch.einsum("bhtd,rhd->bhtr", q + self.v[:, None], r) * q.size(-1) ** -0.5

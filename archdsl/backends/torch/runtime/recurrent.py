@@ -28,7 +28,7 @@ class GRU(nn.Module):
 
 
 def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
-    """h[t] = a[t] * h[t - 1] + b[t] along axis 1: chunks of 32 places side by side, then what each hands on."""
+    """h[t] = a[t] * h[t - 1] + b[t] along axis 1: chunks of 32 positions in parallel, then from chunk to chunk."""
     time, rest = b.size(1), (0, 0) * (b.dim() - 2)
     padding = (*rest, 32, 32 * (time // 32 + 1) - time)  # a chunk of zeros before the first
     # 32 steps, each [batch, chunk, ...]
@@ -73,7 +73,7 @@ class LSTM(nn.Module):
 
 
 def lstm_on(layer: LSTM, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """An LSTM that goes on from (h, c): its states after every step, and both states after the last."""
+    """Continue an LSTM from (h, c): its states after every step, and both states after the last."""
     weights = list(layer.parameters())
     y, h, c = torch.lstm(x, [h[None], c[None]], weights, layer.bias, 1, 0.0, layer.training, False, True)
     return y, h[0], c[0]
@@ -124,7 +124,7 @@ class ReluRNN(nn.Module):
 
 
 def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Mamba: h[t] = exp(delta[t] a) h[t - 1] + delta[t] b[t] x[t] in each channel, read by y[t] = c[t] · h[t]."""
+    """Scan Mamba: h[t] = exp(delta[t] a) h[t - 1] + delta[t] b[t] x[t] in each channel, read by y[t] = c[t] · h[t]."""
     delta = delta.float()
     decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]
     h = linear_recurrence(decay, (delta * x)[..., None] * b[:, :, None])
@@ -133,7 +133,7 @@ def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) ->
 
 # fmt: off
 def selective_scan_on(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Mamba from the state h [batch, channels, state] on: what each place reads, and the state after the last."""
+    """Continue Mamba from the state h [batch, channels, state]: the result of each position, and the last state."""
     delta = delta.float()
     decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]
     terms = (delta * x)[..., None] * b[:, :, None]

@@ -38,7 +38,7 @@ def yarn_scaling(
     dims = 2 * frequencies.numel()
 
     def pair(turns: float) -> float:
-        """The pair of channels that turns so often within the original context."""
+        """Return the pair of channels that turns so often within the original context."""
         return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
     low, high = pair(beta_fast), pair(beta_slow)
@@ -51,14 +51,14 @@ def yarn_scaling(
 
 
 def llama3_scaling(frequencies: Tensor, factor: float, low: float, high: float, original: int) -> Tensor:
-    """Slow the waves that are longer than the original context; leave the short ones; blend between (Llama 3.1)."""
+    """Slow down wavelengths longer than the original context, keep the short ones, blend between (Llama 3.1)."""
     waves = original * frequencies / (2 * math.pi)  # periods within the original context
     keep = ((waves - low) / (high - low)).clamp(0, 1)
     return frequencies * (keep + (1 - keep) / factor)
 
 
 def longrope_scaling(frequencies: Tensor, length: int, short: list[float], long: list[float], original: int) -> Tensor:
-    """LongRoPE: each wave slowed by a divisor of its own, another one beyond the original context (Ding et al.,
+    """LongRoPE: divide each frequency by a number of its own, another one beyond the original context (Ding et al.,
     2024)."""
     divisors = torch.tensor((short, long), device=frequencies.device)
     beyond = torch.as_tensor(length > original, device=frequencies.device)
@@ -66,22 +66,22 @@ def longrope_scaling(frequencies: Tensor, length: int, short: list[float], long:
 
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the channel pairs (i, i + dims / 2) by an angle that grows with the position."""
+    """Rotate the channel pairs (i, i + head_dim / 2) of x [..., time, head_dim] by the angles of their positions."""
     cos, sin = rope
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
 
 
 def rotate_pairs(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the channel pairs (2i, 2i + 1) by an angle that grows with the position."""
+    """Rotate the channel pairs (2i, 2i + 1) of x [..., time, head_dim] by the angles of their positions."""
     cos, sin = rope
     a, b = x[..., 0::2].float(), x[..., 1::2].float()
     return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).type_as(x)
 
 
 def rotate_part(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the first channels of each head, in pairs (i, i + dims / 2), by an angle that grows with the position;
-    leave the rest."""
+    """Rotate the first channels of each head, in pairs (i, i + dims / 2), by the angles of their positions; keep the
+    rest."""
     cos, sin = rope
     a, b, rest = x.split((cos.size(-1), cos.size(-1), x.size(-1) - 2 * cos.size(-1)), dim=-1)
     a, b = a.float(), b.float()
@@ -89,8 +89,8 @@ def rotate_part(x: Tensor, rope: Tensor) -> Tensor:
 
 
 def rotate_part_pairs(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the first channels of each head, in pairs (2i, 2i + 1), by an angle that grows with the position; leave
-    the rest."""
+    """Rotate the first channels of each head, in pairs (2i, 2i + 1), by the angles of their positions; keep the
+    rest."""
     cos, sin = rope
     turned, rest = x.split((2 * cos.size(-1), x.size(-1) - 2 * cos.size(-1)), dim=-1)
     a, b = turned[..., 0::2].float(), turned[..., 1::2].float()

@@ -7,8 +7,8 @@ from torch import Tensor
 def sample(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
 ) -> Tensor:
-    """A token for each row of logits [batch, vocab]: the likeliest at temperature 0, else drawn, from the `top_k`
-    likeliest and from those that make up `top_p` of the probability (Holtzman et al., 2019)."""
+    """Choose a token for each row of logits [batch, vocab]: the likeliest at temperature 0, else at random from the
+    `top_k` likeliest and from those that make up a probability of `top_p` (Holtzman et al., 2019)."""
     if temperature == 0:
         return logits.argmax(-1)
     logits = logits.float() / temperature
@@ -17,6 +17,6 @@ def sample(
         logits = logits.masked_fill(logits < least, -torch.inf)
     if top_p is not None:
         likely, order = logits.softmax(-1).sort(descending=True)
-        beyond = likely.cumsum(-1) - likely >= top_p  # without them there is enough
+        beyond = likely.cumsum(-1) - likely >= top_p  # without these tokens the probability is reached
         logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
     return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)

@@ -27,7 +27,7 @@ class Config:
 
 
 def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
-    """h[t] = a[t] * h[t - 1] + b[t] along axis 1: chunks of 32 places side by side, then what each hands on."""
+    """h[t] = a[t] * h[t - 1] + b[t] along axis 1: chunks of 32 positions in parallel, then from chunk to chunk."""
     time, rest = b.size(1), (0, 0) * (b.dim() - 2)
     padding = (*rest, 32, 32 * (time // 32 + 1) - time)  # a chunk of zeros before the first
     # 32 steps, each [batch, chunk, ...]
@@ -50,7 +50,7 @@ def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
 
 
 def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Mamba: h[t] = exp(delta[t] a) h[t - 1] + delta[t] b[t] x[t] in each channel, read by y[t] = c[t] · h[t]."""
+    """Scan Mamba: h[t] = exp(delta[t] a) h[t - 1] + delta[t] b[t] x[t] in each channel, read by y[t] = c[t] · h[t]."""
     delta = delta.float()
     decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]
     h = linear_recurrence(decay, (delta * x)[..., None] * b[:, :, None])
@@ -58,48 +58,47 @@ def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) ->
 
 
 class State:
-    """What a step of decoding needs of the places before it: keys and values, what recurrences hand on, and what is
-    computed once. Every step comes to it in the same order."""
+    """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
 
     def __init__(self, length: int, static: bool = False) -> None:
-        self.length = length  # places that there is room for
+        self.length = length  # capacity in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
         self.kept: list[tuple[Tensor, ...]] = []
         self.fresh = True
         self.lengths: Tensor | None = None  # of the rows in the first step, if they differ
-        self.end = 0  # places so far
-        self.start: Tensor | None = None  # the next place of each row, if they differ
+        self.end = 0  # positions so far
+        self.start: Tensor | None = None  # the next position of each row, if they differ
         self.active: Tensor | None = None  # rows that go on; the others stay as they are
 
     def begin(self, x: Tensor) -> None:
-        """A step for x [batch, new, …]."""
+        """Begin a step for x [batch, new, …]."""
         self.first, self.fresh, self.cursor, self.batch = self.fresh, False, 0, x.size(0)
         new = x.size(1)
-        place = torch.arange(new, device=x.device)
+        new_positions = torch.arange(new, device=x.device)
         if self.first or self.start is None:
             self.begun, self.end = self.end, self.end + new
-            self.positions = self.begun + place[None]
+            self.positions = self.begun + new_positions[None]
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
             self.end = self.length if self.static else self.end + new
-            self.positions = self.start[:, None] + place
+            self.positions = self.start[:, None] + new_positions
             self.start = self.start + (new if self.active is None else new * self.active)
         self.keys = torch.arange(self.end, device=x.device)
-        # The mask of the keys up to each new place: none where all are seen, or where the kernel knows it.
+        # The causal mask of the new positions: none where all keys are attended to, or where the kernel knows it.
         self.mask = None
         if not self.first and (self.start is not None or new > 1):
             self.mask = self.keys <= self.positions[:, None, :, None]
 
     def recall(self, *starts: Callable[[], Tensor]) -> Any:
-        """What a recurrence handed on; before the first place, what it starts from."""
+        """Return the state of a recurrence; in the first step, its initial state."""
         if self.first:
             self.kept.append(tuple(make() for make in starts))
         found = self.kept[self.cursor]
         return found if len(found) > 1 else found[0]
 
     def hand_on(self, *tensors: Tensor) -> None:
-        """What the recurrence is to find in the next step."""
+        """Keep the state of a recurrence for the next step."""
         if self.active is not None:
             shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
             before = self.kept[self.cursor]
@@ -111,8 +110,8 @@ class State:
 def sample(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
 ) -> Tensor:
-    """A token for each row of logits [batch, vocab]: the likeliest at temperature 0, else drawn, from the `top_k`
-    likeliest and from those that make up `top_p` of the probability (Holtzman et al., 2019)."""
+    """Choose a token for each row of logits [batch, vocab]: the likeliest at temperature 0, else at random from the
+    `top_k` likeliest and from those that make up a probability of `top_p` (Holtzman et al., 2019)."""
     if temperature == 0:
         return logits.argmax(-1)
     logits = logits.float() / temperature
@@ -121,13 +120,13 @@ def sample(
         logits = logits.masked_fill(logits < least, -torch.inf)
     if top_p is not None:
         likely, order = logits.softmax(-1).sort(descending=True)
-        beyond = likely.cumsum(-1) - likely >= top_p  # without them there is enough
+        beyond = likely.cumsum(-1) - likely >= top_p  # without these tokens the probability is reached
         logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
     return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
 
 
 def selective_scan_on(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Mamba from the state h [batch, channels, state] on: what each place reads, and the state after the last."""
+    """Continue Mamba from the state h [batch, channels, state]: the result of each position, and the last state."""
     delta = delta.float()
     decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]
     terms = (delta * x)[..., None] * b[:, :, None]
@@ -235,7 +234,7 @@ class Mamba130M(nn.Module):
         tokens: Tensor,
         max_new_tokens: int,
         *,
-        real: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -243,21 +242,22 @@ class Mamba130M(nn.Module):
         stop: Iterable[int] = (),
         compiled: bool = False,
     ) -> Iterator[Tensor]:
-        """Tokens [batch] that follow prompts [batch, time], one after another, until every row has come to one of `stop`,
-        which it then repeats.
+        """Yield the tokens [batch] that continue prompts [batch, time], one after another, until every row has reached one
+        of `stop`, which it then repeats.
 
-        `real` [batch, time] says which tokens of the prompts are no padding, on either side. At temperature 0 the
-        likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+        `attention_mask` [batch, time] is False at padding, on either side. At temperature 0 the likeliest token is chosen.
+        `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
         state, step = State(time + max_new_tokens, static=compiled), self.step
-        lengths = torch.full((batch,), time, device=tokens.device) if real is None else real.sum(1)
-        if real is not None:  # padding goes behind
-            tokens = tokens.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
+        lengths = torch.full((batch,), time, device=tokens.device)
+        if attention_mask is not None:  # prompts are moved to the left
+            lengths = attention_mask.sum(1)
+            tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))
         last = int(lengths.max())
         shortest = int(lengths.min())
         logits = step(tokens[:, :shortest], state)[:, -1]
-        for i in range(shortest, last):  # a recurrence must not see what stands behind a row's end
+        for i in range(shortest, last):  # a recurrence must not read what lies behind a row's end
             if i == shortest:
                 state.start = lengths.new_full((batch,), shortest)
             state.active = i < lengths
@@ -278,5 +278,5 @@ class Mamba130M(nn.Module):
                 return
 
     def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
-        """Tokens that follow prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+        """Continue prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
         return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)

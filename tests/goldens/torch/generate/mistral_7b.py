@@ -59,7 +59,7 @@ def mask_of(
 
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
-    """Turn the channel pairs (i, i + dims / 2) by an angle that grows with the position."""
+    """Rotate the channel pairs (i, i + head_dim / 2) of x [..., time, head_dim] by the angles of their positions."""
     cos, sin = rope
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
@@ -73,51 +73,50 @@ def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask |
 
 
 class State:
-    """What a step of decoding needs of the places before it: keys and values, what recurrences hand on, and what is
-    computed once. Every step comes to it in the same order."""
+    """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
 
     def __init__(self, length: int, static: bool = False) -> None:
-        self.length = length  # places that there is room for
+        self.length = length  # capacity in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
         self.kept: list[tuple[Tensor, ...]] = []
         self.fresh = True
         self.lengths: Tensor | None = None  # of the rows in the first step, if they differ
-        self.end = 0  # places so far
-        self.start: Tensor | None = None  # the next place of each row, if they differ
+        self.end = 0  # positions so far
+        self.start: Tensor | None = None  # the next position of each row, if they differ
         self.active: Tensor | None = None  # rows that go on; the others stay as they are
 
     def begin(self, x: Tensor) -> None:
-        """A step for x [batch, new, …]."""
+        """Begin a step for x [batch, new, …]."""
         self.first, self.fresh, self.cursor, self.batch = self.fresh, False, 0, x.size(0)
         new = x.size(1)
-        place = torch.arange(new, device=x.device)
+        new_positions = torch.arange(new, device=x.device)
         if self.first or self.start is None:
             self.begun, self.end = self.end, self.end + new
-            self.positions = self.begun + place[None]
+            self.positions = self.begun + new_positions[None]
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
             self.end = self.length if self.static else self.end + new
-            self.positions = self.start[:, None] + place
+            self.positions = self.start[:, None] + new_positions
             self.start = self.start + (new if self.active is None else new * self.active)
         self.keys = torch.arange(self.end, device=x.device)
-        # The mask of the keys up to each new place: none where all are seen, or where the kernel knows it.
+        # The causal mask of the new positions: none where all keys are attended to, or where the kernel knows it.
         self.mask = None
         if not self.first and (self.start is not None or new > 1):
             self.mask = self.keys <= self.positions[:, None, :, None]
 
     def hold(self, *tensors: Tensor) -> None:
-        """Keep what the first step has computed."""
+        """Keep tensors that the first step has computed."""
         self.kept.append(tensors)
 
     def held(self) -> Any:
-        """What the first step has computed."""
+        """Return the next tensors that the first step has computed."""
         tensors = self.kept[self.cursor]
         self.cursor += 1
         return tensors if len(tensors) > 1 else tensors[0]
 
     def keep(self, *tensors: Tensor, axis: int = -2) -> Any:
-        """Put the new places behind those before them; all of them so far."""
+        """Append the new positions; return all so far."""
         if self.first:
             axes = [axis % t.dim() for t in tensors]
             shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
@@ -134,17 +133,17 @@ class State:
         return found if len(found) > 1 else found[0]
 
     def last(self, window: int) -> Tensor:
-        """The places of the keys that `keep_last` gives [1 or batch, keys]; of one that holds nothing yet, the end."""
+        """Return the positions of the keys that `keep_last` gives [1 or batch, keys]; of an empty slot, the end."""
         if self.first or self.length <= window:
             return self.keys[None]
         slots, new = torch.arange(window, device=self.keys.device), self.positions.size(1)
-        latest = self.positions[:, :1] - int(new > 1)  # of the places that are in the buffer
-        places = latest - (latest - slots) % window
-        places = torch.where(places < 0, self.length, places)
-        return places if new == 1 else torch.cat((places, self.positions), dim=1)
+        latest = self.positions[:, :1] - int(new > 1)  # of the positions in the buffer
+        positions = latest - (latest - slots) % window
+        positions = torch.where(positions < 0, self.length, positions)
+        return positions if new == 1 else torch.cat((positions, self.positions), dim=1)
 
     def keep_last(self, *tensors: Tensor, window: int) -> Any:
-        """Put the new places where those stand that no window shows any more; all that one of the new ones may see."""
+        """Write the new positions into the ring of the last `window`; return all that the new ones may attend to."""
         if self.length <= window:
             return self.keep(*tensors)
         if self.first:
@@ -153,7 +152,7 @@ class State:
         self.cursor += 1
         new, rows = tensors[0].size(-2), torch.arange(self.batch, device=self.keys.device)[:, None]
         found = tensors if self.first else tuple(torch.cat(pair, dim=-2) for pair in zip(buffers, tensors) if new > 1)
-        # The last new places of each row, as many as there is room for.
+        # The last new positions of each row, as many as fit.
         lengths = self.lengths[:, None] if self.first and self.lengths is not None else new
         index = (lengths - min(new, window) + torch.arange(min(new, window), device=rows.device)[None]).clamp(min=0)
         slots = (self.positions[:, :1] + index) % window
@@ -165,8 +164,8 @@ class State:
 def sample(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
 ) -> Tensor:
-    """A token for each row of logits [batch, vocab]: the likeliest at temperature 0, else drawn, from the `top_k`
-    likeliest and from those that make up `top_p` of the probability (Holtzman et al., 2019)."""
+    """Choose a token for each row of logits [batch, vocab]: the likeliest at temperature 0, else at random from the
+    `top_k` likeliest and from those that make up a probability of `top_p` (Holtzman et al., 2019)."""
     if temperature == 0:
         return logits.argmax(-1)
     logits = logits.float() / temperature
@@ -175,7 +174,7 @@ def sample(
         logits = logits.masked_fill(logits < least, -torch.inf)
     if top_p is not None:
         likely, order = logits.softmax(-1).sort(descending=True)
-        beyond = likely.cumsum(-1) - likely >= top_p  # without them there is enough
+        beyond = likely.cumsum(-1) - likely >= top_p  # without these tokens the probability is reached
         logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
     return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
 
@@ -183,11 +182,11 @@ def sample(
 def attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = True
 ) -> Tensor:
-    """Attention of new places to all so far. Without a mask, one new place sees every key, and of several each sees
-    those before it and its own."""
+    """Attend from new positions to all so far. Without a mask, a single new position attends to every key, several
+    attend causally."""
     shared = q.size(1) // k.size(1)
     if q.size(2) == 1 and shared > 1 and (mask is None or mask.size(1) == 1):
-        # Heads that share keys become rows of one matrix: no kernel is faster for a single place.
+        # Heads that share keys become rows of one matrix: no kernel is faster for a single position.
         y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
         return y.flatten(1, 2).unsqueeze(2)
     causal = causal and mask is None and q.size(2) > 1
@@ -299,7 +298,7 @@ class Mistral7B(nn.Module):
         tokens: Tensor,
         max_new_tokens: int,
         *,
-        real: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -307,19 +306,20 @@ class Mistral7B(nn.Module):
         stop: Iterable[int] = (),
         compiled: bool = False,
     ) -> Iterator[Tensor]:
-        """Tokens [batch] that follow prompts [batch, time], one after another, until every row has come to one of `stop`,
-        which it then repeats.
+        """Yield the tokens [batch] that continue prompts [batch, time], one after another, until every row has reached one
+        of `stop`, which it then repeats.
 
-        `real` [batch, time] says which tokens of the prompts are no padding, on either side. At temperature 0 the
-        likeliest token is taken. `compiled` compiles the step, whose tensors then keep their sizes."""
+        `attention_mask` [batch, time] is False at padding, on either side. At temperature 0 the likeliest token is chosen.
+        `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
         state, step = State(time + max_new_tokens, static=compiled), self.step
-        lengths = torch.full((batch,), time, device=tokens.device) if real is None else real.sum(1)
-        if real is not None:  # padding goes behind
-            tokens = tokens.gather(1, real.long().argsort(dim=1, descending=True, stable=True))
+        lengths = torch.full((batch,), time, device=tokens.device)
+        if attention_mask is not None:  # prompts are moved to the left
+            lengths = attention_mask.sum(1)
+            tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))
         last = int(lengths.max())
-        # What stands behind a row's end is never looked at, and overwritten.
+        # What lies behind a row's end is never attended to, and overwritten.
         state.lengths = lengths
         logits = step(tokens[:, :last], state, at=lengths - 1)[:, 0]
         if int(lengths.min()) < last:
@@ -339,5 +339,5 @@ class Mistral7B(nn.Module):
                 return
 
     def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
-        """Tokens that follow prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
+        """Continue prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
         return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)
