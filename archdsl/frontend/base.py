@@ -171,7 +171,7 @@ class Elaboration(ABC):
         numbers."""
         e = value.expr
         if isinstance(e, dims.Bin) and e.op == "/" and isinstance(value.value, int):
-            names = f"{expr_text(e.right)} divides {expr_text(e.left)}"
+            names = f"{expr_text(e.left)} must be a multiple of {expr_text(e.right)}"
             self.remember(frame, dims.Bin("%", e.left, e.right), "==", Lit("0"), names)
 
     def remember_count(self, frame: Frame, source: Any, turns: int) -> None:
@@ -251,7 +251,7 @@ class Elaboration(ABC):
             return
         if kind in RANGES:
             for op, bound in RANGES[kind].bounds:
-                self.decide(frame, n.expr, op, literal(bound), f"a number here is {RANGES[kind].words}")
+                self.decide(frame, n.expr, op, literal(bound), f"{expr_text(n.expr)} must be {RANGES[kind].words}")
         elif kind in ("size", "int") and not (isinstance(n.expr, dims.Var) and n.expr.name in frame.sizes):
             self.decide(frame, dims.Bin("%", n.expr, Lit("1")), "==", Lit("0"), WHOLE)
             if kind == "size":

@@ -254,7 +254,7 @@ class Expressions(Elaboration):
         if op in ("&", "|"):
             raise error("E0203", f"`{op}` joins masks or bool tensors, not numbers", e.span)
         if op in ("/", "//", "%") and b.static:
-            self.holds(scope.frame, "!=", b, 0, f"`{e.span.text}` divides by a number that is not 0")
+            self.holds(scope.frame, "!=", b, 0, f"`{e.span.text}` must not divide by 0")
         try:
             return binary(op, a, b, e.span)
         except ZeroDivisionError:
@@ -368,7 +368,7 @@ class Expressions(Elaboration):
 
 def _decided(e: ast.Binary) -> str:
     """What is recorded of a comparison in a spec."""
-    return f"the spec was compiled for this side of `{' '.join(e.span.text.split())}`: compile it anew for the other"
+    return f"`{' '.join(e.span.text.split())}` was decided by these numbers: compile again with --set"
 
 
 def _mask_typed(value: Any) -> bool:

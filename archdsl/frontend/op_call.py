@@ -116,7 +116,7 @@ class Site:
         return int(self.elaborator.fixed(self.frame, n, self._decided()))
 
     def _decided(self) -> str:
-        return f"`{self.op.name}` was compiled for this: compile the spec anew for other numbers"
+        return f"`{self.op.name}` was compiled for this number: compile again with --set"
 
     def node(
         self,

@@ -23,7 +23,7 @@ from archdsl.ir.wording import SIZE, WHOLE
 
 Said = tuple[Expr, str, Expr]
 ZERO, ONE = Lit("0"), Lit("1")
-SIZES = "sizes and counts are whole numbers of at least 1"
+SIZES = "sizes and counts must be whole numbers of at least 1"
 BACKWARDS = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 LONGEST = 40
 """Characters of an expression that stands in a message."""
@@ -215,10 +215,10 @@ class _Root:
     def message(self, condition: Condition, left: Expr) -> str:
         """What is said of a condition: of a size that is computed, what it is computed from."""
         if condition.message == WHOLE and isinstance(left, Bin) and left.op == "%" and left.right != ONE:
-            return f"{dims.expr_text(left.right)} divides {dims.expr_text(left.left)}"
+            return f"{dims.expr_text(left.left)} must be a multiple of {dims.expr_text(left.right)}"
         text = dims.expr_text(self._expanded(condition.left))
         if condition.message == SIZE and not text.isidentifier() and len(text) <= LONGEST:
-            return f"{text} is a size, at least 1"
+            return f"{text} must be at least 1"
         return condition.message
 
     # --- what holds anyway ---

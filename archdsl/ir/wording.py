@@ -10,12 +10,12 @@ from archdsl.diagnostics.source import Span
 from archdsl.ir.dims import Lit, Num, expr_text, free_names
 from archdsl.ir.graph import Value
 
-WRITTEN_OUT = "`forward` is written out for this many: compile the spec anew"
+WRITTEN_OUT = "`forward` is written for this number: compile again with --set"
 """What the emitted code says of a count that its text depends on."""
-FIXED_NUMBER = "the graph depends on this number: compile the spec anew for another"
-MERGED = "what is the same for these numbers is computed once: compile anew for others"
-SIZE = "a size is at least 1"
-WHOLE = "a size is a whole number"
+FIXED_NUMBER = "the graph depends on this number: compile again with --set"
+MERGED = "what is equal for these numbers is computed once: compile again with --set"
+SIZE = "a size must be at least 1"
+WHOLE = "a size must be a whole number"
 
 
 def spelled(n: Num) -> str:

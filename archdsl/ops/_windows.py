@@ -81,7 +81,7 @@ class Window:
 
 # --- options ------------------------------------------------------------------------------------------------------
 
-HALVES = "the zeros before and after are as many, or one more after: compile anew for the other"
+HALVES = "`padding: same` is written for a kernel that is odd, or even: compile again with --set"
 PADDINGS = ("same", "causal", "none")
 
 
@@ -264,7 +264,7 @@ class Windowed(Sliding):
             if not shape[axis].static:
                 continue
             padded = binary("+", shape[axis], binary("+", window.before, window.after))
-            if not call.holds(">", padded, window.reach, "a window is no longer than its axis"):
+            if not call.holds(">", padded, window.reach, "the kernel must not be longer than its input"):
                 raise call.error(
                     "E0401",
                     f"a window of `{self.name}` is {int(window.reach) + 1} places long, "

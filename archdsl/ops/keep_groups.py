@@ -32,8 +32,8 @@ class KeepGroups(Primitive):
         experts, groups, top, score = call.axes["experts"], call.size("groups"), call.size("top"), call.options["score"]
         if score not in ("top2", "max"):
             raise call.error("E0204", f"a group is scored by its `top2` or its `max`, not by `{score}`", option="score")
-        call.condition("%", experts, groups, "the groups share the experts equally")
-        call.condition("<=", top, groups, "no more groups can be kept than there are")
+        call.condition("%", experts, groups, "experts must be a multiple of groups")
+        call.condition("<=", top, groups, "the number of groups kept must be at most the number of groups")
         if score == "top2":
             call.condition(
                 "<=",

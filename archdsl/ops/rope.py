@@ -80,14 +80,14 @@ def turn(call: Application, x: Value, options: Any) -> Value:
     dims = head if dims is None else dims
     if dims.static and head.static and not call.holds("<=", dims, head, "rope turns no more channels than a head has"):
         raise call.error("E0204", f"rope turns {dims} channels, and a head has {head}", option="position")
-    if dims.static and not call.holds("==", binary("%", dims, num(2)), 0, "rope turns pairs of channels"):
+    if dims.static and not call.holds("==", binary("%", dims, num(2)), 0, "rope needs an even number of channels"):
         raise call.error(
             "E0204",
-            f"rope turns pairs of channels, and {dims} is odd",
+            f"rope needs an even number of channels, and {dims} is odd",
             option="position",
             help="make head_dim even, or set `dims`",
         )
-    call.same(dims, head, "rope turns all channels of a head: compile anew for fewer")
+    call.same(dims, head, "rope is written for all channels of a head: compile again with --set")
     scaling = options.get("scaling")
     if getattr(scaling, "name", "") == "ntk" and dims.static and not call.holds("!=", dims, 2):
         raise call.error(

@@ -100,7 +100,7 @@ class SDPA(Primitive):
                     f"`sdpa` needs as many heads of values as of keys: there are {kv_heads} of k and {v[-3]} of v",
                     input=2,
                 )
-            if not call.same(heads, kv_heads, "every head of queries has one of keys: compile anew for fewer"):
+            if not call.same(heads, kv_heads, "attention is written for kv_heads == heads: compile again with --set"):
                 call.condition("%", heads, kv_heads, "the heads of keys divide those of queries")
         call.is_number(call.options["dropout"], 0)  # then nothing is dropped, and the mask may come in blocks
         call.same(q[-2], k[-2], "queries and keys stand at the same places: compile anew where not")

@@ -30,7 +30,7 @@ class Sinusoid(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        call.condition("%", call.size("width"), num(2), "every wave has a sine and a cosine")
+        call.condition("%", call.size("width"), num(2), "the width must be even: half are sines, half cosines")
         usual(call, theta=10_000, offset=0)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:

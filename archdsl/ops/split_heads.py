@@ -34,7 +34,7 @@ class SplitHeads(Primitive):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         heads, width = call.size("heads"), call.axes["width"]
-        call.condition("%", width, heads, "the heads share the width equally")
+        call.condition("%", width, heads, "the width must be a multiple of heads")
         *rest, time, _ = call.shape(0)
         head_dim = binary("/", width, heads)
         if isinstance(width.expr, Bin) and width.expr.op == "*" and width.expr.left == heads.expr:

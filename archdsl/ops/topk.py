@@ -35,7 +35,7 @@ class TopK(Primitive):
 
     def check(self, call: Application) -> None:
         size = call.shape(0)[axis_of(self, call)]
-        demand_at_most(call, call.size("k"), size, "`topk` cannot take more than there are")
+        demand_at_most(call, call.size("k"), size, "k of `topk` must be at most the length of the axis")
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         shape = replaced(call.shape(0), axis_of(self, call), call.size("k"))

@@ -44,7 +44,7 @@ class TransformerXL(Position):
             "width": given.get("width") or binary("*", heads, head_dim),
         }
         width = options["width"]
-        waves = "every frequency has a sine and a cosine"
+        waves = "the width must be even: half are sines, half cosines"
         if width.static and not call.holds("==", binary("%", width, num(2)), 0, waves):
             raise call.error(
                 "E0204",

@@ -308,7 +308,7 @@ class Classes:
                 if len(worth) == 1:
                     read = Number(dims.Var(name), worth.pop())
                     test = py("{a} == {n}", a=read, n=literal(read.value))
-                    made.demands.append(Check(test, f"`{name}` is written out in a number: compile the spec anew"))
+                    made.demands.append(Check(test, f"`{name}` is written out as a number: compile again with --set"))
             return literal(values[0])
         for name, known in made.more.items():
             if known == values:

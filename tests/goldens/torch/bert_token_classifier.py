@@ -21,8 +21,8 @@ class Config:
     context: int = 512
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
 
 
 class Attention(nn.Module):

@@ -23,9 +23,9 @@ class Config:
     context: int = 4096
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.layers == 12, f"`forward` is written out for this many: compile the spec anew: {self}"
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.layers == 12, f"`forward` is written for this number: compile again with --set: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
 
 
 def random_keys(query: Tensor, key: Tensor, count: int, seed: int) -> Tensor:

@@ -20,27 +20,27 @@ class Config:
     kernel: int = 3
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.depth == 5, f"`forward` is written out for this many: compile the spec anew: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.depth == 5, f"`forward` is written for this number: compile again with --set: {self}"
         if 2**0 * (self.kernel - 1) % 2 != 0:
             raise ValueError(
-                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
+                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
             )
         if 2 * (self.kernel - 1) % 2 != 0:
             raise ValueError(
-                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
+                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
             )
         if 2**2 * (self.kernel - 1) % 2 != 0:
             raise ValueError(
-                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
+                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
             )
         if 2**3 * (self.kernel - 1) % 2 != 0:
             raise ValueError(
-                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
+                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
             )
         if 2**4 * (self.kernel - 1) % 2 != 0:
             raise ValueError(
-                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
+                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
             )
 
 

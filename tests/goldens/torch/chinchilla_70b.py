@@ -20,9 +20,9 @@ class Config:
     context: int = 2048
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
-        assert self.width % 2 == 0, f"every frequency has a sine and a cosine: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
+        assert self.width % 2 == 0, f"the width must be even: half are sines, half cosines: {self}"
 
 
 class RelativeScores(nn.Module):

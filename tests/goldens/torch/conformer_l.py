@@ -20,15 +20,15 @@ class Config:
     features: int = 80
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert (self.features - 1) // 2 + 1 + 2 >= 3, f"a window is no longer than its axis: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert (self.features - 1) // 2 + 1 + 2 >= 3, f"the kernel must not be longer than its input: {self}"
         if self.width * (((self.features - 1) // 2 + 1 - 1) // 2 + 1) != self.width * -(-self.features // 4):
             raise ValueError(f"the result of `conv_subsampling` has the shape that is written: {self}")
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
-        assert self.width % 2 == 0, f"every frequency has a sine and a cosine: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
+        assert self.width % 2 == 0, f"the width must be even: half are sines, half cosines: {self}"
         if (self.kernel - 1) % 2 == 0:
             raise ValueError(
-                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
+                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
             )
 
 

@@ -20,18 +20,18 @@ class Config:
     classes: int = 1000
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.image > self.patch - 1, f"a window is no longer than its axis: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.image > self.patch - 1, f"the kernel must not be longer than its input: {self}"
         if (self.kernel - 1) % 2 != 0:
             raise ValueError(
-                f"the zeros before and after are as many, or one more after: compile anew for the other: {self}"
+                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
             )
         if (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1 + 2 * (
             (self.kernel - 1) // 2
         ) <= self.kernel - 1:
-            raise ValueError(f"a window is no longer than its axis: {self}")
+            raise ValueError(f"the kernel must not be longer than its input: {self}")
         if (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1 < 1:
-            raise ValueError(f"a window is no longer than its axis: {self}")
+            raise ValueError(f"the kernel must not be longer than its input: {self}")
 
 
 class ConvmixerLayer(nn.Module):

@@ -18,8 +18,8 @@ class Config:
     classes: int = 62
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.layers == 3, f"`forward` is written out for this many: compile the spec anew: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.layers == 3, f"`forward` is written for this number: compile again with --set: {self}"
 
 
 class PeepholeLSTM(nn.Module):

@@ -21,13 +21,11 @@ class Config:
     context: int = 1024
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
         if math.sqrt(self.width) == 1:
-            raise ValueError(
-                f"the spec was compiled for this side of `scale == 1`: compile it anew for the other: {self}"
-            )
-        assert self.width % 2 == 0, f"every wave has a sine and a cosine: {self}"
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
+            raise ValueError(f"`scale == 1` was decided by these numbers: compile again with --set: {self}")
+        assert self.width % 2 == 0, f"the width must be even: half are sines, half cosines: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
 
 
 def sinusoid(positions: Tensor, width: int, theta: float = 10_000) -> Tensor:

@@ -52,21 +52,15 @@ class Config:
             )
             < 1
         ):
-            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
-        assert self.scale != 0, f"a number here is other than 0: {self}"
-        assert self.layers >= 2, f"layers - 1 is a size, at least 1: {self}"
-        assert self.top_k <= self.experts, f"a token goes to at most as many experts as there are: {self}"
-        if self.groups < 2:
-            raise ValueError(
-                f"the spec was compiled for this side of `groups > 1`: compile it anew for the other: {self}"
-            )
-        assert self.top_groups <= self.groups, f"no more groups can be kept than there are: {self}"
-        if self.scale == 1:
-            raise ValueError(
-                f"the spec was compiled for this side of `scale != 1`: compile it anew for the other: {self}"
-            )
-        assert self.rope_dim % 2 == 0, f"rope turns pairs of channels: {self}"
-        assert self.experts % self.groups == 0, f"the groups share the experts equally: {self}"
+            raise ValueError(f"sizes and counts must be whole numbers of at least 1: {self}")
+        assert self.scale != 0, f"scale must be other than 0: {self}"
+        assert self.layers >= 2, f"layers - 1 must be at least 1: {self}"
+        assert self.top_k <= self.experts, f"top_k must be at most the number of experts: {self}"
+        assert self.groups >= 2, f"`groups > 1` was decided by these numbers: compile again with --set: {self}"
+        assert self.top_groups <= self.groups, f"the number of groups kept must be at most the number of groups: {self}"
+        assert self.scale != 1, f"`scale != 1` was decided by these numbers: compile again with --set: {self}"
+        assert self.rope_dim % 2 == 0, f"rope needs an even number of channels: {self}"
+        assert self.experts % self.groups == 0, f"experts must be a multiple of groups: {self}"
 
 
 def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:

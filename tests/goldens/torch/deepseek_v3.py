@@ -33,15 +33,12 @@ class Config:
     context: int = 163_840
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.top_k <= self.experts, f"a token goes to at most as many experts as there are: {self}"
-        if self.groups < 2:
-            raise ValueError(
-                f"the spec was compiled for this side of `groups > 1`: compile it anew for the other: {self}"
-            )
-        assert self.top_groups <= self.groups, f"no more groups can be kept than there are: {self}"
-        assert self.rope_dim % 2 == 0, f"rope turns pairs of channels: {self}"
-        assert self.experts % self.groups == 0, f"the groups share the experts equally: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.top_k <= self.experts, f"top_k must be at most the number of experts: {self}"
+        assert self.groups >= 2, f"`groups > 1` was decided by these numbers: compile again with --set: {self}"
+        assert self.top_groups <= self.groups, f"the number of groups kept must be at most the number of groups: {self}"
+        assert self.rope_dim % 2 == 0, f"rope needs an even number of channels: {self}"
+        assert self.experts % self.groups == 0, f"experts must be a multiple of groups: {self}"
         if self.experts // self.groups < 2:
             raise ValueError(f"`top2` needs two experts in every group; `score: max` needs one: {self}")
 

@@ -22,9 +22,9 @@ class Config:
     context: int = 2048
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
-        assert self.width % (2 * self.heads) == 0, f"rope turns pairs of channels: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
+        assert self.width % (2 * self.heads) == 0, f"rope needs an even number of channels: {self}"
 
 
 def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:

@@ -24,9 +24,9 @@ class Config:
     vocab: int = 150_528
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
-        assert self.width % (2 * self.heads) == 0, f"rope turns pairs of channels: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
+        assert self.width % (2 * self.heads) == 0, f"rope needs an even number of channels: {self}"
 
 
 fused_attention = torch.compile(flex_attention)  # nothing is compiled before the first call, on CUDA

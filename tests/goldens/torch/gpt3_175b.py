@@ -26,9 +26,9 @@ class Config:
 
     def __post_init__(self) -> None:
         if min(self.width, self.heads, self.band, self.vocab, self.context) < 1:
-            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
-        assert self.layers // 2 >= 1, f"layers // 2 is a size, at least 1: {self}"
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
+            raise ValueError(f"sizes and counts must be whole numbers of at least 1: {self}")
+        assert self.layers // 2 >= 1, f"layers // 2 must be at least 1: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
 
 
 fused_block_mask = torch.compile(create_block_mask)  # nothing is compiled before the first call, on CUDA

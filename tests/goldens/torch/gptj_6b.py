@@ -21,10 +21,10 @@ class Config:
     context: int = 2048
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
         assert self.rotary * self.heads <= self.width, f"rope turns no more channels than a head has: {self}"
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
-        assert self.rotary % 2 == 0, f"rope turns pairs of channels: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
+        assert self.rotary % 2 == 0, f"rope needs an even number of channels: {self}"
 
 
 def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:

@@ -22,8 +22,8 @@ class Config:
     vocab: int = 50_265
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.width % self.heads == 0, f"the heads share the width equally: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.width % self.heads == 0, f"the width must be a multiple of heads: {self}"
 
 
 class OverTime(nn.Module):

@@ -19,8 +19,8 @@ class Config:
 
     def __post_init__(self) -> None:
         if min(self.vocab, self.width, self.layers) < 1:
-            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
-        assert self.rate == 0, f"`dropout` was compiled for this: compile the spec anew for other numbers: {self}"
+            raise ValueError(f"sizes and counts must be whole numbers of at least 1: {self}")
+        assert self.rate == 0, f"`dropout` was compiled for this number: compile again with --set: {self}"
 
 
 class LSTM(nn.Module):

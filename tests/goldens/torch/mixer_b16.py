@@ -19,14 +19,14 @@ class Config:
     classes: int = 1000
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.image > self.patch - 1, f"a window is no longer than its axis: {self}"
-        assert self.image % self.patch == 0, f"whole patches: {self}"
-        assert self.width % 2 == 0, f"2 divides width: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.image > self.patch - 1, f"the kernel must not be longer than its input: {self}"
+        assert self.image % self.patch == 0, f"the image size must be a multiple of the patch size: {self}"
+        assert self.width % 2 == 0, f"width must be a multiple of 2: {self}"
         if ((self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1) * (
             (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1
         ) < 1:
-            raise ValueError(f"a size is at least 1: {self}")
+            raise ValueError(f"a size must be at least 1: {self}")
 
 
 class MLP(nn.Module):

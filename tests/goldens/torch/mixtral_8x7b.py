@@ -23,11 +23,11 @@ class Config:
     context: int = 32_768
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.experts >= 2, f"a token goes to at most as many experts as there are: {self}"
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
-        assert self.heads % self.kv_heads == 0, f"every group of heads shares one head of keys and values: {self}"
-        assert self.width % (2 * self.heads) == 0, f"rope turns pairs of channels: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.experts >= 2, f"top_k must be at most the number of experts: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
+        assert self.heads % self.kv_heads == 0, f"heads must be a multiple of kv_heads: {self}"
+        assert self.width % (2 * self.heads) == 0, f"rope needs an even number of channels: {self}"
 
 
 def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
@@ -133,7 +133,7 @@ class MoE(nn.Module):
 
     def __init__(self, config: Config, top_k: int) -> None:
         super().__init__()
-        assert top_k <= config.experts, "a token goes to at most as many experts as there are"
+        assert top_k <= config.experts, "top_k must be at most the number of experts"
         self.num_experts = config.experts
         self.router = SoftmaxRouter(config, top_k=top_k)
         self.experts = SwiGLU(config)

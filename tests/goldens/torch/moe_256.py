@@ -23,17 +23,12 @@ class Config:
 
     def __post_init__(self) -> None:
         if min(self.experts, self.top_k, self.width, self.hidden, self.vocab) < 1:
-            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
-        if self.groups != 0:
-            raise ValueError(
-                f"the spec was compiled for this side of `groups == 0`: compile it anew for the other: {self}"
-            )
-        assert self.top_k <= self.experts, f"a token goes to at most as many experts as there are: {self}"
+            raise ValueError(f"sizes and counts must be whole numbers of at least 1: {self}")
+        assert self.groups == 0, f"`groups == 0` was decided by these numbers: compile again with --set: {self}"
+        assert self.top_k <= self.experts, f"top_k must be at most the number of experts: {self}"
         if self.top_k >= self.experts:
-            raise ValueError(
-                f"the spec was compiled for this side of `k < experts`: compile it anew for the other: {self}"
-            )
-        assert self.top_k + 1 <= self.experts, f"`topk` cannot take more than there are: {self}"
+            raise ValueError(f"`k < experts` was decided by these numbers: compile again with --set: {self}")
+        assert self.top_k + 1 <= self.experts, f"k of `topk` must be at most the length of the axis: {self}"
 
 
 class Noise(nn.Module):

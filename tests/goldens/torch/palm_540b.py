@@ -22,12 +22,10 @@ class Config:
     context: int = 2048
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
         if math.sqrt(self.width) == 1:
-            raise ValueError(
-                f"the spec was compiled for this side of `scale == 1`: compile it anew for the other: {self}"
-            )
-        assert self.head_dim % 2 == 0, f"rope turns pairs of channels: {self}"
+            raise ValueError(f"`scale == 1` was decided by these numbers: compile again with --set: {self}")
+        assert self.head_dim % 2 == 0, f"rope needs an even number of channels: {self}"
 
 
 def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:

@@ -22,11 +22,11 @@ class Config:
     context: int = 1024
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
         if self.features * self.heads != 4 * self.width:
-            raise ValueError(f"`forward` is written out for this many: compile the spec anew: {self}")
-        assert self.width % 2 == 0, f"every wave has a sine and a cosine: {self}"
-        assert self.width % self.heads == 0, f"the heads share the width equally: {self}"
+            raise ValueError(f"`forward` is written for this number: compile again with --set: {self}")
+        assert self.width % 2 == 0, f"the width must be even: half are sines, half cosines: {self}"
+        assert self.width % self.heads == 0, f"the width must be a multiple of heads: {self}"
 
 
 def sinusoid(positions: Tensor, width: int, theta: float = 10_000) -> Tensor:
@@ -54,7 +54,7 @@ class SoftmaxFeatures(nn.Module):
 
     def __init__(self, config: Config, head_dim: int, eps: float = 1e-6) -> None:
         super().__init__()
-        assert config.features / head_dim == 4, "`forward` is written out for this many: compile the spec anew"
+        assert config.features / head_dim == 4, "`forward` is written for this number: compile again with --set"
         self.head_dim = head_dim
         self.eps = eps
         self.random_directions = RandomDirections(channels=head_dim)

@@ -29,11 +29,11 @@ class Config:
     row_width: int = 64
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.width - self.row_width >= 1, f"width - row_width is a size, at least 1: {self}"
-        assert (self.buckets + self.factor) % 2 == 0, f"2 divides buckets + factor: {self}"
-        assert self.buckets % 2 == 0, f"`index` was compiled for this: compile the spec anew for other numbers: {self}"
-        assert self.factor % 2 == 0, f"2 divides factor: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.width - self.row_width >= 1, f"width - row_width must be at least 1: {self}"
+        assert (self.buckets + self.factor) % 2 == 0, f"buckets + factor must be a multiple of 2: {self}"
+        assert self.buckets % 2 == 0, f"`index` was compiled for this number: compile again with --set: {self}"
+        assert self.factor % 2 == 0, f"factor must be a multiple of 2: {self}"
 
 
 class AxialPositions(nn.Module):

@@ -29,9 +29,9 @@ class Config:
     row_width: int = 256
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.width - self.row_width >= 1, f"width - row_width is a size, at least 1: {self}"
-        assert self.buckets % 2 == 0, f"2 divides buckets: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.width - self.row_width >= 1, f"width - row_width must be at least 1: {self}"
+        assert self.buckets % 2 == 0, f"buckets must be a multiple of 2: {self}"
 
 
 class AxialPositions(nn.Module):

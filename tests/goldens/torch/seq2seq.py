@@ -19,7 +19,7 @@ class Config:
     maxout: int = 500
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
 
 
 class GRU(nn.Module):

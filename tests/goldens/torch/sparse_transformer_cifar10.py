@@ -24,17 +24,17 @@ class Config:
 
     def __post_init__(self) -> None:
         if min(self.pairs, self.width, self.heads, self.side, self.stride, self.vocab) < 1:
-            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
-        assert self.dropout >= 0, f"a number here is at least 0 and less than 1: {self}"
-        assert self.dropout < 1, f"a number here is at least 0 and less than 1: {self}"
-        assert self.narrow != 0, f"`width / narrow` divides by a number that is not 0: {self}"
-        assert self.width / self.narrow / self.heads >= 1, f"width / narrow / heads is a size, at least 1: {self}"
-        assert 4 * self.width / self.narrow >= 1, f"4 * width / narrow is a size, at least 1: {self}"
+            raise ValueError(f"sizes and counts must be whole numbers of at least 1: {self}")
+        assert self.dropout >= 0, f"dropout must be at least 0 and less than 1: {self}"
+        assert self.dropout < 1, f"dropout must be at least 0 and less than 1: {self}"
+        assert self.narrow != 0, f"`width / narrow` must not divide by 0: {self}"
+        assert self.width / self.narrow / self.heads >= 1, f"width / narrow / heads must be at least 1: {self}"
+        assert 4 * self.width / self.narrow >= 1, f"4 * width / narrow must be at least 1: {self}"
         if self.heads * (self.width / self.narrow / self.heads) < 1:
-            raise ValueError(f"heads * (width / narrow / heads) is a size, at least 1: {self}")
-        assert self.width % (self.heads * self.narrow) == 0, f"heads * narrow divides width: {self}"
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
-        assert self.width % self.narrow == 0, f"narrow divides width: {self}"
+            raise ValueError(f"heads * (width / narrow / heads) must be at least 1: {self}")
+        assert self.width % (self.heads * self.narrow) == 0, f"width must be a multiple of heads * narrow: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
+        assert self.width % self.narrow == 0, f"width must be a multiple of narrow: {self}"
 
 
 def quick_gelu(x: Tensor) -> Tensor:

@@ -24,10 +24,10 @@ class Config:
 
     def __post_init__(self) -> None:
         if min(self.layers, self.width, self.heads, self.stride, self.summary, self.context, self.vocab) < 1:
-            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
-        assert self.dropout >= 0, f"a number here is at least 0 and less than 1: {self}"
-        assert self.dropout < 1, f"a number here is at least 0 and less than 1: {self}"
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
+            raise ValueError(f"sizes and counts must be whole numbers of at least 1: {self}")
+        assert self.dropout >= 0, f"dropout must be at least 0 and less than 1: {self}"
+        assert self.dropout < 1, f"dropout must be at least 0 and less than 1: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
 
 
 def quick_gelu(x: Tensor) -> Tensor:

@@ -23,11 +23,9 @@ class Config:
     context: int = 512
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
         if math.sqrt(self.width) == 1:
-            raise ValueError(
-                f"the spec was compiled for this side of `scale == 1`: compile it anew for the other: {self}"
-            )
+            raise ValueError(f"`scale == 1` was decided by these numbers: compile again with --set: {self}")
 
 
 def grouped_mm(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
@@ -188,7 +186,7 @@ class MoE(nn.Module):
 
     def __init__(self, config: Config, top_k: int) -> None:
         super().__init__()
-        assert top_k <= config.experts, "a token goes to at most as many experts as there are"
+        assert top_k <= config.experts, "top_k must be at most the number of experts"
         self.num_experts = config.experts
         self.router = SoftmaxRouter(config, top_k=top_k, balance=0.01)
         self.experts = ExpertMLP(config, dropout=0.1)

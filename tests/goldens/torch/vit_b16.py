@@ -22,17 +22,17 @@ class Config:
     classes: int = 1000
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
-        assert self.image > self.patch - 1, f"a window is no longer than its axis: {self}"
-        assert self.image % self.patch == 0, f"whole patches: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.image > self.patch - 1, f"the kernel must not be longer than its input: {self}"
+        assert self.image % self.patch == 0, f"the image size must be a multiple of the patch size: {self}"
         if (
             1
             + ((self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1)
             * ((self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1)
             < 1
         ):
-            raise ValueError(f"a size is at least 1: {self}")
-        assert self.width % self.heads == 0, f"heads divides width: {self}"
+            raise ValueError(f"a size must be at least 1: {self}")
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
 
 
 class Attention(nn.Module):

@@ -54,22 +54,13 @@ class Config:
             )
             < 1
         ):
-            raise ValueError(f"sizes and counts are whole numbers of at least 1: {self}")
-        if self.q_rank != 0:
-            raise ValueError(
-                f"the spec was compiled for this side of `q_rank == 0`: compile it anew for the other: {self}"
-            )
-        assert self.layers >= 2, f"layers - 1 is a size, at least 1: {self}"
-        assert self.top_k <= self.experts, f"a token goes to at most as many experts as there are: {self}"
-        if self.groups > 1:
-            raise ValueError(
-                f"the spec was compiled for this side of `groups > 1`: compile it anew for the other: {self}"
-            )
-        if self.scale != 1:
-            raise ValueError(
-                f"the spec was compiled for this side of `scale != 1`: compile it anew for the other: {self}"
-            )
-        assert self.rope_dim % 2 == 0, f"rope turns pairs of channels: {self}"
+            raise ValueError(f"sizes and counts must be whole numbers of at least 1: {self}")
+        assert self.q_rank == 0, f"`q_rank == 0` was decided by these numbers: compile again with --set: {self}"
+        assert self.layers >= 2, f"layers - 1 must be at least 1: {self}"
+        assert self.top_k <= self.experts, f"top_k must be at most the number of experts: {self}"
+        assert self.groups <= 1, f"`groups > 1` was decided by these numbers: compile again with --set: {self}"
+        assert self.scale == 1, f"`scale != 1` was decided by these numbers: compile again with --set: {self}"
+        assert self.rope_dim % 2 == 0, f"rope needs an even number of channels: {self}"
 
 
 def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:

@@ -25,11 +25,9 @@ class Config:
     context: int = 512
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts are whole numbers of at least 1: {self}"
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
         if math.sqrt(self.width) == 1:
-            raise ValueError(
-                f"the spec was compiled for this side of `scale == 1`: compile it anew for the other: {self}"
-            )
+            raise ValueError(f"`scale == 1` was decided by these numbers: compile again with --set: {self}")
 
 
 class RelativeBias(nn.Embedding):
