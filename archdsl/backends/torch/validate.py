@@ -790,7 +790,7 @@ class Validator:
         meaning = Meaning(terms, self.names, self.sizes, lowered.modules.lists_meant)
         meaning.fields = {k: v for k, v in fields.items() if not isinstance(v, int | float | Config)}
         env: dict[Any, Any] = {"self": SELF}
-        given = [terms.meant("parameter", i) for i in range(len(method.parameters))]
+        given = [terms.meant("parameter", method.name, i) for i in range(len(method.parameters))]
         for p, term in zip(method.parameters, given, strict=True):
             meaning.bind(p.target, term, env)
             if isinstance(p.target, Variable) and p.target.state:

@@ -76,8 +76,10 @@ class StepScope(NodeScope):
         return self.let("query", py(f"{{s}}.positions[:{axes}, :, None]", s=state)), self.let("key", key)
 
     def newest(self, i: int) -> Tree:
-        state = self.lowering.state
-        if self.node.inputs[i] in self.lowering.roles.whole:
+        state, value = self.lowering.state, self.node.inputs[i]
+        if isinstance(value, Value) and not self.lowering.of_time(value):  # of an encoder's sequence
+            return super().input(i)
+        if value in self.lowering.roles.whole:
             return py("{x}[{s}.positions]", x=super().input(i), s=state)
         return py("{s}.newest({x})", s=state, x=super().input(i))
 
