@@ -402,9 +402,9 @@ class Body:
             if not self.local:
                 kinds += [self.along_time] * 3 + [self.recurrence]
         if c.hostile:
-            kinds += [self.inlined, self.scaled, self.sized]
-            if not self.expert:
-                kinds += [self.loop, self.loop, self.asserted]
+            kinds += [self.scaled, self.sized]
+            if not self.expert:  # a plain block: without loops and conditions, its own or of a block that it inlines
+                kinds += [self.inlined, self.loop, self.loop, self.asserted]
         c.one(kinds)()
 
     def fill(self, text: str, **more: Any) -> str:
