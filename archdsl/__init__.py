@@ -5,7 +5,23 @@
 124439808
 """
 
-from archdsl.api import check, estimate, flops, list_zoo, load, memory, to_onnx, to_torch, torch_source
+from archdsl.api import (
+    check,
+    estimate,
+    expand,
+    fit,
+    flops,
+    format_text,
+    init_weights,
+    list_zoo,
+    load,
+    memory,
+    scaling,
+    sweep,
+    to_onnx,
+    to_torch,
+    torch_source,
+)
 from archdsl.diagnostics import ArchError, Diagnostic
 from archdsl.version import __version__
 
@@ -15,10 +31,16 @@ __all__ = [
     "__version__",
     "check",
     "estimate",
+    "expand",
+    "fit",
     "flops",
+    "format_text",
+    "init_weights",
     "list_zoo",
     "load",
     "memory",
+    "scaling",
+    "sweep",
     "to_onnx",
     "to_torch",
     "torch_source",

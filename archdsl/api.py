@@ -1,82 +1,116 @@
-"""What a program can ask of the compiler. Nothing here loads a back end before it is used, or the compiler before it is
-asked."""
+"""What a program can ask of the compiler: every function of `archdsl.__all__`, and nothing else.
+
+Each takes `spec`, which is a path, `path:model`, the name of a zoo model or a model that `load` has returned; or
+`text`, a spec itself. `model` picks one where a file declares several (the first by default), `set` gives
+hyper-parameters other values, and `allow_noncausal` accepts a logit that later tokens reach. Whatever is wrong with a
+spec or an argument raises ArchError; only a file that cannot be written raises OSError.
+
+Nothing here loads a back end before it is used, or the compiler before it is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from archdsl.diagnostics import did_you_mean, error
-from archdsl.frontend.load import (
-    Settings,
-    Spec,
-    ZooEntry,
-    check,
-    check_found,
-    find_spec,
-    list_zoo,
-    load,
-    load_found,
-    module_of,
-    setting_text,
-)
+from archdsl.diagnostics import did_you_mean, error, shortened
+from archdsl.frontend.load import Settings, check, list_zoo, load, request_of, setting_text, wrong_argument
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from archdsl.backends.onnx.store import OnnxFiles
-    from archdsl.backends.torch.features import Checkpoint
-    from archdsl.diagnostics.source import Source
-    from archdsl.estimates.activations import Recompute
     from archdsl.estimates.dtypes import Dtype
+    from archdsl.estimates.fit import FitReport
     from archdsl.estimates.flops import Convention, Flops
     from archdsl.estimates.memory import Memory, Optimizer
     from archdsl.estimates.params import ParamsReport
+    from archdsl.estimates.scaling import ScalingReport
+    from archdsl.estimates.sweep import SweepReport
+    from archdsl.estimates.sweep import Values as SweepValues
     from archdsl.ir.graph import Model
+    from archdsl.passes.checkpoint import Checkpoint
 
 __all__ = [
-    "Settings",
-    "Spec",
-    "ZooEntry",
     "check",
-    "check_found",
-    "draw_weights",
     "estimate",
     "expand",
-    "find_spec",
+    "fit",
     "flops",
     "format_text",
+    "init_weights",
     "list_zoo",
     "load",
-    "load_found",
     "memory",
-    "module_from",
-    "module_of",
-    "onnx_from",
-    "source_for",
+    "scaling",
+    "sweep",
     "to_onnx",
     "to_torch",
     "torch_source",
 ]
 
+Progress = Callable[[int, int], None]
+"""Called with how many parts of the work are done, and how many there are."""
+
+
+def _demand_one_of(name: str, value: object, names: Sequence[str]) -> None:
+    """Raise ArchError E0509 for an argument that is none of these names."""
+    if not isinstance(value, str):
+        raise wrong_argument(name, value, f"one of {', '.join(names)}")
+    if value not in names:
+        help_ = did_you_mean(value, names)
+        raise error("E0509", f"`{name}` is one of {', '.join(names)}, not `{shortened(value)}`", help=help_)
+
+
+def _demand_size(name: str, value: object) -> None:
+    """Raise ArchError E0509 for an argument that is no size of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong_argument(name, value, "a whole number of at least 1")
+    if value < 1:
+        raise error("E0509", f"`{name}` is a whole number of at least 1, not {value}")
+
+
+def _is_list(value: object) -> bool:
+    """Return whether an argument holds several texts, and is not one."""
+    return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(v, str) for v in value)
+
+
+def _demand_run(batch: object, seq: object) -> None:
+    _demand_size("batch", batch)
+    if seq is not None:
+        _demand_size("seq", seq)
+
+
+def _demand_training(dtype: object, optimizer: object, checkpoint: object) -> None:
+    from archdsl.estimates.dtypes import Dtype
+    from archdsl.estimates.memory import Optimizer
+    from archdsl.passes.checkpoint import Checkpoint
+
+    _demand_one_of("dtype", dtype, get_args(Dtype))
+    _demand_one_of("optimizer", optimizer, get_args(Optimizer))
+    _demand_one_of("checkpoint", checkpoint, get_args(Checkpoint))
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
 
 def estimate(
-    spec: str | Path | None = None,
+    spec: str | Path | Model | None = None,
     *,
     text: str | None = None,
     model: str | None = None,
     set: Settings | None = None,
     allow_noncausal: bool = False,
 ) -> ParamsReport:
-    """Exact parameter counts, from the IR alone. Arguments and errors as for `load`."""
+    """Return exact parameter counts, from the IR alone. Arguments and errors as for `load`."""
     from archdsl.estimates.params import estimate as count
 
     return count(load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal))
 
 
 def flops(
-    spec: str | Path | None = None,
+    spec: str | Path | Model | None = None,
     *,
     batch: int = 1,
     seq: int | None = None,
@@ -86,41 +120,46 @@ def flops(
     set: Settings | None = None,
     allow_noncausal: bool = False,
 ) -> Flops:
-    """Exact FLOPs for `batch` sequences of `seq` places (2,048 or the context, if less), from the IR alone.
+    """Return exact FLOPs for `batch` sequences of length `seq` (2,048 or the context, if less), from the IR alone.
 
     `convention` (exact, dense, megatron, palm, kaplan) says how attention, or all of it, is counted. Other arguments
     and errors as for `load`, and ArchError E0503 where the model refuses these sizes."""
+    from archdsl.estimates.flops import Convention
     from archdsl.estimates.flops import estimate as count
 
+    _demand_run(batch, seq)
+    _demand_one_of("convention", convention, get_args(Convention))
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     return count(loaded, batch=batch, seq=seq, convention=convention).flops
 
 
 def memory(
-    spec: str | Path | None = None,
+    spec: str | Path | Model | None = None,
     *,
     batch: int = 1,
     seq: int | None = None,
     dtype: Dtype = "float32",
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
-    recompute: Recompute = "none",
+    checkpoint: Checkpoint = "none",
     measure: bool = False,
     text: str | None = None,
     model: str | None = None,
     set: Settings | None = None,
     allow_noncausal: bool = False,
 ) -> Memory:
-    """Exact bytes of weights, gradients and the optimizer's states in `dtype`, and of what a decoder keeps of `batch`
-    sequences of `seq` places (2,048 or the context, if less), from the IR alone.
+    """Return exact bytes of weights, gradients and optimizer state in `dtype`, and of the KV cache and other decode
+    state of `batch` sequences of length `seq` (2,048 or the context, if less), from the IR alone.
 
-    `optimizer` is sgd, sgd-momentum, adam, adamw, adamw8bit, adafactor or muon; with `master_weights` it works on a
-    float32 copy of weights of another type. Of a step of training it is estimated what it saves for its backward pass,
-    and its peak; `recompute` is none, selective or full. With `measure` PyTorch runs the emitted file on fake tensors:
-    the bytes are then exact in `measured`. Other arguments and errors as for `flops`, and E0512 where numbers decide
-    what is measured."""
+    `optimizer` is sgd, sgd-momentum, adam, adamw, adamw8bit, adafactor or muon; with `master_weights` it updates a
+    float32 copy of weights of another type. Of a training step it is estimated what it saves for its backward pass, and
+    its peak; `checkpoint` is activation checkpointing: none, selective or full. With `measure` PyTorch runs the emitted
+    file on fake tensors: the bytes are then exact in `measured`. Other arguments and errors as for `flops`, and E0512
+    where numbers decide what is measured."""
     from archdsl.estimates.memory import estimate as count
 
+    _demand_run(batch, seq)
+    _demand_training(dtype, optimizer, checkpoint)
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     found = count(
         loaded,
@@ -129,102 +168,226 @@ def memory(
         dtype=dtype,
         optimizer=optimizer,
         master_weights=master_weights,
-        recompute=recompute,
+        checkpoint=checkpoint,
     )
     if not measure:
         return found
     from archdsl.run.measure import with_measured
 
-    return with_measured(found, loaded, recompute)
+    return with_measured(found, loaded, checkpoint)
+
+
+# --- searches ---------------------------------------------------------------------------------------------------------
+
+
+def sweep(
+    spec: str | Path | Model | None = None,
+    *,
+    set: Mapping[str, SweepValues],
+    seq: int | None = None,
+    text: str | None = None,
+    model: str | None = None,
+    allow_noncausal: bool = False,
+    progress: Progress | None = None,
+) -> SweepReport:
+    """Count a spec at every point of a product of settings.
+
+    `set` gives each hyper-parameter its values: a sequence of them, or a text as on the command line
+    (`"512..4096:512"`, `"6,12,24"`). FLOPs are those of one sequence of length `seq` (2,048 or the context, if less).
+    A point at which the spec is wrong is a row that says so. Other arguments and errors as for `load`, and ArchError
+    E0505 for values that cannot be read or are too many."""
+    from archdsl.estimates.sweep import sweep as count
+
+    _demand_run(1, seq)
+    return count(spec, text=text, model=model, set=set, seq=seq, allow_noncausal=allow_noncausal, progress=progress)
+
+
+def fit(
+    spec: str | Path | Model | None = None,
+    *,
+    vary: str | Sequence[str],
+    params: int | None = None,
+    active: int | None = None,
+    memory: int | None = None,
+    batch: int = 1,
+    seq: int | None = None,
+    dtype: Dtype = "float32",
+    optimizer: Optimizer = "adamw",
+    master_weights: bool = False,
+    checkpoint: Checkpoint = "none",
+    decode: bool = False,
+    multiple: Mapping[str, int] | None = None,
+    aspect: tuple[float, float] | None = None,
+    slack: float = 0.01,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+    progress: Progress | None = None,
+) -> FitReport:
+    """Return the largest model within `params` parameters, with at most `active` of them active for a token, and within
+    `memory` bytes; at least one of the three is given.
+
+    `vary` names one or two hyper-parameters, or of memory `batch`, `seq` or both. Memory is that of a training step
+    with this `batch`, `seq`, `dtype`, `optimizer`, `master_weights` and `checkpoint`; or, with `decode`, that of
+    weights and KV cache. `set` gives other hyper-parameters a value (and keeps them from following the width),
+    `multiple` says what a size must be a multiple of, `aspect` within what the ratio of two sizes must lie. Of models
+    smaller than the largest by at most the part `slack`, the one with the spec's aspect ratio is taken.
+
+    Other arguments and errors as for `load`, and ArchError: E0505 for what cannot be varied and where nothing fits,
+    E0504 where a model cannot be decoded."""
+    from archdsl.estimates.fit import Run
+    from archdsl.estimates.fit import fit as largest
+
+    _demand_run(batch, seq)
+    _demand_training(dtype, optimizer, checkpoint)
+    for name, budget in (("params", params), ("active", active), ("memory", memory)):
+        if budget is not None:
+            _demand_size(name, budget)
+    names = [part.strip() for part in vary.split(",") if part.strip()] if isinstance(vary, str) else vary
+    if not _is_list(names):
+        raise wrong_argument("vary", vary, "one or two names")
+    return largest(
+        spec,
+        text=text,
+        model=model,
+        vary=names,
+        params=params,
+        active=active,
+        memory=memory,
+        run=Run(batch, seq, dtype, optimizer, master_weights, checkpoint, decode),
+        multiple=multiple,
+        aspect=aspect,
+        slack=slack,
+        set=set,
+        allow_noncausal=allow_noncausal,
+        progress=progress,
+    )
+
+
+def scaling(*, flops: float | None = None, params: float | None = None, tokens: float | None = None) -> ScalingReport:
+    """Return the best training run by each scaling law (Kaplan, Chinchilla, its replication) for a compute of `flops`,
+    for `params` parameters or for `tokens` training tokens; with two of the three, that run and its expected loss.
+
+    Raises ArchError E0509 for none or three numbers, and for one that is not positive."""
+    from archdsl.estimates.scaling import scaling as ask
+
+    return ask(flops=flops, params=params, tokens=tokens)
 
 
 # --- PyTorch ----------------------------------------------------------------------------------------------------------
 
 
 def torch_source(
-    spec: str | Path | None = None,
+    spec: str | Path | Model | None = None,
     *,
+    features: Collection[str] = (),
+    checkpoint: Checkpoint = "none",
     text: str | None = None,
     model: str | None = None,
     set: Settings | None = None,
     allow_noncausal: bool = False,
-    sections: Collection[str] = (),
-    checkpoint: Checkpoint = "none",
 ) -> str:
-    """The model as one PyTorch file that imports only the standard library and torch. Loads no torch. `sections` are
-    parts beside the plain model; `checkpoint` says what the backward pass computes again. Arguments and errors as for
-    `load`; E0508 for a section that there is not."""
+    """Return the model as one PyTorch file that imports only the standard library and torch. Loads no torch.
+
+    `features` are what `--with` gives: generate, loss, parallel, cpu. `checkpoint` is activation checkpointing: none,
+    selective or full. Other arguments and errors as for `load`, and ArchError E0508 for a feature that there is not."""
     from archdsl.backends.torch import Extras, emit
     from archdsl.backends.torch.features import NAMES
+    from archdsl.passes.checkpoint import Checkpoint
 
-    for name in sections:
+    if not _is_list(features):
+        raise wrong_argument("features", features, f"a collection of names: {', '.join(NAMES)}")
+    for name in features:
         if name not in NAMES:
-            help_ = did_you_mean(name, NAMES) or f"there are {', '.join(NAMES)}"
-            raise error("E0508", f"an emitted file has no section `{name}`", help=help_)
-    extras = Extras(frozenset(n for n in NAMES if n in sections), checkpoint)
+            help_ = did_you_mean(str(name), NAMES) or f"there are {', '.join(NAMES)}"
+            raise error("E0508", f"an emitted file has no feature `{shortened(str(name))}`", help=help_)
+    _demand_one_of("checkpoint", checkpoint, get_args(Checkpoint))
+    extras = Extras(frozenset(n for n in NAMES if n in features), checkpoint)
     return emit(load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal), extras)
 
 
 def to_torch(
-    spec: str | Path | None = None,
+    spec: str | Path | Model | None = None,
     *,
+    features: Collection[str] = (),
+    checkpoint: Checkpoint = "none",
+    device: str | torch.device = "cpu",
+    dtype: str | torch.dtype | None = None,
     text: str | None = None,
     model: str | None = None,
     set: Settings | None = None,
     allow_noncausal: bool = False,
 ) -> nn.Module:
-    """The model as a module, made by executing what `torch_source` gives. Arguments and errors as for `load`; needs
-    torch."""
-    return module_from(load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal))
+    """Return the model as a randomly initialized module, made by executing what `torch_source` returns; its random
+    numbers are torch's own (`torch.manual_seed`).
 
+    `device` is where its weights are, `dtype` their type: a name or torch's own, float32 by default. The module can be
+    pickled and copied: what is stored holds its source, and is read wherever archdsl is installed. Other arguments and
+    errors as for `torch_source`, and ArchError E0502 where torch or the device is missing."""
+    from archdsl.run.smoke import demand_torch, device_called
 
-def module_from(model: Model) -> nn.Module:
-    """The emitted module of a loaded model."""
-    from archdsl.backends.torch import emit
+    torch = demand_torch()
+    if not isinstance(device, str | torch.device):
+        raise wrong_argument("device", device, "a name such as 'cuda:1', or a torch.device")
+    kind = _torch_dtype(torch, dtype)
+    source = torch_source(
+        spec,
+        features=features,
+        checkpoint=checkpoint,
+        text=text,
+        model=model,
+        set=set,
+        allow_noncausal=allow_noncausal,
+    )
     from archdsl.run.load import load_source
 
-    module: nn.Module = load_source(emit(model))()
-    return module
+    with device_called(torch, str(device)):
+        module: nn.Module = load_source(source)()
+    return module if kind is None else module.to(kind)
 
 
-def source_for(
-    spec: str | Path,
-    to: str,
+def _torch_dtype(torch: Any, dtype: object) -> Any:
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    _demand_one_of("dtype", dtype, ("float32", "bfloat16", "float16", "float64"))
+    return getattr(torch, str(dtype))
+
+
+def init_weights(
+    spec: str | Path | Model | None,
+    output: str | Path,
     *,
+    seed: int = 0,
+    dtype: Dtype = "float32",
+    text: str | None = None,
+    model: str | None = None,
     set: Settings | None = None,
     allow_noncausal: bool = False,
-    sections: Collection[str] = (),
-    checkpoint: Checkpoint = "none",
-) -> str:
-    """The spec compiled to a back end, as text. Raises ArchError: E0501 for one that there is not."""
-    if to != "torch":
-        help_ = "`--to torch` writes one PyTorch file, `--to onnx` a graph"
-        raise error("E0501", f"there is no lowering to `{to}`", help=did_you_mean(to, ["torch", "onnx"]) or help_)
-    return torch_source(spec, set=set, allow_noncausal=allow_noncausal, sections=sections, checkpoint=checkpoint)
-
-
-def draw_weights(
-    model: Model, seed: int, dtype: str, path: Path, progress: Callable[[str, int], None] | None = None
+    progress: Callable[[str, int], None] | None = None,
 ) -> None:
-    """Draw every weight as the spec says and write a safetensors file, one tensor at a time and without torch. The same
-    seed draws the same numbers everywhere. `progress` is told each path and how many numbers it holds. Raises OSError
-    where it cannot be written."""
+    """Write a safetensors file of randomly initialized weights, as the spec says, one tensor at a time and without
+    torch. The same seed gives the same numbers everywhere.
+
+    `progress` is called with each path and how many numbers it holds. Other arguments and errors as for `load`. Raises
+    OSError where the file cannot be written."""
+    from archdsl.estimates.dtypes import Dtype
     from archdsl.weights.safetensors import draw
 
-    draw(model, seed, dtype, path, progress)
+    _demand_one_of("dtype", dtype, get_args(Dtype))
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise wrong_argument("seed", seed, "a whole number")
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    draw(loaded, seed, dtype, Path(output), progress)
 
 
 # --- ONNX -------------------------------------------------------------------------------------------------------------
 
 
 def to_onnx(
-    spec: str | Path | None = None,
+    spec: str | Path | Model | None = None,
     output: str | Path = "model.onnx",
     *,
-    text: str | None = None,
-    model: str | None = None,
-    set: Settings | None = None,
-    allow_noncausal: bool = False,
     dtype: str = "float32",
     target: str = "portable",
     quantize: str | None = None,
@@ -237,82 +400,52 @@ def to_onnx(
     bos_token_id: int | None = None,
     eos_token_id: Sequence[int] = (),
     pad_token_id: int | None = None,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
     progress: Callable[[str, int], None] | None = None,
 ) -> OnnxFiles:
-    """Write the model as an ONNX graph for inference, batch and lengths open; which files there are now.
+    """Write the model as an ONNX graph for inference, batch size and sequence length open; return which files there
+    are.
 
     `output` is a file `….onnx`, or a directory for `model.onnx`. `dtype` (float32, float16, bfloat16) is that of
     weights and activations; `target` is `portable`, or an execution provider of onnxruntime whose own operators may be
-    used: `ort-cpu`, `ort-cuda`. `quantize` (int8, int4) stores the matrices of linear maps in so few bits, but for
-    those whose path a pattern of `keep` matches.
+    used: `ort-cpu`, `ort-cuda`. `quantize` (int8, int4) is weight-only quantization of linear layers, group size 32,
+    but of those whose path a pattern of `keep` matches.
 
-    The weights come from a safetensors file (`weights`) or are drawn (`seed`), and go to where `store` says: a
-    safetensors file beside the graph, in PyTorch's layout; a file of plain numbers beside it; or the graph itself. With
-    neither, the graph refers to the safetensors file that `draw_weights` would write beside it.
+    The weights come from a safetensors file (`weights`) or are randomly initialized (`seed`), and go to where `store`
+    says: a safetensors file beside the graph, in PyTorch's layout; a file of plain numbers beside it; or the graph
+    itself. With neither, the graph refers to the safetensors file that `init_weights` would write beside it.
 
-    With `decode`, the graph takes the new tokens and what it kept of those before; what a model computes once before
-    the first step is a graph of its own, `encoder.onnx` beside `model.onnx`, `x_encoder.onnx` beside `x.onnx`. A
-    directory then also gets `config.json` and `genai_config.json`, by which optimum and onnxruntime-genai load it,
-    where they can feed the model (`remark` of what is returned says why not). They hold the ids of tokens with a
-    meaning: padding is by default what ends a text, or 0. `logits` says whether a step gives those of all new tokens,
-    or of each row's last alone, which is all that generating asks of a prompt.
+    With `decode`, the graph is a decode step: it takes the new tokens and the KV cache (or other decode state); what a
+    model computes once before the first step is a graph of its own, `encoder.onnx` beside `model.onnx`,
+    `x_encoder.onnx` beside `x.onnx`. A directory then also gets `config.json` and `genai_config.json`, by which optimum
+    and onnxruntime-genai load it, where they can feed the model (`remark` of what is returned says why not). They hold
+    the ids of special tokens: padding is by default what ends a text, or 0. `logits` says whether a step gives those of
+    all new tokens, or of each sequence's last alone, which is all that generation asks of a prefill.
 
     Loads no torch. Other arguments and errors as for `load`, and ArchError: E0502 where onnx or onnx-ir is missing,
     E0503 where `weights` is not the model's, E0504 where it cannot be written like this. Raises OSError where a file
     cannot be written."""
-    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
-    return onnx_from(
-        loaded,
-        output,
-        dtype=dtype,
-        target=target,
-        quantize=quantize,
-        keep=keep,
-        weights=Path(weights) if weights is not None else None,
-        seed=seed,
-        store=store,
-        decode=decode,
-        logits=logits,
-        bos_token_id=bos_token_id,
-        eos_token_id=eos_token_id,
-        pad_token_id=pad_token_id,
-        progress=progress,
-    )
-
-
-def onnx_from(
-    model: Model,
-    output: str | Path,
-    *,
-    dtype: str = "float32",
-    target: str = "portable",
-    quantize: str | None = None,
-    keep: Sequence[str] = (),
-    weights: Path | None = None,
-    seed: int | None = None,
-    store: Literal["safetensors", "onnx_data", "inline"] = "safetensors",
-    decode: bool = False,
-    logits: Literal["all", "last"] = "all",
-    bos_token_id: int | None = None,
-    eos_token_id: Sequence[int] = (),
-    pad_token_id: int | None = None,
-    progress: Callable[[str, int], None] | None = None,
-) -> OnnxFiles:
-    """`to_onnx` for a loaded model."""
     from archdsl.backends.onnx import demand_packages
 
     demand_packages("writing ONNX", "onnx", "onnx_ir")
     if logits not in ("all", "last") or (logits == "last" and not decode):
         raise error(
             "E0504",
-            f"no graph of a {'step' if decode else 'whole sequence'} gives the logits of `{logits}`",
-            help="a step, with `decode`, gives those of `all` new tokens, or of the `last` of each row",
+            f"no graph of a {'decode step' if decode else 'whole sequence'} gives the logits of `{logits}`",
+            help="a decode step gives those of `all` new tokens, or of the `last` of each sequence",
         )
+    if not _is_list(keep):
+        raise wrong_argument("keep", keep, "a sequence of patterns")
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    stored = Path(weights) if weights is not None else None
     if decode:
         from archdsl.backends.onnx.runtimes import Tokens, save_steps
 
         return save_steps(
-            model,
+            loaded,
             output,
             Tokens(bos_token_id, tuple(eos_token_id), pad_token_id),
             dtype=dtype,
@@ -320,7 +453,7 @@ def onnx_from(
             quantize=quantize,
             keep=keep,
             last=logits == "last",
-            weights=weights,
+            weights=stored,
             seed=seed,
             store=store,
             progress=progress,
@@ -328,26 +461,35 @@ def onnx_from(
     from archdsl.backends.onnx.store import graph_path, save
     from archdsl.backends.onnx.write import write
 
-    written = write(model, dtype=dtype, target=target, quantize=quantize, keep=keep)
-    path = graph_path(output)
-    return save({path: written}, model, weights=weights, seed=seed, store=store, progress=progress)
+    written = write(loaded, dtype=dtype, target=target, quantize=quantize, keep=keep)
+    return save({graph_path(output): written}, loaded, weights=stored, seed=seed, store=store, progress=progress)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
-def format_text(source: Source) -> str:
-    """A spec in its canonical form. Raises ArchError for one that cannot be parsed."""
+def format_text(spec: str | Path | Model | None = None, *, text: str | None = None) -> str:
+    """Return a spec's text in its canonical form. Arguments as for `load`; raises ArchError for one that cannot be
+    parsed."""
     from archdsl.syntax.format import format_file
     from archdsl.syntax.parse import parse
 
+    source = request_of(spec, text=text).spec.source
     return format_file(parse(source), source)
 
 
-def expand(spec: str | Path, *, set: Settings | None = None, block: str | None = None) -> str:
-    """A spec with its declared bodies written out as the equations they stand for; with `block`, only that block or
-    model."""
+def expand(
+    spec: str | Path | Model | None = None,
+    *,
+    block: str | None = None,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+) -> str:
+    """Return a spec's text with its declared bodies written out as the equations they stand for; with `block`, only
+    that block or model. Other arguments and errors as for `load`."""
     from archdsl.frontend.expand import expand_spec
+    from archdsl.frontend.load import module_of
 
-    found = find_spec(spec)
-    return expand_spec(module_of(found), found.model, {k: setting_text(v) for k, v in (set or {}).items()}, block)
+    found, settings, _ = request_of(spec, text=text, model=model, set=set)
+    return expand_spec(module_of(found), found.model, {k: setting_text(v) for k, v in settings.items()}, block)

@@ -187,7 +187,7 @@ def _stamp() -> str:
 
 def describe(path: Path) -> ZooFamily:
     """A family from its file: every model and variant is elaborated, checked and counted."""
-    from archdsl import api
+    from archdsl.frontend.load import Spec, load_found, module_of
     from archdsl.frontend.modules import models
     from archdsl.syntax import ast
     from archdsl.syntax.parse import read_source
@@ -206,13 +206,13 @@ def describe(path: Path) -> ZooFamily:
     try:
         source = read_source(path, path.name)
         text = source.text
-        declared = models(api.module_of(api.Spec(source, path, path.parent, None)))
+        declared = models(module_of(Spec(source, path, path.parent, None)))
     except ArchError as problem:
         declared = {}
         wrong(problem, [])
     for name, node in declared.items():
         try:
-            model = api.load_found(api.Spec(source, path, path.parent, name))
+            model = load_found(Spec(source, path, path.parent, name))
         except ArchError as problem:
             wrong(problem, [name])
         else:

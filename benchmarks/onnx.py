@@ -173,8 +173,8 @@ class Bench:
         self.name = name
         self.model = archdsl.load(case.spec, set=self.sizes)
         self.weights = folder / "model.safetensors"
-        archdsl.api.draw_weights(self.model, 0, "float32", self.weights)
-        self.module = archdsl.api.module_from(self.model).eval()
+        archdsl.init_weights(self.model, self.weights, seed=0, dtype="float32")
+        self.module = archdsl.to_torch(self.model).eval()
         self.module.load_state_dict(load_file(self.weights))
         self.cached = Cached(self.module, case.theta).eval()
         self.found: dict[str, Found] = {}

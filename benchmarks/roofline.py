@@ -87,7 +87,7 @@ def measured_device(repeats: int) -> Device:
 
 def times(spec: str, settings: dict[str, Any], repeats: int) -> Iterator[tuple[str, float]]:
     """Seconds of a forward, of a step of training, and of one more token."""
-    cls = load_source(torch_source(spec, set=settings, sections=("generate",)))
+    cls = load_source(torch_source(spec, set=settings, features=("generate",)))
     model = cls()
     vocab = model.config.vocab
     tokens = torch.randint(vocab, (BATCH, TIME))

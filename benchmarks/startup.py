@@ -32,7 +32,7 @@ EVERYTHING = (
     "--optimizer",
     "adamw",
     "--master-weights",
-    "--recompute",
+    "--checkpoint",
     "full",
 )
 LARGEST = ("llama3_405b", "gpt3_175b", "palm_540b", "deepseek_v3", "switch_xxl", "switch_c", "moe_4096_h")

@@ -198,7 +198,7 @@ class XTransformers(Way):
 
 
 def ours(case: Case, dtype: torch.dtype) -> nn.Module:
-    source = archdsl.api.torch_source(case.spec, set=case.sizes, sections=["generate", "cpu"])
+    source = archdsl.torch_source(case.spec, set=case.sizes, features=["generate", "cpu"])
     torch.manual_seed(0)
     module: nn.Module = load_source(source)()
     return module.to(dtype)

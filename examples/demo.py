@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SPEC = "examples/tiny_llama.arch"
 EMITTED = "build/demo/tiny_llama.py"
 WEIGHTS = "build/demo/tiny_llama.safetensors"
-PLAN = Plan(steps=500, batch=6, time=128, rate=3e-3)
+PLAN = Plan(steps=500, batch=6, seq=128, rate=3e-3)
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -56,7 +56,7 @@ def learn(path: Path) -> None:
     torch.manual_seed(PLAN.seed)
     model = model_class(load_module(path))()
     console.print(
-        f"{len(data):,} bytes of specs and documents · {PLAN.steps} steps of {PLAN.batch} × {PLAN.time} bytes · "
+        f"{len(data):,} bytes of specs and documents · {PLAN.steps} steps of {PLAN.batch} × {PLAN.seq} bytes · "
         f"{torch.get_num_threads()} threads\n"
         f"Without learning anything, the loss is that of an even guess among 256 bytes: ln 256 = {math.log(256):.2f}\n"
     )

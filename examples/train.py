@@ -49,7 +49,7 @@ class Plan:
 
     steps: int = 400
     batch: int = 16
-    time: int = 128
+    seq: int = 128
     rate: float = 1e-3
     warmup: int = 20
     decay: float = 0.1
@@ -75,7 +75,7 @@ def load_module(path: Path, parallel: bool = False) -> ModuleType:
 
         module = ModuleType(path.stem)
         sys.modules[path.stem] = module
-        exec(archdsl.torch_source(path, sections=["parallel"] if parallel else []), vars(module))
+        exec(archdsl.torch_source(path, features=["parallel"] if parallel else []), vars(module))
         return module
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -126,8 +126,8 @@ class Loader:
         """Tokens and targets [batch, time]; it seeds what is random in a step, dropout too."""
         torch.manual_seed(self.state["seed"] + self.state["step"])
         self.state["step"] += 1
-        starts = torch.randint(len(self.data) - self.plan.time, (self.plan.batch,))
-        windows = torch.stack([self.data[s : s + self.plan.time + 1] for s in starts.tolist()])  # [batch, time + 1]
+        starts = torch.randint(len(self.data) - self.plan.seq, (self.plan.batch,))
+        windows = torch.stack([self.data[s : s + self.plan.seq + 1] for s in starts.tolist()])  # [batch, time + 1]
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
 
@@ -435,8 +435,8 @@ def main() -> None:
     layout = Layout(**{name: getattr(given, name) for name in vars(Layout())})
 
     data = read_bytes(given.texts) if given.texts else synthetic(1 << 16, plan.seed)
-    if len(data) <= plan.time + 1:
-        raise SystemExit(f"the text has {len(data)} bytes: too few for sequences of {plan.time}")
+    if len(data) <= plan.seq + 1:
+        raise SystemExit(f"the text has {len(data)} bytes: too few for sequences of {plan.seq}")
     together = "WORLD_SIZE" in os.environ
     warnings.filterwarnings("ignore", message=".*returned a view tensor")  # nothing here writes to logits in place
     device = torch.device(given.device)

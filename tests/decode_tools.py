@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from onnx_tools import check, session
 
-from archdsl.api import module_from
+from archdsl.api import to_torch
 from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.store import inline, serialized
 from archdsl.backends.torch import Extras, emit
@@ -29,7 +29,7 @@ Array = NDArray[Any]
 def module_of(model: Model, seed: int = 0) -> torch.nn.Module:
     """The emitted module with weights wide enough that every one of them is seen."""
     torch.manual_seed(seed)
-    module = module_from(model).eval()
+    module = to_torch(model).eval()
     widen(module)
     return module
 

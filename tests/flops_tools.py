@@ -70,7 +70,7 @@ def counted(model: Model, sizes: Mapping[str, int], device: str = "meta", below:
     are as many of each from 0 to `below`: what they choose is chosen evenly, as the prediction takes it to be."""
     dtype = torch.bfloat16 if device == "meta" else torch.float32
     with torch.device(device):
-        module = api.module_from(model).to(dtype)
+        module = api.to_torch(model).to(dtype)
     inputs = {name: _input(v, sizes, device, dtype, below) for name, v in model.inputs}
     with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
         return _forward(module.eval(), inputs), _step(module.train(), inputs)

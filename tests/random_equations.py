@@ -13,7 +13,7 @@ from collections import Counter
 
 import torch
 
-from archdsl.api import module_from
+from archdsl.api import to_torch
 from archdsl.dependence.causality import prove
 from archdsl.diagnostics.source import Source
 from archdsl.frontend.lowering import Elaborator
@@ -176,7 +176,7 @@ def leaks(model: Model, ahead: int, seed: int) -> bool | None:
     """Whether changing a position of the input changes the output more than `ahead - 1` positions before; None where
     the output is not finite."""
     torch.manual_seed(seed)
-    module = module_from(model).double().eval()
+    module = to_torch(model).double().eval()
     x = torch.randn(2, TIME, WIDTH, dtype=torch.float64)
     with torch.no_grad():
         before = module(x)

@@ -54,16 +54,16 @@ def alike() -> list[str]:
     return [*found.values()]
 
 
-def run_both(name: str, dtype: Dtype, recompute: Any = "none") -> Measured:
+def run_both(name: str, dtype: Dtype, checkpoint: Any = "none") -> Measured:
     """A step of a tiny model on fake tensors, and on real ones: saved bytes are equal, and peaks near."""
     model = graph(name)
     sizes = {s.name: {"batch": BATCH, "time": TIME}.get(s.name, OTHER) for s in model.symbols}
-    found = measure(model, sizes, dtype=dtype, recompute=recompute, fixed=0)
+    found = measure(model, sizes, dtype=dtype, checkpoint=checkpoint, fixed=0)
     kind = getattr(torch, dtype)
     given = {k: v.to(kind) if v.is_floating_point() else v for k, v in inputs(model).items()}
     torch.manual_seed(0)
-    made = load_source(emit(model, Extras(checkpoint=recompute)))().to(kind).train()
-    if recompute == "none":
+    made = load_source(emit(model, Extras(checkpoint=checkpoint)))().to(kind).train()
+    if checkpoint == "none":
         real = saved_bytes(made, given)[1]
         assert found.saved == (pytest.approx(real, rel=0.002) if name in LAYOUT else real)
     _, most = step(made, given)
@@ -100,7 +100,7 @@ def test_what_numbers_decide_is_not_measured() -> None:
     inputs = "x: [batch, time, 6], w: [batch, time, 2], c: int[batch, time, 2]"
     model = archdsl.load(text=f"model m({inputs}) {{ return experts(mlp(hidden: 6), 5)(x, w, c) }}")
     with pytest.raises(ArchError, match="E0512"):
-        measure(model, {"batch": 2, "time": 4}, dtype="float32", recompute="none", fixed=0)
+        measure(model, {"batch": 2, "time": 4}, dtype="float32", checkpoint="none", fixed=0)
 
 
 # --- estimated: closed forms ------------------------------------------------------------------------------------------
@@ -115,9 +115,9 @@ ROWS = 64 * 2 * 4
 """Float32 numbers of every row."""
 
 
-def plain(recompute: Any = "none", dropout: str = "", **how: Any) -> StepMemory:
+def plain(checkpoint: Any = "none", dropout: str = "", **how: Any) -> StepMemory:
     model = archdsl.load(text=PLAIN.replace("DROPOUT", dropout))
-    return estimate(model, batch=2, seq=64, dtype="bfloat16", recompute=recompute, **how)
+    return estimate(model, batch=2, seq=64, dtype="bfloat16", checkpoint=checkpoint, **how)
 
 
 def of_layers(found: StepMemory) -> int:
@@ -182,11 +182,11 @@ far the estimate may be from what is measured; of GPT-J, rotations are several o
 
 
 @measured
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("checkpoint", ["none", "selective", "full"])
 @pytest.mark.parametrize("name", EQUAL)
-def test_the_estimate_is_near_what_is_measured(name: str, recompute: Any) -> None:
-    found = memory(graph(name), batch=BATCH, seq=TIME, dtype="bfloat16", recompute=recompute)
-    found = with_measured(found, graph(name), recompute)
+def test_the_estimate_is_near_what_is_measured(name: str, checkpoint: Any) -> None:
+    found = memory(graph(name), batch=BATCH, seq=TIME, dtype="bfloat16", checkpoint=checkpoint)
+    found = with_measured(found, graph(name), checkpoint)
     assert found.measured is not None
     assert found.activations == pytest.approx(found.measured.saved, rel=EQUAL[name])
     passes = max(e.peak for e in found.timeline if e.event != "optimizer step")
@@ -196,14 +196,14 @@ def test_the_estimate_is_near_what_is_measured(name: str, recompute: Any) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("name", alike())
 def test_every_model_has_an_estimate(name: str) -> None:
-    found = {r: memory(graph(name), batch=BATCH, seq=TIME, recompute=r) for r in ("none", "selective", "full")}
+    found = {r: memory(graph(name), batch=BATCH, seq=TIME, checkpoint=r) for r in ("none", "selective", "full")}
     none = found["none"].step
     assert none is not None
     assert none.saved > 0
     assert none.by_block[0].bytes == none.saved
-    for recompute in ("selective", "full"):
-        step = found[recompute].step
-        assert found[recompute].no_activations is not None if step is None else step.saved > 0
+    for checkpoint in ("selective", "full"):
+        step = found[checkpoint].step
+        assert found[checkpoint].no_activations is not None if step is None else step.saved > 0
     if found["full"].step is not None:
         assert found["full"].step.saved < none.saved
 
@@ -230,7 +230,7 @@ def test_the_command_line_says_it() -> None:
     assert found["step"]["saved"] == found["activations"]
     assert found["peak"] == max(e["peak"] for e in found["timeline"])
     assert found["measured"] is None
-    assert json.loads(said("--json", "--recompute", "full"))["memory"]["activations"] < found["activations"]
+    assert json.loads(said("--json", "--checkpoint", "full"))["memory"]["activations"] < found["activations"]
     text = said("--measure")
     assert "saved for the backward pass; estimate" in text
     assert "MiB, exact" in text
@@ -239,7 +239,7 @@ def test_the_command_line_says_it() -> None:
 
 def test_a_model_without_layers_has_nothing_to_compute_again() -> None:
     model: Model = archdsl.load(text="model m(x: [batch, time, 8]) { return x -> linear(8) }")
-    said = memory(model, recompute="full")
+    said = memory(model, checkpoint="full")
     assert said.activations is None
     assert said.no_activations is not None
     assert "layers" in said.no_activations

@@ -8,11 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import archdsl
-from archdsl import api, resources
+from archdsl import resources
 from archdsl.dependence.causality import prove
 from archdsl.dependence.rows import mixing
 from archdsl.diagnostics import Diagnostic
 from archdsl.diagnostics.source import Source
+from archdsl.frontend.load import find_spec, module_of
 from archdsl.frontend.lowering import Elaborator
 from archdsl.frontend.modules import Loader, models
 from archdsl.ir.graph import Model
@@ -55,7 +56,7 @@ def equations(body: str, head: str = "lm(64)") -> list[Diagnostic]:
 
 @pytest.mark.parametrize("path", resources.zoo_files().values(), ids=lambda p: p.stem)
 def test_the_zoo_is_proved(path: Path) -> None:
-    for name in models(api.module_of(api.find_spec(path))):
+    for name in models(module_of(find_spec(path))):
         assert prove(archdsl.load(path, model=name, allow_noncausal=True)) == []
 
 
@@ -311,14 +312,14 @@ def test_no_proof_is_wrong(steps: list[str], ahead: int) -> None:
     """Whatever is proved, changing later places of the input changes nothing at earlier places of the output."""
     import torch
 
-    from archdsl.api import module_from
+    from archdsl.api import to_torch
 
     lines = "\n  ".join(steps)
     text = f"model m(x: [batch, 12, 8]) {{\n  {lines}\n  assert causal(x, ahead: {ahead})\n  return x\n}}\n"
     model = model_of(text)
     proved = not prove(model)
     torch.manual_seed(0)
-    module = module_from(model).double().eval()
+    module = to_torch(model).double().eval()
     x = torch.randn(2, 12, 8, dtype=torch.float64)
     with torch.no_grad():
         before = module(x)
@@ -353,5 +354,5 @@ def test_rows_of_a_batch(body: str) -> None:
 
 @pytest.mark.parametrize("path", resources.zoo_files().values(), ids=lambda p: p.stem)
 def test_rows_of_the_zoo_are_apart(path: Path) -> None:
-    for name in models(api.module_of(api.find_spec(path))):
+    for name in models(module_of(find_spec(path))):
         assert mixing(archdsl.load(path, model=name, allow_noncausal=True)) is None

@@ -123,7 +123,7 @@ def drawn(scheme: str, folder: Path) -> str:
         "block layer {\n  attention: mha(heads: 2)\n  mask: causal\n  ffn: mlp(hidden: 40)\n}\n"
     )
     path = folder / "w.safetensors"
-    api.draw_weights(archdsl.load(text=text), 5, "float32", path)
+    api.init_weights(archdsl.load(text=text), path, seed=5, dtype="float32")
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -30,7 +30,7 @@ def test_training_resumes(tmp_path: Path) -> None:
     from train import Plan, read_bytes, train
 
     data = read_bytes([EXAMPLES / "gpt2.arch", EXAMPLES / "llama3.arch"])
-    plan = Plan(steps=6, batch=2, time=16, warmup=2, save_every=3)
+    plan = Plan(steps=6, batch=2, seq=16, warmup=2, save_every=3)
     checkpoint = tmp_path / "run.safetensors"
 
     whole = module()
@@ -52,13 +52,13 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 
     data = read_bytes([EXAMPLES / "gpt2.arch"])
     checkpoint = tmp_path / "run.safetensors"
-    list(train(module(), data, Plan(steps=1, batch=1, time=8), checkpoint))
+    list(train(module(), data, Plan(steps=1, batch=1, seq=8), checkpoint))
     other = archdsl.to_torch(EXAMPLES / "tiny_llama.arch", set={**SMALL, "width": 64})
     with pytest.raises(SystemExit, match="not a checkpoint of this model"):
-        list(train(other, data, Plan(steps=2, batch=1, time=8), checkpoint))
+        list(train(other, data, Plan(steps=2, batch=1, seq=8), checkpoint))
     checkpoint.write_bytes(b"nothing")
     with pytest.raises(SystemExit, match="not a checkpoint of this model"):
-        list(train(module(), data, Plan(steps=2, batch=1, time=8), checkpoint))
+        list(train(module(), data, Plan(steps=2, batch=1, seq=8), checkpoint))
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.chdir(tmp_path)
     Path("small.py").write_text(archdsl.torch_source(EXAMPLES / "tiny_llama.arch", set=SMALL), encoding="utf-8")
     text = str(EXAMPLES / "gpt2.arch")
-    sized = ["--steps", "2", "--batch", "2", "--time", "16", "--device", "cpu"]
+    sized = ["--steps", "2", "--batch", "2", "--seq", "16", "--device", "cpu"]
     monkeypatch.setattr(
         sys, "argv", ["train.py", "small.py", text, *sized, "--bf16", "-o", "w.safetensors", "--sample", "model "]
     )
@@ -88,7 +88,7 @@ def test_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
     monkeypatch.setattr(demo, "EMITTED", str(tmp_path / "tiny_llama.py"))
     monkeypatch.setattr(demo, "WEIGHTS", str(tmp_path / "tiny_llama.safetensors"))
-    monkeypatch.setattr(demo, "PLAN", demo.Plan(steps=2, batch=2, time=32))
+    monkeypatch.setattr(demo, "PLAN", demo.Plan(steps=2, batch=2, seq=32))
     demo.main()
     said = capfd.readouterr().out
     for promised in ("no errors", "671,026,404,352", "class Decoder", "backward", "step    1", "norm"):

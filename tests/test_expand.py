@@ -10,6 +10,7 @@ import torch
 import archdsl
 from archdsl import api
 from archdsl.diagnostics import ArchError
+from archdsl.frontend.load import find_spec, module_of
 from archdsl.frontend.modules import models
 from archdsl.ir.weights import weights
 
@@ -81,7 +82,7 @@ def test_the_zoo_expands_to_the_same_weights(path: Path, tmp_path: Path) -> None
     # The layers of `norms` are told where their norms stand.
     assert ("Kept as it is declared" in text) == (path.stem == "norms")
     written = _written(text, tmp_path)
-    for name in models(api.module_of(api.find_spec(path))):
+    for name in models(module_of(find_spec(path))):
         declared, expanded = archdsl.load(path, model=name), archdsl.load(written, model=name)
         assert [(w.path, w.shape) for w in weights(declared)] == [(w.path, w.shape) for w in weights(expanded)]
         assert {f.name: f.value.value for f in declared.config} == {f.name: f.value.value for f in expanded.config}

@@ -203,7 +203,7 @@ def needed(run: Run, **settings: int) -> int:
         dtype=run.dtype,
         optimizer=run.optimizer,
         master_weights=run.master_weights,
-        recompute=run.recompute,
+        checkpoint=run.checkpoint,
     )
     if run.decode:
         return memory.weights + memory.buffers + (memory.decode_state or 0)
@@ -213,7 +213,7 @@ def needed(run: Run, **settings: int) -> int:
 
 RUNS = [
     Run(),
-    Run(dtype="bfloat16", optimizer="sgd", recompute="full"),
+    Run(dtype="bfloat16", optimizer="sgd", checkpoint="full"),
     Run(dtype="bfloat16", master_weights=True, batch=3, seq=8),
     Run(decode=True),
     Run(decode=True, dtype="float16", batch=5, seq=7),
@@ -234,7 +234,7 @@ def test_the_most_layers_in_memory(run: Run, budget: int) -> None:
     assert report.memory.term == max(report.memory.terms, key=lambda name: report.memory.terms[name])  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("run", [Run(), Run(recompute="full"), Run(decode=True, dtype="bfloat16")], ids=str)
+@pytest.mark.parametrize("run", [Run(), Run(checkpoint="full"), Run(decode=True, dtype="bfloat16")], ids=str)
 def test_the_most_sequences_in_memory(run: Run) -> None:
     budget = 3_000_000
     report = fit(text=TINY, vary=["batch"], memory=budget, run=run)
@@ -368,7 +368,7 @@ def test_command_prints_a_run_that_can_be_used() -> None:
         ("--params", "1B", "--dtype", "bfloat16"),
         ("--params", "1B", "--backend", "compiled"),
         ("--memory", "8GB", "--decode", "--optimizer", "sgd"),
-        ("--memory", "8GB", "--decode", "--recompute", "full"),
+        ("--memory", "8GB", "--decode", "--checkpoint", "full"),
     ],
 )
 def test_command_refuses_of_memory(options: tuple[str, ...]) -> None:

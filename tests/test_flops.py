@@ -23,6 +23,7 @@ from archdsl.estimates import mask_density
 from archdsl.estimates.cost import work_of
 from archdsl.estimates.flops import CONVENTIONS, estimate
 from archdsl.estimates.mask_density import count
+from archdsl.frontend.load import find_spec, module_of
 from archdsl.frontend.modules import models
 from archdsl.ir.graph import Model, OpNode
 from archdsl.ir.masks import Mask
@@ -48,7 +49,7 @@ def _load(text: str) -> Model:
 
 def _parity() -> Iterator[tuple[Path, str]]:
     for path in sorted(PARITY.glob("*.arch")):
-        yield from ((path, name) for name in models(api.module_of(api.find_spec(path))))
+        yield from ((path, name) for name in models(module_of(find_spec(path))))
 
 
 @pytest.mark.parametrize(("path", "name"), [pytest.param(p, n, id=n) for p, n in _parity()])
@@ -309,7 +310,7 @@ def _attending(mask: str) -> str:
 def test_pairs_are_the_sum_of_the_mask(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = _load(_attending(text))
     mask = _mask(model)
-    module = api.module_from(model)
+    module = api.to_torch(model)
     for queries, keys in ((7, 7), (16, 16), (1, 20), (5, 23), (33, 33)):
         seen: list[int] = []
 
@@ -395,7 +396,7 @@ def test_the_published_utilization_of_palm() -> None:
     """Chowdhery et al., 2022, table 3: 46.2 % at 238.3 thousand tokens a second on 6,144 chips of 275 TFLOP/s."""
     model = archdsl.load("palm_540b")
     found = estimate(
-        model, batch=1, seq=2048, convention="palm", tokens_per_second=238.3e3, peak=6144 * 275e12, recompute="full"
+        model, batch=1, seq=2048, convention="palm", tokens_per_second=238.3e3, peak=6144 * 275e12, checkpoint="full"
     )
     used = found.flops.utilization
     assert used is not None

@@ -42,7 +42,7 @@ SECTIONS = {
 
 @pytest.mark.parametrize(("section", "name"), [(s, n) for s, names in SECTIONS.items() for n in names])
 def test_golden_with_a_section(section: str, name: str, golden: Callable[[Path, str], None]) -> None:
-    golden(GOLDENS / section / f"{name}.py", archdsl.torch_source(name, sections=[section]))
+    golden(GOLDENS / section / f"{name}.py", archdsl.torch_source(name, features=[section]))
 
 
 def test_no_golden_is_left_over() -> None:

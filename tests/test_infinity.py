@@ -6,7 +6,6 @@ import pytest
 
 import archdsl
 from archdsl import api
-from archdsl.diagnostics.source import Source
 from archdsl.run.verify import verify
 
 MODEL = "model m(x: [batch, time, 8]) {{\n  {}\n}}\n"
@@ -73,8 +72,8 @@ model m {
 
 
 def test_both_back_ends_take_it_as_the_formatter_writes_it() -> None:
-    text = api.format_text(Source("m.arch", EVERYWHERE))
-    assert api.format_text(Source("m.arch", text)) == text
+    text = api.format_text(text=EVERYWHERE)
+    assert api.format_text(text=text) == text
     model = archdsl.load(text=text)
     report = verify(model, weights=None, seed=0, batch=2, time=12, device="cpu", dtype="float32")
     assert report.agrees

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 
-from archdsl.api import load, module_from, torch_source
+from archdsl.api import load, to_torch, torch_source
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, subgraphs
 from archdsl.weights.branches import branch_ends, query_key_maps
 from archdsl.weights.random_numbers import CHUNK, Stream, natural_logarithm, normal_quantile
@@ -98,7 +98,7 @@ def test_the_file_loads_into_the_module(dtype: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["w.safetensors"]
     state = load_torch(tmp_path / "w.safetensors")
     assert {t.dtype for t in state.values()} == {getattr(torch, dtype)}
-    module_from(model).load_state_dict({k: t.float() for k, t in state.items()}, strict=True)
+    to_torch(model).load_state_dict({k: t.float() for k, t in state.items()}, strict=True)
     assert told == [(k, v.size) for k, v in drawn(model, 3).items()]
     for name, exact in drawn(model, 3).items():
         expected = torch.from_numpy(exact).float().to(getattr(torch, dtype))
@@ -107,8 +107,8 @@ def test_the_file_loads_into_the_module(dtype: str, tmp_path: Path) -> None:
 
 def test_the_same_seed_draws_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from archdsl.api import load, draw_weights;"
-        "draw_weights(load(text=sys.argv[1]), 5, 'float32', Path(sys.argv[2]))"
+        "import sys; from pathlib import Path; from archdsl.api import load, init_weights;"
+        "init_weights(load(text=sys.argv[1]), Path(sys.argv[2]), seed=5, dtype='float32')"
     )
     text = LAYERS.format(init="truncated_normal(0.02)", ffn="mlp(hidden: 128)")
     env = {**os.environ, "PYTHONHASHSEED": "5", "OMP_NUM_THREADS": "1"}
@@ -128,8 +128,8 @@ def test_another_layer_changes_no_other_weight() -> None:
 
 def test_drawing_needs_no_torch(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from archdsl.api import load, draw_weights;"
-        "draw_weights(load(text=sys.argv[1]), 0, 'bfloat16', Path(sys.argv[2])); print('torch' in sys.modules)"
+        "import sys; from pathlib import Path; from archdsl.api import load, init_weights;"
+        "init_weights(load(text=sys.argv[1]), Path(sys.argv[2]), dtype='bfloat16'); print('torch' in sys.modules)"
     )
     text = LAYERS.format(init="xavier", ffn="mlp(hidden: 128)")
     command = [sys.executable, "-c", script, text, str(tmp_path / "w")]
@@ -152,7 +152,7 @@ def test_buffers_that_are_saved_are_in_the_file(tmp_path: Path) -> None:
     assert found["batchnorm.running_var"].tolist() == [1.0] * 8
     assert found["batchnorm.running_mean"].tolist() == [0.0] * 8
     assert found["batchnorm.num_batches_tracked"].dtype == np.int64
-    module_from(model).load_state_dict(load_torch(tmp_path / "w"), strict=True)
+    to_torch(model).load_state_dict(load_torch(tmp_path / "w"), strict=True)
 
 
 # --- the module and the file draw by one law --------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def assert_alike(a: NDArray[np.float64], b: NDArray[np.float64], name: str) -> N
 def test_module_and_file_agree(scheme: str, ffn: str) -> None:
     model = model_of(scheme, ffn)
     torch.manual_seed(0)
-    state = {k: t.double().numpy() for k, t in module_from(model).state_dict().items()}
+    state = {k: t.double().numpy() for k, t in to_torch(model).state_dict().items()}
     ours = drawn(model)
     assert list(state) == list(ours) or set(state) == set(ours)
     for name, sample in ours.items():
@@ -200,7 +200,7 @@ def test_defaults_agree_with_torch(spec: str) -> None:
     numbers = {"gpt2": {"layers": 2, "width": 48}, "conformer_l": {"layers": 1, "width": 64}, "seq2seq": {"vocab": 500}}
     model = load(spec, set=numbers[spec])
     torch.manual_seed(0)
-    state = {k: t.double().numpy() for k, t in module_from(model).state_dict().items()}
+    state = {k: t.double().numpy() for k, t in to_torch(model).state_dict().items()}
     ours = drawn(model)
     assert set(state) == set(ours)
     for name, sample in ours.items():
@@ -306,7 +306,7 @@ def test_raw_weights(init: str, text: str | None) -> None:
     if text is not None:
         assert f"self.w = nn.Parameter({text})" in source
     torch.manual_seed(0)
-    theirs = module_from(model).state_dict()["w"].double().numpy()
+    theirs = to_torch(model).state_dict()["w"].double().numpy()
     ours = drawn(model)["w"]
     if "(1 +" in init or init.startswith(("indices", "zeros", "constant")):
         np.testing.assert_allclose(theirs, ours, rtol=1e-6)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from zoo.tiny import graph, inputs, module, tables
 
 import archdsl
-from archdsl.api import module_from
+from archdsl.api import to_torch
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.dtypes import Dtype
@@ -62,7 +62,7 @@ def named(name: str) -> tuple[Model, torch.nn.Module]:
     if name in tables():
         return graph(name), module(name)
     model = tiny(name)
-    return model, module_from(model)
+    return model, to_torch(model)
 
 
 def size(tensors: Any) -> int:
@@ -357,7 +357,7 @@ MASKS = (
 def test_how_far_back_a_mask_sees(mask: Mask) -> None:
     """The furthest key that any query gets a share of; with no bound, the first of all."""
     places = 40
-    made = module_from(
+    made = to_torch(
         tiny(f"model m(x: [batch, time, 4], v: [batch, time, {places}]) {{ return sdpa(x, x, v, mask: {mask}) }}")
     )
     shares = made(torch.zeros(1, places, 4), torch.eye(places)[None])[0]

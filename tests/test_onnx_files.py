@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import archdsl
-from archdsl.api import draw_weights, load, module_from
+from archdsl.api import init_weights, load, to_torch
 from archdsl.backends.onnx import store
 from archdsl.backends.onnx.write import write
 from archdsl.diagnostics import ArchError
@@ -55,7 +55,7 @@ def outputs(path: Path) -> np.ndarray[Any, Any]:
 
 
 def in_torch(weights: str) -> np.ndarray[Any, Any]:
-    module = module_from(load(text=SPEC)).eval()
+    module = to_torch(load(text=SPEC)).eval()
     module.load_state_dict({k: t.float() for k, t in load_file(weights).items()})
     with torch.no_grad():
         found: np.ndarray[Any, Any] = module(torch.from_numpy(TOKENS)).numpy()
@@ -78,7 +78,7 @@ def test_drawn_weights_lie_beside_the_graph_for_both_back_ends() -> None:
     made = archdsl.to_onnx(text=SPEC, output="out/", seed=3)
     assert (made.graphs, made.weights) == ((Path("out/model.onnx"),), Path("out/model.safetensors"))
     assert files() == ["out/model.onnx", "out/model.safetensors"]
-    draw_weights(load(text=SPEC), 3, "float32", Path("same.safetensors"))
+    init_weights(load(text=SPEC), Path("same.safetensors"), seed=3, dtype="float32")
     assert Path("same.safetensors").read_bytes() == Path("out/model.safetensors").read_bytes()
     np.testing.assert_allclose(outputs(made.graphs[0]), in_torch("out/model.safetensors"), atol=1e-5)
     onnx.checker.check_model("out/model.onnx", full_check=True)
@@ -88,7 +88,7 @@ def test_a_graph_alone_refers_to_what_init_will_write() -> None:
     made = archdsl.to_onnx(text=SPEC, output="tiny.onnx")
     assert files() == ["tiny.onnx"]
     assert (made.weights, made.has_weights) == (Path("tiny.safetensors"), False)
-    draw_weights(load(text=SPEC), 1, "float32", Path("tiny.safetensors"))
+    init_weights(load(text=SPEC), Path("tiny.safetensors"), seed=1, dtype="float32")
     np.testing.assert_allclose(outputs(Path("tiny.onnx")), in_torch("tiny.safetensors"), atol=1e-5)
     assert archdsl.to_onnx(text=SPEC, output="tiny.onnx").has_weights
 
@@ -98,13 +98,13 @@ def test_the_other_stores_hold_the_same(where: Any, left: list[str]) -> None:
     archdsl.to_onnx(text=SPEC, output="m.onnx", seed=3, store=where)
     assert files() == left
     assert locations(Path("m.onnx")) == set(left[1:])
-    draw_weights(load(text=SPEC), 3, "float32", Path("w"))
+    init_weights(load(text=SPEC), Path("w"), seed=3, dtype="float32")
     np.testing.assert_allclose(outputs(Path("m.onnx")), in_torch("w"), atol=1e-5)
     onnx.checker.check_model("m.onnx", full_check=True)
 
 
 def test_a_checkpoint_beside_the_graph_is_referred_to_as_it_lies() -> None:
-    draw_weights(load(text=SPEC), 3, "float32", Path("drawn"))
+    init_weights(load(text=SPEC), Path("drawn"), seed=3, dtype="float32")
     state = load_file("drawn")
     Path("out").mkdir()
     save_file(dict(reversed(state.items())), "out/mine.safetensors", {"of": "mine"})  # another order, another header
@@ -119,7 +119,7 @@ def test_a_checkpoint_beside_the_graph_is_referred_to_as_it_lies() -> None:
 @pytest.mark.parametrize("theirs", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("ours", ["float32", "float16", "bfloat16"])
 def test_a_checkpoint_of_elsewhere_is_converted(ours: str, theirs: str) -> None:
-    draw_weights(load(text=SPEC), 3, "float32", Path("drawn"))
+    init_weights(load(text=SPEC), Path("drawn"), seed=3, dtype="float32")
     state = {k: t.to(getattr(torch, theirs)) for k, t in load_file("drawn").items()}
     Path("far").mkdir()
     save_file(state, "far/w.safetensors")
@@ -132,7 +132,7 @@ def test_a_checkpoint_of_elsewhere_is_converted(ours: str, theirs: str) -> None:
 
 
 def test_a_link_is_not_followed_out_of_the_directory() -> None:
-    draw_weights(load(text=SPEC), 3, "float32", Path("far.safetensors"))
+    init_weights(load(text=SPEC), Path("far.safetensors"), seed=3, dtype="float32")
     Path("out").mkdir()
     Path("out/near.safetensors").symlink_to(Path("far.safetensors").resolve())
     archdsl.to_onnx(text=SPEC, output="out/", weights="out/near.safetensors")
@@ -178,25 +178,25 @@ def test_what_cannot_be_written(code: str, options: dict[str, Any]) -> None:
 
 
 def test_weights_of_another_model_are_refused() -> None:
-    draw_weights(load(text=SPEC, set={"layers": 1}), 0, "float32", Path("w"))
+    init_weights(load(text=SPEC, set={"layers": 1}), Path("w"), seed=0, dtype="float32")
     problem = refused("E0503", weights="w")
     assert any("blocks.1." in note for d in problem.diagnostics for note in d.notes)
     Path("w").write_bytes(b"nonsense")
     refused("E0503", weights="w")
-    draw_weights(load(text=SPEC), 0, "float32", Path("w"))
+    init_weights(load(text=SPEC), Path("w"), seed=0, dtype="float32")
     state = load_file("w")
     save_file({**state, "norm.weight": state["norm.weight"].long()}, "w")
     refused("E0503", weights="w")
 
 
 def test_a_file_that_ends_too_soon_is_refused() -> None:
-    draw_weights(load(text=SPEC), 0, "float32", Path("w"))
+    init_weights(load(text=SPEC), Path("w"), seed=0, dtype="float32")
     Path("w").write_bytes(Path("w").read_bytes()[:-4])
     refused("E0503", weights="w")
 
 
 def test_numbers_beyond_float16_are_refused() -> None:
-    draw_weights(load(text=SPEC), 0, "float32", Path("w"))
+    init_weights(load(text=SPEC), Path("w"), seed=0, dtype="float32")
     save_file({k: t + 1e6 if k == "norm.weight" else t for k, t in load_file("w").items()}, "w")
     problem = refused("E0503", weights="w", dtype="float16")
     assert "norm.weight" in str(problem.diagnostics[0].message)
@@ -204,7 +204,7 @@ def test_numbers_beyond_float16_are_refused() -> None:
 
 
 def test_the_checkpoint_is_never_overwritten() -> None:
-    draw_weights(load(text=SPEC), 0, "float32", Path("m.safetensors"))
+    init_weights(load(text=SPEC), Path("m.safetensors"), seed=0, dtype="float32")
     refused("E0504", weights="m.safetensors", dtype="float16")
     refused("E0504", weights="m.safetensors", quantize="int8", target="ort-cpu")
 

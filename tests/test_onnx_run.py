@@ -272,10 +272,10 @@ def test_a_step_copies_no_cache() -> None:
 
 
 def test_weights_of_a_file_are_the_ones_that_are_run(tmp_path: Path) -> None:
-    from archdsl.api import draw_weights
+    from archdsl.api import init_weights
 
     model = load(text=SPEC)
-    draw_weights(model, 5, "float32", tmp_path / "w.safetensors")
+    init_weights(model, tmp_path / "w.safetensors", seed=5, dtype="float32")
     drawn, read = (verify(model, **options(seed=5, weights=w)) for w in (None, tmp_path / "w.safetensors"))
     assert read.outputs == drawn.outputs
     # and of another type than the file's
@@ -639,7 +639,7 @@ def test_compile_says_what_is_quantized(command: Run) -> None:
         "run tiny.arch --backend onnx --keep x",
         "run tiny.arch --backend onnx --weights none",
         "verify tiny.arch --tolerance -1",
-        "verify tiny.arch --time 33",
+        "verify tiny.arch --seq 33",
         "verify deepseek_v3",
     ],
 )
@@ -652,7 +652,7 @@ def test_wrong_command_lines(command: Run, line: str) -> None:
 
 
 def test_run_in_onnxruntime(command: Run) -> None:
-    status, out, err = command("run tiny.arch --backend onnx --batch 2 --time 5 --target ort-cpu --json")
+    status, out, err = command("run tiny.arch --backend onnx --batch 2 --seq 5 --target ort-cpu --json")
     report = json.loads(out)
     assert (status, err) == (0, "")
     assert report["inputs"] == {"tokens": {"dtype": "int64", "shape": [2, 5]}}
@@ -671,10 +671,10 @@ def test_run_in_onnxruntime(command: Run) -> None:
 
 
 def test_verify_says_yes_or_no(command: Run) -> None:
-    status, out, err = command("verify tiny.arch --time 9")
+    status, out, err = command("verify tiny.arch --seq 9")
     assert (status, err) == (0, "")
     assert out.endswith("PyTorch and onnxruntime agree: tolerance 0.0001\n")
-    status, out, err = command("verify tiny.arch --time 9 --tolerance 1e-12 --json")
+    status, out, err = command("verify tiny.arch --seq 9 --tolerance 1e-12 --json")
     report = json.loads(out)
     assert (status, err, report["agrees"]) == (1, "", False)
     assert report["outputs"]["output"]["shape"] == [2, 9, 64]
@@ -686,19 +686,19 @@ def test_verify_says_yes_or_no(command: Run) -> None:
     }
     assert (report["no_decode"], report["no_torch_decode"]) == (None, None)
     assert report["torch_decode"].keys() == {"prefill", "steps", "static", "left", "right"}
-    status, out, err = command("verify tiny.arch --time 9 --no-decode")
+    status, out, err = command("verify tiny.arch --seq 9 --no-decode")
     assert (status, "prefill" in out, "decoded" in out) == (0, False, False)
     Path("looking.arch").write_text(LOOKING)
-    status, out, err = command("verify looking.arch --time 9")
+    status, out, err = command("verify looking.arch --seq 9")
     assert (status, err) == (0, "")
     assert "\nnot decoded: `looking` cannot be decoded step by step: " in out
-    status, out, err = command("verify tiny.arch --time 9 --target ort-cpu --quantize int4")
+    status, out, err = command("verify tiny.arch --seq 9 --target ort-cpu --quantize int4")
     assert (status, err) == (0, "")
     assert "rounding" in out
 
 
 def test_a_model_beyond_its_context_is_told_so(command: Run) -> None:
-    status, _, err = command("verify tiny.arch --time 40")
+    status, _, err = command("verify tiny.arch --seq 40")
     assert status == 2
     assert "error[E0503]" in err
     assert "context" in err

@@ -145,7 +145,7 @@ def export(model: Model, module: torch.nn.Module, folder: Path, **options: Any) 
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder.parent / f"{folder.name}.safetensors"
     save_file({k: t.contiguous() for k, t in module.state_dict().items()}, weights)
-    files = archdsl.api.onnx_from(model, folder, decode=True, weights=weights, **options)
+    files = archdsl.to_onnx(model, folder, decode=True, weights=weights, **options)
     assert all(path.is_file() for path in files.graphs + files.configs)
     return folder
 
@@ -294,13 +294,13 @@ TINY_T5 = {"layers": 2, "width": 32, "heads": 2, "head_dim": 16, "hidden": 48, "
     ids=["recurrent", "encoder", "layers that differ"],
 )
 def test_models_that_the_runtimes_cannot_feed_get_no_files(model: Model, remark: str, tmp_path: Path) -> None:
-    files = archdsl.api.onnx_from(model, tmp_path / "out", decode=True, seed=0)
+    files = archdsl.to_onnx(model, tmp_path / "out", decode=True, seed=0)
     assert (remark in files.remark, files.configs) == (True, ())
     assert {p.suffix for p in (tmp_path / "out").iterdir()} == {".onnx", ".safetensors"}
 
 
 def test_keys_and_values_of_two_sizes_are_for_optimum_alone(folders: dict[str, Path], tmp_path: Path) -> None:
-    files = archdsl.api.onnx_from(OWN["uneven_heads"], tmp_path / "out", decode=True, seed=0)
+    files = archdsl.to_onnx(OWN["uneven_heads"], tmp_path / "out", decode=True, seed=0)
     assert [p.name for p in files.configs] == ["config.json"]
     assert "no genai_config.json" in files.remark
     assert not (folders["uneven"] / "genai_config.json").exists()
@@ -398,8 +398,8 @@ def test_steps_of_few_bits_keep_what_they_are_told_to(run: Callable[..., Any], t
 def test_patterns_may_name_what_only_the_encoder_has(tmp_path: Path) -> None:
     model = archdsl.load("t5_small", set=TINY_T5)
     options: dict[str, Any] = {"decode": True, "seed": 0, "target": "ort-cpu", "quantize": "int8"}
-    every = archdsl.api.onnx_from(model, tmp_path / "every", **options).quantized
-    some = archdsl.api.onnx_from(model, tmp_path / "some", keep=["encoder.*"], **options).quantized
+    every = archdsl.to_onnx(model, tmp_path / "every", **options).quantized
+    some = archdsl.to_onnx(model, tmp_path / "some", keep=["encoder.*"], **options).quantized
     assert {*every} - {*some} == {path for path in every if path.startswith("encoder.")} != set()
 
 

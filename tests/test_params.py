@@ -9,6 +9,7 @@ import torch
 import archdsl
 from archdsl import api
 from archdsl.estimates.params import Params, layer_count
+from archdsl.frontend.load import find_spec, module_of
 from archdsl.frontend.modules import models
 from archdsl.ir.graph import Model
 from archdsl.ir.weights import weights
@@ -52,7 +53,7 @@ def _specs() -> Iterator[tuple[Path, str]]:
         text = path.read_text(encoding="utf-8")
         if text not in seen:
             seen.add(text)
-            yield from ((path, name) for name in models(api.module_of(api.find_spec(path))))
+            yield from ((path, name) for name in models(module_of(find_spec(path))))
 
 
 SPECS = [pytest.param(path, name, id=name) for path, name in _specs()]
@@ -173,7 +174,7 @@ def _params(spec: str | Path | None = None, *, text: str | None = None, model: s
 def _agree(model: Model) -> None:
     """Paths, shapes and counts of the IR are those of the emitted module."""
     with torch.device("meta"):
-        module = api.module_from(model)
+        module = api.to_torch(model)
     found = list(weights(model))
     kept = {w.path: w.shape for w in found if w.weight.trained or w.weight.saved}
     assert kept == {name: tuple(t.shape) for name, t in module.state_dict().items()}

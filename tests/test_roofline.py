@@ -142,13 +142,13 @@ def test_megatron_is_slower_and_no_other_than_bound(name: str) -> None:
     model = archdsl.load("megatron_8_3b", set={"layers": layers, "width": width, "heads": heads, "context": 2048})
     machine = Machine(device("a100_sxm_80gb"), network=25e9)
 
-    def bound(sequence_parallel: bool, recompute: Any) -> Roofline:
+    def bound(sequence_parallel: bool, checkpoint: Any) -> Roofline:
         plan = Plan(
             Mesh(tp=tp, pp=pp),
             micro_batches=parts,
             interleave=pieces,
             sequence_parallel=sequence_parallel,
-            recompute=recompute,
+            checkpoint=checkpoint,
             attention="eager",
             dtype="bfloat16",
             master_weights=True,
@@ -233,7 +233,7 @@ def test_stages_wait_for_each_other() -> None:
 
 
 def test_recomputation_takes_a_forward() -> None:
-    plain, again = (times("llama3_8b", seq=2048, recompute=how).training for how in ("none", "full"))
+    plain, again = (times("llama3_8b", seq=2048, checkpoint=how).training for how in ("none", "full"))
     assert again.seconds - plain.seconds == pytest.approx(again.again)
     head = 2 * 2048 * 4096 * 128_256
     assert again.flops - plain.flops == pytest.approx(count(archdsl.load("llama3_8b")).flops.forward - head)
@@ -281,7 +281,7 @@ def run(*arguments: str | Path) -> tuple[int, str]:
 def test_command() -> None:
     asked = (
         "gpt2",
-        "--device",
+        "--accelerator",
         "h100_sxm",
         "--devices",
         "8",
@@ -294,16 +294,16 @@ def test_command() -> None:
     )
     status, out = run(*asked)
     assert status == 0
-    assert "NVIDIA H100 SXM5 × 8; bfloat16, element-wise ops fused; batch = 8, time = 1,024" in out
+    assert "NVIDIA H100 SXM5 × 8; bfloat16, element-wise ops fused; batch size 8, sequence length 1,024" in out
     assert "roofline: a lower bound" in out
-    assert "at best 300,000,000,000 tokens" in out
+    assert "roofline lower bound: 300,000,000,000 tokens" in out
     status, out = run(*asked, "--json", "--not-fused")
     found = json.loads(out)["roofline"]
     assert (status, found["devices"], found["fused"], found["mesh"]["dp"]) == (0, 8, False, 8)
     assert found["says"].startswith("roofline: a lower bound")
     assert found["budget"]["price"] > 0
-    assert run("gpt2", "--device", "h1000")[0] == 2
-    assert "E0517" in run("gpt2", "--device", "t4", "--dtype", "bfloat16")[1]
+    assert run("gpt2", "--accelerator", "h1000")[0] == 2
+    assert "E0517" in run("gpt2", "--accelerator", "t4", "--dtype", "bfloat16")[1]
 
 
 def test_command_takes_a_device_of_ones_own(tmp_path: Path) -> None:
@@ -317,6 +317,6 @@ def test_command_takes_a_device_of_ones_own(tmp_path: Path) -> None:
     }
     path = tmp_path / "own.json"
     path.write_text(json.dumps(own))
-    status, out = run("gpt2", "--device", path)
+    status, out = run("gpt2", "--accelerator", path)
     assert status == 0
     assert "Own; float32" in out

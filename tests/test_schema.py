@@ -35,7 +35,7 @@ PRINTED = [
     ("estimate", "tiny.arch", "--json"),
     ("estimate", "tiny.arch", "--json", "--tokens-per-second", "1e4", "--peak", "1e12", "--optimizer", "adamw8bit"),
     ("estimate", "bert_base", "--json"),
-    ("estimate", "tiny.arch", "--json", "--device", "h100_sxm", "--batch", "8"),
+    ("estimate", "tiny.arch", "--json", "--accelerator", "h100_sxm", "--batch", "8"),
     ("fit", "tiny.arch", "--json", "--params", "100M", "--vary", "layers,width"),
     ("hardware", "h100_sxm", "--json"),
     ("list", "--family", "gpt2", "--json"),

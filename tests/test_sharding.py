@@ -13,7 +13,7 @@ from torch_versions import measured
 from typer.testing import CliRunner
 
 import archdsl
-from archdsl.api import module_from
+from archdsl.api import to_torch
 from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.memory import estimate as memory
@@ -70,7 +70,7 @@ def of_megatron(name: str) -> Model:
 
 
 @cache
-def megatron(name: str, sequence_parallel: bool, recompute: Any) -> tuple[Stage, Stage]:
+def megatron(name: str, sequence_parallel: bool, checkpoint: Any) -> tuple[Stage, Stage]:
     """The first stage, and one in the middle."""
     *_, tp, pp, pieces, rows, parts = MEGATRON[name]
     plan = Plan(
@@ -78,7 +78,7 @@ def megatron(name: str, sequence_parallel: bool, recompute: Any) -> tuple[Stage,
         micro_batches=parts,
         interleave=pieces,
         sequence_parallel=sequence_parallel,
-        recompute=recompute,
+        checkpoint=checkpoint,
         attention="eager",
         dtype="bfloat16",
         master_weights=True,
@@ -104,9 +104,9 @@ def test_savings_are_those_of_megatron(name: str) -> None:
     # of one stage has it, and little else is left there.
     kept = megatron(name, False, "none")[1].activations
     ways = ((True, "none"), (False, "selective"), (True, "selective"), (False, "full"))
-    for (sequence_parallel, recompute), percent in zip(ways, FIGURE_7[name], strict=True):
-        found = megatron(name, sequence_parallel, recompute)[1].activations
-        alone = MEGATRON[name][4] == 1 and recompute == "full"
+    for (sequence_parallel, checkpoint), percent in zip(ways, FIGURE_7[name], strict=True):
+        found = megatron(name, sequence_parallel, checkpoint)[1].activations
+        alone = MEGATRON[name][4] == 1 and checkpoint == "full"
         assert 100 * found / kept == pytest.approx(percent, rel=0.09 if alone else 0.03)
 
 
@@ -149,7 +149,7 @@ def test_activations_are_near_what_autograd_saves(name: str) -> None:
     for slot, value in SAVED[name].items():
         text = text.replace(slot, value)
     model = archdsl.load(text=text)
-    module = module_from(model)
+    module = to_torch(model)
     (logits,), real = saved_bytes(module, {"tokens": torch.randint(512, (2, 64))})
     found = step(model, batch=2, seq=64)
     loss = 4 * logits.numel()
@@ -366,8 +366,8 @@ def test_command() -> None:
     assert found["roofline"] is None
     status, out = run("llama3_8b", "--mesh", "dp=2,tp=4,pp=2", "--micro-batches", "4", "--dtype", "bfloat16")
     assert status == 0
-    assert "dp = 2, tp = 4, pp = 2: 16 devices; bfloat16, adamw; 4 micro-batches of 1; time = 2,048" in out
-    assert "all of these" in out
+    assert "dp = 2, tp = 4, pp = 2: 16 devices; bfloat16, adamw; 4 micro-batches of 1; sequence length 2,048" in out
+    assert "total" in out
     assert "20.0 %  of a step" in out
 
 
@@ -375,10 +375,10 @@ def test_command() -> None:
     ("options", "said"),
     [
         (("--zero", "1"), "--mesh"),
-        (("--mesh", "dp=2", "--devices", "2"), "--device"),
-        (("--device", "h100_sxm", "--price", "2"), "--tokens"),
+        (("--mesh", "dp=2", "--devices", "2"), "--accelerator"),
+        (("--accelerator", "h100_sxm", "--price", "2"), "--tokens"),
         (("--mesh", "dp=2", "--zero", "4"), "--zero"),
-        (("--mesh", "dp=2", "--devices", "4", "--device", "h100_sxm"), "E0514"),
+        (("--mesh", "dp=2", "--devices", "4", "--accelerator", "h100_sxm"), "E0514"),
         (("--mesh", "dp:2"), "E0514"),
     ],
 )

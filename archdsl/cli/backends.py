@@ -10,19 +10,28 @@ import typer
 
 from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json, say
 from archdsl.cli.options import (
+    CHECKPOINT,
+    DECODE,
+    ONNX,
+    OUTPUT,
+    RUN,
+    SAMPLING,
+    TORCH,
+    WEIGHTS,
+    Checkpoint,
     DeviceOption,
+    Dtype,
     DtypeOption,
     JsonOption,
     KeepOption,
     NoDecodeOption,
     NoncausalOption,
     QuantizeOption,
-    Recompute,
     SeedOption,
+    SeqOption,
     SetOption,
     SpecArgument,
     TargetOption,
-    TimeOption,
     WeightsOption,
     demand_other,
     keep_needs_bits,
@@ -32,7 +41,7 @@ from archdsl.cli.options import (
 )
 
 
-@command("compile")
+@command("compile", "Compile and run")
 def compile_(
     context: typer.Context,
     spec: SpecArgument,
@@ -40,71 +49,96 @@ def compile_(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Where to write it (ONNX: a directory too); else standard output."
-        ),
-    ] = None,
-    dtype: DtypeOption = "float32",
-    target: TargetOption = "portable",
-    quantize: QuantizeOption = None,
-    keep: KeepOption = None,
-    weights: Annotated[
-        Path | None, typer.Option("--weights", metavar="FILE.safetensors", help="ONNX: the weights, strictly.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="ONNX: draw the weights, as `init` does.")] = None,
-    store: Annotated[
-        Literal["safetensors", "onnx_data", "inline"],
-        typer.Option(
-            "--store",
-            help="ONNX: weights beside the graph as PyTorch reads them too, beside it as ONNX has it, or inside.",
-        ),
-    ] = "safetensors",
-    decode: Annotated[
-        bool,
-        typer.Option("--decode", help="ONNX: a step of generating: new tokens, and what was kept of those before."),
-    ] = False,
-    logits: Annotated[
-        Literal["all", "last"],
-        typer.Option("--logits", help="With --decode: of all new tokens, or of each row's last alone."),
-    ] = "all",
-    bos_token_id: Annotated[
-        int | None, typer.Option("--bos-token-id", metavar="N", min=0, help="With --decode: begins a text.")
-    ] = None,
-    eos_token_id: Annotated[
-        list[int] | None,
-        typer.Option("--eos-token-id", metavar="N", min=0, help="With --decode: ends a text (repeatable)."),
-    ] = None,
-    pad_token_id: Annotated[
-        int | None,
-        typer.Option(
-            "--pad-token-id", metavar="N", min=0, help="With --decode: fills a batch; what ends a text, or 0."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write it (ONNX: a directory too); else standard output.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     with_: Annotated[
         str | None,
-        typer.Option("--with", metavar="SECTION,…", help="PyTorch: more in the file: generate, loss, parallel, cpu."),
+        typer.Option(
+            "--with",
+            metavar="FEATURE,…",
+            help="Features of the file: generate, loss, parallel, cpu.",
+            rich_help_panel=TORCH,
+        ),
     ] = None,
-    checkpoint: Annotated[
-        Recompute,
-        typer.Option("--checkpoint", help="PyTorch: what the backward computes again: attention's core, every layer."),
-    ] = "none",
+    checkpoint: Annotated[Checkpoint, typer.Option("--checkpoint", help=CHECKPOINT, rich_help_panel=TORCH)] = "none",
+    dtype: Annotated[
+        Dtype, typer.Option("--dtype", help="The type of weights and activations.", rich_help_panel=ONNX)
+    ] = "float32",
+    target: TargetOption = "portable",
+    quantize: QuantizeOption = None,
+    keep: KeepOption = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", metavar="FILE.safetensors", help="The weights, strictly.", rich_help_panel=ONNX),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="Initialize the weights randomly, as `init` does.", rich_help_panel=ONNX),
+    ] = None,
+    store: Annotated[
+        Literal["safetensors", "onnx_data", "inline"],
+        typer.Option(
+            "--store",
+            help="Weights beside the graph as PyTorch reads them too, beside it as ONNX has it, or inside.",
+            rich_help_panel=ONNX,
+        ),
+    ] = "safetensors",
+    decode: Annotated[
+        bool,
+        typer.Option("--decode", help="A decode step: new tokens, and the KV cache.", rich_help_panel=DECODE),
+    ] = False,
+    logits: Annotated[
+        Literal["all", "last"],
+        typer.Option("--logits", help="Of all new tokens, or of each sequence's last alone.", rich_help_panel=DECODE),
+    ] = "all",
+    bos_token_id: Annotated[
+        int | None,
+        typer.Option("--bos-token-id", metavar="N", min=0, help="Begins a sequence.", rich_help_panel=DECODE),
+    ] = None,
+    eos_token_id: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--eos-token-id", metavar="N", min=0, help="Ends a sequence (repeatable).", rich_help_panel=DECODE
+        ),
+    ] = None,
+    pad_token_id: Annotated[
+        int | None,
+        typer.Option(
+            "--pad-token-id",
+            metavar="N",
+            min=0,
+            help="Pads a batch; the end-of-sequence token, or 0.",
+            rich_help_panel=DECODE,
+        ),
+    ] = None,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
     """Compile a spec to one readable PyTorch file that imports only torch, or to an ONNX graph."""
     of_steps = ("logits", "bos_token_id", "eos_token_id", "pad_token_id")
     if to != "onnx":
-        from archdsl.api import source_for
+        from archdsl.api import torch_source
+        from archdsl.diagnostics import did_you_mean, error
         from archdsl.files import write_text
+
+        if to != "torch":
+            help_ = did_you_mean(to, ["torch", "onnx"])
+            help_ = help_ or "`--to torch` writes one PyTorch file, `--to onnx` a graph"
+            raise error("E0501", f"there is no back end `{to}`", help=help_)
 
         only_with(context, "--to onnx", "dtype", "target", "quantize", "keep", "weights", "seed", "store", "decode")
         only_with(context, "--to onnx --decode", *of_steps)
         demand_other(output, spec)
-        text = source_for(
+        text = torch_source(
             spec,
-            to,
             set=settings_of(set),
             allow_noncausal=allow_noncausal,
-            sections=[name.strip() for name in (with_ or "").split(",") if name.strip()],
+            features=[name.strip() for name in (with_ or "").split(",") if name.strip()],
             checkpoint=checkpoint,
         )
         if output is None or output == "-":
@@ -113,12 +147,12 @@ def compile_(
             write_text(Path(output), text)
         return
     only_with(context, "--to torch", "with_", "checkpoint")
-    from archdsl.api import onnx_from
+    from archdsl.api import to_onnx
     from archdsl.diagnostics import error
     from archdsl.report.tables import drawing, files_view
 
     if output is None or output == "-":
-        raise error("E0504", "an ONNX file is no text", help="say where to write it: `-o FILE.onnx` or `-o DIRECTORY/`")
+        raise error("E0504", "an ONNX file is binary", help="say where to write it: `-o FILE.onnx` or `-o DIRECTORY/`")
     keep_needs_bits(keep, quantize)
     if weights is not None and seed is not None:
         raise typer.BadParameter("choose one", param_hint="'--weights' / '--seed'")
@@ -127,7 +161,7 @@ def compile_(
     demand_other(output, spec, weights)
     model = load_model(spec, set, allow_noncausal)
     with drawing(model, "writing") as progress:
-        files = onnx_from(
+        files = to_onnx(
             model,
             output,
             dtype=dtype,
@@ -149,38 +183,46 @@ def compile_(
         say(line)
 
 
-@command("init")
+@command("init", "Compile and run")
 def init(
     spec: SpecArgument,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE.safetensors", help="Where to write the weights.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE.safetensors", help="Where to write the weights.", rich_help_panel=OUTPUT
+        ),
     ],
-    seed: Annotated[int, typer.Option("--seed", help="The same seed draws the same weights, on every machine.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option("--seed", help="The same seed gives the same weights, on every machine.", rich_help_panel=WEIGHTS),
+    ] = 0,
     dtype: DtypeOption = "float32",
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Draw every weight as the spec says and write a safetensors file: without torch, one tensor at a time."""
-    from archdsl.api import draw_weights
+    """Initialize every weight randomly, as the spec says, and write a safetensors file: without torch, one tensor at a
+    time."""
+    from archdsl.api import init_weights
     from archdsl.report.tables import drawing
 
     demand_other(output, spec)
     model = load_model(spec, set, allow_noncausal)
     with drawing(model) as progress:
-        draw_weights(model, seed, dtype, output, progress)
+        init_weights(model, output, seed=seed, dtype=dtype, progress=progress)
 
 
-@command("run")
+@command("run", "Compile and run")
 def run(
     context: typer.Context,
     spec: SpecArgument,
     backend: Annotated[
-        Literal["torch", "onnx"], typer.Option("--backend", help="PyTorch, or the ONNX graph in onnxruntime.")
+        Literal["torch", "onnx"],
+        typer.Option("--backend", help="PyTorch, or the ONNX graph in onnxruntime.", rich_help_panel=RUN),
     ] = "torch",
     weights: WeightsOption = None,
     seed: SeedOption = 0,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="How many sequences.")] = 1,
-    time: TimeOption = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Batch size.", rich_help_panel=RUN)] = 1,
+    seq: SeqOption = None,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     target: TargetOption = "portable",
@@ -191,14 +233,14 @@ def run(
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Compile a spec and run it: once forwards and once backwards in PyTorch; in onnxruntime forwards and by steps."""
+    """Compile a spec and run it: forward and backward in PyTorch; in onnxruntime forward, prefill and decode steps."""
     if backend == "torch":
         only_with(context, "--backend onnx", "target", "quantize", "keep", "no_decode")
         from archdsl.report.tables import run_view
         from archdsl.run.smoke import run as trial
 
         model = load_model(spec, set, allow_noncausal)
-        report = trial(model, weights=weights, seed=seed, batch=batch, time=time, device=device, dtype=dtype)
+        report = trial(model, weights=weights, seed=seed, batch=batch, time=seq, device=device, dtype=dtype)
         print_or_json(report, run_view, json)
         return
     from archdsl.report.tables import onnx_run_view
@@ -210,7 +252,7 @@ def run(
         weights=weights,
         seed=seed,
         batch=batch,
-        time=time,
+        time=seq,
         device=device,
         dtype=dtype,
         target=target,
@@ -221,13 +263,13 @@ def run(
     print_or_json(found, onnx_run_view, json)
 
 
-@command("verify")
+@command("verify", "Compile and run")
 def verify(
     spec: SpecArgument,
     weights: WeightsOption = None,
     seed: SeedOption = 0,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="How many sequences.")] = 2,
-    time: TimeOption = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Batch size.", rich_help_panel=RUN)] = 2,
+    seq: SeqOption = None,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     target: TargetOption = "portable",
@@ -236,7 +278,10 @@ def verify(
     tolerance: Annotated[
         float | None,
         typer.Option(
-            "--tolerance", min=0, help="The largest relative difference: 1e-4 by default, more in half precision."
+            "--tolerance",
+            min=0,
+            help="The largest relative difference: 1e-4 by default, more in half precision.",
+            rich_help_panel=RUN,
         ),
     ] = None,
     no_decode: NoDecodeOption = False,
@@ -244,7 +289,8 @@ def verify(
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> int:
-    """Run a model in PyTorch and in onnxruntime, on the same weights, and compare what comes out, step by step too."""
+    """Run a model in PyTorch and in onnxruntime, on the same weights, and compare the outputs, of prefill and decode
+    steps too."""
     from archdsl.report.tables import verify_view
     from archdsl.run.verify import verify as compare
 
@@ -254,7 +300,7 @@ def verify(
         weights=weights,
         seed=seed,
         batch=batch,
-        time=time,
+        time=seq,
         device=device,
         dtype=dtype,
         target=target,
@@ -267,42 +313,60 @@ def verify(
     return FINE if report.agrees else WRONG_SPEC
 
 
-@command("generate")
+@command("generate", "Compile and run")
 def generate(
     spec: SpecArgument,
     prompt: Annotated[
         list[str],
-        typer.Option("--prompt", metavar="TEXT|IDS", help="What to go on from: text, or numbers (repeatable: rows)."),
+        typer.Option("--prompt", metavar="TEXT|IDS", help="A prompt: text, or token ids (repeatable: a batch)."),
     ],
     weights: WeightsOption = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option("--tokenizer", metavar="FILE.json", help="Reads and writes text; else tokens are numbers."),
+        typer.Option(
+            "--tokenizer", metavar="FILE.json", help="Reads and writes text; else token ids.", rich_help_panel=RUN
+        ),
     ] = None,
     given: Annotated[
         list[str] | None,
-        typer.Option("--input", metavar="NAME=TEXT|IDS", help="A further input of tokens: an encoder's (repeatable)."),
+        typer.Option(
+            "--input",
+            metavar="NAME=TEXT|IDS",
+            help="A further input of tokens: an encoder's (repeatable).",
+            rich_help_panel=RUN,
+        ),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="At most so many.")] = 64,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", min=1, help="At most so many tokens.", rich_help_panel=SAMPLING)
+    ] = 64,
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token, 1 draws by probability.")
+        float,
+        typer.Option("--temperature", min=0.0, help="0 is greedy, 1 samples by probability.", rich_help_panel=SAMPLING),
     ] = 0.0,
-    top_k: Annotated[int | None, typer.Option("--top-k", min=1, help="Draw from the likeliest so many.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", min=1, help="Top-k sampling.", rich_help_panel=SAMPLING)
+    ] = None,
     top_p: Annotated[
-        float | None, typer.Option("--top-p", min=0.0, max=1.0, help="Draw from those of so much probability together.")
+        float | None,
+        typer.Option("--top-p", min=0.0, max=1.0, help="Top-p (nucleus) sampling.", rich_help_panel=SAMPLING),
     ] = None,
     stop: Annotated[
-        list[int] | None, typer.Option("--stop", metavar="ID", min=0, help="A token that ends a row (repeatable).")
+        list[int] | None,
+        typer.Option(
+            "--stop", metavar="ID", min=0, help="A token that ends a sequence (repeatable).", rich_help_panel=SAMPLING
+        ),
     ] = None,
     seed: SeedOption = 0,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
-    compiled: Annotated[bool, typer.Option("--compile", help="Compile the step with torch.compile.")] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile the decode step with torch.compile.", rich_help_panel=RUN)
+    ] = False,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Go on from prompts with the emitted module, token by token; without weights, with drawn ones."""
+    """Generate from prompts with the emitted module, token by token; without --weights, with random ones."""
     from archdsl.report.tables import generate_view
     from archdsl.run.generate import Sampling
     from archdsl.run.generate import generate as go_on

@@ -13,13 +13,22 @@ import typer
 from archdsl.cli import mesh_options
 from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json
 from archdsl.cli.options import (
+    BUDGET,
+    CHECKPOINT,
+    FLOPS,
+    MEMORY,
+    OUTPUT,
+    RUN,
+    SEARCH,
+    Checkpoint,
     Dtype,
     JsonOption,
     NoncausalOption,
     Optimizer,
-    Recompute,
     SetOption,
     SpecArgument,
+    complete_accelerator,
+    complete_setting,
     demand_other,
     load_model,
     only_with,
@@ -32,42 +41,49 @@ if TYPE_CHECKING:
     from archdsl.estimates.memory import MemoryReport
 
 
-@command("estimate")
+@command("estimate", "Estimates")
 def estimate(
     context: typer.Context,
     spec: SpecArgument,
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="FLOPs for so many sequences (1).")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Batch size (1).", rich_help_panel=RUN)] = None,
     seq: Annotated[
-        int | None, typer.Option("--seq", min=1, help="FLOPs for sequences of that length (2,048 or the context).")
+        int | None,
+        typer.Option("--seq", min=1, help="Sequence length (2,048 or the context).", rich_help_panel=RUN),
     ] = None,
     flops: Annotated[
         Literal["exact", "dense", "megatron", "palm", "kaplan", "all"] | None,
-        typer.Option("--flops", help="The convention by which FLOPs are told; all of them side by side."),
+        typer.Option("--flops", help="Count FLOPs by that convention, or by all side by side.", rich_help_panel=FLOPS),
     ] = None,
     tokens_per_second: Annotated[
-        float | None, typer.Option("--tokens-per-second", min=1e-9, help="With --peak: how much of it is used.")
+        float | None,
+        typer.Option(
+            "--tokens-per-second", min=1e-9, help="With --peak: measured throughput, for MFU.", rich_help_panel=FLOPS
+        ),
     ] = None,
     peak: Annotated[
-        float | None, typer.Option("--peak", min=1.0, help="FLOP/s of all devices together: 989e12.")
+        float | None,
+        typer.Option("--peak", min=1.0, help="Peak FLOP/s of all devices together: 989e12.", rich_help_panel=FLOPS),
     ] = None,
-    recompute: Annotated[
-        Recompute,
-        typer.Option("--recompute", help="What the backward computes again: nothing, attention's core, every layer."),
-    ] = "none",
+    checkpoint: Annotated[Checkpoint, typer.Option("--checkpoint", help=CHECKPOINT, rich_help_panel=MEMORY)] = "none",
     dtype: Annotated[
         Dtype | None,
-        typer.Option("--dtype", help="Memory with weights and activations of that type (float32)."),
+        typer.Option(
+            "--dtype", help="Memory with weights and activations of that type (float32).", rich_help_panel=MEMORY
+        ),
     ] = None,
     optimizer: Annotated[
         Optimizer | None,
-        typer.Option("--optimizer", help="Memory with the states of that optimizer (adamw)."),
+        typer.Option("--optimizer", help="Memory with the state of that optimizer (adamw).", rich_help_panel=MEMORY),
     ] = None,
     master_weights: Annotated[
-        bool, typer.Option("--master-weights", help="Memory with a float32 copy of weights that are of another type.")
+        bool,
+        typer.Option("--master-weights", help="Memory with fp32 master weights.", rich_help_panel=MEMORY),
     ] = False,
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Measure the memory of a step too: PyTorch runs the emitted file."),
+        typer.Option(
+            "--measure", help="Measure the memory of a step too: PyTorch runs the emitted file.", rich_help_panel=MEMORY
+        ),
     ] = False,
     mesh: mesh_options.MeshOption = None,
     zero: mesh_options.ZeroOption = 0,
@@ -76,7 +92,7 @@ def estimate(
     sequence_parallel: mesh_options.SequenceParallelOption = False,
     attention: mesh_options.AttentionOption = "fused",
     float32_gradients: mesh_options.Float32GradientsOption = False,
-    device: mesh_options.HardwareOption = None,
+    accelerator: mesh_options.AcceleratorOption = None,
     devices: mesh_options.DevicesOption = None,
     machine: mesh_options.MachineOption = 8,
     network: mesh_options.NetworkOption = 50e9,
@@ -85,14 +101,19 @@ def estimate(
     price: mesh_options.PriceOption = None,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw it by block too: .svg, .png or .html (needs matplotlib)."),
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Plot it by block too: .svg, .png or .html (needs matplotlib).",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Count parameters exactly (total, without embeddings, active for each token, by block), FLOPs, and bytes of
-    memory; on a mesh of devices, what each holds and sends; on a named device, times and costs at best."""
+    """Count parameters exactly (total, without embeddings, active per token, by block), FLOPs, and bytes of memory; on
+    a mesh, what each rank holds and sends; on a named accelerator, roofline times and costs."""
     from archdsl.report.tables import flops_view, machines_view, memory_view, params_view
 
     if (tokens_per_second is None) != (peak is None):
@@ -113,7 +134,7 @@ def estimate(
             )
     model = load_model(spec, set, allow_noncausal)
     memory = spread is None and (dtype is not None or optimizer is not None or master_weights or measure)
-    told = any((flops, peak)) or (spread is None and any((batch, seq, recompute != "none")))
+    told = any((flops, peak)) or (spread is None and any((batch, seq, checkpoint != "none")))
     if not json and not memory and not told and plot is None and spread is None:
         from archdsl.estimates.params import estimate as count
 
@@ -129,7 +150,7 @@ def estimate(
         convention="exact" if flops is None or flops == "all" else flops,
         tokens_per_second=tokens_per_second,
         peak=peak,
-        recompute=recompute,
+        checkpoint=checkpoint,
     )
     report = with_memory(
         counted,
@@ -137,13 +158,13 @@ def estimate(
         dtype=dtype or "float32",
         optimizer=optimizer or "adamw",
         master_weights=master_weights,
-        recompute=recompute,
+        checkpoint=checkpoint,
         step=memory or json,
     )
     if measure:
         from archdsl.run.measure import with_measured
 
-        report = report.model_copy(update={"memory": with_measured(report.memory, model, recompute)})
+        report = report.model_copy(update={"memory": with_measured(report.memory, model, checkpoint)})
 
     if spread is not None:
         report = spread.report(report, model)
@@ -163,7 +184,7 @@ def estimate(
         plot_estimate(report if memory else counted, plot)
 
 
-@command("sweep")
+@command("sweep", "Estimates")
 def sweep(
     spec: SpecArgument,
     set: Annotated[
@@ -172,24 +193,35 @@ def sweep(
             "--set",
             metavar="NAME=VALUES",
             help="6,12,24 or 512..4096:512 or 512..4096*2 (repeatable): all combinations are counted.",
+            autocompletion=complete_setting,
+            rich_help_panel=SEARCH,
         ),
     ],
     seq: Annotated[
-        int | None, typer.Option("--seq", min=1, help="FLOPs for sequences of that length (2,048 or the context).")
+        int | None,
+        typer.Option("--seq", min=1, help="Sequence length for FLOPs (2,048 or the context).", rich_help_panel=RUN),
     ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Rows of exact numbers on standard output.")] = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Rows of exact numbers on standard output.", rich_help_panel=OUTPUT)
+    ] = False,
     json: JsonOption = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw it too: .svg, .png or .html (needs matplotlib).")
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Plot it too: .svg, .png or .html (needs matplotlib).",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     y: Annotated[
         Literal["parameters", "non_embedding", "active", "ratio", "forward_per_token", "training_per_token"],
-        typer.Option("--y", help="With --plot: what is drawn."),
+        typer.Option("--y", help="With --plot: what is plotted.", rich_help_panel=OUTPUT),
     ] = "parameters",
     allow_noncausal: NoncausalOption = False,
 ) -> int:
-    """Count a spec at many settings: parameters and FLOPs for each token; impossible settings are rows that say why."""
-    from archdsl.estimates.sweep import sweep as count_all
+    """Count a spec at many settings: parameters and FLOPs per token; impossible settings are rows that say why."""
+    from archdsl.api import sweep as count_all
     from archdsl.report.plots import demand_plots, plot_sweep
     from archdsl.report.tables import counting, sweep_csv, sweep_view
 
@@ -211,7 +243,7 @@ def sweep(
     return FINE if any(row.parameters is not None for row in report.rows) else WRONG_SPEC
 
 
-@command("fit")
+@command("fit", "Estimates")
 def fit(
     context: typer.Context,
     spec: SpecArgument,
@@ -221,39 +253,54 @@ def fit(
             "--vary",
             metavar="NAME,NAME",
             help="One or two hyper-parameters that are whole numbers; with --memory, or batch, seq or both.",
+            rich_help_panel=SEARCH,
         ),
     ],
     params: Annotated[
-        str | None, typer.Option("--params", metavar="N", help="At most so many parameters: 1.3B, 350M.")
+        str | None,
+        typer.Option("--params", metavar="N", help="At most so many parameters: 1.3B, 350M.", rich_help_panel=BUDGET),
     ] = None,
     active: Annotated[
-        str | None, typer.Option("--active", metavar="N", help="At most so many active for each token.")
+        str | None,
+        typer.Option("--active", metavar="N", help="At most so many active per token.", rich_help_panel=BUDGET),
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option("--memory", metavar="BYTES", help="At most so much memory in a step of training: 80GiB, 24GB."),
+        typer.Option(
+            "--memory",
+            metavar="BYTES",
+            help="At most so much memory in a training step: 80GiB, 24GB.",
+            rich_help_panel=BUDGET,
+        ),
     ] = None,
     decode: Annotated[
-        bool, typer.Option("--decode", help="With --memory: weights, and what a decoder keeps; no training.")
+        bool,
+        typer.Option(
+            "--decode", help="With --memory: weights and KV cache of decoding; no training.", rich_help_panel=MEMORY
+        ),
     ] = False,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="With --memory: so many sequences.")] = 1,
+    batch: Annotated[
+        int, typer.Option("--batch", min=1, help="With --memory: batch size.", rich_help_panel=MEMORY)
+    ] = 1,
     seq: Annotated[
-        int | None, typer.Option("--seq", min=1, help="With --memory: so many places (2,048 or the context).")
+        int | None,
+        typer.Option(
+            "--seq", min=1, help="With --memory: sequence length (2,048 or the context).", rich_help_panel=MEMORY
+        ),
     ] = None,
     dtype: Annotated[
         Dtype,
-        typer.Option("--dtype", help="With --memory: the type of weights and activations."),
+        typer.Option("--dtype", help="With --memory: the type of weights and activations.", rich_help_panel=MEMORY),
     ] = "float32",
     optimizer: Annotated[
         Optimizer,
-        typer.Option("--optimizer", help="With --memory: whose states are kept."),
+        typer.Option("--optimizer", help="With --memory: whose state is held.", rich_help_panel=MEMORY),
     ] = "adamw",
     master_weights: Annotated[
-        bool, typer.Option("--master-weights", help="With --memory: a float32 copy of weights of another type.")
+        bool, typer.Option("--master-weights", help="With --memory: fp32 master weights.", rich_help_panel=MEMORY)
     ] = False,
-    recompute: Annotated[
-        Recompute,
-        typer.Option("--recompute", help="With --memory: what the backward computes again, and so does not keep."),
+    checkpoint: Annotated[
+        Checkpoint, typer.Option("--checkpoint", help=f"With --memory: {CHECKPOINT}", rich_help_panel=MEMORY)
     ] = "none",
     multiple: Annotated[
         list[str] | None,
@@ -261,16 +308,26 @@ def fit(
             "--multiple",
             metavar="NAME=N",
             help="What a size is a multiple of: width=128 (the default), … (repeatable).",
+            rich_help_panel=SEARCH,
         ),
     ] = None,
     aspect: Annotated[
         str | None,
-        typer.Option("--aspect", metavar="LOW..HIGH", help="Width / layers; half to twice the spec's by default."),
+        typer.Option(
+            "--aspect",
+            metavar="LOW..HIGH",
+            help="Width / layers; half to twice the spec's by default.",
+            rich_help_panel=SEARCH,
+        ),
     ] = None,
     slack: Annotated[
         float,
         typer.Option(
-            "--slack", min=0.0, max=0.5, help="So much less than the largest may be taken for a better aspect."
+            "--slack",
+            min=0.0,
+            max=0.5,
+            help="So much less than the largest may be taken for a better aspect.",
+            rich_help_panel=SEARCH,
         ),
     ] = 0.01,
     json: JsonOption = False,
@@ -279,13 +336,12 @@ def fit(
 ) -> None:
     """The largest model, or batch, within a budget of parameters or memory: sizes are varied in multiples that run
     fast, and head_dim is kept."""
-    from archdsl.estimates.fit import Run
-    from archdsl.estimates.fit import fit as largest
+    from archdsl.api import fit as largest
     from archdsl.report.tables import counting, fit_view
 
     if params is None and active is None and memory is None:
         raise typer.BadParameter("give one of them, or several", param_hint="'--params' / '--active' / '--memory'")
-    training = ("optimizer", "master_weights", "recompute")
+    training = ("optimizer", "master_weights", "checkpoint")
     if memory is None:
         only_with(context, "--memory", "decode", "batch", "seq", "dtype", *training)
     elif decode:
@@ -307,7 +363,13 @@ def fit(
             params=None if params is None else int(_amount(params, "--params")),
             active=None if active is None else int(_amount(active, "--active")),
             memory=None if memory is None else _bytes(memory),
-            run=Run(batch, seq, dtype, optimizer, master_weights, recompute, decode),
+            batch=batch,
+            seq=seq,
+            dtype=dtype,
+            optimizer=optimizer,
+            master_weights=master_weights,
+            checkpoint=checkpoint,
+            decode=decode,
             multiple=multiples,
             aspect=_between(aspect),
             slack=slack,
@@ -366,7 +428,7 @@ def _between(text: str | None) -> tuple[float, float] | None:
     return found
 
 
-@command("scaling")
+@command("scaling", "Estimates")
 def scaling(
     flops: Annotated[str | None, typer.Option("--flops", metavar="N", help="Training compute: 5.76e23.")] = None,
     params: Annotated[str | None, typer.Option("--params", metavar="N", help="Parameters: 70B.")] = None,
@@ -374,7 +436,7 @@ def scaling(
     json: JsonOption = False,
 ) -> None:
     """Scaling laws: the best parameters and tokens for a budget, and the loss to expect; of two numbers, that run."""
-    from archdsl.estimates.scaling import report as ask
+    from archdsl.api import scaling as ask
     from archdsl.report.tables import scaling_view
 
     told = {"--flops": flops, "--params": params, "--tokens": tokens}
@@ -386,11 +448,15 @@ def scaling(
     print_or_json(found, scaling_view, json)
 
 
-@command("hardware")
+@command("hardware", "Estimates")
 def hardware(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="DEVICE", help="Names of devices, or files .json of your own; all that are known."),
+        typer.Argument(
+            metavar="ACCELERATOR",
+            help="Names, or files .json of your own; all that are known.",
+            autocompletion=complete_accelerator,
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -7,9 +7,10 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar, get_args
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from archdsl.diagnostics import REPORT, ArchError, Diagnostic, InternalError
 from archdsl.signals import TerminatedError, watch
@@ -26,7 +27,49 @@ FORMAT_VARIABLE = "ARCHDSL_FORMAT"
 RARELY = 100_000
 """New objects between two searches for cycles: a graph is many objects that all live to the end of the command."""
 
+RENAMED = {
+    "--time": "--seq",
+    "--recompute": "--checkpoint",
+    "--device": "--accelerator",
+    "--backend": "--to",
+    "--to": "--backend",
+}
+"""Options that other commands or versions have, and what a command without them has instead."""
+
+
+class Command(TyperCommand):
+    """A command whose help shows no type beside a flag, and which knows what an option was called elsewhere."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _flags_without_type(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as problem:
+            instead = RENAMED.get(getattr(problem, "option_name", ""))
+            if type(problem).__name__ == "NoSuchOption" and any(instead in p.opts for p in self.params):
+                problem.message += f"; did you mean {instead}?"  # type: ignore[attr-defined]
+                problem.possibilities = None  # type: ignore[attr-defined]
+            raise
+
+
+class Group(TyperGroup):
+    """The commands, with a help as theirs."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _flags_without_type(super().get_params(ctx))
+
+
+def _flags_without_type(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
+    return params
+
+
 app = typer.Typer(
+    cls=Group,
     help="Check, count, compile and run sequence-model architectures written in .arch files.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -54,15 +97,16 @@ def main() -> NoReturn:
     raise SystemExit(FINE)
 
 
-def command(name: str) -> Callable[[Callable[P, int | None]], Callable[P, None]]:
-    """Register a command. Whatever goes wrong in it ends in a diagnostic or in one line, and in an exit status."""
+def command(name: str, panel: str) -> Callable[[Callable[P, int | None]], Callable[P, None]]:
+    """Register a command in a panel of the help. Whatever goes wrong in it ends in a diagnostic or in one line, and in
+    an exit status."""
 
     def register(function: Callable[P, int | None]) -> Callable[P, None]:
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
             raise typer.Exit(_status(lambda: function(*args, **kwargs)))
 
-        return app.command(name)(guarded)
+        return app.command(name, cls=Command, rich_help_panel=panel)(guarded)
 
     return register
 

@@ -3,34 +3,50 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from archdsl.cli.frame import FINE, FORMAT_VARIABLE, WRONG_SPEC, blame, color, command, print_or_json, show_diagnostics
+from archdsl.cli.frame import (
+    FINE,
+    FORMAT_VARIABLE,
+    WRONG_SPEC,
+    blame,
+    color,
+    command,
+    print_or_json,
+    say,
+    show_diagnostics,
+)
 from archdsl.cli.options import (
+    OUTPUT,
     JsonOption,
     NoncausalOption,
     SetOption,
     SpecArgument,
-    complete,
+    complete_spec,
+    complete_topic,
     load_model,
     settings_of,
 )
 from archdsl.diagnostics import ArchError, Diagnostic
 
 
-@command("check")
+@command("check", "Specs")
 def check(
     specs: Annotated[
         list[str],
-        typer.Argument(metavar="SPEC…", help="Paths, path:model, or names of the zoo.", autocompletion=complete),
+        typer.Argument(
+            metavar="SPEC…",
+            help="Paths, path:model, names of zoo models, folders; - reads standard input.",
+            autocompletion=complete_spec,
+        ),
     ],
     format: Annotated[
         Literal["text", "concise", "json", "github"],
-        typer.Option("--format", envvar=FORMAT_VARIABLE, help="How to print what was found."),
+        typer.Option("--format", envvar=FORMAT_VARIABLE, help="How to print what was found.", rich_help_panel=OUTPUT),
     ] = "text",
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
@@ -42,8 +58,10 @@ def check(
     settings = settings_of(set)
     found: list[Diagnostic] = []
     status = FINE
-    for name in specs:
-        said = api.check(name, set=settings, allow_noncausal=allow_noncausal)
+    for name in _spec_files(specs):
+        text = sys.stdin.read() if name == "-" else None
+        name = "<stdin>" if name == "-" else name
+        said = api.check(name, text=text, set=settings, allow_noncausal=allow_noncausal)
         found += said
         status = max(status, blame(said))
         if format == "text" and not any(d.is_error for d in said):
@@ -54,21 +72,35 @@ def check(
     return status
 
 
-@command("show")
+@command("show", "Specs")
 def show(
     spec: SpecArgument,
-    ir: Annotated[bool, typer.Option("--ir", help="Print the IR, every block once.")] = False,
+    ir: Annotated[bool, typer.Option("--ir", help="Print the IR, every block once.", rich_help_panel=OUTPUT)] = False,
     expand: Annotated[
-        bool, typer.Option("--expand", help="Print declared bodies as the equations they stand for.")
+        bool,
+        typer.Option("--expand", help="Print declared bodies as the equations they stand for.", rich_help_panel=OUTPUT),
     ] = False,
     block: Annotated[
-        str | None, typer.Option("--block", metavar="NAME", help="With --expand or --diagram: only this block.")
+        str | None,
+        typer.Option(
+            "--block", metavar="NAME", help="With --expand or --diagram: only this block.", rich_help_panel=OUTPUT
+        ),
     ] = None,
     diagram: Annotated[
-        bool, typer.Option("--diagram", help="Print a block diagram, a Mermaid flowchart that Markdown pages show.")
+        bool,
+        typer.Option(
+            "--diagram",
+            help="Print a block diagram, a Mermaid flowchart that Markdown pages show.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     source: Annotated[
-        bool, typer.Option("--source", help="Print the spec as it is written: of the zoo, to begin one's own with.")
+        bool,
+        typer.Option(
+            "--source",
+            help="Print the spec as it is written: of the zoo, to begin one's own with.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     json: JsonOption = False,
     set: SetOption = None,
@@ -82,7 +114,7 @@ def show(
     if block is not None and not (expand or diagram):
         raise typer.BadParameter("it goes with --expand or --diagram", param_hint="'--block'")
     if source:
-        from archdsl.api import find_spec
+        from archdsl.frontend.load import find_spec
 
         sys.stdout.write(find_spec(spec).source.text)
         return
@@ -111,7 +143,7 @@ def show(
     print_or_json(tree(model), lambda found: [tree_view(found), *assumed_view(assumed(model))], json)
 
 
-@command("fmt")
+@command("fmt", "Specs")
 def fmt(
     files: Annotated[
         list[str],
@@ -124,23 +156,23 @@ def fmt(
     """Bring specs into their canonical form."""
     from archdsl.api import format_text
     from archdsl.files import write_text
-    from archdsl.syntax.parse import given_text, read_source
+    from archdsl.frontend.load import find_spec
 
     status = FINE
     for name in _spec_files(files):
         try:
             if name == "-":
-                source = given_text("<stdin>", sys.stdin.read())
+                name, was = "<stdin>", sys.stdin.read()
             else:
-                source = read_source(name, name)
-            text = format_text(source)
+                was = find_spec(Path(name)).source.text
+            text = format_text(name, text=was)
         except ArchError as problem:
             show_diagnostics(problem.diagnostics)
             status = max(status, blame(problem.diagnostics))
             continue
-        if name == "-" and not check:
+        if name == "<stdin>" and not check:
             sys.stdout.write(text)
-        elif text != source.text:
+        elif text != was:
             if check:
                 status = max(status, WRONG_SPEC)
             else:
@@ -149,16 +181,33 @@ def fmt(
     return status
 
 
-def _spec_files(names: Iterable[str]) -> Iterable[str]:
+def _spec_files(names: Iterable[str]) -> Iterator[str]:
+    """The names, and for a folder every spec below it, hidden folders left out."""
     for name in names:
-        if name != "-" and Path(name).is_dir():
-            yield from (str(p) for p in sorted(Path(name).rglob("*.arch")))
-        else:
+        folder = Path(name)
+        if name == "-" or name in _families() or not _is_folder(folder):
             yield name
+            continue
+        found = sorted(folder.rglob("*.arch"))
+        shown = [p for p in found if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
+        if not shown:
+            raise typer.BadParameter(f"no file .arch lies below {name}")
+        yield from map(str, shown)
 
 
-@command("explain")
-def explain(topic: Annotated[str, typer.Argument(metavar="CODE|OP|BLOCK", help="E0301, sdpa, mha, …")]) -> None:
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+@command("explain", "Specs")
+def explain(
+    topic: Annotated[
+        str, typer.Argument(metavar="CODE|OP|BLOCK", help="E0301, sdpa, mha, …", autocompletion=complete_topic)
+    ],
+) -> None:
     """Explain an error, a primitive or a block of the standard library."""
     from archdsl.report.reference import explain as page
 
@@ -173,11 +222,11 @@ def explain(topic: Annotated[str, typer.Argument(metavar="CODE|OP|BLOCK", help="
     print_report(Markdown(text))
 
 
-@command("list")
+@command("list", "Specs")
 def list_(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="WORD", help="Only models of which each word is said: in a name, an author, a remark."),
+        typer.Argument(metavar="WORD", help="Only models that match each word: in a name, an author, a remark."),
     ] = None,
     kind: Annotated[
         list[str] | None,
@@ -205,9 +254,10 @@ def list_(
     from archdsl.report.tables import zoo_view
 
     print_or_json(zoo.ZooReport(families=found), lambda report: zoo_view(report.families), json)
-    if not found and not json:
-        print("no model of the zoo is like that")
-    return WRONG_SPEC if any(f.problems for f in found) else FINE
+    if not found:
+        asked = [*(words or ()), *kinds, *files, *([year] if year else [])]
+        say(f"no zoo model matches {' '.join(map(repr, asked))}")
+    return WRONG_SPEC if not found or any(f.problems for f in found) else FINE
 
 
 def _families() -> list[str]:
@@ -238,7 +288,7 @@ def _years(text: str | None) -> tuple[int | None, int | None]:
     return start, (int(last) if last else None) if dots else start
 
 
-@command("schema")
+@command("schema", "Specs")
 def schema(
     name: Annotated[
         str | None, typer.Argument(metavar="COMMAND", help="estimate, sweep, fit, …; the list of them where none is.")

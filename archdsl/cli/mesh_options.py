@@ -1,4 +1,4 @@
-"""Options of `estimate` about many devices and about time, and how they are read."""
+"""Options of `estimate` about a mesh of devices and about time, and how they are read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from archdsl.cli.options import only_with
+from archdsl.cli.options import MESH, TIME, complete_accelerator, only_with
 
 if TYPE_CHECKING:
     from archdsl.estimates.machines import MachinesReport
@@ -20,60 +20,87 @@ if TYPE_CHECKING:
 
 MeshOption = Annotated[
     str | None,
-    typer.Option("--mesh", metavar="AXIS=N,…", help="One training step on many devices: dp=8,tp=8,pp=16,cp=1,ep=1."),
+    typer.Option(
+        "--mesh",
+        metavar="AXIS=N,…",
+        help="A training step on a mesh of devices: dp=8,tp=8,pp=16,cp=1,ep=1.",
+        rich_help_panel=MESH,
+    ),
 ]
 ZeroOption = Annotated[
-    int, typer.Option("--zero", min=0, max=3, help="Replicas share states (1), gradients too (2), weights too (3).")
+    int,
+    typer.Option(
+        "--zero",
+        min=0,
+        max=3,
+        help="ZeRO: shard optimizer state (1), gradients too (2), weights too (3).",
+        rich_help_panel=MESH,
+    ),
 ]
 MicroBatchesOption = Annotated[
-    int, typer.Option("--micro-batches", min=1, max=1 << 20, help="Parts of a step that follow each other.")
+    int, typer.Option("--micro-batches", min=1, max=1 << 20, help="Micro-batches of a step.", rich_help_panel=MESH)
 ]
 InterleaveOption = Annotated[
-    int, typer.Option("--interleave", min=1, max=1 << 10, help="Pieces of the stack that each stage has.")
+    int,
+    typer.Option(
+        "--interleave", min=1, max=1 << 10, help="Interleaved pipeline: model chunks per stage.", rich_help_panel=MESH
+    ),
 ]
 SequenceParallelOption = Annotated[
-    bool, typer.Option("--sequence-parallel", help="With tp: what matrices do not cut is cut along the sequence.")
+    bool,
+    typer.Option(
+        "--sequence-parallel",
+        help="With tp: shard along the sequence what tensor parallelism does not shard.",
+        rich_help_panel=MESH,
+    ),
 ]
 AttentionOption = Annotated[
     Literal["fused", "eager"],
-    typer.Option("--attention", help="With --mesh: scores are never in memory, or kept for the backward."),
+    typer.Option(
+        "--attention", help="Attention scores: never in memory (fused), or saved (eager).", rich_help_panel=MESH
+    ),
 ]
 Float32GradientsOption = Annotated[
-    bool, typer.Option("--float32-gradients", help="With --mesh: gradients are summed in float32.")
+    bool, typer.Option("--float32-gradients", help="Accumulate gradients in float32.", rich_help_panel=MESH)
 ]
-HardwareOption = Annotated[
+AcceleratorOption = Annotated[
     str | None,
     typer.Option(
-        "--device", metavar="NAME", help="Times at best on that device: see `archdsl hardware`; or a file .json."
+        "--accelerator",
+        metavar="NAME",
+        help="Roofline times on that accelerator: see `archdsl hardware`; or a file .json.",
+        autocompletion=complete_accelerator,
+        rich_help_panel=TIME,
     ),
 ]
 DevicesOption = Annotated[
-    int | None, typer.Option("--devices", min=1, help="With --device: so many of them, each a replica.")
+    int | None,
+    typer.Option("--devices", min=1, help="How many of them, data parallel unless --mesh says.", rich_help_panel=TIME),
 ]
-MachineOption = Annotated[
-    int, typer.Option("--machine", min=1, help="With --device: so many of them are in one machine.")
-]
+MachineOption = Annotated[int, typer.Option("--machine", min=1, help="Devices per machine.", rich_help_panel=TIME)]
 NetworkOption = Annotated[
     float,
-    typer.Option("--network", min=1.0, help="With --device: bytes/s that each sends to other machines (50e9)."),
+    typer.Option("--network", min=1.0, help="Bytes/s that each device sends to other machines.", rich_help_panel=TIME),
 ]
 FusedOption = Annotated[
-    bool, typer.Option("--fused/--not-fused", help="With --device: element-wise ops that meet are one kernel, or not.")
+    bool, typer.Option("--fused/--not-fused", help="Fuse neighbouring element-wise ops.", rich_help_panel=TIME)
 ]
 TokensOption = Annotated[
-    str | None, typer.Option("--tokens", metavar="N", help="With --device: hours, energy and price of a run over N.")
+    str | None,
+    typer.Option("--tokens", metavar="N", help="Hours, energy and price of training on N.", rich_help_panel=TIME),
 ]
 PriceOption = Annotated[
-    float | None, typer.Option("--price", min=0.0, help="With --tokens: what a device costs an hour.")
+    float | None,
+    typer.Option("--price", min=0.0, help="With --tokens: price of a device-hour.", rich_help_panel=TIME),
 ]
 
 OF_MESH = ("zero", "micro_batches", "interleave", "sequence_parallel", "attention", "float32_gradients")
-OF_DEVICE = ("devices", "machine", "network", "fused", "tokens", "price")
+OF_ACCELERATOR = ("devices", "machine", "network", "fused", "tokens", "price")
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What was asked about a mesh and a device."""
+    """What was asked about a mesh and an accelerator."""
 
     plan: Plan
     machine: Machine | None
@@ -96,18 +123,18 @@ class Spread:
 
 
 def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spread | None:
-    """What `estimate` was asked about a mesh and a device; None where it was about neither. `amount` reads a number of
-    an option.
+    """What `estimate` was asked about a mesh and an accelerator; None where it was about neither. `amount` reads a
+    number of an option.
 
-    Raises ArchError: E0507 for a device that there is not, E0514 for a mesh that is none."""
+    Raises ArchError: E0507 for an accelerator that there is not, E0514 for a mesh that is none."""
     given = context.params
-    if given["mesh"] is None and given["device"] is None:
+    if given["mesh"] is None and given["accelerator"] is None:
         only_with(context, "--mesh", *OF_MESH)
-    if given["device"] is None:
-        only_with(context, "--device", *OF_DEVICE)
+    if given["accelerator"] is None:
+        only_with(context, "--accelerator", *OF_ACCELERATOR)
     if given["tokens"] is None:
         only_with(context, "--tokens", "price")
-    if given["mesh"] is None and given["device"] is None:
+    if given["mesh"] is None and given["accelerator"] is None:
         return None
     from archdsl.estimates.hardware import device
     from archdsl.estimates.machines import mesh_of
@@ -119,13 +146,13 @@ def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spre
     plan = Plan(
         mesh=mesh_of(mesh, given["devices"]),
         **{name: given[name] for name in ("zero", "micro_batches", "interleave", "sequence_parallel", "attention")},
-        recompute=given["recompute"],
+        checkpoint=given["checkpoint"],
         dtype=given["dtype"] or "float32",
         optimizer=given["optimizer"] or "adamw",
         master_weights=given["master_weights"],
         gradient_dtype="float32" if given["float32_gradients"] else None,
     )
-    named = given["device"]
+    named = given["accelerator"]
     machine = Machine(device(named), given["machine"], given["network"]) if named is not None else None
     tokens = int(amount(given["tokens"], "--tokens")) if given["tokens"] is not None else None
     return Spread(plan, machine, given["fused"], tokens, given["price"])

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -25,7 +24,7 @@ from archdsl.estimates.kernels import Cut, Whole, is_view, viewed, wanting
 from archdsl.ir.cost import Cost, elements, whole_at
 from archdsl.ir.graph import CallNode, Input, Model, OpNode, Value
 from archdsl.ir.op import Saved
-from archdsl.passes.checkpoint import checkpointed
+from archdsl.passes.checkpoint import Checkpoint, checkpointed
 from archdsl.passes.flatten import (
     FlatGraph,
     FlatNode,
@@ -37,8 +36,6 @@ from archdsl.passes.flatten import (
     walk,
     weights_read,
 )
-
-Recompute = Literal["none", "selective", "full"]
 
 # --- the report -------------------------------------------------------------------------------------------------------
 
@@ -69,7 +66,7 @@ class BlockActivations(BaseModel):
 class StepMemory(BaseModel):
     """The memory of one step of training, as the graph tells it."""
 
-    recompute: Recompute
+    checkpoint: Checkpoint
     saved: int
     """Activations that the forward pass keeps for the backward pass: without weights, buffers and the model's
     inputs."""
@@ -108,7 +105,7 @@ def estimate(
     batch: int = 1,
     seq: int | None = None,
     dtype: Dtype = "float32",
-    recompute: Recompute = "none",
+    checkpoint: Checkpoint = "none",
     fixed: int = 0,
     gradients: int = 0,
     optimizer: int = 0,
@@ -120,7 +117,7 @@ def estimate(
     again."""
     sizes = sizes_at(model, batch, seq)
     demand_sizes(model, sizes)
-    return _Step(model, sizes, dtype, recompute).report(fixed, gradients, optimizer)
+    return _Step(model, sizes, dtype, checkpoint).report(fixed, gradients, optimizer)
 
 
 # --- what ops keep ----------------------------------------------------------------------------------------------------
@@ -246,12 +243,12 @@ class Saving:
 class _Step:
     """One step: the tensors alive, op by op, forwards and backwards."""
 
-    def __init__(self, model: Model, sizes: dict[str, int], dtype: Dtype, recompute: Recompute) -> None:
+    def __init__(self, model: Model, sizes: dict[str, int], dtype: Dtype, checkpoint: Checkpoint) -> None:
         self.graph, self.root = unroll(model)
         self.nodes = self.graph.nodes
-        self.recompute = recompute
+        self.checkpoint = checkpoint
         self.saving = Saving(self.graph, sizes, dtype)
-        again = set(checkpointed(model, recompute))
+        again = set(checkpointed(model, checkpoint))
         layers = {call.path for node, call in calls(self.root) if node in again}
         self.layers = [layer_of(path_of(n), layers) for n in self.nodes]
         self.inputs = round(sum(self.saving.bytes(v) for v in self.graph.inputs))
@@ -273,7 +270,8 @@ class _Step:
         first: Kept = {}
         if again:
             nodes = [self.nodes[i] for i in numbers]
-            first = self.saving.entering(nodes) | (self.saving.products(nodes) if self.recompute == "selective" else {})
+            products = self.saving.products(nodes) if self.checkpoint == "selective" else {}
+            first = self.saving.entering(nodes) | products
         for key in first:
             self.until.setdefault(key, numbers[0])
         for i in numbers:
@@ -303,7 +301,7 @@ class _Step:
         events.append(Event(event="optimizer step", bytes=after, peak=after + optimizer))
         top = max(events, key=lambda e: e.peak)
         return StepMemory(
-            recompute=self.recompute,
+            checkpoint=self.checkpoint,
             saved=round(sum(self.kept.values())),
             objective=objective,
             inputs=inputs,

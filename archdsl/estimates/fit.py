@@ -31,14 +31,14 @@ from pydantic import BaseModel
 from archdsl.diagnostics import ArchError, did_you_mean, error
 from archdsl.estimates.params import Params, ParamsReport, estimate
 from archdsl.estimates.sweep import hopeless
-from archdsl.frontend.load import Settings, Spec, find_spec, load_found
+from archdsl.frontend.load import Settings, Spec, load_found, request_of
 from archdsl.passes.decode import planned
 
 if TYPE_CHECKING:
-    from archdsl.estimates.activations import Recompute
     from archdsl.estimates.dtypes import Dtype
     from archdsl.estimates.memory import Optimizer
     from archdsl.ir.graph import Model
+    from archdsl.passes.checkpoint import Checkpoint
 
 MULTIPLE = 128
 """What widths and hidden sizes are multiples of: a tile of a matrix unit is filled."""
@@ -76,7 +76,7 @@ class FitMemory(BaseModel):
     optimizer: str | None
     """None for decoding."""
     master_weights: bool
-    recompute: str | None
+    checkpoint: str | None
     """What the backward pass computes again; None for decoding."""
     decode: bool
     batch: int
@@ -135,12 +135,12 @@ class Run:
     dtype: Dtype = "float32"
     optimizer: Optimizer = "adamw"
     master_weights: bool = False
-    recompute: Recompute = "none"
+    checkpoint: Checkpoint = "none"
     decode: bool = False
 
 
 def fit(
-    spec: str | Path | None = None,
+    spec: str | Path | Model | None = None,
     *,
     text: str | None = None,
     model: str | None = None,
@@ -164,13 +164,15 @@ def fit(
     two sizes must lie. Of models that are smaller than the largest by at most the part `slack`, the one with the spec's
     aspect ratio is taken. Raises ArchError: E0505 for what cannot be varied and where nothing fits, E0504 where a model
     is to be decoded that cannot be, and whatever is wrong with the spec as it stands."""
-    found = find_spec(spec, text=text, model=model)
-    given = dict(set or {})
+    found, settings, allow_noncausal = request_of(
+        spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal
+    )
+    given = dict(settings)
     model_ = load_found(found, given, allow_noncausal)
     report = estimate(model_)
     told = (("parameters", params), ("active", active), ("memory", memory))
     budget = {k: v for k, v in told if v is not None}
-    sizes = _demand(report, vary, budget, given, multiple or {}, aspect)
+    sizes = _demand(report, vary, budget, set or {}, multiple or {}, aspect)
     asked = run or Run()
     if memory is not None and asked.decode:
         planned(model_)
@@ -623,7 +625,7 @@ def _memory(run: Run, need: MemoryNeed | None) -> FitMemory | None:
         dtype=run.dtype,
         optimizer=None if run.decode else run.optimizer,
         master_weights=run.master_weights and not run.decode,
-        recompute=None if run.decode else run.recompute,
+        checkpoint=None if run.decode else run.checkpoint,
         decode=run.decode,
         batch=run.batch,
         seq=need.seq,
@@ -696,7 +698,7 @@ def memory_need(model: Model, run: Run) -> MemoryNeed:
         dtype=run.dtype,
         optimizer=run.optimizer,
         master_weights=run.master_weights,
-        recompute=run.recompute,
+        checkpoint=run.checkpoint,
         step=not run.decode,
     )
     terms = {"weights": m.weights, "buffers": m.buffers}

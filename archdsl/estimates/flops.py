@@ -37,6 +37,7 @@ from archdsl.ir.dims import Num, Poly, add, evaluate, mul, with_symbol
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, Model, Value, subgraphs
 from archdsl.ir.masks import TENSOR_RULES
+from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.decode import NEW, Form, Plan, planned
 from archdsl.passes.flatten import FlatGraph, FlatOp, FlatScan
 
@@ -103,7 +104,7 @@ class Utilization(BaseModel):
     tokens_per_second: float
     peak: float
     """FLOP/s of all devices together."""
-    recomputation: str
+    checkpoint: Checkpoint
     mfu: float
     hfu: float
 
@@ -153,7 +154,7 @@ def estimate(
     convention: Convention = "exact",
     tokens_per_second: float | None = None,
     peak: float | None = None,
-    recompute: Literal["none", "selective", "full"] = "none",
+    checkpoint: Checkpoint = "none",
 ) -> EstimateReport:
     """Count a model's parameters and FLOPs. `seq` is 2,048 where it is not given, or the context if that is less.
 
@@ -161,10 +162,10 @@ def estimate(
     report = count_parameters(model)
     flops = _Counter(model, report, batch, seq).report(convention)
     if tokens_per_second is not None and peak is not None:
-        again = getattr(flops.recomputation, recompute) / flops.training if flops.training else 1.0
+        again = getattr(flops.recomputation, checkpoint) / flops.training if flops.training else 1.0
         mfu = tokens_per_second * flops.training_per_token / peak
         used = Utilization(
-            tokens_per_second=tokens_per_second, peak=peak, recomputation=recompute, mfu=mfu, hfu=mfu * again
+            tokens_per_second=tokens_per_second, peak=peak, checkpoint=checkpoint, mfu=mfu, hfu=mfu * again
         )
         flops = flops.model_copy(update={"utilization": used})
     return EstimateReport(**report.model_dump(), flops=flops)

@@ -1,4 +1,4 @@
-"""What a model takes on devices that are named: `archdsl estimate --mesh` and `--device`."""
+"""What a model takes on devices that are named: `archdsl estimate --mesh` and `--accelerator`."""
 
 from __future__ import annotations
 

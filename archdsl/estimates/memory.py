@@ -18,7 +18,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError
-from archdsl.estimates.activations import Event, Measured, Recompute, StepMemory
+from archdsl.estimates.activations import Event, Measured, StepMemory
 from archdsl.estimates.activations import estimate as step_of
 from archdsl.estimates.dtypes import BYTES, Dtype, width
 from archdsl.estimates.flops import EstimateReport, demand_sizes, sizes_at
@@ -26,6 +26,7 @@ from archdsl.estimates.params import output_projections
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.graph import Model, Value, Weight
 from archdsl.ir.weights import weights as every_weight
+from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.decode import ALL, Cache, Plan, planned
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan
 
@@ -126,7 +127,7 @@ def with_memory(
     dtype: Dtype = "float32",
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
-    recompute: Recompute = "none",
+    checkpoint: Checkpoint = "none",
     step: bool = True,
 ) -> MemoryReport:
     """The report on a model with its memory, at the report's sizes. Errors as of `estimate`."""
@@ -137,7 +138,7 @@ def with_memory(
         dtype=dtype,
         optimizer=optimizer,
         master_weights=master_weights,
-        recompute=recompute,
+        checkpoint=checkpoint,
         step=step,
     )
     return MemoryReport(**report.model_dump(), memory=memory)
@@ -151,11 +152,11 @@ def estimate(
     dtype: Dtype = "float32",
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
-    recompute: Recompute = "none",
+    checkpoint: Checkpoint = "none",
     step: bool = True,
 ) -> Memory:
     """Count bytes. `seq` is 2,048 or the model's context, if less, where it is not given. A `step` of training, which
-    computes again in its backward pass what `recompute` says, is estimated too; `archdsl.run.measure` measures it.
+    computes again in its backward pass what `checkpoint` says, is estimated too; `archdsl.run.measure` measures it.
 
     Raises ArchError E0503 where the model has no sizes at these lengths."""
     sizes = sizes_at(model, batch, seq)
@@ -182,7 +183,7 @@ def estimate(
                 batch=batch,
                 seq=seq,
                 dtype=dtype,
-                recompute=recompute,
+                checkpoint=checkpoint,
                 fixed=fixed,
                 gradients=weights,
                 optimizer=working,

@@ -115,7 +115,7 @@ class Roofline(BaseModel):
     """Times of a model on devices, each a lower bound."""
 
     says: str
-    device: str
+    accelerator: str
     devices: int
     mesh: Mesh
     links: Links
@@ -298,9 +298,9 @@ class _Roofline:
     def is_again(self, kernel: Kernel, in_layer: bool) -> bool:
         """Whether the backward computes a kernel again."""
         plan = self.plan
-        if plan.recompute == "full":
+        if plan.checkpoint == "full":
             return in_layer
-        return plan.recompute == "selective" and plan.attention == "eager" and kernel.core
+        return plan.checkpoint == "selective" and plan.attention == "eager" and kernel.core
 
     def optimizer(self, stage: int) -> float:
         """Weights and states are read and written, gradients read."""
@@ -421,7 +421,7 @@ class _Roofline:
         within = device.interconnect
         return Roofline(
             says=SAYS,
-            device=device.name,
+            accelerator=device.name,
             devices=self.mesh.devices,
             mesh=self.mesh,
             links=Links(

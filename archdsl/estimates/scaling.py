@@ -22,6 +22,9 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel
 
+from archdsl.diagnostics import error
+from archdsl.frontend.load import wrong_argument
+
 LawName = Literal["kaplan", "chinchilla", "replication"]
 LAWS: tuple[LawName, ...] = get_args(LawName)
 PF_DAY = 1e15 * 24 * 3600
@@ -130,20 +133,32 @@ _LAWS: dict[LawName, _Parametric | _Kaplan] = {
 }
 
 
-def scaling(
+def scaling(*, flops: float | None = None, params: float | None = None, tokens: float | None = None) -> ScalingReport:
+    """Return a training run by every law. Of one number given, the optimum that has it: the best spending of so many
+    FLOPs, or the compute at which so many parameters, or tokens, are best. Of two, the run that has both.
+
+    Raises ArchError E0509 for none or three numbers, and for one that is not positive."""
+    asked = {"flops": flops, "params": params, "tokens": tokens}
+    given = {name: n for name, n in asked.items() if n is not None}
+    if not 1 <= len(given) <= 2:
+        said = "one or two of `flops`, `params` and `tokens` are given"
+        raise error("E0509", f"{said}, not {len(given)}", help="the third follows from C = 6 N D")
+    for name, n in given.items():
+        if isinstance(n, bool) or not isinstance(n, int | float):
+            raise wrong_argument(name, n, "a positive number")
+        if not 0 < n < float("inf"):
+            raise error("E0509", f"`{name}` is a positive number, not {n:g}")
+    runs = [run_of(law, flops=flops, params=params, tokens=tokens) for law in LAWS]
+    return ScalingReport(given={k: float(n) for k, n in given.items()}, optimal=len(given) == 1, runs=runs)
+
+
+def run_of(
     law: LawName, *, flops: float | None = None, params: float | None = None, tokens: float | None = None
 ) -> Run:
-    """A training run by one law. Of one number given, the optimum that has it: the best spending of so many FLOPs, or
-    the compute at which so many parameters, or tokens, are best. Of two, the run that has both.
-
-    Raises ValueError for none or three, and for one that is not positive."""
-    given = [n for n in (flops, params, tokens) if n is not None]
-    if not 1 <= len(given) <= 2:
-        raise ValueError("one or two of flops, params and tokens are given; the third follows from C = 6 N D")
-    if not all(0 < n < float("inf") for n in given):
-        raise ValueError("flops, params and tokens are positive")
+    """Return a training run by one law, of one or two positive numbers, as `scaling` does."""
     found = _LAWS[law]
-    if len(given) == 1:
+    optimal = [flops, params, tokens].count(None) == 2
+    if optimal:
         if params is not None:
             flops = found.flops_of_parameters(params)
         elif tokens is not None:
@@ -161,7 +176,6 @@ def scaling(
     else:
         tokens = flops / (6 * params)
     best = found.optimal_loss(flops)
-    optimal = len(given) == 1
     return Run(
         law=law,
         source=found.source,
@@ -172,11 +186,3 @@ def scaling(
         loss=best if optimal else found.loss(params, tokens),
         best_loss=best if optimal or isinstance(found, _Parametric) else None,
     )
-
-
-def report(*, flops: float | None = None, params: float | None = None, tokens: float | None = None) -> ScalingReport:
-    """The same question asked of every law. Arguments and errors as for `scaling`."""
-    asked = {"flops": flops, "params": params, "tokens": tokens}
-    given = {name: float(n) for name, n in asked.items() if n is not None}
-    runs = [scaling(law, flops=flops, params=params, tokens=tokens) for law in LAWS]
-    return ScalingReport(given=given, optimal=len(given) == 1, runs=runs)

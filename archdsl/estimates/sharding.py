@@ -24,7 +24,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
-from archdsl.estimates.activations import Recompute, Saving
+from archdsl.estimates.activations import Saving
 from archdsl.estimates.dtypes import BYTES, Dtype, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
 from archdsl.estimates.kernels import wanting
@@ -33,6 +33,7 @@ from archdsl.estimates.mesh import Mesh, divisors, nearest_divisors, one_of
 from archdsl.ir.dims import Num, Poly, Var
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.op import Parts
+from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.flatten import (
     FlatGraph,
     FlatNode,
@@ -105,7 +106,7 @@ class Sharding(BaseModel):
     interleave: int
     """Pieces of the stack that each stage has."""
     sequence_parallel: bool
-    recompute: Recompute
+    checkpoint: Checkpoint
     attention: Attention
     dtype: Dtype
     algorithm: Optimizer
@@ -139,7 +140,7 @@ class Plan:
     micro_batches: int = 1
     interleave: int = 1
     sequence_parallel: bool = False
-    recompute: Recompute = "none"
+    checkpoint: Checkpoint = "none"
     attention: Attention = "fused"
     dtype: Dtype = "float32"
     optimizer: Optimizer = "adamw"
@@ -494,7 +495,7 @@ class Step:
         self.cuts = Cuts(model, self.graph, self.mesh, sequence_parallel=plan.sequence_parallel)
         self.demand()
         self.chunks = chunks(model, self.graph, self.mesh.pp * plan.interleave)
-        scores = plan.attention == "eager" and plan.recompute == "none"
+        scores = plan.attention == "eager" and plan.checkpoint == "none"
         self.saving = Saving(self.graph, self.sizes, plan.dtype, wants=self.cuts.wants, cut=self.cuts, scores=scores)
         self.elements, self.makers = self.saving.elements, self.saving.makers
         self.home = {v: i for i, c in enumerate(self.chunks) for n in c.nodes for v in n.outputs}
@@ -614,7 +615,7 @@ class Step:
             micro_batches=plan.micro_batches,
             interleave=plan.interleave,
             sequence_parallel=plan.sequence_parallel,
-            recompute=plan.recompute,
+            checkpoint=plan.checkpoint,
             attention=plan.attention,
             dtype=plan.dtype,
             algorithm=plan.optimizer,
@@ -676,7 +677,7 @@ class Step:
         counts = under_way(stage, mesh, plan.interleave, plan.micro_batches)
         pieces = self.of_stage(stage)
         activations = sum(n * self.activations(c) for n, c in zip(counts, pieces, strict=True))
-        working = round(max(self.working(c) for c in pieces)) if plan.recompute == "full" else 0
+        working = round(max(self.working(c) for c in pieces)) if plan.checkpoint == "full" else 0
         gathered = self.gathered(stage) if plan.zero >= 3 else 0
         return Stage(
             stage=stage,
@@ -788,7 +789,7 @@ class Step:
         """Bytes that one micro-batch keeps of a piece for its backward, the scores of a loss among them."""
         found = self.saving.of([*chunk.head, *chunk.tail])
         for layer in chunk.layers:
-            found |= self.saving.entering(layer) if self.plan.recompute == "full" else self.saving.of(layer)
+            found |= self.saving.entering(layer) if self.plan.checkpoint == "full" else self.saving.of(layer)
         if chunk is self.chunks[-1]:
             scores = (v for v in self.graph.outputs if self.cuts.depends(v))
             found |= {("loss", v): BYTES["float32"] * self.elements(v) / self.cuts.share(v) for v in scores}

@@ -13,12 +13,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
-from archdsl.frontend.load import Spec, find_spec, load_found
+from archdsl.frontend.load import Settings, Spec, load_found, request_of, wrong_argument
+
+if TYPE_CHECKING:
+    from archdsl.ir.graph import Model
 
 Values = str | int | float | bool | Sequence[str | int | float | bool]
 
@@ -62,7 +65,7 @@ class SweepReport(BaseModel):
 
 
 def sweep(
-    spec: str | Path | None = None,
+    spec: str | Path | Model | None = None,
     *,
     text: str | None = None,
     model: str | None = None,
@@ -78,7 +81,9 @@ def sweep(
     attention by the pairs that the mask lets through. `progress` is told how many points are done, and of how many.
     Raises ArchError: E0505 for values that cannot be read or are too many, what is wrong with the spec where no setting
     could cure it, and E0201 for a name that the model does not have."""
-    found = find_spec(spec, text=text, model=model)
+    found, own, allow_noncausal = request_of(spec, text=text, model=model, allow_noncausal=allow_noncausal)
+    if not isinstance(set, Mapping):
+        raise wrong_argument("set", set, "a mapping of names to their values")
     values = {name: _values(name, given) for name, given in set.items()}
     points = prod(len(v) for v in values.values())
     if points > MAX_POINTS:
@@ -91,7 +96,7 @@ def sweep(
     about: tuple[str, str] | None = None
     for i, chosen in enumerate(itertools.product(*values.values())):
         settings = dict(zip(values, chosen, strict=True))
-        row, named = _row(found, settings, seq, allow_noncausal)
+        row, named = _row(found, own, settings, seq, allow_noncausal)
         about = about or named
         rows.append(row)
         if progress is not None:
@@ -101,14 +106,14 @@ def sweep(
 
 
 def _row(
-    found: Spec, settings: dict[str, str], seq: int | None, allow_noncausal: bool
+    found: Spec, own: Settings, settings: dict[str, str], seq: int | None, allow_noncausal: bool
 ) -> tuple[SweepRow, tuple[str, str] | None]:
     from archdsl.estimates.flops import per_token
     from archdsl.estimates.params import estimate
 
     shown = {name: plain(value) for name, value in settings.items()}
     try:
-        model = load_found(found, settings, allow_noncausal)
+        model = load_found(found, {**own, **settings}, allow_noncausal)
     except ArchError as problem:
         if any(hopeless(d.code) for d in problem.diagnostics):
             raise
@@ -162,10 +167,16 @@ def _values(name: str, given: Values) -> list[str]:
         found = [v for part in _parts(given) for v in _expanded(name, part)]
     else:
         items = [given] if isinstance(given, bool | int | float) else given
+        if not _is_list(items):
+            raise wrong_argument(f"set[{name!r}]", given, "a value, a sequence of values, or a text such as '6..24:6'")
         found = [str(v).lower() if isinstance(v, bool) else v if isinstance(v, str) else repr(v) for v in items]
     if not found:
         raise error("E0505", f"`{name}` has no values", help=f"write them as `{name}=1,2,3` or `{name}=1..3`")
     return list(dict.fromkeys(found))
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(v, str | int | float) for v in value)
 
 
 def _parts(text: str) -> list[str]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
 
@@ -74,7 +75,7 @@ def find_spec(spec: str | Path | None, *, text: str | None = None, model: str | 
 
         return Spec(given_text(str(spec) if spec is not None else "<text>", text), None, None, model)
     if spec is None:
-        raise TypeError("give a spec: a path, the name of a model of the zoo, or text=…")
+        raise error("E0509", "no spec is given", help="give a path, the name of a zoo model, or `text=…`")
     name = str(spec)
     if isinstance(spec, Path) or _is_path(name):
         return _file(Path(name), name, model)
@@ -140,11 +141,75 @@ def _zoo(name: str, model: str | None) -> Spec:
     return Spec(read_source(path, path.name), path, path.parent, model)
 
 
+# --- what a caller gives ----------------------------------------------------------------------------------------------
+
+
+class Request(NamedTuple):
+    """A spec that was found, and how it is to be read."""
+
+    spec: Spec
+    set: Settings
+    allow_noncausal: bool
+
+
+def request_of(
+    spec: str | Path | Model | None,
+    *,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+) -> Request:
+    """Return what is to be read: of a loaded model, the spec that it came from, with its settings and those of `set`.
+
+    Raises ArchError: E0509 for an argument of a wrong type, and for a model that was not read from a spec; otherwise as
+    `find_spec` does."""
+    _demand_types(spec, text, model, set)
+    if spec is None or isinstance(spec, str | Path):
+        return Request(find_spec(spec, text=text, model=model), dict(set or {}), allow_noncausal)
+    if text is not None or model is not None:
+        raise error("E0509", "a loaded model is given alone, without `text` or `model`")
+    if not isinstance(spec.origin, Request):
+        raise error("E0509", f"the model `{spec.name}` was not read from a spec", help="give what it was made from")
+    found, settings, allowed = spec.origin
+    return Request(found._replace(model=spec.name), {**settings, **(set or {})}, allowed or allow_noncausal)
+
+
+def is_model(spec: str | Path | Model | None) -> TypeGuard[Model]:
+    """Return whether a caller gave a loaded model, without loading the compiler for a name."""
+    if spec is None or isinstance(spec, str | Path):
+        return False
+    from archdsl.ir.graph import Model
+
+    return isinstance(spec, Model)
+
+
+def wrong_argument(name: str, value: object, wanted: str) -> ArchError:
+    """Return the error for an argument of a function that is of a wrong type."""
+    return error("E0509", f"`{name}` is {wanted}, not a value of type `{type(value).__name__}`")
+
+
+def _demand_types(spec: object, text: object, model: object, set: object) -> None:
+    if spec is not None and not isinstance(spec, str | Path):
+        from archdsl.ir.graph import Model
+
+        if not isinstance(spec, Model):
+            raise wrong_argument("spec", spec, "a path, the name of a zoo model, or a loaded model")
+    for name, value in (("text", text), ("model", model)):
+        if value is not None and not isinstance(value, str):
+            raise wrong_argument(name, value, "a string")
+    if set is not None and not isinstance(set, Mapping):
+        raise wrong_argument("set", set, "a mapping of names to values")
+    for name, value in (set or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str | int | float):
+            raise wrong_argument(f"set[{name!r}]", value, "a number, a bool or a string of the language")
+
+
 # --- its model -------------------------------------------------------------------------------------------------------
 
 
 def load(
-    spec: str | Path | None = None,
+    spec: str | Path | Model | None = None,
     *,
     text: str | None = None,
     model: str | None = None,
@@ -154,25 +219,24 @@ def load(
     """Read, elaborate and check a spec.
 
     `spec` is a path, `path:model`, or the name of a model of the zoo; `text` is a spec itself. `model` picks one where
-    a file declares several (the first by default), and `set` gives its hyper-parameters other values. Raises ArchError
-    with everything that is wrong; a logit that later tokens reach is an error too, unless `allow_noncausal`."""
-    return load_found(find_spec(spec, text=text, model=model), set, allow_noncausal)
+    a file declares several (the first by default), and `set` gives its hyper-parameters other values. A loaded model is
+    returned as it is, or read again with `set` beside its own settings. Raises ArchError with everything that is wrong;
+    a logit that later tokens reach is an error too, unless `allow_noncausal`."""
+    if is_model(spec) and text is None and model is None and not set:
+        return spec
+    return load_found(*request_of(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal))
 
 
 def load_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = False) -> Model:
     """`load` for a spec that `find_spec` has found."""
-    model, causality = _elaborate(spec, set)
-    wrong = [d for d in causality if d.is_error and not allow_noncausal]
+    from archdsl.dependence.causality import prove
+
+    origin = Request(spec, dict(set or {}), allow_noncausal)
+    model = replace(_build(module_of(spec), spec.model, set), origin=origin)
+    wrong = [d for d in prove(model) if d.is_error and not allow_noncausal]
     if wrong:
         raise ArchError(wrong)
     return model
-
-
-def _elaborate(spec: Spec, set: Settings | None) -> tuple[Model, list[Diagnostic]]:
-    from archdsl.dependence.causality import prove
-
-    model = _build(module_of(spec), spec.model, set)
-    return model, prove(model)
 
 
 def _build(module: Module, name: str | None, set: Settings | None) -> Model:
@@ -196,7 +260,7 @@ def setting_text(value: str | int | float | bool) -> str:
 
 
 def check(
-    spec: str | Path | None = None,
+    spec: str | Path | Model | None = None,
     *,
     text: str | None = None,
     model: str | None = None,
@@ -204,12 +268,15 @@ def check(
     allow_noncausal: bool = False,
 ) -> tuple[Diagnostic, ...]:
     """Everything that can be said against a spec, errors and lints; () for one that is fine. Arguments as for `load`;
-    never raises ArchError. Without `model`, every model and variant that the file declares is checked."""
+    never raises ArchError, but for an argument of a wrong type. Without `model`, every model and variant that the file
+    declares is checked; of a loaded model, that one."""
     try:
-        found = find_spec(spec, text=text, model=model)
-        return check_found(found, set, allow_noncausal)
+        request = request_of(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     except ArchError as problem:
+        if problem.diagnostics[0].code == "E0509":
+            raise
         return problem.diagnostics
+    return check_found(*request)
 
 
 def check_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = False) -> tuple[Diagnostic, ...]:

@@ -437,6 +437,8 @@ class Model:
     source_name: str
     source_text: str
     diagnostics: tuple[Any, ...] = ()
+    origin: Any = None
+    """What it was read from, for whoever reads it again with other settings; None where it was made otherwise."""
 
     @property
     def inputs(self) -> Iterator[tuple[str, Value]]:

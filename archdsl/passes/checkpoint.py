@@ -8,8 +8,10 @@ from typing import Literal
 from archdsl.diagnostics import error
 from archdsl.ir.graph import Block, CallNode, CondNode, Graph, LoopNode, Model, OpNode, ScanNode, subgraphs
 
+Checkpoint = Literal["none", "selective", "full"]
 
-def checkpointed(model: Model, kind: Literal["none", "selective", "full"]) -> list[CallNode]:
+
+def checkpointed(model: Model, kind: Checkpoint) -> list[CallNode]:
     """Return the calls of layers that are computed again.
 
     Raises ArchError E0527 where the model has no stack of layers, or `selective` finds nothing in it to keep."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.fit import FitReport
     from archdsl.estimates.flops import EstimateReport
     from archdsl.estimates.hardware import HardwareReport
-    from archdsl.estimates.memory import MemoryReport
+    from archdsl.estimates.memory import Memory, MemoryReport
     from archdsl.estimates.params import ParamsReport
     from archdsl.estimates.roofline import Roofline
     from archdsl.estimates.scaling import ScalingReport
@@ -68,7 +68,7 @@ def params_view(report: ParamsReport, *, blocks: bool = True) -> Iterator[Render
     totals.add_row("parameters", f"{p.total:,}", "")
     totals.add_row("  without embeddings", f"{p.non_embedding:,}", "")
     if p.active != p.total:
-        totals.add_row("  active for each token", f"{p.active:,}", f"{100 * p.active / p.total:.1f} %")
+        totals.add_row("  active per token", f"{p.active:,}", f"{100 * p.active / p.total:.1f} %")
     if p.rule_of_thumb:
         totals.add_row("rule of thumb", f"{p.rule_of_thumb:,}", f"12 · n_layer · d² = 12 · {p.layers} · {p.width:,}²")
         totals.add_row("  exact / rule of thumb", f"{p.ratio:.4f}", "without embeddings")
@@ -124,19 +124,19 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
     totals.add_row("forward", f"{f.forward:,}", _short(f.forward))
     totals.add_row("backward", f"{f.backward:,}", _short(f.backward))
     totals.add_row("training step", f"{f.training:,}", _short(f.training))
-    totals.add_row("  for each token", f"{f.training_per_token:,.0f}", "")
+    totals.add_row("  per token", f"{f.training_per_token:,.0f}", "")
     if f.recomputation.selective != f.training:
-        totals.add_row("  attention again", f"{f.recomputation.selective:,}", "selective recomputation")
-    totals.add_row("  every layer again", f"{f.recomputation.full:,}", "full recomputation")
+        totals.add_row("  selective checkpointing", f"{f.recomputation.selective:,}", "attention is recomputed")
+    totals.add_row("  full checkpointing", f"{f.recomputation.full:,}", "every layer is recomputed")
     if f.decode_step is not None:
-        totals.add_row("one more token", f"{f.decode_step:,}", f"a step of decoding, {f.seq:,} places with it")
-    totals.add_row("element by element", f"{f.elementwise:,}", "forward, beside all these")
+        totals.add_row("decode step", f"{f.decode_step:,}", f"one new token, sequence length {f.seq:,} with it")
+    totals.add_row("element-wise ops", f"{f.elementwise:,}", "forward, not included above")
     if f.utilization is not None:
-        used, again = f.utilization, f.utilization.recomputation
+        used, again = f.utilization, f.utilization.checkpoint
         totals.add_row(
             "MFU", f"{100 * used.mfu:.1f} %", f"{used.tokens_per_second:,.0f} tokens/s, {used.peak:.4g} FLOP/s"
         )
-        totals.add_row("HFU", f"{100 * used.hfu:.1f} %", f"recomputation: {again}")
+        totals.add_row("HFU", f"{100 * used.hfu:.1f} %", f"activation checkpointing: {again}")
     yield totals
     if side_by_side:
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -176,18 +176,18 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
     for note in f.notes:
         yield f"[dim]{escape(note)}[/]"
     if f.no_decode_step is not None:
-        yield f"[dim]{escape(f'no step of decoding: {f.no_decode_step}')}[/]"
+        yield f"[dim]{escape(f'no decode step: {f.no_decode_step}')}[/]"
 
 
 def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
-    """Weights, gradients and states of the optimizer; then what a decoder keeps, by kind of layer."""
+    """Weights, gradients and optimizer state; then the KV cache and other decode state, by kind of layer."""
     from rich.markup import escape
     from rich.table import Table
 
     m = report.memory
     sizes = ", ".join(f"{name} = {n:,}" for name, n in m.sizes.items())
     copied = m.master_weights and m.dtype != "float32"
-    how = f"{m.dtype}, {m.algorithm}" + (", weights in float32 too" if copied else "")
+    how = f"{m.dtype}, {m.algorithm}" + (", fp32 master weights" if copied else "")
     yield f"[bold]Memory[/]  [dim]{escape(f'bytes; {how}; {sizes}')}[/]"
     totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     totals.add_column()
@@ -198,13 +198,15 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
         totals.add_row("buffers", f"{m.buffers:,}", _binary(m.buffers))
     totals.add_row("gradients", f"{m.gradients:,}", _binary(m.gradients))
     names = ", ".join(dict.fromkeys(s.name for s in m.by_state))
-    totals.add_row("optimizer", f"{m.optimizer:,}", f"{_binary(m.optimizer)}{': ' if names else ''}{escape(names)}")
-    totals.add_row("all of these", f"{m.model_states:,}", f"{_binary(m.model_states)}, activations not included")
+    totals.add_row(
+        "optimizer state", f"{m.optimizer:,}", f"{_binary(m.optimizer)}{': ' if names else ''}{escape(names)}"
+    )
+    totals.add_row("total", f"{m.model_states:,}", f"{_binary(m.model_states)}, without activations")
     if m.step is not None and m.activations is not None and m.peak is not None:
-        again = {"none": "", "selective": ", products and the inputs of layers", "full": ", the inputs of layers alone"}
-        saved = f"{_binary(m.activations)}, saved for the backward pass{again[m.step.recompute]}; estimate"
+        how = "" if m.step.checkpoint == "none" else f", {m.step.checkpoint} checkpointing"
+        saved = f"{_binary(m.activations)}, saved for the backward pass{how}; estimate"
         totals.add_row("activations", f"{m.activations:,}", saved)
-        totals.add_row("objective", f"{m.step.objective:,}", f"{_binary(m.step.objective)}, on top of them at most")
+        totals.add_row("loss", f"{m.step.objective:,}", f"{_binary(m.step.objective)}, on top of activations at most")
         totals.add_row("peak", f"{m.peak:,}", f"{_binary(m.peak)}, {m.step.peak_at}; estimate")
     if m.measured is not None:
         how = "exact" if m.measured.exact else "at most"
@@ -212,9 +214,9 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
         totals.add_row("  activations", f"{m.measured.saved:,}", f"{_binary(m.measured.saved)}, {how}")
         totals.add_row("  peak", f"{m.measured.peak:,}", f"{_binary(m.measured.peak)}, forwards and backwards")
     if m.decode_state is not None and m.decode_state_per_token is not None:
-        about = f"{_binary(m.decode_state)}, kept by a decoder after {m.seq:,} places"
-        totals.add_row("decode state", f"{m.decode_state:,}", about)
-        totals.add_row("  for each token", f"{m.decode_state_per_token:,}", "of one sequence")
+        about = f"{_binary(m.decode_state)}, sequence length {m.seq:,}"
+        totals.add_row(_decode_state(m), f"{m.decode_state:,}", about)
+        totals.add_row("  per token", f"{m.decode_state_per_token:,}", "of one sequence")
     yield totals
     if m.no_activations is not None:
         yield f"[dim]{escape(m.no_activations)}[/]"
@@ -232,10 +234,10 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
     if m.kept:
         windows = any(k.window is not None for k in m.kept)
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("kept")
+        table.add_column(_decode_state(m))
         table.add_column("at", style="dim")
         table.add_column("kind", style="dim")
-        for name in ("count", "for each token", "bytes", *(["window", "in a ring"] if windows else [])):
+        for name in ("count", "per token", "bytes", *(["window", "ring buffer"] if windows else [])):
             table.add_column(name, justify="right")
         for k in m.kept:
             ring = ["", ""] if k.window is None else [f"{k.window:,}", f"{k.windowed_bytes:,}"]
@@ -244,9 +246,14 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
         yield ""
         yield table
         if windows:
-            yield "[dim]in a ring: what a cache of the window alone could hold; the steps of ONNX keep all places[/]"
+            yield "[dim]ring buffer: a KV cache of the window alone; ONNX decode steps keep all positions[/]"
     if m.no_decode_state is not None:
-        yield f"[dim]{escape(f'nothing to decode: {m.no_decode_state}')}[/]"
+        yield f"[dim]{escape(f'no KV cache: {m.no_decode_state}')}[/]"
+
+
+def _decode_state(m: Memory) -> str:
+    """Return the field's word for what a decoder keeps: a KV cache, unless layers have another state."""
+    return "KV cache" if all(k.kind == "cache" for k in m.kept) else "decode state"
 
 
 def _binary(size: int) -> str:
@@ -334,9 +341,9 @@ def zoo_view(families: Sequence[ZooFamily]) -> Iterator[RenderableType]:
 
 
 @contextlib.contextmanager
-def drawing(model: Model, what: str = "drawing") -> Iterator[Callable[[str, int], None] | None]:
-    """A progress bar over the numbers of a model while its weights are drawn, or written; None where standard error is
-    no terminal."""
+def drawing(model: Model, what: str = "initializing") -> Iterator[Callable[[str, int], None] | None]:
+    """A progress bar over the parameters of a model while they are initialized, or written; None where standard error
+    is no terminal."""
     import sys
 
     if not sys.stderr.isatty():
@@ -360,7 +367,7 @@ def drawing(model: Model, what: str = "drawing") -> Iterator[Callable[[str, int]
 
 
 def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str | None) -> Iterator[str]:
-    """What there is to say of the files of a graph: weights that it lacks, which are of few bits, and which runtimes do
+    """What there is to say of the files of a graph: weights that it lacks, which are quantized, and which runtimes do
     not know it. `spec` is how a command is told the model."""
     if not files.has_weights:
         import shlex
@@ -369,7 +376,7 @@ def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str 
         yield f"{files.graphs[0]} has no weights yet: `{put}` puts them where it looks"
     if quantize is not None:
         few, rest = sum(files.quantized.values()), sum(files.plain.values())
-        share = f"{len(files.quantized):,} matrices, {few:,} of {few + rest:,} numbers"
+        share = f"{len(files.quantized):,} weight matrices, {few:,} of {few + rest:,} parameters"
         yield f"{quantize}: {share}; in {dtype}: {', '.join(_kinds(files.plain)) or 'nothing'}"
     if files.remark:
         yield files.remark
@@ -389,12 +396,12 @@ def run_view(report: RunReport) -> Iterator[RenderableType]:
     yield f"[bold]{escape(report.model)}[/]  [dim]{where}[/]"
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, tensor in report.inputs.items():
-        table.add_row("in", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+        table.add_row("input", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
     for name, tensor in report.outputs.items():
-        table.add_row("out", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+        table.add_row("output", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
     for name, ms in report.milliseconds.items():
         table.add_row("time", name, f"{ms:,.1f} ms")
-    table.add_row("results", "", f"mean square {report.mean_square:.6g}")
+    table.add_row("outputs", "", f"mean square {report.mean_square:.6g}")
     table.add_row("gradients", "", f"{report.gradients} of {report.weights} weights, norm {report.gradient_norm:.6g}")
     yield table
 
@@ -424,9 +431,9 @@ def onnx_run_view(report: OnnxRunReport) -> Iterator[RenderableType]:
     yield _heading(report)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, tensor in report.inputs.items():
-        table.add_row("in", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+        table.add_row("input", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
     for name, tensor in report.outputs.items():
-        table.add_row("out", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+        table.add_row("output", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
     for name, ms in report.milliseconds.items():
         said = f", {report.prompt:,} token{'s' * (report.prompt != 1)}" if name == "prefill" and report.prompt else ""
         table.add_row("time", name, f"{ms:,.1f} ms{said}")
@@ -567,9 +574,9 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
     yield escape(shlex.join(report.set))
     m = report.memory
     if m is not None:
-        copied = ", weights in float32 too" if m.master_weights and m.dtype != "float32" else ""
-        how = "decoding" if m.decode else f"{m.optimizer}{copied}; recomputation: {m.recompute}"
-        yield f"[dim]{escape(f'batch = {m.batch:,}, seq = {m.seq:,}; {m.dtype}, {how}')}[/]"
+        copied = ", fp32 master weights" if m.master_weights and m.dtype != "float32" else ""
+        how = "decoding" if m.decode else f"{m.optimizer}{copied}; activation checkpointing: {m.checkpoint}"
+        yield f"[dim]{escape(f'batch size {m.batch:,}, sequence length {m.seq:,}; {m.dtype}, {how}')}[/]"
     budget = report.budget[report.binding]
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column()
@@ -580,7 +587,7 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
     table.add_row("parameters", f"{report.parameters:,}", binds if report.binding == "parameters" else "")
     table.add_row("  without embeddings", f"{report.non_embedding:,}", "")
     if report.active != report.parameters or "active" in report.budget:
-        table.add_row("  active for each token", f"{report.active:,}", binds if report.binding == "active" else "")
+        table.add_row("  active per token", f"{report.active:,}", binds if report.binding == "active" else "")
     table.add_row("most are in", report.term, f"{100 * report.term_share:.1f} %")
     if m is not None:
         at = f" at {m.peak_at}" if m.peak_at is not None else ""
@@ -685,29 +692,29 @@ def machines_view(report: MemoryReport) -> Iterator[RenderableType]:
 
 
 def sharding_view(s: Sharding) -> Iterator[RenderableType]:
-    """Memory of the fullest device, then what the busiest one sends."""
+    """Memory of the fullest rank, then what the busiest one sends."""
     from rich.markup import escape
     from rich.table import Table
 
     how = [s.dtype, s.algorithm + (f", ZeRO {s.zero}" if s.zero else "")]
     how += ["sequence parallel"] if s.sequence_parallel else []
-    how += [f"{s.recompute} recomputation"] if s.recompute != "none" else []
-    how += ["scores in memory"] if s.attention == "eager" else []
+    how += [f"{s.checkpoint} checkpointing"] if s.checkpoint != "none" else []
+    how += ["eager attention"] if s.attention == "eager" else []
     about = f"{s.mesh}: {_several(s.devices, 'device')}; {', '.join(how)}"
-    about += f"; {_several(s.micro_batches, 'micro-batch', 'es')} of {s.micro_batch:,}; time = {s.seq:,}"
+    about += f"; {_several(s.micro_batches, 'micro-batch', 'es')} of {s.micro_batch:,}; sequence length {s.seq:,}"
     yield f"[bold]Mesh[/]  [dim]{escape(about)}[/]"
     m = s.memory
     where = f" of stage {m.stage}, the fullest" if len(s.stages) > 1 else ""
-    kept = f", kept by {_several(m.in_flight, 'micro-batch', 'es')} under way" if len(s.stages) > 1 else ""
+    kept = f", of {_several(m.in_flight, 'micro-batch', 'es')} in flight" if len(s.stages) > 1 else ""
     rows = (
         ("parameters", m.parameters, f"on a device{where}", True),
         ("weights", m.weights, _binary(m.weights), True),
         ("gradients", m.gradients, _binary(m.gradients), True),
-        ("optimizer", m.optimizer, _binary(m.optimizer), True),
+        ("optimizer state", m.optimizer, _binary(m.optimizer), True),
         ("activations", m.activations, f"{_binary(m.activations)}{kept}", True),
-        ("computed again", m.working, f"{_binary(m.working)}, the largest layer's", bool(m.working)),
+        ("recomputed", m.working, f"{_binary(m.working)}, the largest layer's", bool(m.working)),
         ("gathered", m.gathered, f"{_binary(m.gathered)}, the largest layer's weights and gradients", bool(m.gathered)),
-        ("all of these", m.total, _binary(m.total), True),
+        ("total", m.total, _binary(m.total), True),
     )
     totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     totals.add_column()
@@ -718,7 +725,7 @@ def sharding_view(s: Sharding) -> Iterator[RenderableType]:
             totals.add_row(name, f"{size:,}", said)
     totals.add_row("sent in a step", f"{sum(s.sent.values()):,}", _binary(sum(s.sent.values())))
     if s.bubble:
-        totals.add_row("bubble", f"{100 * s.bubble:.1f} %", "of a step, in which a device waits for others")
+        totals.add_row("pipeline bubble", f"{100 * s.bubble:.1f} %", "of a step")
     yield totals
     if s.communication:
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -735,7 +742,7 @@ def sharding_view(s: Sharding) -> Iterator[RenderableType]:
         yield table
     if len(s.stages) > 1:
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        for name in ("stage", "layers", "weights", "gradients", "optimizer", "activations", "in all", "sent"):
+        for name in ("stage", "layers", "weights", "gradients", "optimizer", "activations", "total", "sent"):
             table.add_column(name, justify="right")
         for stage in [*s.stages[:2], *s.stages[2:][-2:]]:
             sizes = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.total, stage.sent)
@@ -747,20 +754,20 @@ def sharding_view(s: Sharding) -> Iterator[RenderableType]:
 
 
 def roofline_view(r: Roofline) -> Iterator[RenderableType]:
-    """Times of a training step, of a prompt and of a token; then of ops, the slowest first."""
+    """Times of a training step, of a prefill and of a decode step; then of ops, the slowest first."""
     from rich.markup import escape
     from rich.table import Table
 
     fused = "element-wise ops fused" if r.fused else "op by op"
     many = f" × {r.devices:,}" if r.devices > 1 else ""
-    about = f"{r.device}{many}; {r.dtype}, {fused}; batch = {r.batch:,}, time = {r.seq:,}"
+    about = f"{r.accelerator}{many}; {r.dtype}, {fused}; batch size {r.batch:,}, sequence length {r.seq:,}"
     yield f"[bold]Time[/]  [dim]{escape(about)}\n{escape(r.says)}[/]"
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("")
-    for name in ("seconds", "tokens/s", "MFU", "bound by FLOPs", "by memory", "by links", "waiting"):
+    for name in ("seconds", "tokens/s", "MFU", "bound by FLOPs", "by memory", "by links", "bubble"):
         table.add_column(name, justify="right")
-    rows = [("training step", r.training), ("whole sequences", r.prefill)]
-    rows += [("one more token", r.decode)] if r.decode is not None else []
+    rows = [("training step", r.training), ("prefill", r.prefill)]
+    rows += [("decode step", r.decode)] if r.decode is not None else []
     for name, t in rows:
         waiting = r.training.bubble if t is r.training else 0.0
         shares = (t.compute_bound, t.memory_bound, t.links, waiting)
@@ -772,11 +779,11 @@ def roofline_view(r: Roofline) -> Iterator[RenderableType]:
         parts = [f"{b.tokens:,} tokens: {_long(b.seconds)}", f"{b.device_hours:,.0f} device-hours"]
         parts += [f"{b.energy_kwh:,.0f} kWh at the devices' full power"] if b.energy_kwh is not None else []
         parts += [f"a price of {b.price:,.0f} at {b.price_per_hour:g} an hour"] if b.price is not None else []
-        yield escape("at best " + ", ".join(parts))
+        yield escape("roofline lower bound: " + ", ".join(parts))
     ops = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     ops.add_column("op")
     ops.add_column("at", style="dim")
-    for name in ("uses", "forward", "backward", "one more token"):
+    for name in ("uses", "forward", "backward", "decode step"):
         ops.add_column(name, justify="right")
     ops.add_column("bound by", style="dim")
     for op in r.by_op[:SLOWEST]:

@@ -21,27 +21,28 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import error
-from archdsl.estimates.activations import Measured, Recompute
+from archdsl.estimates.activations import Measured
 from archdsl.estimates.memory import Memory
 from archdsl.ir.cost import whole_at
 from archdsl.ir.graph import Model
+from archdsl.passes.checkpoint import Checkpoint
 from archdsl.run.load import load_source
 
 
-def with_measured(memory: Memory, model: Model, recompute: Recompute) -> Memory:
+def with_measured(memory: Memory, model: Model, checkpoint: Checkpoint) -> Memory:
     """Return the memory of a model with what a step takes under PyTorch, at the memory's sizes. Errors as of
     `measure`."""
     fixed = memory.weights + memory.buffers + memory.optimizer
-    measured = measure(model, memory.sizes, dtype=memory.dtype, recompute=recompute, fixed=fixed)
+    measured = measure(model, memory.sizes, dtype=memory.dtype, checkpoint=checkpoint, fixed=fixed)
     return memory.model_copy(update={"measured": measured})
 
 
-def measure(model: Model, sizes: Mapping[str, int], *, dtype: str, recompute: Recompute, fixed: int) -> Measured:
+def measure(model: Model, sizes: Mapping[str, int], *, dtype: str, checkpoint: Checkpoint, fixed: int) -> Measured:
     """Measure the bytes that a step saves for its backward pass, and its peak. `fixed` are the bytes that are there
     throughout: weights, buffers, optimizer state.
 
     Raises ArchError E0512 where the file needs numbers, and E0527 where there are no layers to compute again."""
-    made = load_source(emit(model, Extras(checkpoint=recompute)))
+    made = load_source(emit(model, Extras(checkpoint=checkpoint)))
     with torch.device("meta"):
         module = made().to(getattr(torch, dtype)).train()
     try:

@@ -283,7 +283,7 @@ def asking_runtime(work: Callable[[], Any], what: str) -> Any:
         raise error(
             "E0503",
             f"onnxruntime could not {what}: {one_line(problem)[:300]}",
-            help="give another `--time` or `--batch`, or another `--target` or `--dtype`",
+            help="give another `--seq` or `--batch`, or another `--target` or `--dtype`",
         ) from None
 
 

@@ -94,11 +94,11 @@ def run(
             timed("backward", mean_square.backward)
     except (AssertionError, ValueError) as problem:
         raise error(
-            "E0503", f"the model refused its inputs: {one_line(problem)}", help="give another `--time` or `--batch`"
+            "E0503", f"the model refused its inputs: {one_line(problem)}", help="give another `--seq` or `--batch`"
         ) from None
     except torch.OutOfMemoryError:
         raise error(
-            "E0503", f"{device} ran out of memory", help="a smaller `--batch` or `--time`, or `--dtype bfloat16`"
+            "E0503", f"{device} ran out of memory", help="a smaller `--batch` or `--seq`, or `--dtype bfloat16`"
         ) from None
     parameters = list(module.parameters())
     gradients = [p.grad for p in parameters if p.grad is not None]
@@ -219,7 +219,7 @@ def input_shapes(model: Model, batch: int, time: int | None) -> dict[str, list[i
 def _size(value: Any, sizes: dict[str, int]) -> int:
     size = evaluate(value, sizes) if isinstance(value, Poly) else value
     if not isinstance(size, int):
-        raise error("E0503", f"an input's size would be {float(size):g} at these lengths", help="give another `--time`")
+        raise error("E0503", f"an input's size would be {float(size):g} at these lengths", help="give another `--seq`")
     return size
 
 

@@ -252,7 +252,7 @@ def _refusals() -> Iterator[None]:
         yield
     except (AssertionError, ValueError) as problem:
         raise error(
-            "E0503", f"the model refused its inputs: {one_line(problem)}", help="give another `--time` or `--batch`"
+            "E0503", f"the model refused its inputs: {one_line(problem)}", help="give another `--seq` or `--batch`"
         ) from None
 
 

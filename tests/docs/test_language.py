@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import archdsl
-from archdsl.api import find_spec, module_of
+from archdsl.frontend.load import find_spec, module_of
 from archdsl.frontend.modules import models
 from archdsl.run.smoke import run
 from docs.pages import ROOT, Block, blocks

@@ -703,8 +703,8 @@ def _formatted(case: Case, given: dict[str, Any], step: list[str], codes: tuple[
         return
     step[0] = "fmt"
     with within(2 * COSTLY, "fmt"):
-        once = api.format_text(source)
-        twice = api.format_text(Source("spec.arch", once))
+        once = api.format_text(text=source.text)
+        twice = api.format_text(text=once)
     assert once == twice, "fmt changes what fmt wrote"
 
 
@@ -719,6 +719,7 @@ def _counted(given: dict[str, Any], step: list[str], *, emitted: bool) -> None:
     from archdsl.estimates.memory import estimate as memory
     from archdsl.estimates.params import estimate as count
     from archdsl.frontend.expand import expand_spec
+    from archdsl.frontend.load import find_spec, module_of
     from archdsl.ir.text import print_model
     from archdsl.report.diagram import diagram
     from archdsl.report.mermaid import mermaid
@@ -727,7 +728,7 @@ def _counted(given: dict[str, Any], step: list[str], *, emitted: bool) -> None:
     step[0] = "load"
     with within(COSTLY, "load"):
         model = api.load(**given, allow_noncausal=True)
-    found = api.find_spec(given.get("spec"), text=given.get("text"))
+    found = find_spec(given.get("spec"), text=given.get("text"))
     for name, work in (
         ("params", lambda: count(model).model_dump_json()),
         ("flops", lambda: flops(model).model_dump_json()),
@@ -735,7 +736,7 @@ def _counted(given: dict[str, Any], step: list[str], *, emitted: bool) -> None:
         ("tree", lambda: tree(model).model_dump_json()),
         ("ir", lambda: print_model(model)),
         ("diagram", lambda: mermaid(diagram(model))),
-        ("expand", lambda: expand_spec(api.module_of(found), found.model, {}, None)),
+        ("expand", lambda: expand_spec(module_of(found), found.model, {}, None)),
     ):
         step[0] = name
         # Refused with a code is fine: an optimizer may not know a size that only the running model knows.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import archdsl
-from archdsl.api import module_from
+from archdsl.api import to_torch
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, Value
 from archdsl.ir.op import EVERYWHERE, At, Example, Reads, same
@@ -57,7 +57,7 @@ def outputs_of(module: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
 def compiled(example: Example) -> tuple[Model, Any]:
     torch.manual_seed(0)
     model = archdsl.load(text=text_of(example))
-    return model, module_from(model).eval()
+    return model, to_torch(model).eval()
 
 
 # --- every primitive ------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ops.test_contract import CASES, compiled, inputs_of, outputs_of
 from torch import Tensor
 
 import archdsl
-from archdsl.api import module_from
+from archdsl.api import to_torch
 from archdsl.ir.graph import Model
 from archdsl.ir.op import Example
 
@@ -32,7 +32,7 @@ def given(text: str, **inputs: Tensor) -> tuple[list[Any], list[Tensor]]:
 def model_of(text: str) -> tuple[Model, Any]:
     torch.manual_seed(0)
     model = archdsl.load(text=f"model m{text}")
-    return model, module_from(model).eval()
+    return model, to_torch(model).eval()
 
 
 @cache

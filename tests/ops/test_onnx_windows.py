@@ -15,7 +15,7 @@ from ops.test_contract import outputs_of
 from torch import Tensor
 
 import archdsl
-from archdsl.api import module_from
+from archdsl.api import to_torch
 from archdsl.ir.dims import evaluate
 from archdsl.ir.graph import Model, Value
 
@@ -139,7 +139,7 @@ WITHOUT_BFLOAT16 = {
 def compiled(text: str, inputs: str = INPUTS) -> tuple[Model, Any]:
     """With weights and buffers that are not what they start as."""
     model = archdsl.load(text=f"model m({inputs}) {{ {text} }}")
-    module = module_from(model).eval()
+    module = to_torch(model).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for tensor in (*module.parameters(), *module.buffers()):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import archdsl
-from archdsl.api import module_from
+from archdsl.api import to_torch
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import Example, Parts
 from archdsl.ops import registry
@@ -57,7 +57,7 @@ def test_parts_of_inputs_give_parts_of_outputs(example: Example) -> None:
     nodes = [n for n in model.block.graph.nodes if isinstance(n, OpNode)]
     if len(nodes) != 1 or nodes[0].inputs != model.block.graph.inputs:
         return
-    module = module_from(model).eval()
+    module = to_torch(model).eval()
     given = {name: drawn(value, example) for name, value in model.inputs}
     whole = outputs(module(**given))
     for cut, parts in ways(nodes[0]):

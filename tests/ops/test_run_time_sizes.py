@@ -11,7 +11,7 @@ from test_contract import nothing_else_is_read, outputs_of
 from torch import Tensor
 
 import archdsl
-from archdsl.api import module_from
+from archdsl.api import to_torch
 from archdsl.ir.dims import evaluate
 from archdsl.ir.graph import Model
 from archdsl.ir.op import Example
@@ -79,7 +79,7 @@ EXAMPLE = Example("")
 @cache
 def compiled(text: str) -> tuple[Model, Any]:
     model = archdsl.load(text=f"model m({INPUTS}) {{ {text} }}")
-    return model, module_from(model).eval()
+    return model, to_torch(model).eval()
 
 
 def inputs(batch: int, time: int) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from test_contract import bounds_of, claimed
 from torch import Tensor
 
 import archdsl
-from archdsl.api import module_from
+from archdsl.api import to_torch
 
 X = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(0))
 IDS = torch.arange(12).reshape(2, 6) % 5
@@ -21,7 +21,7 @@ IDS = torch.arange(12).reshape(2, 6) % 5
 
 def run(inputs: str, expression: str, *tensors: Tensor) -> Tensor:
     model = archdsl.load(text=f"model m({inputs}) {{ {expression} }}")
-    result: Tensor = module_from(model).eval()(*tensors)
+    result: Tensor = to_torch(model).eval()(*tensors)
     return result
 
 
@@ -146,7 +146,7 @@ def test_rearrange_is_cut_move_merge(seed: int) -> None:
     x = torch.arange(math.prod(shape)).reshape(shape).float()
     text = f'(x: {shape}) {{ return (x -> rearrange("{written(left)} -> {written(right)}"{options})) + 0 }}'
     model = archdsl.load(text=f"model m{text}")
-    found = module_from(model)(x)
+    found = to_torch(model)(x)
     cut = x.reshape([sizes[n] for n in names]).permute([names.index(n) for n in moved])
     assert torch.equal(found, cut.reshape([math.prod(sizes[n] for n in g) for g in right]))
     # Every number tells the place it came from.

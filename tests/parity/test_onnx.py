@@ -11,6 +11,7 @@ from onnx_tools import distance, onnx_bytes, run
 
 import archdsl
 from archdsl.diagnostics import ArchError
+from archdsl.frontend import load
 from archdsl.frontend.modules import models
 from archdsl.passes.decode import plan
 
@@ -19,7 +20,7 @@ CASES = [
     (path, name)
     for folder in ("specs", "unusual")
     for path in sorted((HERE / folder).glob("*.arch"))
-    for name in models(archdsl.api.module_of(archdsl.api.find_spec(path)))
+    for name in models(load.module_of(load.find_spec(path)))
 ]
 each_case = pytest.mark.parametrize(("path", "name"), CASES, ids=[f"{p.stem}-{n}" for p, n in CASES])
 NOT_STEPPED = {

@@ -225,7 +225,7 @@ def test_half_precision_accumulates_in_full() -> None:
 def test_refused(name: str, reason: str) -> None:
     path, model = zoo.place(name)
     with pytest.raises(ArchError) as raised:
-        archdsl.torch_source(path, model=model, sections=["loss"])
+        archdsl.torch_source(path, model=model, features=["loss"])
     (found,) = raised.value.diagnostics
     assert found.code == "E0526"
     assert reason in found.message
@@ -234,7 +234,7 @@ def test_refused(name: str, reason: str) -> None:
 def test_no_head_is_refused() -> None:
     headless = CAPPED.replace("  head:    lm(tied: TIED, bias: true, scale: 0.5, softcap: 3)\n", "")
     with pytest.raises(ArchError) as raised:
-        archdsl.torch_source(text=headless, sections=["loss"])
+        archdsl.torch_source(text=headless, features=["loss"])
     assert "place by place" in raised.value.diagnostics[0].message
 
 

@@ -390,7 +390,7 @@ def test_every_choice_is_counted() -> None:
         assert once == told[0]
         assert step == told[1] if capacity == 4 else step < told[1]
         saved[capacity] = saved_bytes(module(model).train(), {"tokens": text()})[1]
-    found = {c: measure(decoder(c), sizes, dtype="float32", recompute="none", fixed=0) for c in (4, "none")}
+    found = {c: measure(decoder(c), sizes, dtype="float32", checkpoint="none", fixed=0) for c in (4, "none")}
     assert saved[0.5] < saved[4] == found[4].saved
     assert (found[4].exact, found["none"].exact) == (False, True)
 
@@ -408,7 +408,7 @@ def test_no_device_has_a_part_of_the_places_alone() -> None:
 def test_devices_drop_what_one_does(tmp_path: Path) -> None:
     """The same curve with batches, experts and heads spread over two processes."""
     path = tmp_path / "capped.py"
-    path.write_text(archdsl.torch_source(text=DECODER.replace("CAPACITY", "1"), sections=["parallel"]))
+    path.write_text(archdsl.torch_source(text=DECODER.replace("CAPACITY", "1"), features=["parallel"]))
     train = parallel.trainer()
     plan = {"steps": 4, "batch": 8, "time": 16, "warmup": 2, "rate": 1e-2, "clip": 0.5}
     torch.manual_seed(0)

@@ -158,7 +158,7 @@ def emitted(folder: Path, name: str, spec: str, sizes: dict[str, Any], *more: Na
     """A file with the section; the name of a spec, or its text."""
     given = {"text": spec} if "\n" in spec else {"spec": spec}
     path = folder / f"{name}.py"
-    path.write_text(archdsl.torch_source(**given, set=sizes, sections=["parallel", *more]), encoding="utf-8")
+    path.write_text(archdsl.torch_source(**given, set=sizes, features=["parallel", *more]), encoding="utf-8")
     return path
 
 
@@ -324,7 +324,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     small = "layers = 2, width = 32, heads = 4, kv_heads = 2, hidden = 48"
     spec.write_text(text.replace("layers = 4, width = 128, heads = 4, kv_heads = 2, hidden = 384", small))
     run = tmp_path / "run"
-    sized = ["--steps", "400", "--batch", "4", "--time", "16", "--save-every", "2", "--device", "cpu"]
+    sized = ["--steps", "400", "--batch", "4", "--seq", "16", "--save-every", "2", "--device", "cpu"]
     processes = launched(2, [str(spec), *sized, "--checkpoint", str(run)], tmp_path)
     try:
         end = time.monotonic() + 60
@@ -346,7 +346,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert weights.exists()
 
     train = tools.trainer()
-    plan = train.Plan(steps=step + 3, batch=4, time=16, save_every=2)
+    plan = train.Plan(steps=step + 3, batch=4, seq=16, save_every=2)
     torch.manual_seed(plan.seed)
     model = train.model_class(train.load_module(spec))()
     list(train.train(model, train.synthetic(1 << 16, plan.seed), plan))
@@ -362,7 +362,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
 
 def test_a_model_without_layers_is_refused() -> None:
     with pytest.raises(ArchError, match="has neither a list of layers") as caught:
-        archdsl.torch_source("self_attention", sections=["parallel"])
+        archdsl.torch_source("self_attention", features=["parallel"])
     assert caught.value.diagnostics[0].code == "E0530"
 
 
@@ -414,7 +414,7 @@ def test_generated_by_four(tmp_path: Path) -> None:
 
 def test_sections_that_do_not_go_together() -> None:
     with pytest.raises(ArchError, match="do not stand in one file") as caught:
-        archdsl.torch_source("gpt2", sections=["parallel", "loss"])
+        archdsl.torch_source("gpt2", features=["parallel", "loss"])
     assert caught.value.diagnostics[0].code == "E0531"
 
 
@@ -434,10 +434,10 @@ def test_plain_use_of_the_file(tmp_path: Path) -> None:
 
 
 def test_sequence_parallel_only_where_something_works_on_places() -> None:
-    assert "sequence_parallel: bool = False" in archdsl.torch_source("gpt2", sections=["parallel"])
-    assert "sequence_parallel" not in archdsl.torch_source("conformer_s", sections=["parallel"])
+    assert "sequence_parallel: bool = False" in archdsl.torch_source("gpt2", features=["parallel"])
+    assert "sequence_parallel" not in archdsl.torch_source("conformer_s", features=["parallel"])
 
 
 def test_pipeline_only_where_there_is_one_stack() -> None:
-    assert "def pipeline" in archdsl.torch_source("deepseek_v3", sections=["parallel"])
-    assert "def pipeline" not in archdsl.torch_source("t5_small", sections=["parallel"])
+    assert "def pipeline" in archdsl.torch_source("deepseek_v3", features=["parallel"])
+    assert "def pipeline" not in archdsl.torch_source("t5_small", features=["parallel"])

@@ -32,6 +32,7 @@ from parity.reference import BATCH, TIME, randomise, tokens
 from torch import Tensor, nn
 
 import archdsl
+from archdsl.frontend.load import find_spec
 from zoo import tiny
 from zoo.tiny import close
 from zoo.tiny_encoders import TINY
@@ -131,7 +132,7 @@ ACTIVE = {
 
 def test_every_model_has_a_count_and_tiny_settings() -> None:
     stems = {name.partition(":")[0] for name in TINY}
-    files = [archdsl.api.find_spec(tiny.SPECS / f"{stem}.arch") for stem in stems]
+    files = [find_spec(tiny.SPECS / f"{stem}.arch") for stem in stems]
     assert set(TINY) == set(PUBLISHED)
     assert {
         f"{f.path.stem}:{e.name}" for f in files if f.path for e in archdsl.api.list_zoo() if e.file == f.path.name

@@ -1,0 +1,184 @@
+"""What a program calls: functions take a spec, a text or a loaded model; modules are pickled; errors are short."""
+
+import copy
+import inspect
+import io
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import archdsl
+from archdsl import ArchError
+
+TINY = """\
+model tiny(layers = 2) {
+  vocab:   64
+  context: 16
+  width:   16
+  blocks:  layers * decoder
+  norm:    rmsnorm
+  head:    lm
+}
+
+block decoder {
+  attention: mha(heads: 2)
+  mask:      causal
+  ffn:       mlp(hidden: 32)
+}
+"""
+SMALL = {"layers": 1, "width": 32, "heads": 2, "vocab": 50}
+TOKENS = torch.arange(8).reshape(1, 8)
+
+
+def of_spec(output: Path) -> dict[str, Callable[..., Any]]:
+    """Each public function that takes a spec, with what it needs beside one; what it gives can be compared."""
+    return {
+        "check": archdsl.check,
+        "estimate": archdsl.estimate,
+        "expand": archdsl.expand,
+        "fit": lambda spec=None, **of: archdsl.fit(spec, vary="layers", params=100_000, **of),
+        "flops": archdsl.flops,
+        "format_text": archdsl.format_text,
+        "init_weights": lambda spec=None, **of: (
+            archdsl.init_weights(spec, output / "w.safetensors", **of),
+            (output / "w.safetensors").read_bytes(),
+        ),
+        "load": lambda spec=None, **of: [str(f.value) for f in archdsl.load(spec, **of).config],
+        "memory": archdsl.memory,
+        "sweep": lambda spec=None, **of: archdsl.sweep(spec, set={"layers": "1..3"}, **of),
+        "to_onnx": lambda spec=None, **of: archdsl.to_onnx(spec, output, seed=0, **of).graphs,
+        "to_torch": lambda spec=None, **of: str(archdsl.to_torch(spec, **of)),
+        "torch_source": archdsl.torch_source,
+    }
+
+
+def test_all_that_is_public_is_there() -> None:
+    assert archdsl.__all__ == sorted(archdsl.__all__)
+    assert {*archdsl.api.__all__} == {*archdsl.__all__} - {"ArchError", "Diagnostic", "__version__"}
+    takes = {name for name in archdsl.api.__all__ if "spec" in inspect.signature(getattr(archdsl, name)).parameters}
+    assert takes == of_spec(Path()).keys()
+
+
+@pytest.mark.parametrize("name", of_spec(Path()))
+def test_a_text_a_path_and_a_loaded_model_are_the_same(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "tiny.arch"
+    path.write_text(TINY, encoding="utf-8")
+    call = of_spec(tmp_path)[name]
+    by_path = call(path)
+    assert call(archdsl.load(path)) == by_path
+    assert call(str(path)) == by_path
+    of_text = call(archdsl.load(text=TINY))
+    assert of_text == call(text=TINY)
+
+
+def test_a_loaded_model_keeps_its_settings() -> None:
+    model = archdsl.load("gpt2", set=SMALL)
+    assert archdsl.estimate(model) == archdsl.estimate("gpt2", set=SMALL)
+    assert archdsl.estimate(model, set={"layers": 3}) == archdsl.estimate("gpt2", set={**SMALL, "layers": 3})
+    assert [row.parameters for row in archdsl.sweep(model, set={"layers": [1]}).rows] == [
+        archdsl.estimate(model).params.total
+    ]
+    assert archdsl.fit(model, vary=["layers"], params=200_000).varied["layers"] > 1
+    assert archdsl.load(model) is model
+
+
+def test_a_loaded_model_is_the_one_that_was_named() -> None:
+    assert archdsl.expand(archdsl.load("gpt2_xl")) == archdsl.expand("gpt2_xl")
+    assert archdsl.sweep(archdsl.load("gpt2_xl"), set={"layers": 1}).model == "gpt2_xl"
+    assert archdsl.check(archdsl.load(text=TINY)) == ()
+
+
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "spec": (lambda: archdsl.torch_source({"layers": 12}), "`spec` is a path, the name of a zoo model"),  # type: ignore[arg-type]
+    "no spec": (lambda: archdsl.load(), "no spec is given"),
+    "text": (lambda: archdsl.check(text=b"model"), "`text` is a string"),  # type: ignore[arg-type]
+    "set": (lambda: archdsl.estimate("gpt2", set="layers=2"), "`set` is a mapping"),  # type: ignore[arg-type]
+    "value": (lambda: archdsl.estimate("gpt2", set={"layers": [2]}), "`set\\['layers'\\]` is a number"),  # type: ignore[dict-item]
+    "values": (lambda: archdsl.sweep("gpt2", set={"layers": {}}), "`set\\['layers'\\]` is a value"),  # type: ignore[dict-item]
+    "model and text": (lambda: archdsl.load(archdsl.load(text=TINY), text=TINY), "given alone"),
+    "seq": (lambda: archdsl.flops("gpt2", seq="8"), "`seq` is a whole number"),  # type: ignore[arg-type]
+    "batch": (lambda: archdsl.memory("gpt2", batch=0), "`batch` is a whole number of at least 1, not 0"),
+    "dtype": (lambda: archdsl.memory("gpt2", dtype="fp8"), "`dtype` is one of float32"),  # type: ignore[arg-type]
+    "checkpoint": (lambda: archdsl.torch_source("gpt2", checkpoint="ful"), "`checkpoint` is one of"),  # type: ignore[arg-type]
+    "features": (lambda: archdsl.to_torch("gpt2", features="loss"), "`features` is a collection of names"),
+    "device": (lambda: archdsl.to_torch("gpt2", device=1.5), "`device` is a name"),  # type: ignore[arg-type]
+    "vary": (lambda: archdsl.fit("gpt2", vary=3, params=10), "`vary` is one or two names"),  # type: ignore[arg-type]
+    "scaling": (lambda: archdsl.scaling(flops="1e21"), "`flops` is a positive number"),  # type: ignore[arg-type]
+    "too many": (lambda: archdsl.scaling(flops=1, params=1, tokens=1), "one or two of"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_argument_is_one_short_error(case: str) -> None:
+    call, said = WRONG[case]
+    with pytest.raises(ArchError, match=said) as wrong:
+        call()
+    assert [d.code for d in wrong.value.diagnostics] == ["E0509"]
+    assert len(str(wrong.value)) < 200
+
+
+def test_a_feature_that_there_is_not() -> None:
+    with pytest.raises(ArchError, match="E0508") as wrong:
+        archdsl.to_torch("gpt2", features=["generat"])
+    assert "generate" in wrong.value.diagnostics[0].help
+
+
+# --- modules ----------------------------------------------------------------------------------------------------------
+
+
+def test_features_type_and_device() -> None:
+    module = archdsl.to_torch("gpt2", features=["generate", "loss"], dtype="bfloat16", device="meta", set=SMALL)
+    assert hasattr(module, "step")
+    assert hasattr(module, "loss")
+    assert {p.dtype for p in module.parameters()} == {torch.bfloat16}
+    assert {p.device.type for p in module.parameters()} == {"meta"}
+    assert {p.dtype for p in archdsl.to_torch(text=TINY, dtype=torch.float64).parameters()} == {torch.float64}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5_small", "mixtral_8x7b", "mamba_130m"])
+def test_modules_are_pickled_and_copied(name: str) -> None:
+    module = archdsl.to_torch(name, device="meta", features=["generate"] if name in ("gpt2", "mamba_130m") else [])
+    for twin in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
+        assert type(twin) is type(module)
+        assert str(twin) == str(module)
+        assert twin.config == module.config
+
+
+def test_a_pickled_module_computes_the_same_in_another_process(tmp_path: Path) -> None:
+    module = archdsl.to_torch("gpt2", set=SMALL, features=["generate"]).eval()
+    stored = io.BytesIO()
+    torch.save(module, stored)
+    (tmp_path / "whole.pt").write_bytes(stored.getvalue())
+    (tmp_path / "part.pkl").write_bytes(pickle.dumps(module.blocks[0]))
+    (tmp_path / "config.pkl").write_bytes(pickle.dumps(module.config))
+    assert len(stored.getvalue()) < 2 * 4 * sum(p.numel() for p in module.parameters()) + 100_000
+    script = (
+        "import pickle, torch\n"
+        "whole = torch.load('whole.pt', weights_only=False)\n"
+        "part = pickle.load(open('part.pkl', 'rb'))\n"
+        "assert type(part) is type(whole.blocks[0])\n"
+        "assert pickle.load(open('config.pkl', 'rb')) == whole.config\n"
+        "torch.save(whole(torch.arange(8).reshape(1, 8)), 'logits.pt')\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, env=_environment())
+    assert torch.equal(torch.load(tmp_path / "logits.pt"), module(TOKENS))
+
+
+def test_a_part_alone_is_read_in_another_process(tmp_path: Path) -> None:
+    (tmp_path / "part.pkl").write_bytes(pickle.dumps(archdsl.to_torch("gpt2", set=SMALL).blocks[0]))
+    script = "import pickle; print(type(pickle.load(open('part.pkl', 'rb'))).__name__)"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, check=True, env=_environment(), capture_output=True, text=True)
+    assert done.stdout == "Decoder\n"
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(Path(archdsl.__file__).parent.parent)}
