@@ -52,9 +52,9 @@ def everything(specs: tuple[str, ...]) -> dict[str, list[str]]:
 
 FULL = everything(LARGEST)
 SPREAD = {
-    f"archdsl estimate {spec}, --mesh --device": [
+    f"archdsl estimate {spec}, --mesh --accelerator": [
         *("-m", "archdsl", "estimate", spec, *EVERYTHING),
-        *("--batch", "64", "--mesh", mesh, "--device", "h100_sxm"),
+        *("--batch", "64", "--mesh", mesh, "--accelerator", "h100_sxm"),
     ]
     for spec, mesh in MESHES.items()
 }

@@ -198,7 +198,7 @@ def _demand(
 ) -> Values:
     """What is varied, with the spec's own values. Raises E0505 for a question that has no answer."""
     if not budget or min(budget.values()) < 1:
-        raise error("E0505", "a fit needs a budget", help="give parameters, those active for each token, or memory")
+        raise error("E0505", "a fit needs a budget", help="give parameters, those active per token, or memory")
     if not 1 <= len(vary) <= 2 or len({*vary}) < len(vary):
         raise error(
             "E0505",

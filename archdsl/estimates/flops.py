@@ -47,8 +47,8 @@ SAYS: dict[Convention, str] = {
     "exact": "the pairs that the mask lets through",
     "dense": "every pair of a query and a key",
     "megatron": "every pair, half of them under a causal mask",
-    "palm": "6 N + 12 L H Q T for each token",
-    "kaplan": "6 N for each token, N without embeddings",
+    "palm": "6 N + 12 L H Q T per token",
+    "kaplan": "6 N per token, N without embeddings",
 }
 DEFAULT_LENGTH = 2048
 """Places of a sequence where nobody says and the context allows it."""

@@ -525,7 +525,7 @@ class Step:
             problems.append(
                 error(
                     "E0515",
-                    f"a sequence of {self.seq:,} places cannot be cut into {along:,} equal parts",
+                    f"a sequence length of {self.seq:,} cannot be sharded into {along:,} equal parts",
                     help=f"`--seq {-(-self.seq // along) * along}`",
                 )
             )
@@ -544,8 +544,8 @@ class Step:
         if mesh.tp > 1 and not self.cuts.worked:
             raise error(
                 "E0516",
-                f"`{self.model.name}` has no weights that could be cut over tp = {mesh.tp} devices",
-                help="tensor parallelism cuts pairs of linear maps with nothing but element-wise ops or heads between",
+                f"`{self.model.name}` has no weights that could be sharded over tp = {mesh.tp} devices",
+                help="tensor parallelism shards pairs of linear layers with nothing but element-wise ops or heads between",
             )
         experts = any(m.kind == "experts" for m in self.cuts.meetings)
         if mesh.ep > 1 and not experts:
@@ -582,8 +582,8 @@ class Step:
         option = "cp" if self.mesh.cp > 1 else "`--sequence-parallel`"
         return error(
             "E0516",
-            f"{what} at `{path}` reads other places than its own, so a sequence cannot be cut there",
-            help=f"leave {option} out: places are only exchanged where attention mixes them",
+            f"{what} at `{path}` reads other positions than its own, so a sequence cannot be sharded there",
+            help=f"leave {option} out: positions are only exchanged where attention mixes them",
         )
 
     # --- sizes ---

@@ -24,10 +24,10 @@ FORMATS = (".svg", ".png", ".html")
 QUANTITIES = {
     "parameters": "parameters",
     "non_embedding": "parameters without embeddings",
-    "active": "parameters active for each token",
+    "active": "active parameters per token",
     "ratio": "parameters without embeddings / 12 · n_layer · d²",
-    "forward_per_token": "FLOPs for each token, inference",
-    "training_per_token": "FLOPs for each token, training",
+    "forward_per_token": "FLOPs per token, inference",
+    "training_per_token": "FLOPs per token, training",
 }
 """What can be drawn of a sweep, and what its axis says."""
 
@@ -154,7 +154,7 @@ class _Course:
         names = [name for name, _, _ in self.events]
         axes.fill_between(places, [float(n) for _, n, _ in self.events], step="mid", alpha=0.4, label="at the end")
         axes.step(places, [float(peak) for _, _, peak in self.events], where="mid", label="most within")
-        axes.axhline(self.kept, linestyle="--", color="gray", label="weights and states")
+        axes.axhline(self.kept, linestyle="--", color="gray", label="weights and optimizer state")
         every = -(-len(names) // _MOST_BARS)
         axes.set_xticks(places[::every], names[::every], rotation=90, fontsize="x-small", parse_math=False)
         axes.set_xlim(-0.5, len(names) - 0.5)
@@ -200,7 +200,7 @@ def _panels(report: EstimateReport) -> list[_Bars | _Course]:
             events = [(e.event, e.bytes, e.peak) for e in m.timeline]
             course = [["step of training", "bytes at its end", "most within"]]
             course += [[name, f"{n:,}", f"{most:,}"] for name, n, most in events]
-            title = f"memory in a step of training, {m.dtype}, {m.algorithm}"
+            title = f"memory over a training step, {m.dtype}, {m.algorithm}"
             found.append(_Course(title, m.weights + m.buffers + m.optimizer, events, course))
     return found
 

@@ -39,10 +39,10 @@ def _unknown(topic: str) -> ArchError:
 
     if topic in RULES or topic in TENSOR_RULES:
         numbers = ", ".join(RULES.get(topic, ("tensor",)))
-        help_ = f"`{topic}{f'({numbers})' if numbers else ''}` is a mask, a set of pairs of places"
+        help_ = f"`{topic}{f'({numbers})' if numbers else ''}` is a mask, a set of pairs of positions"
     elif topic in SCHEMES:
         numbers = ", ".join(SCHEMES[topic])
-        help_ = f"`{topic}{f'({numbers})' if numbers else ''}` is a scheme, a way to draw weights"
+        help_ = f"`{topic}{f'({numbers})' if numbers else ''}` is a scheme, a way to initialize weights"
     else:
         help_ = (
             did_you_mean(topic, {*library_index(), *registry.names()})
@@ -96,7 +96,7 @@ def primitives_page() -> str:
     names = sorted(name for name in registry.names() if registry.get(name).examples)
     parts = [
         "# Primitives",
-        "The ops of the compiler. A primitive knows its shapes, its weights, which other places it reads, and how it\n"
+        "The ops of the compiler. A primitive knows its shapes, its weights, which other positions it reads, and how it\n"
         "is written in PyTorch; everything else is [the standard library](library.md). `archdsl explain NAME` prints\n"
         "an entry with examples. Operators are primitives too: `a + b` is `plus(a, b)`.",
         " · ".join(f"[{name}](#{name})" for name in names),

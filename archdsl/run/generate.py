@@ -75,7 +75,7 @@ class Text:
         else:
             raise error(
                 "E0503",
-                f"without a tokenizer a prompt is numbers of tokens, and this is {text[:40]!r}",
+                f"without a tokenizer a prompt is token ids, and this is {text[:40]!r}",
                 help="`--tokenizer tokenizer.json` reads text; else write `--prompt '15 27 3'`",
             )
         if not found:
@@ -126,7 +126,7 @@ def generate(
         load_weights(module, weights, where)
     module = module.to(getattr(torch, dtype)).eval()
     if not hasattr(module, "stream"):
-        raise error("E0504", f"`{model.name}` does not go from tokens to logits of tokens, so there is none to choose")
+        raise error("E0504", f"`{model.name}` does not go from tokens to logits of tokens, so there is none to sample")
     inputs = _others(torch, model, module, text, given or {}, len(rows), where)
     longest = max(map(len, rows))
     batch = torch.tensor([[0] * (longest - len(r)) + r for r in rows], device=where)
@@ -162,7 +162,7 @@ def generate(
         said = f"the model refused its inputs: {one_line(problem)}"
         raise error("E0503", said, help="a shorter prompt, or fewer tokens") from None
     except torch.OutOfMemoryError:
-        help_ = "fewer rows or tokens, or `--dtype bfloat16`"
+        help_ = "fewer prompts or tokens, or `--dtype bfloat16`"
         raise error("E0503", f"{device} ran out of memory", help=help_) from None
     later = times[-1] - times[1] if len(times) > 2 else 0.0
     return GenerateReport(
