@@ -76,6 +76,15 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(v, str) for v in value)
 
 
+def _is_pair(value: object) -> bool:
+    return isinstance(value, Sequence) and [type(n) in (int, float) for n in value] == [True, True]
+
+
+def _demand_path(name: str, value: object) -> None:
+    if not isinstance(value, str | Path):
+        raise wrong_argument(name, value, "a path")
+
+
 def _demand_run(batch: object, seq: object) -> None:
     _demand_size("batch", batch)
     if seq is not None:
@@ -247,6 +256,12 @@ def fit(
     names = [part.strip() for part in vary.split(",") if part.strip()] if isinstance(vary, str) else vary
     if not _is_list(names):
         raise wrong_argument("vary", vary, "one or two names")
+    if multiple is not None and not isinstance(multiple, Mapping):
+        raise wrong_argument("multiple", multiple, "a mapping of names to numbers")
+    for name, number in (multiple or {}).items():
+        _demand_size(f"multiple[{name!r}]", number)
+    if aspect is not None and not _is_pair(aspect):
+        raise wrong_argument("aspect", aspect, "two numbers")
     return largest(
         spec,
         text=text,
@@ -374,6 +389,7 @@ def init_weights(
     from archdsl.estimates.dtypes import Dtype
     from archdsl.weights.safetensors import draw
 
+    _demand_path("output", output)
     _demand_one_of("dtype", dtype, get_args(Dtype))
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise wrong_argument("seed", seed, "a whole number")
@@ -437,8 +453,14 @@ def to_onnx(
             f"no graph of a {'decode step' if decode else 'whole sequence'} gives the logits of `{logits}`",
             help="a decode step gives those of `all` new tokens, or of the `last` of each sequence",
         )
+    _demand_path("output", output)
+    if weights is not None:
+        _demand_path("weights", weights)
+    _demand_one_of("store", store, ("safetensors", "onnx_data", "inline"))
     if not _is_list(keep):
         raise wrong_argument("keep", keep, "a sequence of patterns")
+    if not isinstance(eos_token_id, Collection):
+        raise wrong_argument("eos_token_id", eos_token_id, "a sequence of token ids")
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     stored = Path(weights) if weights is not None else None
     if decode:
@@ -491,5 +513,7 @@ def expand(
     from archdsl.frontend.expand import expand_spec
     from archdsl.frontend.load import module_of
 
+    if block is not None and not isinstance(block, str):
+        raise wrong_argument("block", block, "the name of a block")
     found, settings, _ = request_of(spec, text=text, model=model, set=set)
     return expand_spec(module_of(found), found.model, {k: setting_text(v) for k, v in settings.items()}, block)

@@ -109,6 +109,13 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "features": (lambda: archdsl.to_torch("gpt2", features="loss"), "`features` is a collection of names"),
     "device": (lambda: archdsl.to_torch("gpt2", device=1.5), "`device` is a name"),  # type: ignore[arg-type]
     "vary": (lambda: archdsl.fit("gpt2", vary=3, params=10), "`vary` is one or two names"),  # type: ignore[arg-type]
+    "multiple": (lambda: archdsl.fit("gpt2", vary="layers", params=10, multiple=[1]), "`multiple` is a mapping"),  # type: ignore[arg-type]
+    "aspect": (lambda: archdsl.fit("gpt2", vary="layers", params=10, aspect=(1,)), "`aspect` is two numbers"),  # type: ignore[arg-type]
+    "output": (lambda: archdsl.to_onnx("gpt2", 3), "`output` is a path"),  # type: ignore[arg-type]
+    "weights": (lambda: archdsl.init_weights("gpt2", 3), "`output` is a path"),  # type: ignore[arg-type]
+    "store": (lambda: archdsl.to_onnx("gpt2", "x", store="file"), "`store` is one of safetensors"),  # type: ignore[arg-type]
+    "tokens": (lambda: archdsl.to_onnx("gpt2", "x", eos_token_id=3), "`eos_token_id` is a sequence"),  # type: ignore[arg-type]
+    "block": (lambda: archdsl.expand("gpt2", block=3), "`block` is the name of a block"),  # type: ignore[arg-type]
     "scaling": (lambda: archdsl.scaling(flops="1e21"), "`flops` is a positive number"),  # type: ignore[arg-type]
     "too many": (lambda: archdsl.scaling(flops=1, params=1, tokens=1), "one or two of"),
 }

@@ -545,7 +545,7 @@ class Step:
             raise error(
                 "E0516",
                 f"`{self.model.name}` has no weights that could be sharded over tp = {mesh.tp} devices",
-                help="tensor parallelism shards pairs of linear layers with nothing but element-wise ops or heads between",
+                help="tensor parallelism shards pairs of linear layers with only element-wise ops or heads between",
             )
         experts = any(m.kind == "experts" for m in self.cuts.meetings)
         if mesh.ep > 1 and not experts:

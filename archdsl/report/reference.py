@@ -96,8 +96,8 @@ def primitives_page() -> str:
     names = sorted(name for name in registry.names() if registry.get(name).examples)
     parts = [
         "# Primitives",
-        "The ops of the compiler. A primitive knows its shapes, its weights, which other positions it reads, and how it\n"
-        "is written in PyTorch; everything else is [the standard library](library.md). `archdsl explain NAME` prints\n"
+        "The ops of the compiler. A primitive knows its shapes, its weights, which other positions it reads, and how\n"
+        "it is written in PyTorch; everything else is [the standard library](library.md). `archdsl explain NAME` prints\n"
         "an entry with examples. Operators are primitives too: `a + b` is `plus(a, b)`.",
         " · ".join(f"[{name}](#{name})" for name in names),
     ]

@@ -129,7 +129,7 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
         totals.add_row("  selective checkpointing", f"{f.recomputation.selective:,}", "attention is recomputed")
     totals.add_row("  full checkpointing", f"{f.recomputation.full:,}", "every layer is recomputed")
     if f.decode_step is not None:
-        totals.add_row("decode step", f"{f.decode_step:,}", f"one new token, sequence length {f.seq:,} with it")
+        totals.add_row("decode step", f"{f.decode_step:,}", f"one new token at sequence length {f.seq:,}")
     totals.add_row("element-wise ops", f"{f.elementwise:,}", "forward, not included above")
     if f.utilization is not None:
         used, again = f.utilization, f.utilization.checkpoint
@@ -207,14 +207,14 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
         saved = f"{_binary(m.activations)}, saved for the backward pass{how}; estimate"
         totals.add_row("activations", f"{m.activations:,}", saved)
         totals.add_row("loss", f"{m.step.objective:,}", f"{_binary(m.step.objective)}, on top of activations at most")
-        totals.add_row("peak", f"{m.peak:,}", f"{_binary(m.peak)}, {m.step.peak_at}; estimate")
+        totals.add_row("peak", f"{m.peak:,}", f"{_binary(m.peak)}, {_moment(m.step.peak_at)}; estimate")
     if m.measured is not None:
         how = "exact" if m.measured.exact else "at most"
         totals.add_row("measured", "", "the emitted file in PyTorch, op by op on a CPU")
         totals.add_row("  activations", f"{m.measured.saved:,}", f"{_binary(m.measured.saved)}, {how}")
         totals.add_row("  peak", f"{m.measured.peak:,}", f"{_binary(m.measured.peak)}, forwards and backwards")
     if m.decode_state is not None and m.decode_state_per_token is not None:
-        about = f"{_binary(m.decode_state)}, sequence length {m.seq:,}"
+        about = f"{_binary(m.decode_state)} at sequence length {m.seq:,}"
         totals.add_row(_decode_state(m), f"{m.decode_state:,}", about)
         totals.add_row("  per token", f"{m.decode_state_per_token:,}", "of one sequence")
     yield totals
@@ -249,6 +249,11 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
             yield "[dim]ring buffer: a KV cache of the window alone; ONNX decode steps keep all positions[/]"
     if m.no_decode_state is not None:
         yield f"[dim]{escape(f'no KV cache: {m.no_decode_state}')}[/]"
+
+
+def _moment(event: str) -> str:
+    """Return when in a step the peak is: reports call the loss by its event."""
+    return "loss" if event == "objective" else event
 
 
 def _decode_state(m: Memory) -> str:
@@ -590,7 +595,7 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
         table.add_row("  active per token", f"{report.active:,}", binds if report.binding == "active" else "")
     table.add_row("most are in", report.term, f"{100 * report.term_share:.1f} %")
     if m is not None:
-        at = f" at {m.peak_at}" if m.peak_at is not None else ""
+        at = f" at {_moment(m.peak_at)}" if m.peak_at is not None else ""
         table.add_row(
             "memory" if m.decode else "peak of memory",
             _binary(m.bytes),
