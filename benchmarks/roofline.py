@@ -8,8 +8,8 @@ of multiplying a matrix with a vector the bandwidth of its memory. Then, for eac
 step of training with AdamW, and one more token behind a prompt, by the emitted file. Times are those of one thread on
 its processor, the best of several, so that other work of the machine counts as little as can be. Predictions are those
 of `archdsl estimate --accelerator`, op by op as PyTorch runs them, and with element-wise ops fused. A prediction is a
-lower bound: `measured / predicted` says how far the machine stays behind it, and less than 1 that caches held what was taken
-to come from memory.
+lower bound: `measured / predicted` says how far the machine stays behind it, and less than 1 that caches held what was
+taken to come from memory.
 """
 
 # ruff: noqa: E402

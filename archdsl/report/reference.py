@@ -97,8 +97,8 @@ def primitives_page() -> str:
     parts = [
         "# Primitives",
         "The ops of the compiler. A primitive knows its shapes, its weights, which other positions it reads, and how\n"
-        "it is written in PyTorch; everything else is [the standard library](library.md). `archdsl explain NAME` prints\n"
-        "an entry with examples. Operators are primitives too: `a + b` is `plus(a, b)`.",
+        "it is written in PyTorch; everything else is [the standard library](library.md). `archdsl explain NAME`\n"
+        "prints an entry with examples. Operators are primitives too: `a + b` is `plus(a, b)`.",
         " · ".join(f"[{name}](#{name})" for name in names),
     ]
     for name in names:
