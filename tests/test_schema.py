@@ -55,18 +55,29 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def plain(text: str) -> str:
+def outline(whole: dict[str, Any]) -> str:
+    """All that a schema says but titles, a line for each field, `*` behind those that are required."""
+    lines = []
+    for name, kind in {"": whole, **whole.pop("$defs", {})}.items():
+        fields, required = kind.pop("properties", {}), kind.pop("required", ())
+        lines.append(f"{name} {said(kind)}".lstrip())
+        lines += [f"  {field}{'*' * (field in required)} {said(what)}" for field, what in fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+def said(kind: dict[str, Any]) -> str:
     """Whole numbers without a point: versions of pydantic differ in that."""
-    return re.sub(r"(?<=\d)\.0(?=,?$)", "", text, flags=re.MULTILINE)
+    text = json.dumps({k: v for k, v in kind.items() if k != "title"}, ensure_ascii=False)
+    return re.sub(r"(?<=\d)\.0(?=[],}])", "", text)
 
 
 @pytest.mark.parametrize("command", REPORTS)
 def test_golden(command: str, golden: Callable[[Path, str], None]) -> None:
-    golden(GOLDENS / f"{command}.json", plain(run("schema", command)))
+    golden(GOLDENS / f"{command}.txt", outline(json.loads(run("schema", command))))
 
 
 def test_no_golden_is_left_over() -> None:
-    assert {path.stem for path in GOLDENS.glob("*.json")} == set(REPORTS)
+    assert {path.stem for path in GOLDENS.iterdir()} == set(REPORTS)
 
 
 def test_every_command_that_prints_json_has_a_schema() -> None:
