@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from zoo import tiny as zoo
 
+import archdsl
 from parity.mapping import Rule, by_head, rows, table
 from parity.reference import BATCH, SOURCE, TIME, VOCAB, tiny, tokens
 
@@ -40,6 +42,10 @@ class Case:
     keep: tuple[str, ...] = ()
     """Their tensors that keep what the class made them."""
     gain: float = 0.9
+    more: Mapping[str, int] = field(default_factory=dict)
+    """Settings of a model of the zoo for the comparison alone."""
+    double: bool = False
+    """Whether only float64 is compared."""
 
     @property
     def path(self) -> Path:
@@ -51,6 +57,12 @@ class Case:
 
     def reference(self) -> nn.Module:
         return tiny(self.model, self.config, self.settings, gain=self.gain, keep=self.keep)
+
+    def module(self) -> nn.Module:
+        """Ours: of a spec beside this file, or for a name like `gpt2:gpt2` a tiny model of the zoo."""
+        if self.name in zoo.tables():
+            return zoo.module(self.name, **self.more).eval()
+        return archdsl.to_torch(self.path, model=self.model_name).eval()
 
     def resized(self, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The same arguments with other sizes of their free axes: one row, and a few places less."""
@@ -124,12 +136,6 @@ def vectors(generator: torch.Generator) -> tuple[dict[str, Any], tuple[Tensor, .
 def mel_and_tokens(generator: torch.Generator) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
     mel, target = torch.randn(BATCH, 20, 48, generator=generator), tokens(generator)
     return {"input_features": mel, "decoder_input_ids": target}, (mel.transpose(1, 2).contiguous(), target)
-
-
-def with_zero_segments(generator: torch.Generator) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
-    """One kind of segment: the reference fills it in by itself."""
-    x = tokens(generator)
-    return {"input_ids": x}, (x, torch.zeros_like(x))
 
 
 # --- configurations shared by several -------------------------------------------------------------------------------
@@ -362,43 +368,6 @@ def t5_table(encoder_bias: str, decoder_bias: str, head: str = "") -> tuple[Rule
 
 DECODERS = (
     Case(
-        "gpt2",
-        "GPT2LMHeadModel",
-        "GPT2Config",
-        GPT,
-        table(
-            """
-            transformer.wte.weight      token_embedding.weight
-            transformer.wpe.weight      position.weight
-            transformer.ln_f.*          norm.*
-            """
-            + GPT_LAYERS
-        ),
-        ids,
-    ),
-    Case(
-        "openai_gpt",
-        "OpenAIGPTLMHeadModel",
-        "OpenAIGPTConfig",
-        GPT,
-        table(
-            """
-            transformer.tokens_embed.weight     token_embedding.weight
-            transformer.positions_embed.weight  position.weight
-            """
-            + GPT_LAYERS
-        ),
-        ids,
-    ),
-    Case(
-        "llama",
-        "LlamaForCausalLM",
-        "LlamaConfig",
-        dict(LLAMA, rms_norm_eps=1e-5, rope_parameters=rope(500.0)),
-        LLAMA_TABLE,
-        ids,
-    ),
-    Case(
         "llama3_rope",
         "LlamaForCausalLM",
         "LlamaConfig",
@@ -432,22 +401,6 @@ DECODERS = (
             rope_parameters=rope(),
         ),
         LLAMA_TABLE,
-        ids,
-    ),
-    Case(
-        "mistral",
-        "MistralForCausalLM",
-        "MistralConfig",
-        dict(LLAMA, sliding_window=8, rope_parameters=rope()),
-        LLAMA_TABLE,
-        ids,
-    ),
-    Case(
-        "palm",
-        "CohereForCausalLM",
-        "CohereConfig",
-        dict(LLAMA, num_key_value_heads=1, logit_scale=0.125, head_dim=24, rope_parameters=rope()),
-        PARALLEL_TABLE,
         ids,
     ),
     Case(
@@ -493,27 +446,6 @@ DECODERS = (
             gpt_neox.layers.#.mlp.dense_4h_to_h.*                   blocks.#.ffn.down.*
             gpt_neox.final_layer_norm.*                             norm.*
             lm_head.weight                                          head.weight
-            """,
-            heads=by_head(4),
-        ),
-        ids,
-    ),
-    Case(
-        "bloom",
-        "BloomForCausalLM",
-        "BloomConfig",
-        {"vocab_size": VOCAB, "hidden_size": 64, "n_layer": 3, "n_head": 4},
-        table(
-            """
-            transformer.word_embeddings.weight                      token_embedding.weight
-            transformer.word_embeddings_layernorm.*                 embedding_norm.*
-            transformer.h.#.input_layernorm.*                       blocks.#.attention_norm.*
-            transformer.h.#.post_attention_layernorm.*              blocks.#.ffn_norm.*
-            transformer.h.#.self_attention.query_key_value.*        blocks.#.attention.{q,k,v}.*    heads
-            transformer.h.#.self_attention.dense.*                  blocks.#.attention.out.*
-            transformer.h.#.mlp.dense_h_to_4h.*                     blocks.#.ffn.up.*
-            transformer.h.#.mlp.dense_4h_to_h.*                     blocks.#.ffn.down.*
-            transformer.ln_f.*                                      norm.*
             """,
             heads=by_head(4),
         ),
@@ -608,27 +540,6 @@ DECODERS = (
         ids,
     ),
     Case(
-        "gptj",
-        "GPTJForCausalLM",
-        "GPTJConfig",
-        dict(GPT, n_layer=2, rotary_dim=8),
-        table(
-            """
-            transformer.wte.weight              words.weight
-            transformer.h.#.ln_1.*              layer.#.ln.*
-            transformer.h.#.attn.q_proj.weight  layer.#.attention.q.weight
-            transformer.h.#.attn.k_proj.weight  layer.#.attention.k.weight
-            transformer.h.#.attn.v_proj.weight  layer.#.attention.v.weight
-            transformer.h.#.attn.out_proj.weight    layer.#.attention.out.weight
-            transformer.h.#.mlp.fc_in.*         layer.#.ffn.up.*
-            transformer.h.#.mlp.fc_out.*        layer.#.ffn.down.*
-            transformer.ln_f.*                  norm.*
-            lm_head.*                           head.*
-            """
-        ),
-        ids,
-    ),
-    Case(
         "stablelm",
         "StableLmForCausalLM",
         "StableLmConfig",
@@ -697,21 +608,6 @@ DECODERS = (
 
 EXPERTS = (
     Case(
-        "mixtral",
-        "MixtralForCausalLM",
-        "MixtralConfig",
-        dict(
-            LLAMA,
-            intermediate_size=48,
-            num_local_experts=6,
-            num_experts_per_tok=2,
-            sliding_window=None,
-            rope_parameters=rope(1e6),
-        ),
-        MOE_TABLE,
-        ids,
-    ),
-    Case(
         "qwen3_moe",
         "Qwen3MoeForCausalLM",
         "Qwen3MoeConfig",
@@ -726,58 +622,6 @@ EXPERTS = (
             rope_parameters=rope(),
         ),
         MOE_TABLE,
-        ids,
-    ),
-    Case(
-        "deepseek_v2_lite",
-        "DeepseekV2ForCausalLM",
-        "DeepseekV2Config",
-        dict(
-            DEEPSEEK,
-            n_shared_experts=2,
-            q_lora_rank=None,
-            topk_method="greedy",
-            n_group=1,
-            topk_group=1,
-            norm_topk_prob=False,
-            routed_scaling_factor=1.0,
-        ),
-        DEEPSEEK_TABLE,
-        ids,
-    ),
-    Case(
-        "deepseek_v2",
-        "DeepseekV2ForCausalLM",
-        "DeepseekV2Config",
-        dict(
-            DEEPSEEK,
-            n_shared_experts=2,
-            q_lora_rank=28,
-            topk_method="group_limited_greedy",
-            n_group=4,
-            topk_group=2,
-            norm_topk_prob=False,
-            routed_scaling_factor=16.0,
-        ),
-        DEEPSEEK_TABLE,
-        ids,
-    ),
-    Case(
-        "deepseek_v3",
-        "DeepseekV3ForCausalLM",
-        "DeepseekV3Config",
-        dict(
-            DEEPSEEK,
-            n_shared_experts=1,
-            q_lora_rank=28,
-            n_group=4,
-            topk_group=2,
-            norm_topk_prob=True,
-            routed_scaling_factor=2.5,
-            num_mtp_layers=0,
-            rope_parameters=rope(),
-        ),
-        DEEPSEEK_TABLE,
         ids,
     ),
     Case(
@@ -937,37 +781,6 @@ MLM = """
 
 ENCODERS = (
     Case(
-        "bert",
-        "BertForPreTraining",
-        "BertConfig",
-        BERT,
-        bert_table(
-            "bert",
-            MLM.format(head="mlm")
-            + """
-            bert.pooler.dense.*             next_sentence.pooler.*
-            cls.seq_relationship.*          next_sentence.classifier.*
-            """,
-        ),
-        ids_segments_padding,
-        outputs=lambda out: (out.prediction_logits, out.seq_relationship_logits),
-    ),
-    Case(
-        "roberta",
-        "RobertaForMaskedLM",
-        "RobertaConfig",
-        dict(BERT, type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5),
-        bert_table(
-            "roberta",
-            """
-            lm_head.bias            head.bias
-            lm_head.dense.*         head.dense.*
-            lm_head.layer_norm.*    head.norm.*
-            """,
-        ),
-        with_zero_segments,
-    ),
-    Case(
         "electra",
         "ElectraForMaskedLM",
         "ElectraConfig",
@@ -980,35 +793,6 @@ ENCODERS = (
             generator_predictions.LayerNorm.*       head.norm.*
             generator_lm_head.bias                  head.bias
             """,
-        ),
-        ids_and_segments(2),
-    ),
-    Case(
-        "albert",
-        "AlbertForMaskedLM",
-        "AlbertConfig",
-        dict(BERT, embedding_size=32),
-        table(
-            under("albert.embeddings.", BERT_EMBEDDINGS)
-            + under(
-                "albert.encoder.albert_layer_groups.0.albert_layers.0.",
-                """
-                attention.query.*           blocks.attention.q.*
-                attention.key.*             blocks.attention.k.*
-                attention.value.*           blocks.attention.v.*
-                attention.dense.*           blocks.attention.out.*
-                attention.LayerNorm.*       blocks.attention_norm.*
-                ffn.*                       blocks.ffn.up.*
-                ffn_output.*                blocks.ffn.down.*
-                full_layer_layer_norm.*     blocks.ffn_norm.*
-                """,
-            )
-            + """
-            albert.encoder.embedding_hidden_mapping_in.*    embedding_projection.*
-            predictions.bias                                head.bias
-            predictions.dense.*                             head.dense.*
-            predictions.LayerNorm.*                         head.norm.*
-            """
         ),
         ids_and_segments(2),
     ),
@@ -1109,97 +893,11 @@ ENCODERS = (
         ),
         ids,
     ),
-    Case(
-        "xlnet",
-        "XLNetLMHeadModel",
-        "XLNetConfig",
-        {
-            "vocab_size": VOCAB,
-            "d_model": 64,
-            "n_layer": 3,
-            "n_head": 4,
-            "d_inner": 112,
-            "mem_len": None,
-            "pad_token_id": 0,
-        },
-        table(
-            """
-            transformer.word_embedding.weight           token_embedding.weight
-            transformer.layer.#.rel_attn.q              blocks.#.attention.q.weight         heads
-            transformer.layer.#.rel_attn.k              blocks.#.attention.k.weight         heads
-            transformer.layer.#.rel_attn.v              blocks.#.attention.v.weight         heads
-            transformer.layer.#.rel_attn.r              blocks.#.attention.position.weight  heads
-            transformer.layer.#.rel_attn.r_w_bias       blocks.#.attention.position.u
-            transformer.layer.#.rel_attn.r_r_bias       blocks.#.attention.position.v
-            transformer.layer.#.rel_attn.o              blocks.#.attention.out.weight       joined
-            transformer.layer.#.rel_attn.layer_norm.*   blocks.#.attention_norm.*
-            transformer.layer.#.ff.layer_norm.*         blocks.#.ffn_norm.*
-            transformer.layer.#.ff.layer_1.*            blocks.#.ffn.up.*
-            transformer.layer.#.ff.layer_2.*            blocks.#.ffn.down.*
-            lm_loss.bias                                head.bias
-            """,
-            heads=lambda t: t.flatten(1).t(),
-            joined=lambda t: t.flatten(1),
-        ),
-        ids,
-        inert=("mask_emb", "r_s_bias", "seg_embed"),
-    ),
 )
 
 # --- encoder-decoders -----------------------------------------------------------------------------------------------
 
 ENCODER_DECODERS = (
-    Case("t5", "T5ForConditionalGeneration", "T5Config", T5, t5_table("near.weight", "before.weight"), two_sequences),
-    Case(
-        "t5_v1_1",
-        "T5ForConditionalGeneration",
-        "T5Config",
-        dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
-        # This class ties the head to the embedding all the same: one tensor of theirs is two of ours.
-        t5_table("relative_bias.weight", "relative_bias_2.weight", "shared.weight head.weight"),
-        two_sequences,
-    ),
-    Case(
-        "switch",
-        "SwitchTransformersForConditionalGeneration",
-        "SwitchTransformersConfig",
-        dict(
-            T5,
-            num_layers=4,
-            num_decoder_layers=4,
-            num_sparse_encoder_layers=2,
-            num_sparse_decoder_layers=2,
-            num_experts=4,
-            expert_capacity=64,
-            router_jitter_noise=0.0,
-        ),
-        t5_table("near.weight", "before.weight"),
-        two_sequences,
-    ),
-    Case(
-        "transformer",
-        "MarianMTModel",
-        "MarianConfig",
-        dict(
-            SEQ2SEQ,
-            decoder_vocab_size=VOCAB,
-            activation_function="relu",
-            scale_embedding=True,
-            max_position_embeddings=64,
-            forced_eos_token_id=2,
-        ),
-        table(
-            """
-            model.shared.weight     token_embedding.weight
-            final_logits_bias       head.bias               flat
-            """
-            + seq2seq_layers("model.encoder.layers.#", "encoder.#")
-            + seq2seq_layers("model.decoder.layers.#", "decoder.#")
-        ),
-        two_sequences_padded,
-        inert=("embed_positions",),
-        keep=("embed_positions",),
-    ),
     Case(
         "bart",
         "BartForConditionalGeneration",
@@ -1304,35 +1002,6 @@ def vit_layers(prefix: str) -> str:
 
 OTHERS = (
     Case(
-        "vit",
-        "ViTForImageClassification",
-        "ViTConfig",
-        {
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 112,
-            "image_size": 24,
-            "patch_size": 6,
-            "num_labels": 11,
-        },
-        table(
-            """
-            vit.embeddings.cls_token                        class_token
-            vit.embeddings.position_embeddings              position.weight         first
-            vit.embeddings.patch_embeddings.projection.*    patches.*
-            vit.layers.#.layernorm_before.*                 blocks.#.attention_norm.*
-            vit.layers.#.layernorm_after.*                  blocks.#.ffn_norm.*
-            vit.layernorm.*                                 norm.*
-            classifier.*                                    head.output.*
-            """
-            + vit_layers("vit.layers"),
-            first=lambda t: t[0],
-        ),
-        pixels(24),
-        free=1,
-    ),
-    Case(
         "dinov2",
         "Dinov2ForImageClassification",
         "Dinov2Config",
@@ -1420,25 +1089,6 @@ OTHERS = (
         vectors,
         inert=("pos_conv_embed",),
         outputs=lambda out: (out.last_hidden_state,),
-    ),
-    Case(
-        "mamba",
-        "MambaForCausalLM",
-        "MambaConfig",
-        {
-            "vocab_size": VOCAB,
-            "hidden_size": 32,
-            "state_size": 8,
-            "num_hidden_layers": 3,
-            "expand": 2,
-            "conv_kernel": 4,
-            "time_step_rank": 4,
-            "pad_token_id": 0,
-            "bos_token_id": 0,
-            "eos_token_id": 0,
-        },
-        table(MAMBA),
-        ids,
     ),
     Case(
         "clip",

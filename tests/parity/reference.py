@@ -68,7 +68,7 @@ def randomise(module: nn.Module, seed: int, gain: float, keep: Sequence[str] = (
             if not any(re.search(k, name) for k in keep):
                 p.copy_(_drawn(name, p, noise, *owners[id(p)], gain))
         for name, b in module.named_buffers():
-            if name in saved and b.is_floating_point():
+            if name in saved and b.is_floating_point() and not any(re.search(k, name) for k in keep):
                 noise = torch.rand(b.shape, generator=generator)
                 b.copy_(1 + 0.5 * noise if name.endswith("running_var") else 0.3 * (noise - 0.5))
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from parity.cases import Case, pixels, table, vit_layers
-from parity.mapping import carried, load, their_tensors
 from torch import Tensor, nn
 
 import archdsl
@@ -203,46 +201,6 @@ def test_a_tiny_copy_runs_and_trains(name: str) -> None:
         "pixel_rnn": ("first_layer.own.weight",) if name.endswith("mnist") else (),
     }.get(name.partition(":")[0], ())
     assert [n for n, size in gradients.items() if size == 0 and not n.endswith(silent)] == []
-
-
-# --- against transformers ---------------------------------------------------------------------------------------------
-
-VIT = Case(
-    "vit",
-    "ViTForImageClassification",
-    "ViTConfig",
-    {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "image_size": 24,
-        "patch_size": 8,
-        "num_labels": 11,
-    },
-    table(
-        """
-        vit.embeddings.cls_token                        class_token
-        vit.embeddings.position_embeddings              position.weight         first
-        vit.embeddings.patch_embeddings.projection.*    patches.*
-        vit.layers.#.layernorm_before.*                 blocks.#.attention_norm.*
-        vit.layers.#.layernorm_after.*                  blocks.#.ffn_norm.*
-        vit.layernorm.*                                 norm.*
-        classifier.*                                    head.output.*
-        """
-        + vit_layers("vit.layers"),
-        first=lambda t: t[0],
-    ),
-    pixels(24),
-    free=1,
-)
-
-
-def test_the_vision_transformer_is_that_of_transformers() -> None:
-    reference, module = VIT.reference(), tiny.module("vit:vit_b16").eval()
-    load(module, carried(their_tensors(reference), VIT.rules, VIT.inert))
-    called_with, arguments = VIT.inputs(torch.Generator().manual_seed(1))
-    close(module(*arguments), reference(**called_with).logits)
 
 
 # --- against the equations --------------------------------------------------------------------------------------------
