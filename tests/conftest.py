@@ -2,9 +2,11 @@
 verified after each pass."""
 
 import difflib
+import re
 import signal
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,10 @@ import pytest
 from archdsl.ir import verify
 
 UPDATE = "--update-golden"
+QUICK = "--quick"
+TESTS = Path(__file__).parent
+IMPORTED = re.compile(r"^ *(?:from|import) +([\w.]+)(?: +import +(\w+))?", re.MULTILINE)
+BACK_ENDS = {"onnx", "onnx_ir", "onnxruntime", "torch", "transformers"}
 SHOWN = 60
 
 verify.enabled = True
@@ -21,6 +27,30 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(UPDATE, action="store_true", help="write what comes out as the new goldens, instead of comparing")
+    parser.addoption(QUICK, action="store_true", help="only what imports no back end and is not slow")
+
+
+@cache
+def needs_a_back_end(path: Path) -> bool:
+    """Whether a file of tests imports one, itself or by others of these files."""
+    for module, name in IMPORTED.findall(path.read_text(encoding="utf-8")):
+        if module.split(".")[0] in BACK_ENDS:
+            return True
+        for other in (module, f"{module}.{name}"):
+            file = TESTS.joinpath(*other.split(".")).with_suffix(".py")
+            if file.exists() and file != path and needs_a_back_end(file):
+                return True
+    return False
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    quick = config.getoption(QUICK) and collection_path.name.startswith("test_")
+    return needs_a_back_end(collection_path) or None if quick and collection_path.suffix == ".py" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption(QUICK):
+        items[:] = [item for item in items if item.get_closest_marker("slow") is None]
 
 
 @pytest.fixture(autouse=True)

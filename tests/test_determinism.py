@@ -28,15 +28,14 @@ for name, settings in json.load(open(sys.argv[1])).items():
     spec = dict(spec=pathlib.Path(sys.argv[2]) / (file + ".arch"), model=model, set=settings, allow_noncausal=True)
     model_text, report = print_model(archdsl.load(**spec)), archdsl.estimate(**spec).model_dump_json()
     told(name, model_text, report, archdsl.torch_source(**spec))
-    for decode in (False, True):
-        folder = pathlib.Path(f"{model}_{decode}")
-        try:
-            archdsl.to_onnx(output=folder, seed=3, decode=decode, **spec)
-        except ArchError as e:
-            told(f"{name} {folder}", str(e))
-            continue
-        for path in sorted(folder.rglob("*")):
-            told(f"{name} {path}", path.read_bytes())
+    folder = pathlib.Path(model)
+    try:
+        archdsl.to_onnx(output=folder, seed=3, decode=True, **spec)
+    except ArchError as e:
+        told(name, str(e))
+        archdsl.to_onnx(output=folder, seed=3, **spec)
+    for path in sorted(folder.rglob("*")):
+        told(f"{name} {path}", path.read_bytes())
 """
 
 
@@ -57,7 +56,7 @@ def test_the_zoo_is_the_same_in_every_process(tmp_path: Path) -> None:
         folder.mkdir()
         told.append(run(SCRIPT, str(wanted), str(SPECS), seed=seed, cwd=folder))
     assert told[0] == told[1]
-    assert told[0].count("\n") > 4 * len(families)
+    assert told[0].count("\n") > 2 * len(families)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ KEPT = sorted((Path(__file__).parent / "random_specs" / "kept").glob("*.arch"))
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 @given(twins(HOSTILE))
 def test_random_specs(made: Twins) -> None:
     """Many more: python -m tests.random_specs.differ --count 3000 --seed 1"""
@@ -88,7 +88,7 @@ def test_another_name_that_means_another_thing_is_found() -> None:
         differ(text.replace("{}", "y"), tame=text.replace("{}", "h"))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 @given(twins(hostile=True))
 def test_hostile_specs_are_accepted(made: Twins) -> None:
     for text in made:

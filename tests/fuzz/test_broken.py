@@ -1,4 +1,4 @@
-"""A few hundred inputs of `broken.py`, and each that was once found to break something."""
+"""A hundred inputs of `broken.py`, and each that was once found to break something."""
 
 from pathlib import Path
 
@@ -16,12 +16,12 @@ def once_slow(number: int, verdict: Verdict) -> bool:
 def test_broken_inputs_end_in_findings() -> None:
     """Each in a child with its limits; in all, of many kinds and with many codes."""
     told: list[str] = []
-    summary = run(seed=5, count=250, jobs=1, tell=told.append)
+    summary = run(seed=5, count=120, jobs=1, tell=told.append)
     assert {k: v for k, v in summary.findings.items() if not once_slow(*v)} == {}, told
-    assert summary.count == 250
-    assert summary.outcomes["refused"] > 100
-    assert summary.outcomes["fine"] > 5
-    assert len(summary.codes) > 12
+    assert summary.count == 120
+    assert summary.outcomes["refused"] > 50
+    assert summary.outcomes["fine"] > 2
+    assert len(summary.codes) > 10
 
 
 @pytest.mark.parametrize("path", sorted(KEPT.glob("*.arch")), ids=lambda p: p.stem)
@@ -38,9 +38,10 @@ def test_what_was_found_before(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(BUILT)))
 def test_texts_that_were_built_to_cost_much(number: int) -> None:
+    """Three times as long by `tests.fuzz.broken`."""
     import random
 
-    verdict = judged_in_child(Case("built", BUILT[number](random.Random(1), 3_000), costly=True, depth=1))
+    verdict = judged_in_child(Case("built", BUILT[number](random.Random(1), 1_000), costly=True, depth=1))
     assert not verdict.is_finding, verdict
 
 
