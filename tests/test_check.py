@@ -127,6 +127,7 @@ def test_the_option_wins_over_the_variable(folder: Path) -> None:
     assert command(folder, "check", "wrong.arch", "--format", "concise", ARCHDSL_FORMAT="json")[1] == CONCISE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -177,6 +178,7 @@ def on_a_terminal(folder: Path, *arguments: str, **variables: str) -> str:
     return said.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["check", "estimate"])
 def test_color_on_a_terminal_only(name: str, folder: Path) -> None:
     shown = on_a_terminal(folder, name, "wrong.arch")

@@ -142,6 +142,7 @@ def test_it_is_deterministic_and_counts_few() -> None:
     assert told[0].counted < 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("question", "said"),
     [
@@ -220,6 +221,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS, ids=str)
 @pytest.mark.parametrize("budget", [150_000, 400_000])
 def test_the_most_layers_in_memory(run: Run, budget: int) -> None:

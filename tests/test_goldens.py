@@ -67,6 +67,7 @@ def test_no_golden_is_left_over() -> None:
     assert {path.stem for path in GOLDENS.glob("*.py")} == set(KEPT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ZOO)
 def test_code_is_clean(entry: ZooEntry) -> None:
     """It needs PyTorch alone, fits into lines, has no module that does nothing, and asks in no `forward` how the model

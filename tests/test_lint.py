@@ -178,6 +178,7 @@ def test_a_vocabulary_that_is_only_read_may_have_any_size() -> None:
     assert list(check(text=text.format(**values))) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", resources.zoo_files().values(), ids=lambda p: p.stem)
 def test_the_zoo_has_odd_vocabularies_at_most(path: Path) -> None:
     """Published sizes are what they are: vocabularies, widths, heads, recurrent layers of before there were matrix

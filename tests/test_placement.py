@@ -139,6 +139,7 @@ def samples() -> Iterator[str]:
             yield entry.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(samples()))
 def test_zoo(name: str) -> None:
     """Every weight has a place; what is cut has that axis, a group, and partners."""

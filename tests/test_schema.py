@@ -91,6 +91,7 @@ def test_every_command_that_prints_json_has_a_schema() -> None:
     assert run("schema").split() == [*REPORTS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", PRINTED, ids=" ".join)
 def test_what_is_printed_is_as_described(
     arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

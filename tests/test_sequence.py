@@ -162,6 +162,7 @@ def samples() -> Iterator[str]:
             yield entry.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(samples()))
 def test_zoo(name: str) -> None:
     """What is in parts comes from sums over parts; what is shared is trained; lengths are those of inputs."""

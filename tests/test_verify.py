@@ -602,6 +602,7 @@ def test_what_was_mutated_is_as_it_was() -> None:
         assert verify.violations(parts_of(name).model) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", list(dict.fromkeys(e.file for e in api.list_zoo())))
 def test_the_zoo_is_well_formed(file: str) -> None:
     """Every model of a file, and what the passes make of the smallest."""

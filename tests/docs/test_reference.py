@@ -23,6 +23,7 @@ def test_library_is_current(golden: Callable[[Path, str], None]) -> None:
     golden(ROOT / "docs" / "library.md", library_page())
 
 
+@pytest.mark.slow
 def test_the_zoo_is_current(golden: Callable[[Path, str], None]) -> None:
     golden(ROOT / "docs" / "zoo.md", zoo_page())
 

@@ -13,6 +13,7 @@ def once_slow(number: int, verdict: Verdict) -> bool:
     return verdict.outcome == "slow" and any(not judged_in_child(case(5, number)).is_finding for _ in range(3))
 
 
+@pytest.mark.slow
 def test_broken_inputs_end_in_findings() -> None:
     """Each in a child with its limits; in all, of many kinds and with many codes."""
     told: list[str] = []
@@ -24,6 +25,7 @@ def test_broken_inputs_end_in_findings() -> None:
     assert len(summary.codes) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(KEPT.glob("*.arch")), ids=lambda p: p.stem)
 def test_what_was_found_before(path: Path) -> None:
     data = path.read_bytes()
