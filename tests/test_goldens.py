@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import archdsl
-from archdsl.api import ZooEntry, list_zoo
+from archdsl.frontend.load import ZooEntry, list_zoo
 
 GOLDENS = Path(__file__).parent / "goldens" / "torch"
 ZOO = [pytest.param(entry, id=entry.name) for entry in list_zoo()]
