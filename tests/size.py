@@ -16,7 +16,7 @@ def lines(files: set[Path]) -> int:
 
 
 def emitted(spec: str, *sections: str) -> int:
-    return len(archdsl.torch_source(spec, sections=sections).splitlines())
+    return len(archdsl.torch_source(spec, features=sections).splitlines())
 
 
 def tell(what: str, found: int, budget: int) -> None:

@@ -33,7 +33,7 @@ error[E0401]: `head_dim` of `mha` is width / heads, and width = 64 is not a mult
   |
   = help: 4 and 8 would fit
 
-error[E0206]: nothing is called `lmm` here
+error[E0206]: unknown name `lmm`
   --> wrong.arch:10:12
    |
 10 |   head:    lmm
@@ -43,12 +43,12 @@ error[E0206]: nothing is called `lmm` here
 """
 CONCISE = """\
 wrong.arch:2:14: error[E0401]: `head_dim` of `mha` is width / heads, and width = 64 is not a multiple of heads = 7
-wrong.arch:10:12: error[E0206]: nothing is called `lmm` here
+wrong.arch:10:12: error[E0206]: unknown name `lmm`
 """
 GITHUB = """\
 ::error file=wrong.arch,line=2,endLine=2,col=14,endColumn=27,title=E0401::`head_dim` of `mha` is width / heads, and \
 width = 64 is not a multiple of heads = 7%0Ahelp: 4 and 8 would fit
-::error file=wrong.arch,line=10,endLine=10,col=12,endColumn=15,title=E0206::nothing is called `lmm` here%0Ahelp: did \
+::error file=wrong.arch,line=10,endLine=10,col=12,endColumn=15,title=E0206::unknown name `lmm`%0Ahelp: did \
 you mean `mlm`?
 """
 
@@ -74,7 +74,7 @@ JSON = [
     {
         "code": "E0206",
         "severity": "error",
-        "message": "nothing is called `lmm` here",
+        "message": "unknown name `lmm`",
         **place(10, 12, 15),
         "label": "",
         "labels": [],

@@ -107,7 +107,7 @@ class Names(Elaboration):
         if name.lower() in zoo_files() and not labels:
             zoo = f"`{name}` is a model of the zoo: `archdsl show {name.lower()} --source` prints its blocks"
             help_ = f"{zoo}; {help_}" if help_ else zoo
-        return error("E0206", f"nothing is called `{name}` here", span, labels=labels, help=help_)
+        return error("E0206", f"unknown name `{name}`", span, labels=labels, help=help_)
 
     def _global(self, name: str, scope: Scope, span: Span) -> Any:
         """A name outside the body, or MISSING."""

@@ -244,14 +244,16 @@ def demand_same(path: Path, own: Mapping[str, tuple[int, ...]], theirs: Mapping[
     other = [n for n in own if n in theirs and own[n] != theirs[n]]
     notes = []
     if missing:
-        notes.append(f"it lacks {len(missing)}: {', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}")
+        notes.append(f"missing: {', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}")
     if extra:
-        notes.append(f"it has {len(extra)} more: {', '.join(extra[:3])}{', …' if len(extra) > 3 else ''}")
+        notes.append(f"unexpected: {', '.join(extra[:3])}{', …' if len(extra) > 3 else ''}")
     notes += [f"`{n}` is {list(theirs[n])}, and the model's is {list(own[n])}" for n in other[:3]]
     if notes:
         raise error(
             "E0503",
-            f"`{path}` holds the weights of another model",
+            f"the keys of `{path}` do not match the spec: {len(missing)} missing, {len(extra)} unexpected"
+            if missing or extra
+            else f"the shapes in `{path}` do not match the spec",
             notes=notes,
-            help="`archdsl init` draws weights for a spec",
+            help="`archdsl init` writes randomly initialized weights of a spec",
         )

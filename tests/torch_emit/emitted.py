@@ -11,8 +11,9 @@ from zoo import tiny as zoo
 
 import archdsl
 from archdsl.backends.torch import Extras, emit
-from archdsl.backends.torch.features import Checkpoint, Name
+from archdsl.backends.torch.features import Name
 from archdsl.ir.graph import Model
+from archdsl.passes.checkpoint import Checkpoint
 from archdsl.run.load import load_source
 
 TOLERANCE = 1e-5

@@ -18,8 +18,8 @@ from zoo import tiny as zoo
 
 import archdsl
 from archdsl import ArchError
-from archdsl.backends.torch.features import Checkpoint
 from archdsl.estimates.flops import estimate
+from archdsl.passes.checkpoint import Checkpoint
 from torch_emit.emitted import close, gradients, module, same_gradients
 
 # Kinds of stacks: one list, two, a shared block, nested lists, periods, runs, recurrences, buffers, losses, experts.

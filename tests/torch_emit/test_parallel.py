@@ -413,7 +413,7 @@ def test_generated_by_four(tmp_path: Path) -> None:
 
 
 def test_sections_that_do_not_go_together() -> None:
-    with pytest.raises(ArchError, match="do not stand in one file") as caught:
+    with pytest.raises(ArchError, match="cannot be combined") as caught:
         archdsl.torch_source("gpt2", features=["parallel", "loss"])
     assert caught.value.diagnostics[0].code == "E0531"
 

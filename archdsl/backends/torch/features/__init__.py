@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
+from archdsl.passes.checkpoint import Checkpoint
+
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import Classes
     from archdsl.backends.torch.features.generate import Generate
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
 
 Name = Literal["generate", "loss", "parallel", "cpu"]
 NAMES: tuple[Name, ...] = get_args(Name)
-Checkpoint = Literal["none", "selective", "full"]
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ class Parallel(Section):
         if "loss" in extras.sections:
             raise error(
                 "E0531",
-                "the sections `parallel` and `loss` do not stand in one file",
+                "the features `parallel` and `loss` cannot be combined",
                 help="write two files: their models have the same weights under the same names",
             )
 
