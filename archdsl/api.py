@@ -10,6 +10,7 @@ Nothing here loads a back end before it is used, or the compiler before it is as
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -327,7 +328,7 @@ def to_torch(
     *,
     features: Collection[str] = (),
     checkpoint: Checkpoint = "none",
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     text: str | None = None,
     model: str | None = None,
@@ -337,13 +338,13 @@ def to_torch(
     """Return the model as a randomly initialized module, made by executing what `torch_source` returns; its random
     numbers are torch's own (`torch.manual_seed`).
 
-    `device` is where its weights are, `dtype` their type: a name or torch's own, float32 by default. The module can be
-    pickled and copied: what is stored holds its source, and is read wherever archdsl is installed. Other arguments and
-    errors as for `torch_source`, and ArchError E0502 where torch or the device is missing."""
+    `device` is where its weights are, `dtype` their type: a name or torch's own, torch's default if not given. The
+    module can be pickled and copied: what is stored holds its source, and is read wherever archdsl is installed. Other
+    arguments and errors as for `torch_source`, and ArchError E0502 where torch or the device is missing."""
     from archdsl.run.smoke import demand_torch, device_called
 
     torch = demand_torch()
-    if not isinstance(device, str | torch.device):
+    if device is not None and not isinstance(device, str | torch.device):
         raise wrong_argument("device", device, "a name such as 'cuda:1', or a torch.device")
     kind = _torch_dtype(torch, dtype)
     source = torch_source(
@@ -357,7 +358,7 @@ def to_torch(
     )
     from archdsl.run.load import load_source
 
-    with device_called(torch, str(device)):
+    with nullcontext() if device is None else device_called(torch, str(device)):
         module: nn.Module = load_source(source)()
     return module if kind is None else module.to(kind)
 

@@ -55,7 +55,7 @@ model m(width = 8, layers = 2) {
         ("x = block(x, rope)", "x = 0.9 * block(x, rope)", "onnx portable"),
         ("hidden=2 * config.width)", "hidden=16)", "config: with width"),
         ("range(config.layers)", "range(2)", "config: with layers"),
-        ("frequencies(self.config.width // 2,", "frequencies(4,", "config: with width"),
+        ("rope_table(time, self.config.width // 2,", "rope_table(time, 4,", "config: with width"),
         ("self.positions = self.begun + ", "self.positions = 0 * self.begun + ", r"decoding in torch \(steps"),
         ("if int(lengths.min()) < last:", "if False:", r"decoding in torch \(left, "),
         ("return checkpoint(", "return 0.9 * checkpoint(", "section --with generate --checkpoint selective"),

@@ -39,7 +39,6 @@ from archdsl.dependence.causality import prove
 from archdsl.dependence.rows import BATCH as ROWS
 from archdsl.dependence.rows import mixing
 from archdsl.diagnostics import ArchError
-from archdsl.diagnostics.source import Source
 from archdsl.estimates.activations import estimate as step_memory
 from archdsl.estimates.flops import sizes_at
 from archdsl.estimates.params import estimate, vocabulary
@@ -148,8 +147,8 @@ def ir_of(model: Model) -> str:
 
 def rewritten(text: str, model: Model) -> None:
     """The formatter changes nothing that matters, and is done after one turn."""
-    once = api.format_text(Source("<text>", text))
-    if api.format_text(Source("<text>", once)) != once:
+    once = api.format_text(text=text)
+    if api.format_text(text=once) != once:
         raise MismatchError("format", "formatting twice gives another text")
     if ir_of(accepted(once)) != ir_of(model):
         raise MismatchError("format", "the formatted spec is another model")
