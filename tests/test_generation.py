@@ -70,7 +70,7 @@ def test_an_encoder_is_given_its_tokens() -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([SPEC, "--prompt", "hello"], "without a tokenizer a prompt is numbers"),
+        ([SPEC, "--prompt", "hello"], "without a tokenizer a prompt is token ids"),
         ([SPEC, "--prompt", "1", "--weights", "missing.safetensors"], "there is no file"),
         ([SPEC, "--prompt", "1", "--tokenizer", "missing.json"], "is no tokenizer"),
         ([SPEC, "--prompt", "1", "--device", "cuda:77"], "there is no device"),
