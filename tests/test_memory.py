@@ -404,7 +404,7 @@ def test_only_what_is_asked_for_is_shown() -> None:
 
 
 def test_a_model_that_does_not_decode_says_why() -> None:
-    assert "nothing to decode: `bert_base` cannot be decoded" in command("bert_base", "--dtype", "float16")[1]
+    assert "no KV cache: `bert_base` cannot be decoded" in command("bert_base", "--dtype", "float16")[1]
 
 
 @pytest.mark.parametrize(
