@@ -5,13 +5,12 @@ The same walk that proves causality follows the first axis of the inputs instead
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import cache
 
 from archdsl.dependence.domain import ONE, ZERO, Bound, Fact, Form, flat_layout
 from archdsl.dependence.solve import Run, Source, Walk
 from archdsl.ir.dims import symbol
 from archdsl.ir.graph import Model, OpNode, Value
-from archdsl.ir.op import EVERYWHERE, Reads, same
+from archdsl.ir.op import EVERYWHERE, Reads
 
 BATCH = symbol("batch")
 
@@ -22,20 +21,14 @@ def mixing(model: Model) -> tuple[str | None, OpNode | None] | None:
     walk = _Rows([Source(name, value, 0) for name, value in model.inputs if _has_rows(value)])
     inputs: list[Fact | None] = []
     for name, value in model.inputs:
-        rows = own_row(value.rank) if _has_rows(value) else ()
-        bounds: tuple[Bound, ...] = tuple(rows if s.name == name else () for s in walk.sources)
+        own = Form(tuple((ONE if axis == 0 else ZERO,) for axis in range(value.rank)), ZERO)
+        bounds: tuple[Bound, ...] = tuple((own,) if s.name == name and _has_rows(value) else () for s in walk.sources)
         inputs.append(Fact(flat_layout(value), bounds) if any(bounds) else None)
     run = walk.run(model.block.graph, inputs, None, model.block)
     for result, value in model.outputs:
         if _has_rows(value) and not _is_apart(run.fact(value), {0}):
             return result, walk.first
     return None
-
-
-@cache
-def own_row(rank: int) -> tuple[Form, ...]:
-    """The bound of a tensor whose elements depend on their own row alone."""
-    return (Form(tuple((ONE if axis == 0 else ZERO,) for axis in range(rank)), ZERO),)
 
 
 def _has_rows(value: Value) -> bool:
@@ -68,30 +61,6 @@ class _Rows(Walk):
         if node.op.batch_statistics and isinstance(first, Value):  # of the batch in training alone
             run.facts |= {id(v): run.fact(first) for v in node.outputs}
             return
-        facts = [(run.fact(v), v) for v in node.inputs if isinstance(v, Value)]
-        if all(_is_by_rows(fact, v.rank) for fact, v in facts) and node.op.regroups(node) is None:
-            depends = [any(f is not None and f.bounds[i] for f, _ in facts) for i in range(len(self.sources))]
-            if any(depends) and all(_keeps_rows(node, k, run) for k in range(len(node.outputs))):
-                for v in node.outputs:
-                    bounds = tuple(own_row(v.rank) if d else () for d in depends)
-                    run.facts[id(v)] = Fact(flat_layout(v), bounds)
-                return  # as nearly all ops: the general walk would find the same
         super().op(node, run)
         if self.first is None and not all(_is_apart(run.fact(v), range(v.rank)) for v in node.outputs):
             self.first = node
-
-
-def _is_by_rows(fact: Fact | None, rank: int) -> bool:
-    """Whether all that is known of a tensor is that its elements depend on their own row."""
-    if fact is None:
-        return True
-    plain = not fact.known and fact.positions is None and all(len(parts) == 1 for parts in fact.layout)
-    return plain and rank > 0 and all(bound in ((), own_row(rank)) for bound in fact.bounds)
-
-
-def _keeps_rows(node: OpNode, k: int, run: Run) -> bool:
-    """Whether row b of an op's k-th output is made of row b of the inputs that depend on any."""
-    if node.outputs[k].rank == 0 or node.outputs[k].rank != node.outputs[0].rank:
-        return False
-    reads = zip(node.inputs, node.op.reads_of(node, k), strict=True)
-    return all(read[0] == same(0) for v, read in reads if isinstance(v, Value) and run.fact(v) is not None)
