@@ -34,6 +34,7 @@ from archdsl.backends.torch.tree import (
     leaves,
     mapped,
     py,
+    substituted,
     unparse,
     word,
     words,
@@ -44,14 +45,16 @@ from archdsl.frontend.base import OTHERWISE
 from archdsl.ir import dims
 from archdsl.ir.conditions import SIZES, conditions
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Var
-from archdsl.ir.graph import Block, Model
+from archdsl.ir.graph import Block, Condition, Model
 from archdsl.ir.op import Tree
 from archdsl.ir.paths import MODULE_ATTRIBUTES
 from archdsl.ir.ranges import NUMBERS
 from archdsl.ir.wording import WRITTEN_OUT
 from archdsl.version import __version__
 
-SELF = word("self")
+SELF, CONFIG = word("self"), word("config")
+OF_SELF = {CONFIG: Node("Attribute", (SELF, "config"))}
+"""What methods read of a Config."""
 
 
 def emit(model: Model, extras: Extras = PLAIN) -> str:
@@ -147,27 +150,30 @@ class File:
         return "\n".join([*found, *self._demands()])
 
     @cached_property
-    def asserted(self) -> frozenset[Tree]:
-        """What holds for every Config, as classes would ask it of theirs."""
-        numbers, config = Numbers(self.model.block), word("config")
-
-        def tree(expr: Expr) -> Any:
-            return numbers.spelled_by(expr, "real", lambda name: Node("Attribute", (config, field_name(name))))
-
-        return frozenset(py(f"{{a}} {c.op} {{b}}", a=tree(c.left), b=tree(c.right)) for c in conditions(self.model))
-
-    def _demands(self) -> list[str]:
-        """What the numbers of a Config have to be for this file to hold."""
+    def demands(self) -> list[tuple[Condition, Any, Any]]:
+        """What the numbers of a Config have to be for this file to hold, both sides read off `config`."""
         numbers = Numbers(self.model.block)
 
-        def text(expr: Expr) -> str:
-            tree = numbers.spelled_by(expr, "real", lambda name: Node("Attribute", (SELF, field_name(name))))
-            self.names |= {*words(tree)}
-            return unparse(tree, part_text)
+        def tree(expr: Expr) -> Any:
+            return numbers.spelled_by(expr, "real", lambda name: Node("Attribute", (CONFIG, field_name(name))))
+
+        return [(c, tree(c.left), tree(c.right)) for c in conditions(self.model)]
+
+    @cached_property
+    def asserted(self) -> frozenset[Tree]:
+        """What holds for every Config, as classes would ask it of theirs."""
+        return frozenset(py(f"{{a}} {c.op} {{b}}", a=a, b=b) for c, a, b in self.demands)
+
+    def _demands(self) -> list[str]:
+        """The lines of the Config that assert its demands."""
+
+        def text(tree: Any) -> str:
+            self.names |= {*words(tree)} - {"config"}
+            return unparse(substituted(tree, {CONFIG: SELF}), part_text)
 
         lines: list[str] = []
-        for c in conditions(self.model):
-            left, right = text(c.left), text(c.right)
+        for c, a, b in self.demands:
+            left, right = text(a), text(b)
             if {*dims.free_names(c.left)} == self.classes.config.keys() and c.message == SIZES:
                 left = "min(vars(self).values())"
             said = f'f"{quoted(c.message).replace("{", "{{").replace("}", "}}")}: {{self}}"'
@@ -224,7 +230,7 @@ class ClassWriter:
         if is_number(tree):
             return tree
         if self.group is None:
-            found: Tree = _of_self(tree)
+            found: Tree = substituted(tree, OF_SELF)  # methods read `self.config`
             return found
         attribute = argument(name)
         if attribute in self.attributes:
@@ -283,7 +289,7 @@ class ClassWriter:
         return [
             *(asserted(t, m, str) for t, m in checks.items() if t not in late),
             *found,
-            *(asserted(self.as_kept(t), m, str) for t, m in late.items()),
+            *(asserted(substituted(t, self.kept), m, str) for t, m in late.items()),
             *kept,
             *body,
         ]
@@ -313,17 +319,9 @@ class ClassWriter:
 
     def line(self, tree: Any) -> str:
         """An expression of `__init__` as text."""
-        tree = self.as_kept(tree)
+        tree = substituted(tree, self.kept)
         self.file.names |= {*words(tree)}
         return unparse(tree, self.init_leaf)
-
-    def as_kept(self, tree: Any) -> Any:
-        """An expression of `__init__` that reads what is kept for the methods where it is kept."""
-        if isinstance(tree, Node):
-            if tree in self.kept:
-                return self.kept[tree]
-            return Node(tree.kind, tuple(map(self.as_kept, tree.fields)))
-        return tuple(map(self.as_kept, tree)) if isinstance(tree, tuple) else tree
 
     def init_leaf(self, x: Any) -> str:
         """A leaf of an expression of `__init__`; variables of its loops get out of the way of its arguments."""
@@ -449,15 +447,6 @@ class ClassWriter:
 
 def _sized(known: Mapping[str, Tree], x: Any) -> Any:
     return known[x.name] if isinstance(x, Axis) else x
-
-
-def _of_self(tree: Any) -> Any:
-    """An expression of `config` as methods read it: of `self.config`."""
-    if isinstance(tree, Node):
-        if tree == word("config"):
-            return Node("Attribute", (SELF, "config"))
-        return Node(tree.kind, tuple(map(_of_self, tree.fields)))
-    return tuple(map(_of_self, tree)) if isinstance(tree, tuple) else tree
 
 
 def _words(tree: Any) -> Iterator[str]:

@@ -247,6 +247,13 @@ def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
     return change(x) if isinstance(x, LEAVES) else x
 
 
+def substituted(x: Any, known: Mapping[Any, Any]) -> Any:
+    """The tree with other nodes in place of some."""
+    if isinstance(x, Node):
+        return known[x] if x in known else Node(x.kind, tuple(substituted(i, known) for i in x.fields))
+    return tuple(substituted(i, known) for i in x) if isinstance(x, tuple) else x
+
+
 def words(x: Any) -> Iterator[str]:
     """Every global name that a tree reads."""
     return (str(n.fields[0]) for n in nodes(x) if n.kind == "Name")

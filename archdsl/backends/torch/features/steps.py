@@ -90,9 +90,9 @@ class StepScope(NodeScope):
 
     def _is_own_padding(self, i: int) -> bool:
         """Whether an input says of all places so far which are real, and the node reads that of the new ones alone."""
-        value, lowering = self.node.inputs[i], self.lowering
-        real = isinstance(value, Value) and value.dtype == "padding" and lowering.of_time(value)
-        return real and self.declared not in lowering.roles.readers
+        value = self.node.inputs[i]
+        real = isinstance(value, Value) and value.dtype == "padding"
+        return real and self.declared not in self.lowering.roles.readers
 
     def mask(self, i: int) -> tuple[str, Tree | None]:
         value = self.node.inputs[i] if i < len(self.node.inputs) else None
