@@ -435,14 +435,18 @@ def test_a_wrong_step_disagrees(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("was", "becomes", "wrong"),
     [
-        ("self.positions = self.begun + place[None]", "self.positions = 0 * self.begun + place[None]", {"steps"}),
+        ("self.positions = self.begun + new_positions", "self.positions = 0 * self.begun + new_positions", {"steps"}),
         (
-            "self.positions = self.start[:, None] + place",
-            "self.positions = self.start[:, None] * 0 + place",
+            "self.positions = self.start[:, None] + new_positions",
+            "self.positions = self.start[:, None] * 0 + new_positions",
             {"static"},
         ),
         ("if int(lengths.min()) < last:", "if False:", {"left", "right"}),
-        ("tokens = tokens.gather(1, real.long().argsort(dim=1, descending=True, stable=True))", "pass", {"left"}),
+        (
+            "tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))",
+            "pass",
+            {"left"},
+        ),
         ("state.keep(rotate(k, rope), v)", "state.keep(2 * rotate(k, rope), v)", {"prefill", "steps", "static"}),
     ],
 )
@@ -609,7 +613,9 @@ def test_compile_says_what_is_quantized(command: Run) -> None:
     line = "compile tiny.arch --to onnx -o q.onnx --seed 0 --target ort-cpu --quantize int8 --keep 'blocks.0.*'"
     status, out, err = command(line)
     assert (status, out) == (0, "")
-    assert re.match(r"archdsl: int8: 7 matrices, [\d,]+ of [\d,]+ numbers; in float32: token_embedding\.weight, ", err)
+    assert re.match(
+        r"archdsl: int8: 7 weight matrices, [\d,]+ of [\d,]+ parameters; in float32: token_embedding\.weight, ", err
+    )
     assert err.count("\n") == 1
 
 
@@ -664,7 +670,7 @@ def test_run_in_onnxruntime(command: Run) -> None:
     status, out, _ = command("run tiny.arch --backend onnx")
     assert status == 0
     assert "float32 on cpu, target portable" in out
-    assert re.search(r"time  prefill  [\d.]+ ms, 16 tokens\ntime  token    [\d.]+ ms\n$", out)
+    assert re.search(r"time +prefill +[\d.]+ ms, 16 tokens\ntime +token +[\d.]+ ms\n$", out)
     status, out, _ = command("run tiny.arch --backend onnx --no-decode --json")
     report = json.loads(out)
     assert (status, set(report["milliseconds"]), report["prompt"]) == (0, whole, None)

@@ -410,7 +410,7 @@ def test_devices_drop_what_one_does(tmp_path: Path) -> None:
     path = tmp_path / "capped.py"
     path.write_text(archdsl.torch_source(text=DECODER.replace("CAPACITY", "1"), features=["parallel"]))
     train = parallel.trainer()
-    plan = {"steps": 4, "batch": 8, "time": 16, "warmup": 2, "rate": 1e-2, "clip": 0.5}
+    plan = {"steps": 4, "batch": 8, "seq": 16, "warmup": 2, "rate": 1e-2, "clip": 0.5}
     torch.manual_seed(0)
     made = train.model_class(parallel.load(path))()
     wanted = [loss for _, loss in train.train(made, train.synthetic(4096), train.Plan(**plan))]

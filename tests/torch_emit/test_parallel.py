@@ -22,7 +22,7 @@ from torch_emit import parallel_tools as tools
 EXAMPLES = tools.EXAMPLES
 SMALL = {"layers": 2, "width": 32, "heads": 4}
 LLAMA: dict[str, Any] = {**SMALL, "kv_heads": 2, "hidden": 48, "context": 16}
-PLAN = {"steps": 5, "batch": 8, "time": 16, "warmup": 2, "rate": 1e-2, "clip": 0.5, "save_every": 3}
+PLAN = {"steps": 5, "batch": 8, "seq": 16, "warmup": 2, "rate": 1e-2, "clip": 0.5, "save_every": 3}
 
 # A gain for the channels of each head lies on every device and is used for other heads on each; so does a linear map.
 NORMED = """
