@@ -192,7 +192,7 @@ def test_with_loss() -> None:
     for kind in ("none", "full"):
         made = module(name, "loss", checkpoint=kind).train()
         torch.manual_seed(3)  # of dropout
-        loss = made.loss(*inputs.values(), targets)
+        loss = made(*inputs.values(), targets)
         loss.backward()
         found.append((loss, gradients(made)))
     close(found[1][0], found[0][0])

@@ -65,8 +65,8 @@ def test_the_loss_is_one_graph(name: str, checkpoint: str) -> None:
     """With what the backward computes again, too."""
     plain, made = module(name, "loss").train(), module(name, "loss", checkpoint=checkpoint).train()  # type: ignore[arg-type]
     x = tokens(2, 24)
-    wanted = plain.loss(x, x)
-    found = torch.compile(made.loss, backend="aot_eager", fullgraph=True)(x, x)
+    wanted = plain(x, x)
+    found = torch.compile(made, backend="aot_eager", fullgraph=True)(x, x)
     wanted.backward()
     found.backward()
     close(found, wanted)
@@ -87,9 +87,9 @@ def test_mixed_precision(name: str) -> None:
     """Under autocast loss and gradients are finite and near those of float32."""
     exact, made = module(name, "loss").eval(), module(name, "loss").eval()
     x = tokens(4, 24)
-    wanted = exact.loss(x, x)
+    wanted = exact(x, x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = made.loss(x, x)
+        found = made(x, x)
     wanted.backward()
     found.backward()
     assert found.dtype == torch.float32
@@ -107,7 +107,7 @@ def test_the_same_from_the_same_seed(name: str) -> None:
     for _ in range(2):
         made = module(name, "loss", seed=5).train()
         x = zoo.inputs(zoo.graph(name))["tokens"]
-        loss = made.loss(x, x)
+        loss = made(x, x)
         loss.backward()
         found.append((loss, gradients(made)))
     (first, before), (second, after) = found

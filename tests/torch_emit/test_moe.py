@@ -123,9 +123,9 @@ def routers(made: torch.nn.Module) -> list[Any]:
 def test_load_is_counted_in_training_only() -> None:
     made = module(DEEPSEEK, "loss")
     tokens = zoo.inputs(zoo.graph(DEEPSEEK))["tokens"]
-    made.eval().loss(tokens, tokens)
+    made.eval()(tokens, tokens)
     assert all(int(r.balance.load.sum()) == 0 for r in routers(made))
-    made.train().loss(tokens, tokens)
+    made.train()(tokens, tokens)
     made(tokens)
     assert [int(r.balance.load.sum()) for r in routers(made)] == 2 * [2 * tokens.numel() * 3]
     assert "load" not in " ".join(made.state_dict())
@@ -135,7 +135,7 @@ def test_update_follows_the_rule() -> None:
     """bias += speed · sign(mean load - load), and the count begins anew."""
     made = module(DEEPSEEK, "loss").train()
     tokens = zoo.inputs(zoo.graph(DEEPSEEK))["tokens"]
-    made.loss(tokens, tokens).backward()
+    made(tokens, tokens).backward()
     loads = [r.balance.load.double() for r in routers(made)]
     assert any(float(load.std()) > 0 for load in loads)
     made.update_bias(0.25)
@@ -162,7 +162,7 @@ def test_loads_become_even() -> None:
 def test_load_is_counted_in_compiled_code_too() -> None:
     made = module(DEEPSEEK, "loss").train()
     tokens = zoo.inputs(zoo.graph(DEEPSEEK))["tokens"]
-    torch.compile(made.loss, backend="aot_eager", fullgraph=True)(tokens, tokens).backward()
+    torch.compile(made, backend="aot_eager", fullgraph=True)(tokens, tokens).backward()
     assert [int(r.balance.load.sum()) for r in routers(made)] == 2 * [tokens.numel() * 3]
 
 

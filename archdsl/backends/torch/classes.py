@@ -273,7 +273,7 @@ class Classes:
         more = self.more if group is None else group.more
         if overridden:
             assert self.forward is not None
-            made.methods.append(self.forward)
+            more = [self.forward, *more]
         for method in () if overridden else first.methods:
             steps, results = changed(method.steps, leaf(False)), mapped(method.results, leaf(False))
             made.methods.append(replace(method, steps=steps, results=results))

@@ -102,6 +102,7 @@ class Method:
     """What to call values that the spec has no name for."""
     block: Block | None = None
     """The block that it is of."""
+    doc: str = ""
 
     @property
     def returns(self) -> str:

@@ -370,7 +370,8 @@ class ClassWriter:
             self.file.names |= {*re.findall(r"\w+", p.type)}
             shown.append(f"{done.names[p.target]}: {p.type}" + (f" = {p.default}" if p.default else ""))
         head = f"    def {method.name}({', '.join(shown)}) -> {method.returns}:"
-        return [head, *done.lines(done.body)]
+        doc = [f'        """{method.doc}"""'] if method.doc else []
+        return [head, *doc, *done.lines(done.body)]
 
     def scheduled(self, method: Method) -> Scheduled:
         """The statements of a method, and their names."""

@@ -114,7 +114,15 @@ class Branch:
     note: str = ""
 
 
-Step = Let | Check | Put | Do | Repeat | Scan | Branch
+@dataclass(frozen=True, eq=False)
+class Leave:
+    """`if test: return result`."""
+
+    test: Tree
+    result: Tree
+
+
+Step = Let | Check | Put | Do | Repeat | Scan | Branch | Leave
 
 
 def bodies(step: Step) -> tuple[Body, ...]:
@@ -136,6 +144,8 @@ def own_trees(step: Step) -> tuple[Tree, ...]:
         return (step.target, step.expr)
     if isinstance(step, Repeat):
         return (*step.starts, step.length, *step.repeats)
+    if isinstance(step, Leave):
+        return step.test, step.result
     return (*step.starts, *step.sequences) if isinstance(step, Scan) else (step.test,)
 
 
@@ -176,6 +186,8 @@ def changed(steps: Sequence[Step], change: Callable[[Any], Any]) -> tuple[Step, 
             case Branch():
                 test = of(step.test)
                 found.append(replace(step, test=test, then=within(step.then), otherwise=within(step.otherwise)))
+            case Leave():
+                found.append(replace(step, test=of(step.test), result=of(step.result)))
     return tuple(found)
 
 

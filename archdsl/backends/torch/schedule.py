@@ -17,6 +17,7 @@ from archdsl.backends.torch.program import (
     Branch,
     Check,
     Do,
+    Leave,
     Let,
     Put,
     Repeat,
@@ -140,6 +141,8 @@ class Scheduler:
                 self.scan(step)
             case Branch():
                 self.branch(step)
+            case Leave():
+                self.emit(If(self.take(step.test), (Return((self.take(step.result),)),), ()))
 
     # --- values ---
 

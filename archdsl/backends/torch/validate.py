@@ -22,7 +22,7 @@ from archdsl.backends.torch import init
 from archdsl.backends.torch.classes import Classes, Group, parameter_names
 from archdsl.backends.torch.lower import Lowered, Make, Method, Site
 from archdsl.backends.torch.numbers import BUILT_IN, PYTHON, function, value_of
-from archdsl.backends.torch.program import PURE, Body, Branch, Check, Do, Let, Put, Repeat, Scan, Step
+from archdsl.backends.torch.program import PURE, Body, Branch, Check, Do, Leave, Let, Put, Repeat, Scan, Step
 from archdsl.backends.torch.python import field_name
 from archdsl.backends.torch.text import quoted
 from archdsl.backends.torch.tree import Made, Node, Number, Part, Read, Variable, frozen
@@ -439,7 +439,12 @@ class Machine:
         for body in (then, otherwise):
             inner = dict(before)
             self.effects = []
-            self.run(body, inner)
+            returned = self.run(body, inner)
+            if returned is not NOTHING:
+                if body is not then or otherwise:
+                    raise InvalidError("a return nobody writes")
+                self.effects = [*effects, ("leave", test, returned)]
+                return NOTHING
             ends.append(inner)
             arms.append(self.effects)
         self.effects = effects
@@ -541,6 +546,8 @@ class Meaning(Machine):
                     self.scan(s, env)
                 case Branch():
                     self.arms(s, env)
+                case Leave():
+                    self.effects.append(("leave", self.eval(s.test, env), self.eval(s.result, env)))
 
     def body(self, body: Body, given: Sequence[Any], env: dict[Any, Any]) -> tuple[Any, ...]:
         for target, value in zip(body.inputs, given, strict=True):

@@ -1,4 +1,4 @@
-"""The section `loss`: the model in two parts, the head's last map apart, and cross-entropy in chunks between them."""
+"""The section `loss`: targets for `forward`, and cross-entropy that makes the logits in chunks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 from archdsl.backends.torch.classes import Classes, Group, parameter_names
 from archdsl.backends.torch.features import Section
-from archdsl.backends.torch.lower import Method, lower
-from archdsl.backends.torch.tree import Read, Variable, py
+from archdsl.backends.torch.lower import Method, Parameter, lower
+from archdsl.backends.torch.program import Body, Branch, Leave, Let, changed
+from archdsl.backends.torch.tree import Node as Expression
+from archdsl.backends.torch.tree import Part, Read, Variable, called, py
 from archdsl.backends.torch.use_counts import module_names
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.params import vocabulary
@@ -19,7 +21,6 @@ from archdsl.ir.graph import (
     CausalNode,
     CheckNode,
     Graph,
-    Handle,
     Model,
     Node,
     OpNode,
@@ -29,7 +30,7 @@ from archdsl.ir.graph import (
     node_outputs,
     reads,
 )
-from archdsl.ir.op import same
+from archdsl.ir.op import Tree, same
 
 
 def count_load(path: str, chosen: int) -> str:
@@ -70,29 +71,22 @@ def update_bias(self, speed: float = 0.001) -> None:
 
 @dataclass(frozen=True)
 class Head:
-    """The end of a model's graph: from one tensor, of each place by itself, to the logits."""
+    """The end of a model's graph: from one tensor, each position by itself, to the logits."""
 
     hidden: Value
     nodes: tuple[Node, ...]
-    weights: tuple[str, ...]
-    """The trained weights of its nodes, as the model's methods read them: `self.head.weight`."""
 
 
 class Loss(Section):
-    """`hidden` and `logits`, of which `forward` is made, and `loss` between them.
+    """A `forward` that takes targets, too, and then returns the loss.
 
-    Raises ArchError E0526 where the model's result is no logits for each place, or they are not made of one tensor."""
+    Raises ArchError E0526 where the model's result is no logits for each position, or they are not made of one
+    tensor."""
 
     def __init__(self, classes: Classes) -> None:
         self.classes, self.model = classes, classes.model
         self.head = head_of(classes.model)
-        self.hidden, self.logits = self._name("hidden"), self._name("logits")
-        self.parts: tuple[Method, Method]
-
-    def _name(self, base: str) -> str:
-        """A method's name, another where a module of the model's has it."""
-        taken = {*module_names(self.model.block.graph), *(i.path for i in self.model.block.instances)}
-        return base if base not in taken else f"compute_{base}"
+        self.method: Method
 
     def settle(self) -> None:
         block, head = self.model.block, self.head
@@ -102,20 +96,56 @@ class Loss(Section):
         end = Graph((head.hidden,), head.nodes, block.graph.outputs)
         first = lower(self.classes, replace(block, graph=body, result_names=("hidden",)))
         last = lower(self.classes, replace(block, graph=end, tensor_names=("hidden",)))
-        first.method.name, last.method.name = self.hidden, self.logits
-        self.parts = (first.method, last.method)
-        self.classes.further(None, first.method, first.helpers)
-        self.classes.further(None, last.method, last.helpers)
+        logits = self._module(last.method)
+        if logits is None:
+            taken = {*module_names(block.graph), *(i.path for i in block.instances)}
+            last.method.name = "logits" if "logits" not in taken else "compute_logits"
+            last.method.doc = "Compute the logits of hidden states [batch, time, width]."
+            self.classes.further(None, last.method, last.helpers)
+            logits = py(f"self.{last.method.name}")
+        self.method = self._forward(first.method, logits)
+
+    @staticmethod
+    def _module(method: Method) -> Tree | None:
+        """The submodule whose call is all that a method does."""
+        match method:
+            case Method(
+                steps=(
+                    Let(
+                        targets=(value,), expr=Expression(kind="Call", fields=(Part() as part, (Read() as given,), ()))
+                    ),
+                ),
+                results=(Read() as result,),
+            ) if result.value is value and given.value is method.parameters[0].target:
+                return part
+        return None
+
+    def _forward(self, method: Method, logits: Tree) -> Method:
+        """All but the head; then the loss, or the head."""
+        targets = Variable("labels" if "targets" in parameter_names(method) else "targets")
+        losses = next((p.target for p in method.parameters if getattr(p.target, "hint", "") == "losses"), None)
+        asked, steps = py("{t} is not None", t=Read(targets)), method.steps
+        loss = py("chunked_cross_entropy({f}, {x}, {t})", f=logits, x=method.results[0], t=Read(targets))
+        doc = "Compute logits [batch, time, vocab], or their mean cross-entropy with targets (-100: ignored)."
+        if losses is not None:
+            own = Variable("losses")
+            test = py("{a} and {l} is None and self.training", a=asked, l=Read(losses))
+            begin = Branch(test, Body((), (), (py("{{}}"),)), Body((), (), (Read(losses),)), (own,))
+            steps = (begin, *changed(steps, lambda x: Read(own) if x == Read(losses) else x))
+            loss = py("{a} + sum(({l} or {{}}).values())", a=loss, l=Read(own))
+        return replace(
+            method,
+            doc=doc,
+            parameters=sorted([*method.parameters, Parameter(targets, "Tensor | None", "None")], key=_place),
+            steps=(*steps, Leave(asked, loss)),
+            results=(called(logits, [method.results[0]], {}),),
+        )
 
     def forward(self) -> Method:
-        """`forward` as the two parts make it, the same parameters as the first."""
-        given = [Read(p.target) for p in self.parts[0].parameters]
-        hidden = py(f"self.{self.hidden}({{*given}})", given=given)
-        made = py(f"self.{self.logits}({{x}})", x=hidden)
-        return replace(self.parts[0], name="forward", steps=(), results=(made,))
+        return self.method
 
     def helpers(self) -> Iterable[str]:
-        return ("cross_entropy",)
+        return ("chunked_cross_entropy",)
 
     def sources(self) -> Mapping[str, str]:
         if not self.routers:
@@ -145,31 +175,12 @@ class Loss(Section):
         return watched(self._router, self.routers[0][1].name).splitlines() if self.routers else ()
 
     def methods(self) -> Iterable[str]:
-        method = self.parts[0]
-        names = parameter_names(method)
-        losses = any(isinstance(p.target, Variable) and p.target.hint == "losses" for p in method.parameters)
-        shown = [
-            f"{n}: {p.type}" + f" = {p.default}" * bool(p.default)
-            for n, p in zip(names, method.parameters, strict=True)
-        ]
-        inputs = shown[: len(shown) - losses]
-        targets = "labels" if "targets" in names else "targets"
-        args = ", ".join([f"self.{self.logits}", "hidden", targets, *self.head.weights])
-        lines = [f"def loss({', '.join(['self', *inputs])}, {targets}: Tensor) -> Tensor:"]
-        lines.append(
-            f'    """Mean cross-entropy with {targets} [batch, time], -100 where there is none'
-            + (';\n    in training with the losses of the blocks."""' if losses else '."""')
-        )
-        if losses:
-            lines.append(f"    {names[-1]}: dict[str, Tensor] | None = {{}} if self.training else None")
-        lines.append(f"    hidden = self.{self.hidden}({', '.join(names)})")
-        if losses:
-            lines.append(f"    found = cross_entropy({args})")
-            lines.append(f"    return found + sum({names[-1]}.values()) if {names[-1]} else found")
-        else:
-            lines.append(f"    return cross_entropy({args})")
-        update = [update_bias(self._router, self.routers[0][1].name)] if self.routers else []
-        return ["\n".join(lines), *update]
+        return [update_bias(self._router, self.routers[0][1].name)] if self.routers else []
+
+
+def _place(parameter: Parameter) -> int:
+    """Targets stand behind what is needed, and before what else may be left out."""
+    return 0 if not parameter.default else 1 if parameter.type == "Tensor | None" else 2
 
 
 # --- where the head begins --------------------------------------------------------------------------------------------
@@ -210,7 +221,7 @@ def head_of(model: Model) -> Head:
     others = (n for n in graph.nodes if n not in nodes and not isinstance(n, CausalNode))
     if any(v in own for n in others for v in reads(n)):
         raise refuse(model, "what makes its logits is read elsewhere, too")
-    return Head(value, ordered, tuple(dict.fromkeys(t for n in ordered for t in _weights(n))))
+    return Head(value, ordered)
 
 
 def refuse(model: Model, message: str) -> ArchError:
@@ -247,23 +258,3 @@ def _contracts(node: Node) -> bool:
     if isinstance(node, CallNode):
         return any(_contracts(n) for n in node.block.graph.nodes)
     return isinstance(node, OpNode) and bool(node.op.flops(node).contractions)
-
-
-def _weights(node: Node) -> Iterable[str]:
-    """The trained weights of a node of the model's own block, as its methods read them."""
-    if isinstance(node, WeightNode):
-        yield f"self.{node.instance.path}.{node.weight}"
-    elif isinstance(node, ParamNode):
-        yield from (f"self.{node.name}",) if node.weight.trained else ()
-    elif isinstance(node, OpNode):
-        path = node.name if node.instance is None else node.instance.path
-        trained = [w.name for w in node.weights if w.trained]
-        yield from (
-            (f"self.{path}.{trained[0]}",) if len(trained) == 1 else (f"*self.{path}.parameters()",) * bool(trained)
-        )
-    elif isinstance(node, CallNode):
-        yield f"*self.{node.name if node.instance is None else node.instance.path}.parameters()"
-        for value in node.contexts:
-            if isinstance(value, Handle):
-                path = value.instance.path
-                yield f"self.{path}.{value.weight}" if value.weight else f"*self.{path}.parameters()"
