@@ -109,12 +109,12 @@ def times(spec: str, settings: dict[str, Any], repeats: int) -> Iterator[tuple[s
 
 def decoding(model: Any, tokens: Tensor, repeats: int) -> float:
     """Seconds of the step at the last place of the prompt's length: the best of the last few."""
-    state = sys.modules[type(model).__module__].State(TIME)
-    model.step(tokens[:, : TIME - 1 - 4 * repeats], state)
+    cache = sys.modules[type(model).__module__].Cache(TIME)
+    model(tokens[:, : TIME - 1 - 4 * repeats], cache=cache)
     found = []
     for i in range(TIME - 1 - 4 * repeats, TIME):
         start = thread_time()
-        model.step(tokens[:, i : i + 1], state)
+        model(tokens[:, i : i + 1], cache=cache)
         found.append(thread_time() - start)
     return min(found[repeats:])
 

@@ -4,8 +4,8 @@ token, and rows of several lengths by its own `stream`."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
 from archdsl.passes.decode import Plan
 from archdsl.run.sequences import Sequences
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TorchDecoder(Sequences):
-    """The `step` and the `stream` of a module that was emitted with the section `generate`."""
+    """The steps and the `stream` of a module that was emitted with the section `generate`."""
 
     def __init__(self, steps: Plan, module: Any) -> None:
         super().__init__(steps)
@@ -28,10 +28,10 @@ class TorchDecoder(Sequences):
         once = [
             n for n, v in self.model.inputs if v not in of_steps and not (v.dtype == "padding" and n in self.moving)
         ]
-        parameters = [*inspect.signature(module.step).parameters.values()]
-        state, *later = parameters[len(self.new) :]
-        self.state: Any = state.annotation
-        """The file's class `State`."""
+        self.cache: Any = inspect.unwrap(type(module).forward).__globals__["Cache"]
+        self.step, self.given = step_of(module, self.cache)
+        """What takes a step, and what it calls its cache."""
+        later = [p for p in inspect.signature(self.step).parameters.values() if p.name != self.given][len(self.new) :]
         self.once = {name: parameter.name for name, parameter in zip(once, later, strict=False)}
         """Inputs that the first step alone takes, and what the file calls them."""
         self.streams = hasattr(module, "stream")
@@ -43,12 +43,12 @@ class TorchDecoder(Sequences):
         from step to step, as in a compiled one."""
         import torch
 
-        state, at, found = self.state(sum(chunks), static=static), 0, []
+        cache, at, found = self.cache(sum(chunks), static=static), 0, []
         once, read = self._once(inputs), {n: inputs[n] for n in self.new}
         for count in chunks:
             new = [x.narrow(self.moving[n], at, count) if n in self.moving else x for n, x in read.items()]
             with torch.no_grad():
-                found.append(self.module.step(*new, state, **once))
+                found.append(self.step(*new, **{self.given: cache}, **once))
             at, once = at + count, {}
         return torch.cat(found, self.axis)
 
@@ -83,3 +83,13 @@ class TorchDecoder(Sequences):
 
     def _once(self, inputs: Tensors) -> dict[str, torch.Tensor]:
         return {called: inputs[name] for name, called in self.once.items()}
+
+
+def step_of(module: Any, cache: Any) -> tuple[Callable[..., torch.Tensor], str]:
+    """Find the method of an emitted model that takes a cache, `forward` or a step of its own, and its parameter."""
+    for name, method in vars(type(module)).items():
+        if inspect.isfunction(method):
+            for p in inspect.signature(method).parameters.values():
+                if cache in (p.annotation, *get_args(p.annotation)):
+                    return (module if name == "forward" else getattr(module, name)), p.name
+    raise AssertionError("no method takes a cache")

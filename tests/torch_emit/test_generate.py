@@ -67,7 +67,7 @@ def compiled(model: Model, seed: int = 0) -> nn.Module:
 
 
 def state_of(module: nn.Module, *args: Any, **options: Any) -> Any:
-    return type(module).step.__globals__["State"](*args, **options)
+    return type(module).forward.__globals__["Cache"](*args, **options)
 
 
 def by_steps(
@@ -175,7 +175,7 @@ def test_sampling_follows_a_seed_and_its_options() -> None:
 
 
 def test_sampling_draws_by_probability() -> None:
-    sample = type(small().module).step.__globals__["sample"]
+    sample = type(small().module).forward.__globals__["sample"]
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]]).expand(20_000, 4)
     generator = torch.Generator().manual_seed(0)
     drawn = sample(logits, 1.0, None, None, generator).bincount(minlength=4) / 20_000
@@ -214,12 +214,12 @@ def test_a_compiled_step_is_compiled_once() -> None:
     state = state_of(module, 32, static=True)
     torch._dynamo.reset()
     with torch.no_grad():
-        logits = module.step(tokens, state)[:, -1]
-        step = torch.compile(module.step, backend=counter, fullgraph=True)
+        logits = module(tokens, cache=state)[:, -1]
+        step = torch.compile(module, backend=counter, fullgraph=True)
         found = []
         for _ in range(8):
             found.append(logits.argmax(-1))
-            logits = step(found[-1][:, None], state)[:, -1]
+            logits = step(found[-1][:, None], cache=state)[:, -1]
     assert counter.frame_count == 1
     assert torch.equal(torch.stack(found, 1), module.generate(tokens, 8))
 
@@ -229,7 +229,7 @@ def test_compiled_steps_compute_as_those_that_are_not(monkeypatch: pytest.Monkey
     from torch._dynamo.testing import CompileCounterWithBackend
 
     module, tokens = small().module, prompts()
-    packed = type(module).step.__globals__["prepacked"](module, tokens.size(0))
+    packed = type(module).forward.__globals__["prepacked"](module, tokens.size(0))
     expected = module.generate(tokens, 6)
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
@@ -252,7 +252,7 @@ def test_experts_of_few_rows_compute_as_those_of_many(compiled_too: bool, monkey
     module: Any = compiled(archdsl.load(text=spec))
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     called: list[int] = []
-    names = type(module).step.__globals__
+    names = type(module).forward.__globals__
     twins = [m for m in names["for_decoding"](module).modules() if type(m) is names["DecodingGroupedLinear"]]
     assert len(twins) == 2 * 3
     forward = names["GroupedLinear"].forward
@@ -272,7 +272,7 @@ def test_experts_of_few_rows_compute_as_those_of_many(compiled_too: bool, monkey
 
 
 def test_an_exported_step_is_made_of_operators_of_pytorch() -> None:
-    linear = type(small().module).step.__globals__["linear"]
+    linear = type(small().module).forward.__globals__["linear"]
 
     class Head(nn.Module):
         def forward(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -289,11 +289,11 @@ def test_an_exported_step_is_made_of_operators_of_pytorch() -> None:
 def test_prepacked_weights_give_the_same(name: str, rows: int, dtype: torch.dtype) -> None:
     shared = SMALL.replace("* layer()", "* shared(layer())").replace("model small", "model albert_like")
     module = compiled(archdsl.load(text=shared) if name == "albert_like" else graph(name)).to(dtype)
-    packed = type(module).step.__globals__["prepacked"](module, rows)
+    packed = type(module).forward.__globals__["prepacked"](module, rows)
     tokens = prompts(rows, 5) % module.config.vocab
     for size in (5, 1):
         with torch.no_grad():
-            expected, found = (m.step(tokens[:, :size], state_of(module, 8)).float() for m in (module, packed))
+            expected, found = (m(tokens[:, :size], cache=state_of(module, 8)).float() for m in (module, packed))
         assert float((found - expected).abs().max() / expected.abs().max()) < (1e-5 if dtype == torch.float32 else 2e-2)
     assert not any(type(m) is nn.Linear for m in packed.modules())
     assert any(type(m) is nn.Linear for m in module.modules())
@@ -316,21 +316,21 @@ def test_generating_goes_through_the_modules_as_they_are_now() -> None:
     assert torch.equal(module.generate(tokens, 4), fresh.generate(tokens, 4))
     assert not torch.equal(module.generate(tokens, 4), before)
     assert not seen[4:]
-    assert all(type(m) is not type(module).step.__globals__["DecodingLinear"] for m in module.modules())
+    assert all(type(m) is not type(module).forward.__globals__["DecodingLinear"] for m in module.modules())
 
     class Doubled(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return 2 * super().forward(x)
 
     module.head.__class__, module.blocks[1] = Doubled, torch.compile(module.blocks[1], backend="eager")
-    twin = type(module).step.__globals__["for_decoding"](module)
+    twin = type(module).forward.__globals__["for_decoding"](module)
     with torch.no_grad():
         close(twin(tokens), 2 * whole(fresh, {"tokens": tokens}))
 
 
 @pytest.mark.parametrize("shape", [(8,), (3, 8), (0, 1, 8), (2, 1, 8), (5, 2, 8), (2, 3, 1, 8)], ids=str)
 def test_linear_maps_of_few_rows(shape: tuple[int, ...]) -> None:
-    linear = type(small().module).step.__globals__["linear"]
+    linear = type(small().module).forward.__globals__["linear"]
     x = torch.randn(shape)
     for weight in (
         torch.randn(6, 8),
@@ -360,8 +360,8 @@ def test_a_window_keeps_no_more_places_than_it_shows() -> None:
         expected = torch.cat((expected, whole(module, {"tokens": expected})[:, -1:].argmax(-1)), 1)
     state = state_of(module, 20)
     with torch.no_grad():
-        logits = [module.step(tokens[:, :7], state), module.step(tokens[:, 7:11], state)]
-        logits += [module.step(expected[:, i : i + 1], state) for i in range(11, 20)]
+        logits = [module(tokens[:, :7], cache=state), module(tokens[:, 7:11], cache=state)]
+        logits += [module(expected[:, i : i + 1], cache=state) for i in range(11, 20)]
     close(torch.cat(logits, 1), whole(module, {"tokens": expected}))
     kept = [t for group in state.kept for t in group if t.dim() == 4]
     assert {t.size(-2) for t in kept} == {4}
@@ -405,7 +405,7 @@ def test_keys_that_several_layers_read_are_kept_once() -> None:
         expected = torch.cat((expected, whole(module, {"tokens": expected})[:, -1:].argmax(-1)), 1)
     assert torch.equal(module.generate(tokens, 5), expected[:, 6:])
     state = state_of(module, 6)
-    module.step(tokens, state)
+    module(tokens, cache=state)
     assert len(state.kept) == 2
 
 
@@ -416,12 +416,12 @@ def test_a_model_that_sees_later_places_is_refused() -> None:
 
 def test_a_plain_file_is_the_same_without_the_section() -> None:
     model = small().model
-    assert "State" not in emit(model)
-    assert "class State" in emit(model, GENERATE)
+    assert "Cache" not in emit(model)
+    assert "class Cache" in emit(model, GENERATE)
 
 
 OWN_NAMES = (
-    *("stream", "state", "step", "logits", "generator", "lengths", "last", "stops", "ended", "token", "i"),
+    *("stream", "cache", "step", "logits", "generator", "lengths", "last", "stops", "ended", "token", "i"),
     *("attention_mask", "seed", "stop", "temperature"),
 )
 NAMED = """

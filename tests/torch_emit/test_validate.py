@@ -159,12 +159,13 @@ def sides(f: ast.FunctionDef, r: random.Random) -> str:
         n for n in ast.walk(f) if isinstance(n, ast.BinOp) and ast.dump(n.left) != ast.dump(n.right)
     ]
     every += [n for n in ast.walk(f) if isinstance(n, ast.Call) and len({ast.dump(a) for a in n.args}) > 1]
+    every = [n for n in every if not ast.unparse(n).startswith("nn.Linear(")]  # which may be square
     if not every:
         return ""
     n = r.choice(every)
     if isinstance(n, ast.BinOp):
-        if isinstance(n.op, ast.Add | ast.Mult) and f.name == "__init__":
-            return ""  # the same number
+        if isinstance(n.op, ast.Add | ast.Mult | ast.BitOr):
+            return ""  # the same
         n.left, n.right = n.right, n.left
     else:
         i = next(i for i in range(1, len(n.args)) if ast.dump(n.args[i]) != ast.dump(n.args[0]))

@@ -14,6 +14,7 @@ from archdsl.backends.torch.lower import (
     Kind,
     Lowered,
     Make,
+    Merged,
     Method,
     Site,
     context_kind,
@@ -141,6 +142,8 @@ class Classes:
         """Lines of sections at the end of the model's own `__init__`."""
         self.forward: Method | None = None
         """The model's `forward` where a section writes it in another way."""
+        self.merged: dict[Group | None, Merged] = {}
+        """A `forward` that is a step of decoding, too."""
         self.exact: dict[Block, Mapping[str, Expr]] = {}
         """What every static name of a block is worth."""
 
@@ -184,6 +187,8 @@ class Classes:
         for section in sections:
             section.settle()
             self.forward = section.forward() or self.forward
+        for section in sections:
+            section.merge()
         self._evaluate()
         for group in self.groups:
             self.classes[group] = group.class_ = self._spelled(group.lowered, group)
@@ -255,8 +260,9 @@ class Classes:
         first = members[0]
         numbers = Numbers(first.block, [self.exact[m.block] for m in members])
         made = Class(first, numbers, [], [], {})
-        overridden = group is None and self.forward is not None
-        values = zip(*(all_numbers(m, not overridden) for m in members), strict=True)
+        merged = self.merged.get(group)
+        forward = merged.method if merged is not None else self.forward if group is None else None
+        values = zip(*(all_numbers(m, forward is None) for m in members), strict=True)
         spelled = iter([self._number(made, row) for row in values])
 
         def leaf(in_init: bool) -> Any:
@@ -271,10 +277,9 @@ class Classes:
 
         made.init += [_changed(step, leaf(True)) for step in first.init]
         more = self.more if group is None else group.more
-        if overridden:
-            assert self.forward is not None
-            more = [self.forward, *more]
-        for method in () if overridden else first.methods:
+        if forward is not None:
+            more = [forward, *(m for m in more if merged is None or m is not merged.step)]
+        for method in () if forward is not None else first.methods:
             steps, results = changed(method.steps, leaf(False)), mapped(method.results, leaf(False))
             made.methods.append(replace(method, steps=steps, results=results))
 

@@ -109,6 +109,28 @@ class Method:
         return "Tensor" if len(self.results) == 1 else f"tuple[{', '.join(['Tensor'] * len(self.results))}]"
 
 
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """A method that is two: `plain` without a cache, `step` with one."""
+
+    method: Method
+    plain: Method
+    step: Method
+
+    def given(self, part: Method) -> list[Any | None]:
+        """Which parameter of one of the two each of its parameters is."""
+        own = {p.target for p in part.parameters}
+        first = [p.target for p in part.parameters] if part is not self.step else []
+        found: list[Any | None] = [*first]
+        return found + [p.target if p.target in own else None for p in self.method.parameters[len(first) :]]
+
+    @property
+    def cache(self) -> int:
+        """Which of the parameters is the cache."""
+        targets = [p.target for p in self.method.parameters]
+        return next(i for i, t in enumerate(targets) if isinstance(t, Variable) and t.state)
+
+
 @dataclass(eq=False)
 class Lowered:
     """A block as a class, in its own names."""

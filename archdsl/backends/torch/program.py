@@ -249,8 +249,8 @@ def effectful(tree: Any) -> bool:
     if not isinstance(tree, Node):
         return False
     if tree.kind == "Call":
-        function, args, _ = tree.fields
-        if any(_is_state(a) for a in args):
+        function, args, keywords = tree.fields
+        if any(_is_state(a) for a in (*args, *(k.fields[1] for k in keywords))):
             return True
         if isinstance(function, Node) and function.kind == "Attribute" and _is_state(function.fields[0]):
             return function.fields[1] not in PURE

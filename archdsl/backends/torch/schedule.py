@@ -330,7 +330,7 @@ class Scheduler:
     def branch(self, branch: Branch) -> None:
         for body in (branch.then, branch.otherwise):
             self.settle(self.outside(body))
-        joined = tuple(v if isinstance(v, Variable) else Variable(v.name or "h") for v in branch.outputs)
+        joined = tuple(v if isinstance(v, Variable) else Variable(self.name(v)) for v in branch.outputs)
         arms = []
         for body in (branch.then, branch.otherwise):
             around, aliases = self.out, dict(self.aliases)

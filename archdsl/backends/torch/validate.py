@@ -22,7 +22,7 @@ from archdsl.backends.torch import init
 from archdsl.backends.torch.classes import Classes, Group, parameter_names
 from archdsl.backends.torch.lower import Lowered, Make, Method, Site
 from archdsl.backends.torch.numbers import BUILT_IN, PYTHON, function, value_of
-from archdsl.backends.torch.program import PURE, Body, Branch, Check, Do, Leave, Let, Put, Repeat, Scan, Step
+from archdsl.backends.torch.program import PURE, Body, Branch, Check, Do, Leave, Let, Put, Repeat, Scan, Step, Target
 from archdsl.backends.torch.python import field_name
 from archdsl.backends.torch.text import quoted
 from archdsl.backends.torch.tree import Made, Node, Number, Part, Read, Variable, frozen
@@ -275,12 +275,16 @@ class Machine:
     def on_compare(self, x: Node, env: Mapping[Any, Any]) -> Any:
         left, ops, rights = x.fields
         found = [self.eval(left, env), *(self.eval(r, env) for r in rights)]
-        return self.term("compare", tuple(o.kind for o in ops), *found)
+        kinds = tuple(o.kind for o in ops)
+        if kinds in (("Is",), ("IsNot",)) and found[1] is None and (found[0] is None or found[0] in self.stateful):
+            return (found[0] is None) is (kinds == ("Is",))
+        return self.term("compare", kinds, *found)
 
     def on_boolop(self, x: Node, env: Mapping[Any, Any]) -> Any:
         values = [self.eval(v, env) for v in x.fields[1]]
-        if all(isinstance(v, bool) for v in values):
-            return any(values) if x.fields[0].kind == "Or" else all(values)
+        decisive = x.fields[0].kind == "Or"  # one that is so decides
+        if any(v is decisive for v in values) or all(isinstance(v, bool) for v in values):
+            return decisive in values
         return self.term("BoolOp", x.fields[0].kind, *values)
 
     def on_ifexp(self, x: Node, env: Mapping[Any, Any]) -> Any:
@@ -302,8 +306,11 @@ class Machine:
         called = self.eval(text, env) if of is NOTHING else self.attribute(of, text.fields[1])
         if not isinstance(called, Term | Ref):
             raise InvalidError(f"a call of {called!r}")
+        if isinstance(called, Ref) or any(isinstance(g, Ref) for g in given):  # what is None is not given
+            given = [g for g in given if g is not None]
+            named = {k: g for k, g in named.items() if g is not None}
         own = isinstance(of, Term) and of in self.stateful and text.fields[1] not in PURE
-        if own or any(isinstance(g, Term) and g in self.stateful for g in given):
+        if own or any(isinstance(g, Term) and g in self.stateful for g in (*given, *named.values())):
             made = self.term("change", len(self.effects), called, tuple(given), tuple(named.items()))
             self.effects.append(("change", made))
             return made
@@ -699,8 +706,17 @@ class Validator:
         terms = Terms()
         steps = [*lowered.init, *self.classes.classes[group].demands]
         fields, made = self.init(methods.get("__init__"), instance, lowered, steps, config, terms)
+        merged = self.classes.merged.get(group)
         for method in self.classes.methods(group, block):
-            self.method(methods[method.name], method, fields, terms, lowered, instance.name)
+            if merged is not None and (method is merged.step or method.name == "forward"):
+                written, given = methods["forward"], merged.given(method)
+                names = parameter_names(merged.method)
+            else:
+                written, given = methods[method.name], [p.target for p in method.parameters]
+                names = parameter_names(method)
+            if [a.arg for a in written.args.args] != ["self", *names]:
+                raise InvalidError(f"{instance.name}.{written.name} has other parameters")
+            self.method(written, method, given, fields, terms, lowered, instance.name)
         return made
 
     def lowered(self, group: Group | None, block: Block) -> Lowered:
@@ -792,22 +808,30 @@ class Validator:
     # --- methods ---
 
     def method(
-        self, f: ast.FunctionDef, method: Method, fields: dict[str, Any], terms: Terms, lowered: Lowered, name: str
+        self,
+        f: ast.FunctionDef,
+        method: Method,
+        targets: Sequence[Target | None],
+        fields: dict[str, Any],
+        terms: Terms,
+        lowered: Lowered,
+        name: str,
     ) -> None:
+        """Judge that a function does what a method does. `targets` says which of its parameters each argument is; the
+        others are not given."""
         meaning = Meaning(terms, self.names, self.sizes, lowered.modules.lists_meant)
         meaning.fields = {k: v for k, v in fields.items() if not isinstance(v, int | float | Config)}
         env: dict[Any, Any] = {"self": SELF}
-        given = [terms.meant("parameter", method.name, i) for i in range(len(method.parameters))]
-        for p, term in zip(method.parameters, given, strict=True):
+        for i, p in enumerate(method.parameters):
+            term = terms.meant("parameter", method.name, i)
             meaning.bind(p.target, term, env)
             if isinstance(p.target, Variable) and p.target.state:
                 meaning.stateful.add(term)
+        given = [env[t] if t is not None else None for t in targets]
         meaning.steps(method.steps, env)
         results = tuple(meaning.eval(t, env) for t in method.results)
         meant = results[0] if len(results) == 1 else results
         parameters = [a.arg for a in f.args.args]
-        if parameters != ["self", *parameter_names(method)]:
-            raise InvalidError(f"{name}.{f.name} has other parameters")
         machine = Machine(terms, terms.found, self.names)
         machine.fields = fields
         machine.bound = _locals(f)

@@ -55,6 +55,9 @@ class Section:
         """The model's `forward` where the section writes it in another way."""
         return None
 
+    def merge(self) -> None:
+        """Bring methods of classes together, when all sections have added theirs."""
+
     def init(self) -> Iterable[str]:
         """Lines for the end of the `__init__` of the model's class, without indentation."""
         return ()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
-from archdsl.backends.torch.classes import Classes, Group
+from archdsl.backends.torch.classes import Classes, Group, parameter_names
 from archdsl.backends.torch.features import Section
 from archdsl.backends.torch.features.decode_schedule import Assigner, Roles
+from archdsl.backends.torch.features.merge import merged
 from archdsl.backends.torch.features.steps import StepLowering
 from archdsl.backends.torch.helpers import members
+from archdsl.backends.torch.lower import Lowered
 from archdsl.backends.torch.program import trees
 from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.tree import Node, Read, nodes
@@ -17,9 +19,10 @@ from archdsl.ir.graph import Value
 from archdsl.passes.decode import plan
 
 
-def stream(inputs: str, step: str, prefill: str, together: bool, on_cpu: bool) -> str:
+def stream(inputs: str, step: str, cache: str, prefill: str, together: bool, on_cpu: bool) -> str:
     """The methods `stream` and `generate` of the model."""
-    through = f"(for_decoding(self) if tokens.is_cpu else self).{step}" if on_cpu else f"self.{step}"
+    method = "" if step == "forward" else f".{step}"
+    through = f"(for_decoding(self) if tokens.is_cpu else self){method}" if on_cpu else f"self{method}"
     sizes, seeded, all_ended = "whose tensors then keep their sizes.", "", "bool(ended.all())"
     if together:
         sizes = """whose tensors then keep their sizes.
@@ -51,7 +54,7 @@ def stream(
     `compiled` compiles the step, {sizes}"""
     batch, time = tokens.shape
 {seeded}    generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-    state, step = State(time + max_new_tokens, static=compiled), {through}
+    cache, step = Cache(time + max_new_tokens, static=compiled), {through}
 {prefill}
     stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
     ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
@@ -60,7 +63,7 @@ def stream(
         step = torch.compile(step)
     for i in range(max_new_tokens):
         if i > 0:
-            logits = step(token[:, None], state)[:, -1]
+            logits = step(token[:, None], {cache}=cache)[:, -1]
         token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
         yield token
         ended |= torch.isin(token, stops)
@@ -82,27 +85,27 @@ PACKED = """    lengths = torch.full((batch,), time, device=tokens.device)
 """How prompts are brought to the left."""
 
 
-def at_once(given: str, at: str, ends: str) -> str:
+def at_once(given: str, cache: str, at: str, ends: str) -> str:
     """The prompts in one step."""
     return f"""{PACKED}
     # What lies behind a row's end is never attended to, and overwritten.
-    state.lengths = lengths
-    logits = step(tokens[:, :last], state{given}{at}){ends}
+    cache.lengths = lengths
+    logits = step(tokens[:, :last]{given}, {cache}=cache{at}){ends}
     if int(lengths.min()) < last:
-        state.start = lengths"""
+        cache.start = lengths"""
 
 
-def row_by_row(given: str) -> str:
+def row_by_row(given: str, cache: str) -> str:
     """The prompts as far as all have tokens, then one position after the other."""
     return f"""{PACKED}
     shortest = int(lengths.min())
-    logits = step(tokens[:, :shortest], state{given})[:, -1]
+    logits = step(tokens[:, :shortest]{given}, {cache}=cache)[:, -1]
     for i in range(shortest, last):  # a recurrence must not read what lies behind a row's end
         if i == shortest:
-            state.start = lengths.new_full((batch,), shortest)
-        state.active = i < lengths
-        logits = torch.where(state.active[:, None], step(tokens[:, i : i + 1], state)[:, -1], logits)
-    state.active = None"""
+            cache.start = lengths.new_full((batch,), shortest)
+        cache.active = i < lengths
+        logits = torch.where(cache.active[:, None], step(tokens[:, i : i + 1], {cache}=cache)[:, -1], logits)
+    cache.active = None"""
 
 
 class Generate(Section):
@@ -134,7 +137,26 @@ class Generate(Section):
             known[signature] = name, lowering
             lowered = lowering.run()
             self.classes.further(group, lowered.method, lowered.helpers)
+            if group is not None and self._merge(group, group.lowered[group.members.index(roles.block)], lowering):
+                known[signature] = "forward", lowering
         return known[signature][0]
+
+    def _merge(self, group: Group | None, plain: Lowered, lowering: StepLowering) -> bool:
+        """Whether the step of a class is its `forward` with a cache."""
+        if group in self.classes.merged or plain.before is not None:
+            return False
+        forward = plain.method if group is not None else self.classes.forward or plain.method
+        found = merged(forward, lowering.lowered.method, lowering.aliases)
+        if found is not None:
+            self.classes.merged[group] = found
+        return found is not None
+
+    def merge(self) -> None:
+        (signature, (_, lowering)), *_ = self.written[None].items()
+        inputs = {v for _, v in self.plan.model.inputs}
+        once = any(p.target in inputs for p in lowering.optional)  # what the first step alone takes
+        if not once and self._merge(None, self.classes.root, lowering):
+            self.written[None][signature] = "forward", lowering
 
     def method(self, group: Group, roles: Roles) -> str:
         """The name of the step of a class that is called."""
@@ -143,7 +165,8 @@ class Generate(Section):
     @property
     def names(self) -> tuple[str, ...]:
         """What the steps are called, the model's first."""
-        return tuple(dict.fromkeys(name for known in self.written.values() for name, _ in known.values()))
+        found = dict.fromkeys(name for known in self.written.values() for name, _ in known.values())
+        return tuple(name for name in found if name != "forward")
 
     def helpers(self) -> Iterable[str]:
         if self.tokens is None:
@@ -161,7 +184,7 @@ class Generate(Section):
                     used |= {n.fields[1] for n in read}
         if "keep_last" in used:
             used.add("keep")
-        return {"State": members("State", used)}
+        return {"Cache": members("Cache", used)}
 
     @property
     def tokens(self) -> Value | None:
@@ -176,19 +199,22 @@ class Generate(Section):
         if self.tokens is None:
             return ()
         step, lowering = next(iter(self.written[None].values()))
+        merged = self.classes.merged.get(None)
+        method = lowering.lowered.method if merged is None else merged.method
+        cache = parameter_names(method)[[p.target for p in method.parameters].index(lowering.states)]
         inputs = {v: n for n, v in self.plan.model.inputs}
         others = [local_name(inputs[p.target]) for p in lowering.optional if p.target in inputs]
-        own = words_of(stream("", "step", row_by_row(""), self.together, self.on_cpu))
+        own = words_of(stream("", "step", "cache", row_by_row("", "cache"), self.together, self.on_cpu))
         here = {n: f"{n}_" if n in own else n for n in others}
         more = "".join(f"\n    {n}: Tensor | None = None," for n in here.values())
         given = "".join(f", {n}={m}" for n, m in here.items())
         if self.plan.carries:
-            prefill = row_by_row(given)
+            prefill = row_by_row(given, cache)
         elif lowering.narrows:
-            prefill = at_once(given, ", at=lengths - 1", "[:, 0]")
+            prefill = at_once(given, cache, ", at=lengths - 1", "[:, 0]")
         else:
-            prefill = at_once(given, "", "[torch.arange(batch, device=tokens.device), lengths - 1]")
-        return [stream(more, step, prefill, self.together, self.on_cpu)]
+            prefill = at_once(given, cache, "", "[torch.arange(batch, device=tokens.device), lengths - 1]")
+        return [stream(more, step, cache, prefill, self.together, self.on_cpu)]
 
 
 def words_of(source: str) -> set[str]:

@@ -1,7 +1,7 @@
 """The `step` of a class: its `forward` for the new places of a sequence, given what was kept of those before them.
 
 It is lowered from the same graph, node by node.  What does not depend on the sequence, and tables of places, stand
-under `if state.first`; keys and values are appended to caches; recurrences begin where they ended.  A `State` holds all
+under `if cache.first`; keys and values are appended to caches; recurrences begin where they ended.  A `Cache` holds all
 that is kept, in the order in which a step comes to it.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from archdsl.backends.torch.classes import parameter_names
 from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within, refuse
 from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, context_type
 from archdsl.backends.torch.numbers import block_tensors
@@ -118,7 +119,7 @@ class StepLowering(Lowering):
         self.section = section
         self.plan: Plan = section.plan
         self.roles = roles
-        self.states = Variable("state", state=True)
+        self.states = Variable("cache", state=True)
         self.state = Read(self.states)
         group = section.classes.by_block.get(roles.block)
         self.declared: dict[OpNode, OpNode] = {}
@@ -134,8 +135,8 @@ class StepLowering(Lowering):
         self.lowered.modules = self.modules
         self.optional: list[Parameter] = []
         """Inputs that only the first step takes."""
-        self.stepping = ""
-        """The method of the block that is called."""
+        self.stepping: tuple[Group, str] | None = None
+        """The class and the method of the block that is called."""
         self.once = False
         """Within what the first step alone computes."""
 
@@ -179,7 +180,7 @@ class StepLowering(Lowering):
             late = [(v, p) for v, p in found if v is not None and v not in moving]
             found = [(v, p) for v, p in found if v is None or v in moving]
             self.optional = [Parameter(p.target, "Tensor | None", "None") for v, p in late if v not in self.aliases]
-        method.parameters = [p for _, p in found] + [Parameter(self.states, "State")]
+        method.parameters = [p for _, p in found] + [Parameter(self.states, "Cache")]
 
     @property
     def mask(self) -> Tree:
@@ -312,7 +313,7 @@ class StepLowering(Lowering):
 
         def name(name: str) -> Tree:
             if self.is_length(name):
-                return py("{s}.length", s=self.state)
+                return py("{s}.capacity", s=self.state)
             value = self.block.axes.get(name) or self.block.hypers.get(name)
             return Number(Var(name), value.value if isinstance(value, Num) else self.numbers.worth(Var(name)))
 
@@ -339,7 +340,7 @@ class StepLowering(Lowering):
             self.graph(node.otherwise)
             for outer, inner in zip(node.outputs, node.otherwise.outputs, strict=True):
                 assert inner is not None
-                self.aliases[outer] = self.read(inner)
+                self.put(Let((outer,), self.read(inner)))
         elif isinstance(node, ScanNode) and node in self.roles.carries:
             self.scan_on(node, graph)
         elif not isinstance(node, LossNode):
@@ -491,15 +492,22 @@ class StepLowering(Lowering):
     def call(self, node: CallNode, graph: Graph) -> None:
         callee = self.roles.callees.get(node)  # none of a call within a scan
         if callee is not None and self.roles.role[node] is Role.STEP and callee.special():
-            self.stepping = self.section.method(self.classes.group(node.block), callee)
+            group = self.classes.group(node.block)
+            self.stepping = group, self.section.method(group, callee)
         else:
-            self.stepping = ""
+            self.stepping = None
         super().call(node, graph)
 
     def called(self, node: CallNode, module: Tree, args: list[Tree], keywords: dict[str, Tree]) -> Tree:
-        if not self.stepping:
+        if self.stepping is None:
             return super().called(node, module, args, keywords)
-        return called(Node("Attribute", (module, self.stepping)), [*args, self.state], keywords)
+        group, name = self.stepping
+        if name != "forward":
+            return called(Node("Attribute", (module, name)), [*args, self.state], keywords)
+        merged = self.classes.merged[group]
+        if not any(p.default for p in merged.plain.parameters):
+            return called(module, [*args, self.state], keywords)
+        return called(module, args, {**keywords, parameter_names(merged.method)[merged.cache]: self.state})
 
     def arguments(self, node: CallNode, group: Group) -> tuple[list[Tree], dict[str, Tree]]:
         losses, group.first.losses = group.first.losses, False

@@ -139,11 +139,11 @@ def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen:
     return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
 
 
-class State:
+class Cache:
     """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
 
-    def __init__(self, length: int, static: bool = False) -> None:
-        self.length = length  # capacity in positions
+    def __init__(self, capacity: int, static: bool = False) -> None:
+        self.capacity = capacity  # capacity in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
         self.kept: list[tuple[Tensor, ...]] = []
         self.fresh = True
@@ -163,7 +163,7 @@ class State:
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
-            self.end = self.length if self.static else self.end + new
+            self.end = self.capacity if self.static else self.end + new
             self.positions = self.start[:, None] + new_positions
             self.start = self.start + (new if self.active is None else new * self.active)
         self.keys = torch.arange(self.end, device=x.device)
@@ -186,7 +186,7 @@ class State:
         """Append the new positions; return all so far."""
         if self.first:
             axes = [axis % t.dim() for t in tensors]
-            shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
+            shapes = [(*t.shape[:a], self.capacity, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
             self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
         buffers = self.kept[self.cursor]
         self.cursor += 1
@@ -273,15 +273,15 @@ class LatentAttention(nn.Module):
         )
         return self.out(y.transpose(1, 2).flatten(2))
 
-    def step(self, x: Tensor, rope: Tensor, state: State) -> Tensor:
+    def step(self, x: Tensor, rope: Tensor, cache: Cache) -> Tensor:
         q = self.q(x).unflatten(-1, (-1, self.nope_dim + self.rope_dim)).transpose(1, 2)
         latent, k_rope = self.kv_down(x).split((self.kv_rank, self.rope_dim), dim=-1)
         h = self.kv_norm(latent)
         q, q_rope = q.split((self.nope_dim, self.rope_dim), dim=-1)
         h_2 = rotate_pairs(k_rope.unsqueeze(1), rope)
         q = torch.cat((q, rotate_pairs(q_rope, rope)), dim=-1)
-        rows = state.keep(torch.cat((h, h_2.squeeze(1)), dim=-1))
-        if state.first:  # the maps of keys and values: what is made of the rows of an identity matrix
+        rows = cache.keep(torch.cat((h, h_2.squeeze(1)), dim=-1))
+        if cache.first:  # the maps of keys and values: what is made of the rows of an identity matrix
             h_rows, h_rows_2 = torch.eye(self.kv_rank + self.rope_dim, dtype=h.dtype, device=h.device)[None].split(
                 (self.kv_rank, self.rope_dim), dim=-1
             )
@@ -289,10 +289,10 @@ class LatentAttention(nn.Module):
             k, v = kv.split((self.nope_dim, self.v_dim), dim=-1)
             k_rope = h_rows_2[:, None].expand(-1, self.heads, -1, -1)
             k = torch.cat((k, k_rope), dim=-1)
-            state.hold(k, v)
-        k, v = state.held()
+            cache.hold(k, v)
+        k, v = cache.held()
         y = attend_latent(
-            q, rows, k, v, state.mask, (self.nope_dim + self.rope_dim) ** -0.5 * (0.1 * 0.707 * math.log(40) + 1) ** 2
+            q, rows, k, v, cache.mask, (self.nope_dim + self.rope_dim) ** -0.5 * (0.1 * 0.707 * math.log(40) + 1) ** 2
         )
         return self.out(y.transpose(1, 2).flatten(2))
 
@@ -320,12 +320,13 @@ class DenseLayer(nn.Module):
         self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
         self.ffn = SwiGLU(config, hidden=config.hidden)
 
-    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rope)
-        return x + self.ffn(self.ffn_norm(x))
-
-    def step(self, x: Tensor, rope: Tensor, state: State) -> Tensor:
-        x = x + self.attention.step(self.attention_norm(x), rope, state)
+    def forward(self, x: Tensor, rope: Tensor, cache: Cache | None = None) -> Tensor:
+        h = self.attention_norm(x)
+        if cache is None:
+            h = self.attention(h, rope)
+        else:
+            h = self.attention.step(h, rope, cache)
+        x = x + h
         return x + self.ffn(self.ffn_norm(x))
 
 
@@ -384,12 +385,13 @@ class SparseLayer(nn.Module):
         self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
         self.ffn = MoE(config, shared_hidden=ffn_shared_hidden)
 
-    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rope)
-        return x + self.ffn(self.ffn_norm(x))
-
-    def step(self, x: Tensor, rope: Tensor, state: State) -> Tensor:
-        x = x + self.attention.step(self.attention_norm(x), rope, state)
+    def forward(self, x: Tensor, rope: Tensor, cache: Cache | None = None) -> Tensor:
+        h = self.attention_norm(x)
+        if cache is None:
+            h = self.attention(h, rope)
+        else:
+            h = self.attention.step(h, rope, cache)
+        x = x + h
         return x + self.ffn(self.ffn_norm(x))
 
 
@@ -410,31 +412,12 @@ class DeepseekV2Lite(nn.Module):
         self.head = nn.Linear(config.width, config.vocab, bias=False)
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, cache: Cache | None = None, at: Tensor | None = None) -> Tensor:
         time = tokens.size(1)
-        assert time <= self.config.context, "at most `context` tokens"
-        rope = scaled_rope_table(
-            time,
-            yarn_scaling(
-                frequencies(self.config.rope_dim, 10_000, tokens.device),
-                10_000,
-                factor=40,
-                original=4096,
-                beta_fast=32,
-                beta_slow=1,
-            ),
-        )
-        x = self.token_embedding(tokens)  # [batch, time, width]
-        for block in self.blocks:
-            x = block(x, rope)
-        return self.head(self.norm(x))
-
-    def step(self, tokens: Tensor, state: State, at: Tensor | None = None) -> Tensor:
-        state.begin(tokens)
-        if state.first:
-            assert state.length <= self.config.context, "at most `context` tokens"
+        if cache is None:
+            assert time <= self.config.context, "at most `context` tokens"
             rope = scaled_rope_table(
-                state.length,
+                time,
                 yarn_scaling(
                     frequencies(self.config.rope_dim, 10_000, tokens.device),
                     10_000,
@@ -444,11 +427,26 @@ class DeepseekV2Lite(nn.Module):
                     beta_slow=1,
                 ),
             )
-            state.hold(rope)
-        rope = state.held()[:, state.positions[:, None]]
+        else:
+            cache.begin(tokens)
+            if cache.first:
+                assert cache.capacity <= self.config.context, "at most `context` tokens"
+                rope = scaled_rope_table(
+                    cache.capacity,
+                    yarn_scaling(
+                        frequencies(self.config.rope_dim, 10_000, tokens.device),
+                        10_000,
+                        factor=40,
+                        original=4096,
+                        beta_fast=32,
+                        beta_slow=1,
+                    ),
+                )
+                cache.hold(rope)
+            rope = cache.held()[:, cache.positions[:, None]]
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
-            x = block.step(x, rope, state)
+            x = block(x, rope, cache)
         if at is not None:  # of each row this place alone is wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return self.head(self.norm(x))
@@ -474,17 +472,17 @@ class DeepseekV2Lite(nn.Module):
         `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-        state, step = State(time + max_new_tokens, static=compiled), self.step
+        cache, step = Cache(time + max_new_tokens, static=compiled), self
         lengths = torch.full((batch,), time, device=tokens.device)
         if attention_mask is not None:  # prompts are moved to the left
             lengths = attention_mask.sum(1)
             tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))
         last = int(lengths.max())
         # What lies behind a row's end is never attended to, and overwritten.
-        state.lengths = lengths
-        logits = step(tokens[:, :last], state, at=lengths - 1)[:, 0]
+        cache.lengths = lengths
+        logits = step(tokens[:, :last], cache=cache, at=lengths - 1)[:, 0]
         if int(lengths.min()) < last:
-            state.start = lengths
+            cache.start = lengths
         stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
         ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
         token = tokens.new_zeros(batch)
@@ -492,7 +490,7 @@ class DeepseekV2Lite(nn.Module):
             step = torch.compile(step)
         for i in range(max_new_tokens):
             if i > 0:
-                logits = step(token[:, None], state)[:, -1]
+                logits = step(token[:, None], cache=cache)[:, -1]
             token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
             yield token
             ended |= torch.isin(token, stops)

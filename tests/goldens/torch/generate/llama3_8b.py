@@ -56,11 +56,11 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
 
 
-class State:
+class Cache:
     """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
 
-    def __init__(self, length: int, static: bool = False) -> None:
-        self.length = length  # capacity in positions
+    def __init__(self, capacity: int, static: bool = False) -> None:
+        self.capacity = capacity  # capacity in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
         self.kept: list[tuple[Tensor, ...]] = []
         self.fresh = True
@@ -80,7 +80,7 @@ class State:
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
-            self.end = self.length if self.static else self.end + new
+            self.end = self.capacity if self.static else self.end + new
             self.positions = self.start[:, None] + new_positions
             self.start = self.start + (new if self.active is None else new * self.active)
         self.keys = torch.arange(self.end, device=x.device)
@@ -103,7 +103,7 @@ class State:
         """Append the new positions; return all so far."""
         if self.first:
             axes = [axis % t.dim() for t in tensors]
-            shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
+            shapes = [(*t.shape[:a], self.capacity, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
             self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
         buffers = self.kept[self.cursor]
         self.cursor += 1
@@ -160,20 +160,17 @@ class Attention(nn.Module):
         self.v = nn.Linear(config.width, config.kv_heads * self.head_dim, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
-    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rope: Tensor, cache: Cache | None = None) -> Tensor:
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
         v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
         q = rotate(q, rope)
-        y = F.scaled_dot_product_attention(q, rotate(k, rope), v, is_causal=True, enable_gqa=True)
-        return self.out(y.transpose(1, 2).flatten(2))
-
-    def step(self, x: Tensor, rope: Tensor, state: State) -> Tensor:
-        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        k, v = state.keep(rotate(k, rope), v)
-        y = attend(rotate(q, rope), k, v, state.mask)
+        k = rotate(k, rope)
+        if cache is None:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        else:
+            k, v = cache.keep(k, v)
+            y = attend(q, k, v, cache.mask)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -200,12 +197,8 @@ class Decoder(nn.Module):
         self.ffn_norm = nn.RMSNorm(config.width, eps=1e-5)
         self.ffn = SwiGLU(config)
 
-    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rope)
-        return x + self.ffn(self.ffn_norm(x))
-
-    def step(self, x: Tensor, rope: Tensor, state: State) -> Tensor:
-        x = x + self.attention.step(self.attention_norm(x), rope, state)
+    def forward(self, x: Tensor, rope: Tensor, cache: Cache | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope, cache)
         return x + self.ffn(self.ffn_norm(x))
 
 
@@ -221,30 +214,12 @@ class Llama3_8B(nn.Module):
         self.head = nn.Linear(config.width, config.vocab, bias=False)
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, cache: Cache | None = None, at: Tensor | None = None) -> Tensor:
         time = tokens.size(1)
-        assert time <= self.config.context, "at most `context` tokens"
-        rope = scaled_rope_table(
-            time,
-            llama3_scaling(
-                frequencies(self.config.width // self.config.heads, 500_000, tokens.device),
-                factor=8,
-                low=1,
-                high=4,
-                original=8192,
-            ),
-        )
-        x = self.token_embedding(tokens)  # [batch, time, width]
-        for block in self.blocks:
-            x = block(x, rope)
-        return self.head(self.norm(x))
-
-    def step(self, tokens: Tensor, state: State, at: Tensor | None = None) -> Tensor:
-        state.begin(tokens)
-        if state.first:
-            assert state.length <= self.config.context, "at most `context` tokens"
+        if cache is None:
+            assert time <= self.config.context, "at most `context` tokens"
             rope = scaled_rope_table(
-                state.length,
+                time,
                 llama3_scaling(
                     frequencies(self.config.width // self.config.heads, 500_000, tokens.device),
                     factor=8,
@@ -253,11 +228,25 @@ class Llama3_8B(nn.Module):
                     original=8192,
                 ),
             )
-            state.hold(rope)
-        rope = state.held()[:, state.positions[:, None]]
+        else:
+            cache.begin(tokens)
+            if cache.first:
+                assert cache.capacity <= self.config.context, "at most `context` tokens"
+                rope = scaled_rope_table(
+                    cache.capacity,
+                    llama3_scaling(
+                        frequencies(self.config.width // self.config.heads, 500_000, tokens.device),
+                        factor=8,
+                        low=1,
+                        high=4,
+                        original=8192,
+                    ),
+                )
+                cache.hold(rope)
+            rope = cache.held()[:, cache.positions[:, None]]
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
-            x = block.step(x, rope, state)
+            x = block(x, rope, cache)
         if at is not None:  # of each row this place alone is wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return self.head(self.norm(x))
@@ -283,17 +272,17 @@ class Llama3_8B(nn.Module):
         `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-        state, step = State(time + max_new_tokens, static=compiled), self.step
+        cache, step = Cache(time + max_new_tokens, static=compiled), self
         lengths = torch.full((batch,), time, device=tokens.device)
         if attention_mask is not None:  # prompts are moved to the left
             lengths = attention_mask.sum(1)
             tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))
         last = int(lengths.max())
         # What lies behind a row's end is never attended to, and overwritten.
-        state.lengths = lengths
-        logits = step(tokens[:, :last], state, at=lengths - 1)[:, 0]
+        cache.lengths = lengths
+        logits = step(tokens[:, :last], cache=cache, at=lengths - 1)[:, 0]
         if int(lengths.min()) < last:
-            state.start = lengths
+            cache.start = lengths
         stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
         ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
         token = tokens.new_zeros(batch)
@@ -301,7 +290,7 @@ class Llama3_8B(nn.Module):
             step = torch.compile(step)
         for i in range(max_new_tokens):
             if i > 0:
-                logits = step(token[:, None], state)[:, -1]
+                logits = step(token[:, None], cache=cache)[:, -1]
             token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
             yield token
             ended |= torch.isin(token, stops)

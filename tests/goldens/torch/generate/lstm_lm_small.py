@@ -47,11 +47,11 @@ class LSTM(nn.Module):
         return torch.lstm(x, start, weights, self.bias, 1, 0.0, self.training, False, True)[0]
 
 
-class State:
+class Cache:
     """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
 
-    def __init__(self, length: int, static: bool = False) -> None:
-        self.length = length  # capacity in positions
+    def __init__(self, capacity: int, static: bool = False) -> None:
+        self.capacity = capacity  # capacity in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
         self.kept: list[tuple[Tensor, ...]] = []
         self.fresh = True
@@ -71,7 +71,7 @@ class State:
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
-            self.end = self.length if self.static else self.end + new
+            self.end = self.capacity if self.static else self.end + new
             self.positions = self.start[:, None] + new_positions
             self.start = self.start + (new if self.active is None else new * self.active)
         self.keys = torch.arange(self.end, device=x.device)
@@ -133,23 +133,21 @@ class LSTMLMSmall(nn.Module):
         self.head = nn.Linear(config.width, config.vocab)
         nn.init.normal_(self.embedding.weight, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)  # [batch, time, width]
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
-
-    def step(self, tokens: Tensor, state: State, at: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, cache: Cache | None = None, at: Tensor | None = None) -> Tensor:
         batch = tokens.size(0)
-        state.begin(tokens)
+        if cache is not None:
+            cache.begin(tokens)
         x = self.embedding(tokens)  # [batch, time, width]
         for layer in self.layers:
-            h, c = state.recall(
-                lambda: x.new_zeros(batch, self.config.width), lambda: x.new_zeros(batch, self.config.width)
-            )
-            y, h, c = lstm_on(layer, x, h, c)
-            x = y
-            state.hand_on(h, c)
+            if cache is None:
+                x = layer(x)
+            else:
+                h, c = cache.recall(
+                    lambda: x.new_zeros(batch, self.config.width), lambda: x.new_zeros(batch, self.config.width)
+                )
+                y, h, c = lstm_on(layer, x, h, c)
+                x = y
+                cache.hand_on(h, c)
         if at is not None:  # of each row this place alone is wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return self.head(x)
@@ -175,20 +173,20 @@ class LSTMLMSmall(nn.Module):
         `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-        state, step = State(time + max_new_tokens, static=compiled), self.step
+        cache, step = Cache(time + max_new_tokens, static=compiled), self
         lengths = torch.full((batch,), time, device=tokens.device)
         if attention_mask is not None:  # prompts are moved to the left
             lengths = attention_mask.sum(1)
             tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))
         last = int(lengths.max())
         shortest = int(lengths.min())
-        logits = step(tokens[:, :shortest], state)[:, -1]
+        logits = step(tokens[:, :shortest], cache=cache)[:, -1]
         for i in range(shortest, last):  # a recurrence must not read what lies behind a row's end
             if i == shortest:
-                state.start = lengths.new_full((batch,), shortest)
-            state.active = i < lengths
-            logits = torch.where(state.active[:, None], step(tokens[:, i : i + 1], state)[:, -1], logits)
-        state.active = None
+                cache.start = lengths.new_full((batch,), shortest)
+            cache.active = i < lengths
+            logits = torch.where(cache.active[:, None], step(tokens[:, i : i + 1], cache=cache)[:, -1], logits)
+        cache.active = None
         stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
         ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
         token = tokens.new_zeros(batch)
@@ -196,7 +194,7 @@ class LSTMLMSmall(nn.Module):
             step = torch.compile(step)
         for i in range(max_new_tokens):
             if i > 0:
-                logits = step(token[:, None], state)[:, -1]
+                logits = step(token[:, None], cache=cache)[:, -1]
             token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
             yield token
             ended |= torch.isin(token, stops)

@@ -57,11 +57,11 @@ def selective_scan(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor) ->
     return (h @ c.float()[..., None]).squeeze(-1).to(x.dtype)
 
 
-class State:
+class Cache:
     """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
 
-    def __init__(self, length: int, static: bool = False) -> None:
-        self.length = length  # capacity in positions
+    def __init__(self, capacity: int, static: bool = False) -> None:
+        self.capacity = capacity  # capacity in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
         self.kept: list[tuple[Tensor, ...]] = []
         self.fresh = True
@@ -81,7 +81,7 @@ class State:
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
-            self.end = self.length if self.static else self.end + new
+            self.end = self.capacity if self.static else self.end + new
             self.positions = self.start[:, None] + new_positions
             self.start = self.start + (new if self.active is None else new * self.active)
         self.keys = torch.arange(self.end, device=x.device)
@@ -167,20 +167,20 @@ class Mixer(nn.Module):
         y = selective_scan(h, step, -torch.exp(self.log_rates), b, c) + self.skip * h
         return self.output(y * F.silu(gate))
 
-    def advance(self, x: Tensor, state: State) -> Tensor:
+    def advance(self, x: Tensor, cache: Cache) -> Tensor:
         batch = x.size(0)
         h, gate = self.input(x).split((self.hidden, self.hidden), dim=-1)
-        conv = state.recall(lambda: h.new_zeros(batch, 3, self.hidden))
+        conv = cache.recall(lambda: h.new_zeros(batch, 3, self.hidden))
         places = torch.cat((conv, h), dim=1)
         h = self.conv(places.transpose(1, 2)).transpose(1, 2)
-        state.hand_on(places[:, -3:])
+        cache.hand_on(places[:, -3:])
         h = F.silu(h)
         step, b, c = self.select(h).split((self.rank, self.state, self.state), dim=-1)
         step = F.softplus(self.step(step) + self.step_bias)
-        h_2 = state.recall(lambda: h.new_zeros(batch, self.hidden, self.state, dtype=torch.float32))
+        h_2 = cache.recall(lambda: h.new_zeros(batch, self.hidden, self.state, dtype=torch.float32))
         y, h_2 = selective_scan_on(h, step, -torch.exp(self.log_rates), b, c, h_2)
         y = y + self.skip * h
-        state.hand_on(h_2)
+        cache.hand_on(h_2)
         return self.output(y * F.silu(gate))
 
 
@@ -192,11 +192,13 @@ class Layer(nn.Module):
         self.attention_norm = nn.RMSNorm(config.width, eps=1e-5)
         self.attention = Mixer(config, hidden=2 * config.width, rank=-(-config.width // 16))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.attention(self.attention_norm(x))
-
-    def step(self, x: Tensor, state: State) -> Tensor:
-        return x + self.attention.advance(self.attention_norm(x), state)
+    def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
+        h = self.attention_norm(x)
+        if cache is None:
+            h = self.attention(h)
+        else:
+            h = self.attention.advance(h, cache)
+        return x + h
 
 
 class Mamba130M(nn.Module):
@@ -210,20 +212,16 @@ class Mamba130M(nn.Module):
         self.norm = nn.RMSNorm(config.width, eps=1e-5)
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        assert tokens.size(1) <= self.config.context, "at most `context` tokens"
+    def forward(self, tokens: Tensor, cache: Cache | None = None, at: Tensor | None = None) -> Tensor:
+        if cache is None:
+            assert tokens.size(1) <= self.config.context, "at most `context` tokens"
+        else:
+            cache.begin(tokens)
+            if cache.first:
+                assert cache.capacity <= self.config.context, "at most `context` tokens"
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
-            x = block(x)
-        return F.linear(self.norm(x), self.token_embedding.weight)
-
-    def step(self, tokens: Tensor, state: State, at: Tensor | None = None) -> Tensor:
-        state.begin(tokens)
-        if state.first:
-            assert state.length <= self.config.context, "at most `context` tokens"
-        x = self.token_embedding(tokens)  # [batch, time, width]
-        for block in self.blocks:
-            x = block.step(x, state)
+            x = block(x, cache)
         if at is not None:  # of each row this place alone is wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return F.linear(self.norm(x), self.token_embedding.weight)
@@ -249,20 +247,20 @@ class Mamba130M(nn.Module):
         `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-        state, step = State(time + max_new_tokens, static=compiled), self.step
+        cache, step = Cache(time + max_new_tokens, static=compiled), self
         lengths = torch.full((batch,), time, device=tokens.device)
         if attention_mask is not None:  # prompts are moved to the left
             lengths = attention_mask.sum(1)
             tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))
         last = int(lengths.max())
         shortest = int(lengths.min())
-        logits = step(tokens[:, :shortest], state)[:, -1]
+        logits = step(tokens[:, :shortest], cache=cache)[:, -1]
         for i in range(shortest, last):  # a recurrence must not read what lies behind a row's end
             if i == shortest:
-                state.start = lengths.new_full((batch,), shortest)
-            state.active = i < lengths
-            logits = torch.where(state.active[:, None], step(tokens[:, i : i + 1], state)[:, -1], logits)
-        state.active = None
+                cache.start = lengths.new_full((batch,), shortest)
+            cache.active = i < lengths
+            logits = torch.where(cache.active[:, None], step(tokens[:, i : i + 1], cache=cache)[:, -1], logits)
+        cache.active = None
         stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
         ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
         token = tokens.new_zeros(batch)
@@ -270,7 +268,7 @@ class Mamba130M(nn.Module):
             step = torch.compile(step)
         for i in range(max_new_tokens):
             if i > 0:
-                logits = step(token[:, None], state)[:, -1]
+                logits = step(token[:, None], cache=cache)[:, -1]
             token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
             yield token
             ended |= torch.isin(token, stops)

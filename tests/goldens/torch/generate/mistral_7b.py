@@ -72,11 +72,11 @@ def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask |
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
 
 
-class State:
+class Cache:
     """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
 
-    def __init__(self, length: int, static: bool = False) -> None:
-        self.length = length  # capacity in positions
+    def __init__(self, capacity: int, static: bool = False) -> None:
+        self.capacity = capacity  # capacity in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
         self.kept: list[tuple[Tensor, ...]] = []
         self.fresh = True
@@ -96,7 +96,7 @@ class State:
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
-            self.end = self.length if self.static else self.end + new
+            self.end = self.capacity if self.static else self.end + new
             self.positions = self.start[:, None] + new_positions
             self.start = self.start + (new if self.active is None else new * self.active)
         self.keys = torch.arange(self.end, device=x.device)
@@ -119,7 +119,7 @@ class State:
         """Append the new positions; return all so far."""
         if self.first:
             axes = [axis % t.dim() for t in tensors]
-            shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
+            shapes = [(*t.shape[:a], self.capacity, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
             self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
         buffers = self.kept[self.cursor]
         self.cursor += 1
@@ -134,17 +134,17 @@ class State:
 
     def last(self, window: int) -> Tensor:
         """Return the positions of the keys that `keep_last` gives [1 or batch, keys]; of an empty slot, the end."""
-        if self.first or self.length <= window:
+        if self.first or self.capacity <= window:
             return self.keys[None]
         slots, new = torch.arange(window, device=self.keys.device), self.positions.size(1)
         latest = self.positions[:, :1] - int(new > 1)  # of the positions in the buffer
         positions = latest - (latest - slots) % window
-        positions = torch.where(positions < 0, self.length, positions)
+        positions = torch.where(positions < 0, self.capacity, positions)
         return positions if new == 1 else torch.cat((positions, self.positions), dim=1)
 
     def keep_last(self, *tensors: Tensor, window: int) -> Any:
         """Write the new positions into the ring of the last `window`; return all that the new ones may attend to."""
-        if self.length <= window:
+        if self.capacity <= window:
             return self.keep(*tensors)
         if self.first:
             self.kept.append(tuple(t.new_zeros(*t.shape[:-2], window, t.size(-1)) for t in tensors))
@@ -205,19 +205,17 @@ class Attention(nn.Module):
         self.v = nn.Linear(config.width, config.kv_heads * self.head_dim, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
-    def forward(self, x: Tensor, rope: Tensor, mask: Tensor | BlockMask) -> Tensor:
+    def forward(self, x: Tensor, rope: Tensor, mask: Tensor | BlockMask, cache: Cache | None = None) -> Tensor:
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
         v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        y = masked_attention(rotate(q, rope), rotate(k, rope), v, mask, enable_gqa=True)
-        return self.out(y.transpose(1, 2).flatten(2))
-
-    def step(self, x: Tensor, rope: Tensor, mask: Tensor, state: State) -> Tensor:
-        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        k, v = state.keep_last(rotate(k, rope), v, window=self.mask_window)
-        y = attend(rotate(q, rope), k, v, mask)
+        q = rotate(q, rope)
+        k = rotate(k, rope)
+        if cache is None:
+            y = masked_attention(q, k, v, mask, enable_gqa=True)
+        else:
+            k, v = cache.keep_last(k, v, window=self.mask_window)
+            y = attend(q, k, v, mask)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -244,12 +242,8 @@ class Decoder(nn.Module):
         self.ffn_norm = nn.RMSNorm(config.width, eps=1e-5)
         self.ffn = SwiGLU(config)
 
-    def forward(self, x: Tensor, rope: Tensor, mask: Tensor | BlockMask) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rope, mask)
-        return x + self.ffn(self.ffn_norm(x))
-
-    def step(self, x: Tensor, rope: Tensor, mask: Tensor, state: State) -> Tensor:
-        x = x + self.attention.step(self.attention_norm(x), rope, mask, state)
+    def forward(self, x: Tensor, rope: Tensor, mask: Tensor | BlockMask, cache: Cache | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope, mask, cache)
         return x + self.ffn(self.ffn_norm(x))
 
 
@@ -265,29 +259,25 @@ class Mistral7B(nn.Module):
         self.head = nn.Linear(config.width, config.vocab, bias=False)
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, cache: Cache | None = None, at: Tensor | None = None) -> Tensor:
         time = tokens.size(1)
-        assert time <= self.config.context, "at most `context` tokens"
-        rope = rope_table(time, self.config.width // self.config.heads, 10_000, tokens.device)
-        mask = mask_of(causal_and_window_mask, 1, time, tokens.device, self.config.window)
+        if cache is None:
+            assert time <= self.config.context, "at most `context` tokens"
+            rope = rope_table(time, self.config.width // self.config.heads, 10_000, tokens.device)
+            mask = mask_of(causal_and_window_mask, 1, time, tokens.device, self.config.window)
+        else:
+            cache.begin(tokens)
+            if cache.first:
+                assert cache.capacity <= self.config.context, "at most `context` tokens"
+                rope = rope_table(cache.capacity, self.config.width // self.config.heads, 10_000, tokens.device)
+                cache.hold(rope)
+            rope = cache.held()[:, cache.positions[:, None]]
+            query = cache.positions[:, None, :, None]
+            key = cache.last(self.config.window)[:, None, None]
+            mask = (key <= query) & (query - key < self.config.window)
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
-            x = block(x, rope, mask)
-        return self.head(self.norm(x))
-
-    def step(self, tokens: Tensor, state: State, at: Tensor | None = None) -> Tensor:
-        state.begin(tokens)
-        if state.first:
-            assert state.length <= self.config.context, "at most `context` tokens"
-            rope = rope_table(state.length, self.config.width // self.config.heads, 10_000, tokens.device)
-            state.hold(rope)
-        rope = state.held()[:, state.positions[:, None]]
-        query = state.positions[:, None, :, None]
-        key = state.last(self.config.window)[:, None, None]
-        mask = (key <= query) & (query - key < self.config.window)
-        x = self.token_embedding(tokens)  # [batch, time, width]
-        for block in self.blocks:
-            x = block.step(x, rope, mask, state)
+            x = block(x, rope, mask, cache)
         if at is not None:  # of each row this place alone is wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return self.head(self.norm(x))
@@ -313,17 +303,17 @@ class Mistral7B(nn.Module):
         `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-        state, step = State(time + max_new_tokens, static=compiled), self.step
+        cache, step = Cache(time + max_new_tokens, static=compiled), self
         lengths = torch.full((batch,), time, device=tokens.device)
         if attention_mask is not None:  # prompts are moved to the left
             lengths = attention_mask.sum(1)
             tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))
         last = int(lengths.max())
         # What lies behind a row's end is never attended to, and overwritten.
-        state.lengths = lengths
-        logits = step(tokens[:, :last], state, at=lengths - 1)[:, 0]
+        cache.lengths = lengths
+        logits = step(tokens[:, :last], cache=cache, at=lengths - 1)[:, 0]
         if int(lengths.min()) < last:
-            state.start = lengths
+            cache.start = lengths
         stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
         ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
         token = tokens.new_zeros(batch)
@@ -331,7 +321,7 @@ class Mistral7B(nn.Module):
             step = torch.compile(step)
         for i in range(max_new_tokens):
             if i > 0:
-                logits = step(token[:, None], state)[:, -1]
+                logits = step(token[:, None], cache=cache)[:, -1]
             token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
             yield token
             ended |= torch.isin(token, stops)

@@ -60,11 +60,11 @@ class RelativeBias(nn.Embedding):
         return super().forward(bucket).movedim(-1, -3)  # [heads, query, key]
 
 
-class State:
+class Cache:
     """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
 
-    def __init__(self, length: int, static: bool = False) -> None:
-        self.length = length  # capacity in positions
+    def __init__(self, capacity: int, static: bool = False) -> None:
+        self.capacity = capacity  # capacity in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
         self.kept: list[tuple[Tensor, ...]] = []
         self.fresh = True
@@ -84,7 +84,7 @@ class State:
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
-            self.end = self.length if self.static else self.end + new
+            self.end = self.capacity if self.static else self.end + new
             self.positions = self.start[:, None] + new_positions
             self.start = self.start + (new if self.active is None else new * self.active)
         self.keys = torch.arange(self.end, device=x.device)
@@ -107,7 +107,7 @@ class State:
         """Append the new positions; return all so far."""
         if self.first:
             axes = [axis % t.dim() for t in tensors]
-            shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
+            shapes = [(*t.shape[:a], self.capacity, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
             self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
         buffers = self.kept[self.cursor]
         self.cursor += 1
@@ -167,21 +167,17 @@ class Attention(nn.Module):
         self.v = nn.Linear(config.width, config.heads * value_dim, bias=False)
         self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
 
-    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor, cache: Cache | None = None) -> Tensor:
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, value_dim]
-        y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
-        )
-        return self.out(y.transpose(1, 2).flatten(2))
-
-    def step(self, x: Tensor, bias: Tensor, state: State) -> Tensor:
-        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, value_dim]
-        k, v = state.keep(k, v)
-        y = attend(q, k, v, bias, scale=self.scale)
+        if cache is None:
+            y = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
+            )
+        else:
+            k, v = cache.keep(k, v)
+            y = attend(q, k, v, bias, scale=self.scale)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -228,23 +224,25 @@ class CrossAttention(nn.Module):
         self.v = nn.Linear(config.width, config.heads * value_dim, bias=False)
         self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor, cache: Cache | None = None) -> Tensor:
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        k = self.k(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
-        v = self.v(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
-        y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
-        )
-        return self.out(y.transpose(1, 2).flatten(2))
-
-    def step(self, x: Tensor, memory: Tensor, mask: Tensor, state: State) -> Tensor:
-        if state.first:
-            k = self.k(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
-            v = self.v(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
-            state.hold(k, v)
-        k, v = state.held()
-        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        y = attend(q, k, v, mask, scale=self.scale)
+        if cache is None:
+            h = self.k(memory)
+            k = h.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
+            h = self.v(memory)
+            v = h.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
+            y = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
+            )
+        else:
+            if cache.first:
+                h = self.k(memory)
+                k = h.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
+                h = self.v(memory)
+                v = h.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
+                cache.hold(k, v)
+            k, v = cache.held()
+            y = attend(q, k, v, mask, scale=self.scale)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -261,14 +259,9 @@ class DecoderLayer(nn.Module):
         self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
         self.ffn = MLP(config, dropout=0.1)
 
-    def forward(self, x: Tensor, memory: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x), bias))
-        x = x + self.dropout(self.cross_attention(self.cross_attention_norm(x), memory, mask))
-        return x + self.dropout(self.ffn(self.ffn_norm(x)))
-
-    def step(self, x: Tensor, memory: Tensor, bias: Tensor, mask: Tensor, state: State) -> Tensor:
-        x = x + self.dropout(self.attention.step(self.attention_norm(x), bias, state))
-        x = x + self.dropout(self.cross_attention.step(self.cross_attention_norm(x), memory, mask, state))
+    def forward(self, x: Tensor, memory: Tensor, bias: Tensor, mask: Tensor, cache: Cache | None = None) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), bias, cache))
+        x = x + self.dropout(self.cross_attention(self.cross_attention_norm(x), memory, mask, cache))
         return x + self.dropout(self.ffn(self.ffn_norm(x)))
 
 
@@ -310,33 +303,33 @@ class T5Small(nn.Module):
     def step(
         self,
         target: Tensor,
-        state: State,
+        cache: Cache,
         source: Tensor | None = None,
         padding: Tensor | None = None,
         at: Tensor | None = None,
     ) -> Tensor:
-        state.begin(target)
-        if state.first:
+        cache.begin(target)
+        if cache.first:
             assert source.size(1) <= self.config.context, "at most `context` source tokens"
-            assert state.length <= self.config.context, "at most `context` tokens"
+            assert cache.capacity <= self.config.context, "at most `context` tokens"
             bias = self.around(source.size(1), source.size(1)).masked_fill(~padding[:, None, None, :], -torch.inf)
             memory = self.dropout(self.token_embedding(source))
             for encoder in self.encoder:
                 memory = encoder(memory, bias)
             mask = padding[:, None, None, :]  # [batch, 1, 1, frames]
-            state.hold(mask)
+            cache.hold(mask)
             memory = self.encoder_norm(memory)
         else:
             memory = None
-        mask = state.held()
-        query = state.positions[:, :, None]
-        key = state.keys
+        mask = cache.held()
+        query = cache.positions[:, :, None]
+        key = cache.keys
         bias = self.before.between(query, key)
-        query = state.positions[:, None, :, None]
+        query = cache.positions[:, None, :, None]
         bias = bias.masked_fill(~(key <= query), -torch.inf)
         x = self.dropout(self.token_embedding(target))
         for decoder in self.decoder:
-            x = decoder.step(x, memory, bias, mask, state)
+            x = decoder(x, memory, bias, mask, cache)
         if at is not None:  # of each row this place alone is wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return F.linear(self.norm(x), self.token_embedding.weight) * (1 / math.sqrt(self.config.width))
@@ -364,17 +357,17 @@ class T5Small(nn.Module):
         `compiled` compiles the step, whose tensors then keep their sizes."""
         batch, time = tokens.shape
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-        state, step = State(time + max_new_tokens, static=compiled), self.step
+        cache, step = Cache(time + max_new_tokens, static=compiled), self.step
         lengths = torch.full((batch,), time, device=tokens.device)
         if attention_mask is not None:  # prompts are moved to the left
             lengths = attention_mask.sum(1)
             tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))
         last = int(lengths.max())
         # What lies behind a row's end is never attended to, and overwritten.
-        state.lengths = lengths
-        logits = step(tokens[:, :last], state, source=source, padding=padding, at=lengths - 1)[:, 0]
+        cache.lengths = lengths
+        logits = step(tokens[:, :last], source=source, padding=padding, cache=cache, at=lengths - 1)[:, 0]
         if int(lengths.min()) < last:
-            state.start = lengths
+            cache.start = lengths
         stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
         ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
         token = tokens.new_zeros(batch)
@@ -382,7 +375,7 @@ class T5Small(nn.Module):
             step = torch.compile(step)
         for i in range(max_new_tokens):
             if i > 0:
-                logits = step(token[:, None], state)[:, -1]
+                logits = step(token[:, None], cache=cache)[:, -1]
             token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
             yield token
             ended |= torch.isin(token, stops)

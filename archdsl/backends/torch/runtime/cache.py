@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 
-class State:
+class Cache:
     """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
 
-    def __init__(self, length: int, static: bool = False) -> None:
-        self.length = length  # capacity in positions
+    def __init__(self, capacity: int, static: bool = False) -> None:
+        self.capacity = capacity  # capacity in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
         self.kept: list[tuple[Tensor, ...]] = []
         self.fresh = True
@@ -31,7 +31,7 @@ class State:
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
-            self.end = self.length if self.static else self.end + new
+            self.end = self.capacity if self.static else self.end + new
             self.positions = self.start[:, None] + new_positions
             self.start = self.start + (new if self.active is None else new * self.active)
         self.keys = torch.arange(self.end, device=x.device)
@@ -63,7 +63,7 @@ class State:
         """Append the new positions; return all so far."""
         if self.first:
             axes = [axis % t.dim() for t in tensors]
-            shapes = [(*t.shape[:a], self.length, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
+            shapes = [(*t.shape[:a], self.capacity, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
             self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
         buffers = self.kept[self.cursor]
         self.cursor += 1
@@ -94,17 +94,17 @@ class State:
 
     def last(self, window: int) -> Tensor:
         """Return the positions of the keys that `keep_last` gives [1 or batch, keys]; of an empty slot, the end."""
-        if self.first or self.length <= window:
+        if self.first or self.capacity <= window:
             return self.keys[None]
         slots, new = torch.arange(window, device=self.keys.device), self.positions.size(1)
         latest = self.positions[:, :1] - int(new > 1)  # of the positions in the buffer
         positions = latest - (latest - slots) % window
-        positions = torch.where(positions < 0, self.length, positions)
+        positions = torch.where(positions < 0, self.capacity, positions)
         return positions if new == 1 else torch.cat((positions, self.positions), dim=1)
 
     def keep_last(self, *tensors: Tensor, window: int) -> Any:
         """Write the new positions into the ring of the last `window`; return all that the new ones may attend to."""
-        if self.length <= window:
+        if self.capacity <= window:
             return self.keep(*tensors)
         if self.first:
             self.kept.append(tuple(t.new_zeros(*t.shape[:-2], window, t.size(-1)) for t in tensors))

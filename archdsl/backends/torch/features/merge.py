@@ -1,0 +1,324 @@
+"""`forward` and the step of decoding as one method: what both do stands once, the rest under `if cache is None`.
+
+Both were lowered from the same graph.  Their statements are aligned by what they compute, values of the IR being the
+same in both; the validator judges the written method as each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from typing import Any
+
+from archdsl.backends.torch.lower import Merged, Method, Parameter
+from archdsl.backends.torch.program import (
+    Body,
+    Branch,
+    Leave,
+    Let,
+    Repeat,
+    Scan,
+    Step,
+    Target,
+    bodies,
+    changed,
+    own_trees,
+    trees,
+)
+from archdsl.backends.torch.schedule import bound_within
+from archdsl.backends.torch.tree import Node, Read, Variable, leaves, lift, mapped, py, word
+from archdsl.ir.op import Tree
+
+
+class ApartError(Exception):
+    """The two do too little alike to be one."""
+
+
+def merged(plain: Method, step: Method, aliases: Mapping[Target, Tree]) -> Merged | None:
+    """One method that does what `plain` does without a cache, and what `step` does with one; None where they have too
+    little in common. `aliases` says what values of the plain method are in the step."""
+    try:
+        return Merged(_Merge(plain, step, aliases).run(), plain, step)
+    except ApartError:
+        return None
+
+
+@dataclass
+class _Side:
+    """One of the two methods: what its variables are, independently of how they are called."""
+
+    meaning: dict[Target, Any] = field(default_factory=dict)
+
+    def bind(self, targets: Iterable[Target], key: Any) -> None:
+        for i, target in enumerate(targets):
+            if isinstance(target, Variable):
+                self.meaning.setdefault(target, ("bound", key, i))
+
+
+class _Merge:
+    def __init__(self, plain: Method, step: Method, aliases: Mapping[Target, Tree]) -> None:
+        self.plain, self.step = plain, step
+        self.cache = next(Read(p.target) for p in step.parameters if isinstance(p.target, Variable) and p.target.state)
+        self.losses = [Read(p.target) for p in plain.parameters if getattr(p.target, "hint", "") == "losses"]
+        self.sides = (_Side(), _Side())
+        self.back: dict[Target, Tree] = {}
+        """What variables and values of the plain method are in the merged one, which is in terms of the step."""
+        self.source: dict[Target, Target] = {}
+        """Variables of the step, and the value of the plain method that each stands for."""
+        for value, tree in aliases.items():
+            if isinstance(tree, Read) and tree.value is not value:
+                self.back[value] = tree
+                self.source.setdefault(tree.value, value)
+                self.sides[1].meaning.setdefault(tree.value, Read(value))
+        self.shared = self.apart = 0
+        """How many statements of the step are the plain method's, and how many are not."""
+        self.bound = {p.target for p in step.parameters}
+        """What is bound so far."""
+        self.ends: tuple[Sequence[Tree], Sequence[Tree]] = ((), ())
+        """What is read at the end of the statements that are merged."""
+        self.optional = {p.target for p in (*plain.parameters, *step.parameters) if p.default}
+
+    def run(self) -> Method:
+        own = {p.target.hint: p.target for p in self.step.parameters if isinstance(p.target, Variable)}
+        parameters: list[Parameter] = []
+        for p in self.plain.parameters:
+            if isinstance(p.target, Variable) and p.target.hint in own:
+                twin = own[p.target.hint]
+                self.back[p.target] = Read(twin)
+                for side, target in zip(self.sides, (p.target, twin), strict=True):
+                    side.meaning[target] = ("parameter", twin.hint)
+                parameters.append(p._replace(target=twin))
+            else:
+                parameters.append(p)
+        given = {p.target for p in parameters}
+        self.bound |= given
+        if len(self.plain.results) != len(self.step.results):
+            raise ApartError
+        steps = self.steps(self.plain.steps, self.step.steps, self.plain.results, self.step.results)
+        if any(self.key(a, 0) != self.key(b, 1) for a, b in zip(self.plain.results, self.step.results, strict=True)):
+            raise ApartError
+        if self.apart > 2 * self.shared:
+            raise ApartError
+        parameters.append(Parameter(self.cache.value, "Cache | None", "None"))
+        parameters += [p for p in self.step.parameters if p.target not in given and p.target is not self.cache.value]
+        return replace(
+            self.plain,
+            parameters=parameters,
+            steps=steps,
+            results=self.step.results,
+            hints={**self.plain.hints, **self.step.hints},
+        )
+
+    # --- what is alike ---
+
+    def key(self, x: Any, side: int) -> Any:
+        """Equal for expressions of the two methods that compute the same, but for what the step hands on."""
+        if isinstance(x, tuple):
+            return tuple(self.key(i, side) for i in x)
+        if isinstance(x, Read):
+            return self.sides[side].meaning.get(x.value, x)
+        if not isinstance(x, Node):
+            return x
+        if x.kind == "Call":
+            function, args, keywords = self.call(x)
+            left = (self.cache, *self.losses)
+            args = tuple(a for a in args if a not in left)
+            keywords = tuple(k for k in keywords if k.fields[1] not in left)
+            return "Call", *(self.key(i, side) for i in (function, args, keywords))
+        return x.kind, *(self.key(i, side) for i in x.fields)
+
+    @staticmethod
+    def call(x: Node) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+        """What is called with what; a layer under checkpointing is the layer."""
+        function, args, keywords = x.fields
+        if function in (word("checkpointed"), word("checkpointed_with_losses")):
+            return args[0], args[1:], keywords
+        return function, args, keywords
+
+    def step_key(self, s: Step, side: int) -> Any:
+        """Equal for statements that do the same; loops over layers that differ only within are alike."""
+        of = self.sides[side]
+        own = self.key(own_trees(s), side)
+        match s:
+            case Let():
+                found = ("let", own)
+                of.bind(s.targets, found)
+                return found, tuple(t for t in s.targets if not isinstance(t, Variable))
+            case Repeat():
+                shape = (s.turns, str(s.pattern), s.outputs, s.collected, tuple(b.inputs for b in s.bodies))
+                for body in s.bodies:
+                    self.steps_key(body.steps, side)
+                return "repeat", own, tuple(map(str, s.counts)), shape
+            case Scan():
+                inner = self.steps_key(s.body.steps, side), self.key(s.body.outputs, side)
+                return "scan", own, inner, s.collected, s.finals
+            case Branch():
+                arms = tuple((self.steps_key(b.steps, side), self.key(b.outputs, side)) for b in bodies(s))
+                of.bind(s.outputs, ("branch", own, arms))
+                return "branch", own, arms
+        return type(s).__name__, own
+
+    def steps_key(self, steps: Sequence[Step], side: int) -> tuple[Any, ...]:
+        return tuple(self.step_key(s, side) for s in steps)
+
+    # --- what is merged ---
+
+    def steps(
+        self, plain: Sequence[Step], step: Sequence[Step], plain_results: Sequence[Tree], results: Sequence[Tree]
+    ) -> tuple[Step, ...]:
+        around, self.ends = self.ends, (plain_results, results)
+        ours, theirs = self.steps_key(plain, 0), self.steps_key(step, 1)
+        found: list[Step] = []
+        spans = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
+        while spans:
+            tag, i, j, k, m = spans.pop(0)
+            if tag == "equal":
+                made: list[Step] | None = [self.woven(a, b) for a, b in zip(plain[i:j], step[k:m], strict=True)]
+            else:
+                mine, others = [*plain[i:j]], [*step[k:m]]
+                while others and self.asks(others[0]):
+                    found.append(others.pop(0))
+                    self.bound |= {*_bound(found[-1])}
+                while (made := self.either(mine, others, plain[j:], step[m:])) is None:
+                    if len(spans) < 2:
+                        raise ApartError
+                    between, (_, i, j, k, m) = spans.pop(0), spans.pop(0)  # what one binds, the other binds later
+                    alike = [*zip(plain[between[1] : i], step[between[3] : k], strict=True)]
+                    busy = {*bound_within(mine), *bound_within(others)}
+                    if any(_reads([s]) & busy for pair in alike for s in pair):
+                        mine += [p for p, _ in alike]
+                        others += [q for _, q in alike]
+                    else:
+                        found += [self.woven(p, q) for p, q in alike]
+                        self.bound |= {t for _, q in alike for t in _bound(q)}
+                    mine += plain[i:j]
+                    others += step[k:m]
+            assert made is not None
+            found += made
+            self.bound |= {t for s in made for t in _bound(s)}
+        self.ends = around
+        return tuple(found)
+
+    def woven(self, a: Step, b: Step) -> Step:
+        """One statement for two that do the same."""
+        self.shared += 1
+        match a, b:
+            case Let(), Let():
+                self.back |= {
+                    p: Read(q) for p, q in zip(a.targets, b.targets, strict=True) if p is not q and p not in self.back
+                }
+                nested = a.nested and b.nested
+                return replace(b, expr=self.together(a.expr, b.expr), nested=nested, note=a.note or b.note)
+            case Repeat(), Repeat():
+                inner = []
+                for p, q in zip(a.bodies, b.bodies, strict=True):
+                    self.bound |= {*q.inputs}
+                    inner.append(replace(q, steps=self.steps(p.steps, q.steps, p.outputs, q.outputs)))
+                    if self.key(p.outputs, 0) != self.key(q.outputs, 1):
+                        raise ApartError
+                return replace(b, bodies=tuple(inner))
+        return b
+
+    def together(self, a: Any, b: Any) -> Any:
+        """An expression of the step with what the plain one hands on, too."""
+        if isinstance(a, tuple):
+            return tuple(self.together(i, j) for i, j in zip(a, b, strict=True))
+        if not isinstance(a, Node) or not isinstance(b, Node) or a.kind != b.kind:
+            return b
+        if a.kind != "Call":
+            return Node(b.kind, self.together(a.fields, b.fields))
+        f, args, keywords = self.call(a)
+        g, given, named = self.call(b)
+        losses = [x for x in args if x in self.losses]
+        more = [k for k in keywords if k.fields[1] in self.losses]
+        cache = [x for x in given if x == self.cache]
+        own = [self.together(x, y) for x, y in zip(_but(args, losses), _but(given, cache), strict=True)]
+        own += [*map(self.mapped, losses), *cache]
+        function = self.together(f, g)
+        if f is not a.fields[0]:  # a layer under checkpointing
+            function, own = a.fields[0], [function, *own]
+        return Node("Call", (function, tuple(own), (*named, *map(self.mapped, more))))
+
+    def either(
+        self, plain: Sequence[Step], step: Sequence[Step], plain_left: Sequence[Step], left: Sequence[Step]
+    ) -> list[Step] | None:
+        """What the plain method does, or what the step does; None if one of them binds too little."""
+        if not step and all(self.asks(s) for s in plain):
+            return [self.of_plain(s) for s in plain]
+        if not plain and not step:
+            return []
+        read, later = (
+            {x.value for t in trees(s) for x in leaves(t) if isinstance(x, Read)} for s in (left, plain_left)
+        )
+        read |= {x.value for t in self.ends[1] for x in leaves(t) if isinstance(x, Read)}
+        outputs = [t for t in bound_within(step) if t in read]
+        ours = {*bound_within(plain)}
+        results: list[tuple[Tree, Tree]] = []
+        for target in outputs:
+            value = self.source.get(target, target)
+            if value not in ours and (value is target or value not in self.bound):
+                return None
+            results.append((Read(value), Read(target)))
+        for value in dict.fromkeys(bound_within(plain)):
+            tree = self.back.get(value)
+            if value in later and value not in read and not (isinstance(tree, Read) and tree.value in outputs):
+                outputs.append(value)
+                results.append((Read(value), lift(None)))
+        given = _reads([self.of_plain(s, ours) for s in plain], [p for p, _ in results])
+        if not given <= {*self.bound, *ours, *(t for s in plain for b in bodies(s) for t in b.inputs)}:
+            return None
+        self.apart += sum(1 for _ in _all(step))
+        then = Body((), tuple(self.of_plain(s, ours) for s in plain), tuple(p for p, _ in results))
+        otherwise = Body((), tuple(step), tuple(q for _, q in results))
+        if not plain:
+            return [Branch(py("{c} is not None", c=self.cache), otherwise, then, tuple(outputs))]
+        return [Branch(py("{c} is None", c=self.cache), then, otherwise, tuple(outputs))]
+
+    def asks(self, s: Step) -> bool:
+        """Whether a statement does nothing unless something is given that may be left out."""
+        if not isinstance(s, Leave | Branch):
+            return False
+        asked = {x.value for x in leaves(s.test) if isinstance(x, Read)}
+        return bool(asked & self.optional) and self.cache.value not in asked
+
+    def of_plain(self, s: Step, own: Iterable[Target] = ()) -> Step:
+        """A statement of the plain method in the merged one's terms."""
+        inner = {*own, *bound_within([s])}
+
+        def leaf(x: Any) -> Any:
+            return self.back.get(x.value, x) if isinstance(x, Read) and x.value not in inner else x
+
+        return changed([s], leaf)[0]
+
+    def mapped(self, x: Any) -> Any:
+        return mapped(x, lambda x: self.back.get(x.value, x) if isinstance(x, Read) else x)
+
+
+def _bound(s: Step) -> tuple[Target, ...]:
+    """What a statement binds for those after it."""
+    match s:
+        case Let():
+            return s.targets
+        case Repeat():
+            return (*s.outputs, *(t for each in s.collected for t in each))
+        case Scan():
+            return (*s.collected, *s.finals)
+    return s.outputs if isinstance(s, Branch) else ()
+
+
+def _reads(steps: Sequence[Step], results: Sequence[Tree] = ()) -> set[Target]:
+    """What some statements read."""
+    return {x.value for t in (*trees(steps), *results) for x in leaves(t) if isinstance(x, Read)}
+
+
+def _all(steps: Sequence[Step]) -> Iterator[Step]:
+    """Some statements, and those within them."""
+    for s in steps:
+        yield s
+        for body in bodies(s):
+            yield from _all(body.steps)
+
+
+def _but(xs: Iterable[Any], left: Sequence[Any]) -> list[Any]:
+    return [x for x in xs if x not in left]
