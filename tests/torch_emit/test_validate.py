@@ -208,3 +208,49 @@ def test_what_is_broken_in_one_place_is_refused() -> None:
         missed.append(f"{name} {f.name} {way.__name__}: {what}")
     assert len(missed) <= MUTANTS // 100, "\n".join(missed)
     assert min(judged[w.__name__] for w in WAYS) >= MUTANTS // 20
+
+
+DRAWN = """
+block mix(layers: size)(x: [batch, time, width]) -> [batch, time, width] {
+  param rates: [width] = log(1 + indices(width))
+  param a: [width] = uniform(0.5)
+  buffer turn: [width, width] = orthogonal
+  x = x -> linear(width, init: depth_scaled(0.02, layers)) as m -> moe(experts: 4, top_k: 2, expert: turned)
+  return (x -> linear(width, init: normal(0.3)) -> linear(width, init: normal(0.3))) * rates * a + sum(turn, axis: -1)
+}
+block turned(x: [..., width]) -> [..., width] { return x -> linear(width, init: orthogonal) }
+model m(layers = 3, width = 16)(x: [batch, time, width]) -> [batch, time, width] {
+  for i in layers { x += x -> mix(layers: layers) }
+  param start: [width] = normal(0.5 / sqrt(width))
+  return (x + start) -> linear(width, init: truncated_normal(0.02)) as head
+}
+"""
+
+
+def changed(f: ast.FunctionDef, k: int) -> bool:
+    """Leave out the k-th node of a function if a statement, make it larger if a number; return whether it is one."""
+    node = [*ast.walk(f)][k]
+    if isinstance(node, ast.Constant) and isinstance(node.value, float):
+        node.value *= 1.5
+        return True
+    for body in bodies(f):
+        if node in body and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            body[body.index(node)] = ast.Pass()  # type: ignore[arg-type]  # it is a statement
+            return True
+    return False
+
+
+def test_every_draw_counts() -> None:
+    """A file is refused without any one statement that draws weights, and with any one number of those changed."""
+    file = File(archdsl.load(text=DRAWN))
+    text = file.write()
+    broken = [text.replace("        self.init_weights()\n", "")]
+    for i, f in enumerate(functions(ast.parse(text), file)):
+        for k in range(len([*ast.walk(f)])) if f.name in ("reset_parameters", "init_weights") else ():
+            tree = ast.parse(text)
+            if changed(functions(tree, file)[i], k):
+                broken.append(ast.unparse(tree))
+    assert len(broken) > 20
+    for other in broken:
+        with pytest.raises(InvalidError):
+            validate(other, file.classes)

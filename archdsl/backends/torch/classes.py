@@ -138,8 +138,8 @@ class Classes:
         """Methods of the model's own class beside its `forward`."""
         self.helpers: dict[str, None] = {}
         """Globals that methods beside those of the blocks read."""
-        self.closing: list[str] = []
-        """Lines of sections at the end of the model's own `__init__`."""
+        self.closing: dict[str, list[str]] = {}
+        """Lines at the end of the model's own `__init__` and `init_weights` that are of no block."""
         self.forward: Method | None = None
         """The model's `forward` where a section writes it in another way."""
         self.merged: dict[Group | None, Merged] = {}
@@ -505,15 +505,14 @@ def init_trees(steps: Sequence[Any]) -> Iterator[Tree]:
 
 
 def _changed(step: Any, change: Any) -> Any:
-    """A statement of `__init__` with every leaf changed, visited in the order of `init_trees`."""
-    if isinstance(step, Make | init.Call):
+    """A statement with every leaf changed, visited in the order of `init_trees`."""
+    if isinstance(step, Make):
         return replace(step, tree=mapped(step.tree, change))
     if isinstance(step, Check):
         return replace(step, test=mapped(step.test, change))
     if isinstance(step, Do):
         return replace(step, expr=mapped(step.expr, change))
-    iterated = mapped(step.iterated, change)
-    return replace(step, iterated=iterated, body=tuple(_changed(s, change) for s in step.body))
+    return init.changed(step, lambda tree: mapped(tree, change))
 
 
 def all_numbers(w: Lowered, methods: bool = True) -> list[Number]:

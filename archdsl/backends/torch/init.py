@@ -1,17 +1,17 @@
-"""Initialisation as PyTorch: the statements that make an emitted module draw its weights as the spec declares.
+"""Initialization as PyTorch: the statements that make an emitted module draw its weights as the spec declares.
 
-Nothing is written for what torch's own modules do anyway.  Modules that are drawn alike share a loop where that is
-shorter:
+They stand in `reset_parameters` of a class and `init_weights` of the model.  Nothing is written for what torch's own
+modules do anyway.  Weights that are drawn alike share a loop where that is shorter:
 
     for linear in (self.q, self.k, self.v):
         nn.init.normal_(linear.weight, std=0.02)
         nn.init.zeros_(linear.bias)
-    nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * config.layers))
+    nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * self.layers))
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -81,7 +81,7 @@ MODULE = Read(Variable("module"))
 
 @dataclass(frozen=True)
 class Module:
-    """A submodule, or a list of them if `listed`, and what is done to the weights of MODULE."""
+    """A submodule or raw weight, or a list of them if `listed`, and what is done to MODULE in its place."""
 
     tree: Part
     kind: str
@@ -90,7 +90,7 @@ class Module:
 
 
 def init_statements(model: Model, block: Block) -> list[Statement]:
-    """Statements for the end of a block's `__init__`, in its own names. None where torch draws as the spec says."""
+    """Statements that draw a block's weights, in its own names. None where torch draws as the spec says."""
     alike: dict[tuple[Statement, ...], list[Module]] = {}
     for module in _modules(block, laws_of(model)):
         alike.setdefault(module.statements, []).append(module)
@@ -113,16 +113,26 @@ def _lines(statement: Statement) -> int:
     return 1 if isinstance(statement, Call) else 1 + sum(map(_lines, statement.body))
 
 
+def changed(statement: Statement, change: Callable[[Tree], Any]) -> Statement:
+    """A statement with other expressions."""
+    if isinstance(statement, Call):
+        return Call(change(statement.tree))
+    iterated = change(statement.iterated)
+    return Loop(statement.variable, iterated, tuple(changed(s, change) for s in statement.body))
+
+
+def calls(statements: Iterable[Statement]) -> Iterator[Call]:
+    """The calls of some statements, those within loops too."""
+    for s in statements:
+        if isinstance(s, Call):
+            yield s
+        else:
+            yield from calls(s.body)
+
+
 def _of(module: Part | Read, statement: Statement) -> Statement:
     """A statement with a module in the place of MODULE."""
-
-    def put(leaf: Any) -> Any:
-        return module if leaf == MODULE else leaf
-
-    if isinstance(statement, Call):
-        return Call(mapped(statement.tree, put))
-    body = tuple(_of(module, s) for s in statement.body)
-    return Loop(statement.variable, mapped(statement.iterated, put), body)
+    return changed(statement, lambda tree: mapped(tree, lambda leaf: module if leaf == MODULE else leaf))
 
 
 def _modules(block: Block, laws: Laws) -> Iterator[Module]:
@@ -139,7 +149,10 @@ def _modules(block: Block, laws: Laws) -> Iterator[Module]:
             if in_list:
                 listed.setdefault(node.name, []).append(None)
             continue
-        module = Module(Part(node.name), node.op.name, _statements(node, node, block, laws))
+        if isinstance(node, ParamNode):
+            module = Module(Part(node.name), "weight", (_raw(node.weight),))
+        else:
+            module = Module(Part(node.name), node.op.name, _statements(node, node, block, laws))
         if in_list:
             listed.setdefault(node.name, []).append(module)
         elif module.statements:
@@ -153,15 +166,18 @@ def _modules(block: Block, laws: Laws) -> Iterator[Module]:
             yield from (replace(m, tree=replace(m.tree, index=i)) for i, m in enumerate(modules) if m and m.statements)
 
 
-def _nodes(graph: Graph, in_list: bool) -> Iterator[tuple[OpNode | CallNode, bool]]:
-    """The primitives and blocks with weights of their own, once for each turn of a loop; whether they stand in a list
-    of modules."""
+def _nodes(graph: Graph, in_list: bool) -> Iterator[tuple[OpNode | CallNode | ParamNode, bool]]:
+    """The primitives and blocks with weights of their own and the raw weights, once for each turn of a loop; whether
+    they stand in a list of modules."""
     for node in graph.nodes:
         if isinstance(node, CallNode):
             if node.instance is None:
                 yield node, in_list
         elif isinstance(node, OpNode):
             if node.instance is None and node.weights:
+                yield node, in_list
+        elif isinstance(node, ParamNode):
+            if all(d.static for d in node.weight.shape):
                 yield node, in_list
         elif isinstance(node, LoopNode):
             for turn in node.turns:
@@ -232,7 +248,9 @@ def drawn(law: Law, target: Tree) -> Tree:
     if isinstance(law, Normal | Uniform) and law.torch:
         return by(law.torch, **gain(law.gain))
     if isinstance(law, Normal):
-        return by("normal_", std=law.std) if _is(law.mean, 0) else by("normal_", law.mean, law.std)
+        if _is(law.mean, 0):
+            return by("normal_", **{} if _is(law.std, 1) else {"std": law.std})
+        return by("normal_", law.mean, law.std)
     if isinstance(law, Uniform):
         return by("uniform_", _negative(law.bound), law.bound)
     if isinstance(law, TruncatedNormal):
@@ -261,32 +279,48 @@ def _product(a: Num, b: Num) -> Num:
 # --- raw weights ------------------------------------------------------------------------------------------------------
 
 
-def first_value(weight: Weight, device: Tree | None = None) -> Tree:
-    """The tensor that a raw weight (`param`, `buffer`) starts as: `torch.zeros(width)`, `torch.randn(rank, length) *
-    0.02`; made on a device if one is given."""
+def empty(weight: Weight) -> Tree:
+    """The tensor that a raw weight (`param`, `buffer`) is before it is drawn: `torch.empty(rank, length)`."""
+    typed = {} if weight.dtype == "float" else {"dtype": py(f"torch.{weight.dtype}")}
+    return py("torch.empty({*sizes}, {**typed})", sizes=_sizes(weight), typed=typed)
+
+
+def _raw(weight: Weight) -> Call:
+    """The call that draws a raw weight in place."""
     law = resolve(weight)
-    there = {} if device is None else {"device": device}
-    sizes: Sequence[Any] = weight.shape or ((),)
     if isinstance(law, Expression):
-        return _expression(law.graph, weight, device)
-    if isinstance(law, Constant):
-        typed = {} if weight.dtype == "float" else {"dtype": py(f"torch.{weight.dtype}")}
-        if _is(law.value, 0) or _is(law.value, 1):
-            function = "zeros" if _is(law.value, 0) else "ones"
-            return py(f"torch.{function}({{*sizes}}, {{**more}})", sizes=sizes, more=typed | there)
-        value: Num | Tree = law.value
-        if not typed and isinstance(law.value.value, int):
-            # torch.full makes integers of an integer
-            whole = constant(f"{law.value.value}.0")
-            value = py("float({value})", value=value) if free_names(law.value.expr) else whole
-        return py("torch.full({shape}, {value}, {**more})", shape=weight.shape, value=value, more=typed | there)
-    if isinstance(law, Normal) and not law.torch and _is(law.mean, 0):
-        normal = py("torch.randn({*sizes}, {**there})", sizes=sizes, there=there)
-        return normal if _is(law.std, 1) else py("{normal} * {std}", normal=normal, std=law.std)
-    empty = py("torch.empty({*sizes}, {**there})", sizes=sizes, there=there)
-    if isinstance(law, Uniform) and not law.torch:
-        return py("{empty}.uniform_({low}, {high})", empty=empty, low=_negative(law.bound), high=law.bound)
-    return drawn(law, empty)
+        return Call(py("{weight}.copy_({value})", weight=MODULE, value=_expression(law.graph, None)))
+    return Call(drawn(law, MODULE))
+
+
+def computed(weight: Weight, device: Tree) -> Tree:
+    """A constant whose size only the running model knows: `torch.zeros(x.size(1), device=x.device)`."""
+    law = resolve(weight)
+    typed = {} if weight.dtype == "float" else {"dtype": py(f"torch.{weight.dtype}")}
+    more = {**typed, "device": device}
+    if isinstance(law, Expression):
+        tree, result = _expression(law.graph, device), law.graph.outputs[0]
+        assert result is not None
+        if weight.dtype == "float" and not result.is_float:
+            tree = py("{tree}.float()", tree=tree)
+        if not same_shape(result.shape, weight.shape):
+            tree = py("{tree}.expand({*sizes}).clone()", tree=tree, sizes=weight.shape)
+        return tree
+    assert isinstance(law, Constant)  # what is drawn has a size that is known
+    if _is(law.value, 0) or _is(law.value, 1):
+        function = "zeros" if _is(law.value, 0) else "ones"
+        return py(f"torch.{function}({{*sizes}}, {{**more}})", sizes=_sizes(weight), more=more)
+    value: Num | Tree = law.value
+    if not typed and isinstance(law.value.value, int):
+        # torch.full makes integers of an integer
+        whole = constant(f"{law.value.value}.0")
+        value = py("float({value})", value=value) if free_names(law.value.expr) else whole
+    return py("torch.full({shape}, {value}, {**more})", shape=weight.shape, value=value, more=more)
+
+
+def _sizes(weight: Weight) -> Sequence[Any]:
+    """The arguments of `torch.empty` and its like."""
+    return weight.shape or ((),)
 
 
 class _Scope:
@@ -317,7 +351,8 @@ class _Scope:
         return OMITTED
 
 
-def _expression(graph: Graph, weight: Weight, device: Tree | None) -> Tree:
+def _expression(graph: Graph, device: Tree | None) -> Tree:
+    """What an expression gives, whose shape may only be one that expands to the weight's."""
     made: dict[Value, Tree] = {}
     for node in graph.nodes:
         assert isinstance(node, OpNode)
@@ -327,9 +362,4 @@ def _expression(graph: Graph, weight: Weight, device: Tree | None) -> Tree:
         made[node.outputs[0]] = tree
     result = graph.outputs[0]
     assert result is not None
-    tree = made[result]
-    if weight.dtype == "float" and not result.is_float:
-        tree = py("{tree}.float()", tree=tree)
-    if not same_shape(result.shape, weight.shape):
-        tree = py("{tree}.expand({*sizes}).clone()", tree=tree, sizes=weight.shape)
-    return tree
+    return made[result]

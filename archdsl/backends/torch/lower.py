@@ -217,7 +217,7 @@ class Lowering:
         lowered.method.results = tuple(self.read(o) for o in block.graph.outputs if o is not None)
         for instance in block.instances:
             self.modules.instance(instance)
-        lowered.init += init.init_statements(self.classes.model, block)
+        lowered.init += [init.changed(s, self.spelled_here) for s in init.init_statements(self.classes.model, block)]
         if self.shards is not None:
             lowered.init.append(Make("shards", py("Shards({*sizes})", sizes=self.shards)))
         if lowered.losses:
@@ -595,7 +595,7 @@ class Lowering:
             self.aliases[node.output] = self.modules.raw(node)
             return
         # A constant whose size only the running model knows is made where it is used.
-        tree = init.first_value(node.weight, py("{x}.device", x=self.any_tensor()))
+        tree = init.computed(node.weight, py("{x}.device", x=self.any_tensor()))
         self.put(Let((node.output,), self.spelled_here(tree), nested=False))
 
     def spelled_here(self, tree: Tree) -> Tree:
@@ -758,7 +758,7 @@ class Modules:
     def raw(self, node: ParamNode) -> Part:
         """A raw weight; what `forward` calls it."""
         weight, name = node.weight, node.name
-        tree = self.lowering.spelled_here(init.first_value(weight))
+        tree = self.lowering.spelled_here(init.empty(weight))
         if weight.trained:
             return self.add(name, py("nn.Parameter({x})", x=tree), raw=True)
         aside = {} if weight.saved else {"persistent": False}

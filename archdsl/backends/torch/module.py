@@ -21,8 +21,8 @@ from archdsl.backends.torch.numbers import Numbers, block_tensors
 from archdsl.backends.torch.program import Check, Do, Let
 from archdsl.backends.torch.python import TAKEN, WIDTH, field_name, laid_out, lines_laid_out, local_name
 from archdsl.backends.torch.schedule import Scheduler
-from archdsl.backends.torch.statements import Statement, all_expressions, attributes, replaced
-from archdsl.backends.torch.text import Scheduled, asserted, first_sentence, part_text, quoted
+from archdsl.backends.torch.statements import For, Statement, all_expressions, attributes, replaced
+from archdsl.backends.torch.text import Scheduled, asserted, first_sentence, lines, part_text, quoted
 from archdsl.backends.torch.tree import (
     Axis,
     Hyper,
@@ -33,6 +33,7 @@ from archdsl.backends.torch.tree import (
     Variable,
     leaves,
     mapped,
+    nodes,
     py,
     substituted,
     unparse,
@@ -49,10 +50,18 @@ from archdsl.ir.graph import Block, Condition, Model
 from archdsl.ir.op import Tree
 from archdsl.ir.paths import MODULE_ATTRIBUTES
 from archdsl.ir.ranges import NUMBERS
+from archdsl.ir.weights import weights
 from archdsl.ir.wording import WRITTEN_OUT
 from archdsl.version import __version__
 
 SELF, CONFIG = word("self"), word("config")
+INIT_WEIGHTS = '''
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
+'''.strip("\n").splitlines()
+"""How `init_weights` begins: parts are drawn before what they are parts of."""
 OF_SELF = {CONFIG: Node("Attribute", (SELF, "config"))}
 """What methods read of a Config."""
 
@@ -243,17 +252,19 @@ class ClassWriter:
     def text(self) -> str:
         self.methods = [self.scheduled(m) for m in self.made.methods]
         methods = [self.method(m) for m in self.methods]
+        self.drawn = [self.in_method(_statement(s)) for s in self.made.init if isinstance(s, init.Statement)]
+        draws = self.draws()
         where = _docstring(self.block) if self.group is not None else _where(self.block)
         name = self.group.name if self.group is not None else self.classes.root_class
         self.file.names |= {"nn", "Tensor"}
         head = [f"class {name}(nn.Module):", where, ""]
         body = self.init()
         if self.group is None:
-            config = any("config" in attributes(m.body) for m in self.methods)
             start = ["    def __init__(self, config: Config = Config()) -> None:", "        super().__init__()"]
-            sections = self.file.sections
-            self.classes.closing = [line for s in sections for line in s.init()]
-            body = ["self.config = config"] * config + body + self.classes.closing
+            config = any("config" in attributes(body) for body in (self.drawn, *(m.body for m in self.methods)))
+            closing = [line for s in self.file.sections for line in s.init()] + ["self.init_weights()"] * bool(draws)
+            self.classes.closing["__init__"] = closing
+            body = ["self.config = config"] * config + body + closing
             head += [*start, *(f"        {text}" for text in body), ""]
         elif body:
             parameters = ", ".join(["self", *self._parameters(self.group)])
@@ -261,25 +272,46 @@ class ClassWriter:
             head += [*(f"        {text}" for text in body), ""]
         else:  # what it was to be given it can read off its tensors: callers, which come later, give it nothing
             self.group.needs_config, self.group.arguments = False, []
+        methods = [draws] * bool(draws) + methods
         own = "\n".join([*head, *(line for i, m in enumerate(methods) for line in ([""] * (i > 0) + m))])
         more = (textwrap.indent(text, "    ") for s in self.file.sections for text in s.methods())
         known = (self.file.known(f"class {name}:\n{text}") for text in (more if self.group is None else ()))
         return "\n\n".join([lines_laid_out(own), *(text.partition("\n")[2] for text in known)])
 
+    def draws(self) -> list[str]:
+        """The lines of the method that draws weights: `init_weights` of the model, `reset_parameters` of a class that
+        draws some."""
+
+        def leaf(x: Any) -> str:
+            return local_name(x.value.hint) if isinstance(x, Read) else part_text(x)
+
+        expressions = all_expressions(self.drawn)
+        self.file.names |= {n for e in expressions for n in words(e)}
+        body = list(lines(self.drawn, lambda variable: local_name(variable.hint), leaf))
+        name = "reset_parameters"
+        if self.group is None and any(True for _ in weights(self.file.model)):
+            name = "init_weights"
+            self.classes.closing[name] = [line for s in self.file.sections for line in s.draws()]
+            body = [*INIT_WEIGHTS, *body, *(f"        {line}" for line in self.classes.closing[name])]
+        copied = any(n.kind == "Attribute" and n.get("attr") == "copy_" for n in nodes(tuple(expressions)))
+        head = ["    @torch.no_grad()"] * copied + [f"    def {name}(self) -> None:"]
+        return [*head, *body] if body else []
+
     def init(self) -> list[str]:
         """The lines of `__init__`: what it checks and computes, what methods read, then the modules."""
-        steps = [s for s in self.made.init if not isinstance(s, Check)]
+        steps = [s for s in self.made.init if isinstance(s, Make | Do)]
         checks: dict[Tree, str] = {}
         for check in [s for s in self.made.init if isinstance(s, Check)] + self.made.demands:
             checks.setdefault(self.resolved(mapped(check.test, self._spelled)), check.message)
         checks = {t: m for t, m in checks.items() if any(True for _ in _words(t)) and t not in self.file.asserted}
         computed = {word(argument(n)): t for n, t in self.local.items()}
         self.kept = {t: Node("Attribute", (SELF, n)) for n, t in self.settings.items() if t in computed}
-        body = [line for s in steps for line in self._step(s)]
+        made = [(s, self.resolved(s.tree if isinstance(s, Make) else s.expr)) for s in steps]
+        body = [self.line(t) if isinstance(s, Do) else f"self.{s.name} = {self.line(t)}" for s, t in made]
         local = {w.fields[0] for w in computed}
         late = {t: m for t, m in checks.items() if {*_words(t)} & local}
         used = {n for t in late for n in _words(t)} | {n for t in self.settings.values() for n in _words(t)}
-        used |= {n for s in steps for t in self._trees(s) for n in _words(t)}
+        used |= {n for _, t in made for n in _words(t)}
         found: list[str] = []
         for target, tree in reversed(computed.items()):
             if target.fields[0] in used:
@@ -296,26 +328,6 @@ class ClassWriter:
 
     def _spelled(self, x: Any) -> Any:
         return self.made.numbers.tree(x, True) if isinstance(x, Number) else x
-
-    def _trees(self, step: Any) -> list[Tree]:
-        if isinstance(step, Make | init.Call):
-            return [self.resolved(step.tree)]
-        if isinstance(step, Do):
-            return [self.resolved(step.expr)]
-        return [self.resolved(step.iterated), *(t for s in step.body for t in self._trees(s))]
-
-    def _step(self, step: Any) -> list[str]:
-        if isinstance(step, Make):
-            return [f"self.{step.name} = {self.line(self.resolved(step.tree))}"]
-        if isinstance(step, Do):
-            return [self.line(self.resolved(step.expr))]
-        if isinstance(step, init.Call):
-            return [self.line(self.resolved(step.tree))]
-        over = self.line(self.resolved(step.iterated))
-        return [
-            f"for {self.init_leaf(Read(step.variable))} in {over}:",
-            *(f"    {text}" for s in step.body for text in self._step(s)),
-        ]
 
     def line(self, tree: Any) -> str:
         """An expression of `__init__` as text."""
@@ -363,6 +375,10 @@ class ClassWriter:
         """The class's `forward`, once its text is known."""
         return next(m for m in self.methods if m.method.name == "forward")
 
+    def in_method(self, s: Statement) -> Statement:
+        """A statement with the block's names as methods read them."""
+        return replaced(s, lambda x: self.static(x.name) if isinstance(x, Hyper) else x)
+
     def method(self, done: Scheduled) -> list[str]:
         """The lines of a method."""
         method, shown = done.method, ["self"]
@@ -383,7 +399,7 @@ class ClassWriter:
         body: Sequence[Statement] = scheduler.run()
         for loop in scheduler.written_out:
             self._demand_counts(loop)
-        body = [replaced(s, lambda x: self.static(x.name) if isinstance(x, Hyper) else x) for s in body]
+        body = [self.in_method(s) for s in body]
         avoid = {*TAKEN, *(n for e in all_expressions(body) for n in words(e))}
         self.file.names |= {n for e in all_expressions(body) for n in words(e)}
         parameters = [p.target for p in method.parameters]
@@ -452,6 +468,13 @@ def _sized(known: Mapping[str, Tree], x: Any) -> Any:
 
 def _words(tree: Any) -> Iterator[str]:
     return words(tree)
+
+
+def _statement(s: init.Statement) -> Statement:
+    """A statement that draws weights, as one of a method."""
+    if isinstance(s, init.Call):
+        return Do(s.tree)
+    return For((s.variable,), s.iterated, tuple(map(_statement, s.body)))
 
 
 def _as_written(value: Num) -> str:

@@ -76,6 +76,13 @@ class Config:
 
 
 SELF = Self()
+DRAW_PARTS = '''
+"""Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+for module in reversed([*self.modules()]):
+    if reset := getattr(module, "reset_parameters", None):
+        reset()
+'''
+"""How `init_weights` must begin."""
 RANDOM = {
     "F.dropout",
     "torch.rand",
@@ -705,7 +712,7 @@ class Validator:
         methods = {s.name: s for s in body.body if isinstance(s, ast.FunctionDef)}
         terms = Terms()
         steps = [*lowered.init, *self.classes.classes[group].demands]
-        fields, made = self.init(methods.get("__init__"), instance, lowered, steps, config, terms)
+        fields, made = self.init(methods, instance, lowered, steps, config, terms)
         merged = self.classes.merged.get(group)
         for method in self.classes.methods(group, block):
             if merged is not None and (method is merged.step or method.name == "forward"):
@@ -732,7 +739,7 @@ class Validator:
 
     def init(
         self,
-        f: ast.FunctionDef | None,
+        methods: Mapping[str, ast.FunctionDef],
         instance: Instance,
         lowered: Lowered,
         steps: Sequence[Any],
@@ -745,6 +752,8 @@ class Validator:
         self.make(steps, meaning, meant, {"self": SELF})
         meant |= {name: [meaning.eval(t, {}) for t in constructors] for name, constructors in lists.items()}
         machine = Construction(terms, self.names, self)
+        root = instance.name == self.classes.root_class
+        f, draws = methods.get("__init__"), methods.get("init_weights" if root else "reset_parameters")
         if f is not None:
             env: dict[Any, Any] = {"self": SELF, **dict(instance.arguments)}
             named = [a.arg for a in f.args.args]
@@ -753,12 +762,14 @@ class Validator:
             if {*env} != {*named}:
                 raise InvalidError(f"{instance.name} is made with other arguments than it takes")
             machine.bound = _locals(f)
-            root = instance.name == self.classes.root_class
-            closing = ast.parse("\n".join(self.classes.closing if root else ())).body
-            end = len(f.body) - len(closing)
-            if list(map(ast.dump, f.body[end:])) != list(map(ast.dump, closing)):
-                raise InvalidError(f"{instance.name} does not end as its sections ask")
-            machine.run(f.body[:end], env)
+            machine.run(self.own_part(f, root), env)
+        if any(e[0] != "assert" for e in machine.effects):
+            raise InvalidError(f"{instance.name} draws weights where it is made")
+        if draws is not None:
+            machine.bound = _locals(draws)
+            machine.run(self.own_part(draws, root), {a.arg: SELF for a in draws.args.args})
+        if root and (draws is not None) != any(True for _ in weights(self.model)):
+            raise InvalidError(f"{instance.name} has no `init_weights`, or no weights")
         found: list[tuple[Instance, Block]] = []
         if machine.made.keys() != meant.keys():
             raise InvalidError(f"{instance.name} makes other modules: {machine.made.keys() ^ meant.keys()}")
@@ -773,8 +784,20 @@ class Validator:
                 raise InvalidError(f"{instance.name} demands something else: {e[2]}")
         return machine.fields, found
 
+    def own_part(self, f: ast.FunctionDef, root: bool) -> list[ast.stmt]:
+        """The statements of `__init__` or of what draws weights; without those that begin and end it in the model's own
+        class, which must be there."""
+        ends = ["", "\n".join(self.classes.closing[f.name])] if root else ["", ""]
+        if f.name == "init_weights":
+            ends[0] = DRAW_PARTS
+        first, last = (ast.parse(text).body for text in ends)
+        start, end = len(first), len(f.body) - len(last)
+        if [*map(ast.dump, [*f.body[:start], *f.body[end:]])] != [*map(ast.dump, [*first, *last])]:
+            raise InvalidError(f"`{f.name}` of the model does not begin or end as it must")
+        return f.body[start:end]
+
     def make(self, steps: Sequence[Any], meaning: Meaning, meant: dict[str, Any], env: dict[Any, Any]) -> None:
-        """Run the statements of `__init__` that are meant."""
+        """Run the statements of `__init__`, and those that draw weights, that are meant."""
         for s in steps:
             match s:
                 case Make():

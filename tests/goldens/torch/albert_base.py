@@ -79,7 +79,10 @@ class MaskedLM(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.width, config.embedding_width)
         self.norm = nn.LayerNorm(config.embedding_width, eps=1e-12)
-        self.bias = nn.Parameter(torch.zeros(config.vocab))
+        self.bias = nn.Parameter(torch.empty(config.vocab))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
         h = self.norm(F.gelu(self.dense(x), approximate="tanh"))
@@ -99,6 +102,13 @@ class AlbertBase(nn.Module):
         self.embedding_projection = nn.Linear(config.embedding_width, config.width)
         self.blocks = EncoderLayer(config)
         self.head = MaskedLM(config)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         for embedding in (self.token_embedding, self.position, self.segment_embedding):
             nn.init.normal_(embedding.weight, std=0.02)
 

@@ -93,7 +93,10 @@ class MaskedLM(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.width, config.width)
         self.norm = nn.LayerNorm(config.width, eps=1e-12)
-        self.bias = nn.Parameter(torch.zeros(config.vocab))
+        self.bias = nn.Parameter(torch.empty(config.vocab))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
         h = self.norm(F.gelu(self.dense(x), approximate="tanh"))
@@ -113,6 +116,13 @@ class BigbirdBase(nn.Module):
         self.dropout = nn.Dropout(0.1)
         self.blocks = nn.ModuleList(EncoderLayer(config) for _ in range(12))
         self.head = MaskedLM(config)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         for embedding in (self.token_embedding, self.position, self.segment_embedding):
             nn.init.normal_(embedding.weight, std=0.02)
 

@@ -35,8 +35,10 @@ class LSTM(nn.Module):
         if bias:
             self.bias_ih_l0 = nn.Parameter(torch.empty(4 * hidden))
             self.bias_hh_l0 = nn.Parameter(torch.empty(4 * hidden))
+
+    def reset_parameters(self) -> None:
         for weight in self.parameters():
-            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+            nn.init.uniform_(weight, -(self.hidden**-0.5), self.hidden**-0.5)
 
     def forward(self, x: Tensor, h: Tensor | None = None, c: Tensor | None = None) -> Tensor:
         zeros = x.new_zeros(x.size(0), self.hidden)
@@ -65,6 +67,13 @@ class BilstmTagger(nn.Module):
         self.embedding = nn.Embedding(config.vocab, config.width)
         self.layers = nn.ModuleList(Bidirectional(config) for _ in range(config.layers))
         self.label = nn.Linear(2 * config.hidden, config.labels)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:

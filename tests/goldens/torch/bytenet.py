@@ -204,6 +204,13 @@ class Bytenet(nn.Module):
         )
         self.post = nn.Linear(2 * config.inner, config.inner)
         self.head = nn.Linear(config.inner, config.vocab)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.source_embedding.weight, std=0.02)
         nn.init.normal_(self.target_embedding.weight, std=0.02)
 

@@ -83,6 +83,13 @@ class Cho2014(nn.Module):
         self.o_c = nn.Linear(config.hidden, 2 * config.maxout, bias=False)
         self.narrow = nn.Linear(config.maxout, config.rank, bias=False)
         self.head = nn.Linear(config.rank, config.vocab, bias=False)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.source_embedding.weight, std=0.02)
         nn.init.normal_(self.target_embedding.weight, std=0.02)
 

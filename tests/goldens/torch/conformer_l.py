@@ -40,9 +40,13 @@ class RelativeScores(nn.Module):
         super().__init__()
         self.width = width
         self.weight = nn.Parameter(torch.empty(heads * head_dim, width))
-        self.u = nn.Parameter(torch.zeros(heads, head_dim))
-        self.v = nn.Parameter(torch.zeros(heads, head_dim))
-        nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
+        self.u = nn.Parameter(torch.empty(heads, head_dim))
+        self.v = nn.Parameter(torch.empty(heads, head_dim))
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.weight, -(self.width**-0.5), self.width**-0.5)
+        nn.init.zeros_(self.u)
+        nn.init.zeros_(self.v)
 
     def forward(self, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
         query = torch.arange(keys - q.size(-2), keys, device=q.device)[:, None]
@@ -161,6 +165,13 @@ class ConformerL(nn.Module):
         self.linear = nn.Linear(config.width * -(-config.features // 4), config.width)
         self.dropout = nn.Dropout(0.1)
         self.layer = nn.ModuleList(ConformerLayer(config) for _ in range(config.layers))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
 
     def forward(self, frames: Tensor, real: Tensor) -> Tensor:
         assert frames.size(1) % 4 == 0, "time must be a multiple of 4"

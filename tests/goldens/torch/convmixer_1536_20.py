@@ -58,6 +58,13 @@ class Convmixer1536_20(nn.Module):
         self.batchnorm = nn.BatchNorm2d(config.width)
         self.blocks = nn.ModuleList(ConvmixerLayer(config) for _ in range(config.layers))
         self.head = nn.Linear(config.width, config.classes)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = self.batchnorm(F.gelu(self.patches(pixels)))

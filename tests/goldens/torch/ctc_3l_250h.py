@@ -29,11 +29,15 @@ class PeepholeLSTM(nn.Module):
     def __init__(self, config: Config, width: int) -> None:
         super().__init__()
         self.hidden = config.hidden
-        self.see_i = nn.Parameter(torch.empty(config.hidden).uniform_(-0.1, 0.1))
-        self.see_f = nn.Parameter(torch.empty(config.hidden).uniform_(-0.1, 0.1))
-        self.see_o = nn.Parameter(torch.empty(config.hidden).uniform_(-0.1, 0.1))
+        self.see_i = nn.Parameter(torch.empty(config.hidden))
+        self.see_f = nn.Parameter(torch.empty(config.hidden))
+        self.see_o = nn.Parameter(torch.empty(config.hidden))
         self.input = nn.Linear(width, 4 * config.hidden)
         self.state = nn.Linear(config.hidden, 4 * config.hidden, bias=False)
+
+    def reset_parameters(self) -> None:
+        for weight in (self.see_i, self.see_f, self.see_o):
+            nn.init.uniform_(weight, -0.1, 0.1)
 
     def forward(self, x: Tensor) -> Tensor:
         batch = x.size(0)
@@ -73,6 +77,13 @@ class Ctc3L250H(nn.Module):
             ]
         )
         self.output = nn.Linear(2 * config.hidden, config.classes)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
 
     def forward(self, frames: Tensor) -> Tensor:
         x = frames

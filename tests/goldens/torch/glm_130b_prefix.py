@@ -76,15 +76,18 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = config.width // config.heads
         self.value_dim = self.head_dim
+        self.init_layers = init_layers
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
         self.v = nn.Linear(config.width, config.width)
         self.out = nn.Linear(config.width, config.width)
+
+    def reset_parameters(self) -> None:
         for linear in (self.q, self.k):
             nn.init.xavier_normal_(linear.weight)
             nn.init.zeros_(linear.bias)
         for linear in (self.v, self.out):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** -0.25)
+            nn.init.xavier_normal_(linear.weight, gain=(8 * self.init_layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, rope: Tensor, mask: Tensor | BlockMask) -> Tensor:
@@ -100,11 +103,14 @@ class GEGLU(nn.Module):
 
     def __init__(self, config: Config, init_layers: int) -> None:
         super().__init__()
+        self.init_layers = init_layers
         self.gate = nn.Linear(config.width, config.hidden)
         self.up = nn.Linear(config.width, config.hidden)
         self.down = nn.Linear(config.hidden, config.width)
+
+    def reset_parameters(self) -> None:
         for linear in (self.gate, self.up, self.down):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * init_layers) ** -0.25)
+            nn.init.xavier_normal_(linear.weight, gain=(8 * self.init_layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -136,6 +142,13 @@ class Glm130BPrefix(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.blocks = nn.ModuleList(Decoder(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor, given: Tensor) -> Tensor:

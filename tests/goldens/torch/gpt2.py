@@ -33,14 +33,17 @@ class Attention(nn.Module):
         self.head_dim = config.width // config.heads
         self.value_dim = self.head_dim
         self.dropout = dropout
+        self.init_layers = config.layers
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
         self.v = nn.Linear(config.width, config.width)
         self.out = nn.Linear(config.width, config.width)
+
+    def reset_parameters(self) -> None:
         for linear in (self.q, self.k, self.v):
             nn.init.normal_(linear.weight, std=0.02)
             nn.init.zeros_(linear.bias)
-        nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * config.layers))
+        nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * self.init_layers))
         nn.init.zeros_(self.out.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,11 +59,14 @@ class MLP(nn.Module):
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
+        self.init_layers = config.layers
         self.up = nn.Linear(config.width, hidden)
         self.down = nn.Linear(hidden, config.width)
+
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.up.weight, std=0.02)
         nn.init.zeros_(self.up.bias)
-        nn.init.normal_(self.down.weight, std=0.02 / math.sqrt(2 * config.layers))
+        nn.init.normal_(self.down.weight, std=0.02 / math.sqrt(2 * self.init_layers))
         nn.init.zeros_(self.down.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,6 +100,13 @@ class GPT2(nn.Module):
         self.dropout = nn.Dropout(0.1)
         self.blocks = nn.ModuleList(Decoder(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.token_embedding.weight, std=0.02)
         nn.init.normal_(self.position.weight, std=0.02)
 

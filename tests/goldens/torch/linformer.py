@@ -32,7 +32,10 @@ class OverTime(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.length = config.context
-        self.weight = nn.Parameter(torch.randn(config.rank, config.context) * (1 / math.sqrt(config.context)))
+        self.weight = nn.Parameter(torch.empty(config.rank, config.context))
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=1 / math.sqrt(self.length))
 
     def forward(self, x: Tensor) -> Tensor:
         time = x.size(2)
@@ -98,7 +101,10 @@ class MaskedLM(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.width, config.width)
         self.norm = nn.LayerNorm(config.width, eps=1e-5)
-        self.bias = nn.Parameter(torch.zeros(config.vocab))
+        self.bias = nn.Parameter(torch.empty(config.vocab))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
         h = self.norm(F.gelu(self.dense(x)))
@@ -119,6 +125,13 @@ class Linformer(nn.Module):
         self.e = OverTime(config)
         self.blocks = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
         self.head = MaskedLM(config)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         for embedding in (self.token_embedding, self.position, self.segment_embedding):
             nn.init.normal_(embedding.weight, std=0.02)
 

@@ -63,19 +63,26 @@ class Mixer(nn.Module):
         self.hidden = hidden
         self.rank = rank
         self.state = config.state
-        self.log_rates = nn.Parameter(torch.log(1 + torch.arange(config.state)).expand(hidden, config.state).clone())
-        self.skip = nn.Parameter(torch.ones(hidden))
-        self.step_bias = nn.Parameter(
-            torch.log(
-                torch.exp(torch.exp(math.log(0.01) + torch.empty(hidden).uniform_(-math.log(10), math.log(10)))) - 1
-            )
-        )
+        self.log_rates = nn.Parameter(torch.empty(hidden, config.state))
+        self.skip = nn.Parameter(torch.empty(hidden))
+        self.step_bias = nn.Parameter(torch.empty(hidden))
         self.input = nn.Linear(config.width, 2 * hidden, bias=False)
         self.conv = nn.Conv1d(hidden, hidden, 4, groups=hidden)
         self.select = nn.Linear(hidden, rank + 2 * config.state, bias=False)
         self.step = nn.Linear(rank, hidden, bias=False)
         self.output = nn.Linear(hidden, config.width, bias=False)
-        nn.init.uniform_(self.step.weight, -(rank**-0.5), rank**-0.5)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self.log_rates.copy_(torch.log(1 + torch.arange(self.state)))
+        nn.init.ones_(self.skip)
+        self.step_bias.copy_(
+            torch.log(
+                torch.exp(torch.exp(math.log(0.01) + torch.empty(self.hidden).uniform_(-math.log(10), math.log(10))))
+                - 1
+            )
+        )
+        nn.init.uniform_(self.step.weight, -(self.rank**-0.5), self.rank**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         h, gate = self.input(x).split((self.hidden, self.hidden), dim=-1)
@@ -107,6 +114,13 @@ class Mamba130M(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.blocks = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -85,6 +85,13 @@ class MixerB16(nn.Module):
         )
         self.norm = nn.LayerNorm(config.width, eps=1e-6)
         self.head = Classifier(config)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = self.patches(pixels).flatten(2).transpose(1, 2)

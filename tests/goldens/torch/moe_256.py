@@ -56,7 +56,10 @@ class GroupedLinear(nn.Module):
     def __init__(self, experts: int, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
-        nn.init.uniform_(self.weight, -(inputs**-0.5), inputs**-0.5)
+
+    def reset_parameters(self) -> None:
+        bound = self.weight.size(2) ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         return grouped_mm(x, self.weight.transpose(1, 2), ends)
@@ -84,8 +87,10 @@ class LSTM(nn.Module):
         if bias:
             self.bias_ih_l0 = nn.Parameter(torch.empty(4 * hidden))
             self.bias_hh_l0 = nn.Parameter(torch.empty(4 * hidden))
+
+    def reset_parameters(self) -> None:
         for weight in self.parameters():
-            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+            nn.init.uniform_(weight, -(self.hidden**-0.5), self.hidden**-0.5)
 
     def forward(self, x: Tensor, h: Tensor | None = None, c: Tensor | None = None) -> Tensor:
         zeros = x.new_zeros(x.size(0), self.hidden)
@@ -101,6 +106,8 @@ class NoisyScores(nn.Module):
         super().__init__()
         self.gate = nn.Linear(config.width, config.experts, bias=False)
         self.spread = nn.Linear(config.width, config.experts, bias=False)
+
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.gate.weight, std=0.001)
         nn.init.zeros_(self.spread.weight)
 
@@ -179,6 +186,13 @@ class MoE256(nn.Module):
         self.moe = MoE(config)
         self.upper = LSTM(config.width, config.width)
         self.head = nn.Linear(config.width, config.vocab)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor, losses: dict[str, Tensor] | None = None) -> Tensor:

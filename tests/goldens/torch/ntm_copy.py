@@ -72,12 +72,20 @@ class NtmCopy(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        self.start = nn.Parameter(torch.randn(config.rows, config.cells) * 0.1)
+        self.start = nn.Parameter(torch.empty(config.rows, config.cells))
         self.lstm_cell = nn.LSTMCell(config.inputs + config.heads * config.cells, config.hidden)
         self.write_to = nn.ModuleList([Address(config)])
         self.write = nn.ModuleList([Write(config)])
         self.read_from = nn.ModuleList([Address(config)])
         self.output = nn.Linear(config.hidden + config.heads * config.cells, config.outputs)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
+        nn.init.normal_(self.start, std=0.1)
 
     def forward(self, x: Tensor) -> Tensor:
         batch = x.size(0)

@@ -51,8 +51,12 @@ class RandomDirections(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.register_buffer("turn", nn.init.orthogonal_(torch.empty(channels, channels)))
-        self.register_buffer("normals", torch.randn(channels, channels))
+        self.register_buffer("turn", torch.empty(channels, channels))
+        self.register_buffer("normals", torch.empty(channels, channels))
+
+    def reset_parameters(self) -> None:
+        nn.init.orthogonal_(self.turn)
+        nn.init.normal_(self.normals)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.turn * torch.sqrt(self.normals.square().sum(-1, keepdim=True))
@@ -144,6 +148,13 @@ class Performer(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.blocks = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=1e-5)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -32,8 +32,12 @@ class OwnPixel(nn.Module):
         self.gates = gates
         self.features = features
         self.channels = config.colours
-        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(gates * features, config.colours)))
-        self.bias = nn.Parameter(torch.zeros(gates * features))
+        self.weight = nn.Parameter(torch.empty(gates * features, config.colours))
+        self.bias = nn.Parameter(torch.empty(gates * features))
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         of_output = (
@@ -76,8 +80,12 @@ class OwnPixel2(nn.Module):
         self.gates = gates
         self.features = features
         self.channels = channels
-        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(gates * features, channels)))
-        self.bias = nn.Parameter(torch.zeros(gates * features))
+        self.weight = nn.Parameter(torch.empty(gates * features, channels))
+        self.bias = nn.Parameter(torch.empty(gates * features))
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         of_output = (
@@ -128,6 +136,13 @@ class PixelRNNCifar(nn.Module):
         self.readout_1 = OwnPixel2(config, features=config.readout, channels=2 * config.hidden)
         self.readout_2 = OwnPixel2(config, features=config.readout, channels=config.readout)
         self.output = OwnPixel2(config, features=config.colours * config.levels, channels=config.readout)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
 
     def forward(self, image: Tensor) -> Tensor:
         x = self.first_layer(image)

@@ -31,15 +31,18 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = config.width // config.heads
         self.value_dim = self.head_dim
+        self.init_layers = config.layers
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
         self.v = nn.Linear(config.width, config.width)
         self.out = nn.Linear(config.width, config.width)
+
+    def reset_parameters(self) -> None:
         for linear in (self.q, self.k):
             nn.init.xavier_normal_(linear.weight)
             nn.init.zeros_(linear.bias)
         for linear in (self.v, self.out):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * config.layers) ** -0.25)
+            nn.init.xavier_normal_(linear.weight, gain=(8 * self.init_layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -55,10 +58,13 @@ class MLP(nn.Module):
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
+        self.init_layers = config.layers
         self.up = nn.Linear(config.width, hidden)
         self.down = nn.Linear(hidden, config.width)
+
+    def reset_parameters(self) -> None:
         for linear in (self.up, self.down):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * config.layers) ** -0.25)
+            nn.init.xavier_normal_(linear.weight, gain=(8 * self.init_layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,11 +92,15 @@ class MaskedLM(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        self.init_layers = config.layers
         self.dense = nn.Linear(config.width, config.width)
         self.norm = nn.LayerNorm(config.width, eps=1e-12)
-        self.bias = nn.Parameter(torch.zeros(config.vocab))
-        nn.init.xavier_normal_(self.dense.weight, gain=(8 * config.layers) ** -0.25)
+        self.bias = nn.Parameter(torch.empty(config.vocab))
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_normal_(self.dense.weight, gain=(8 * self.init_layers) ** -0.25)
         nn.init.zeros_(self.dense.bias)
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
         h = self.norm(F.gelu(self.dense(x)))
@@ -107,6 +117,13 @@ class PostDeepnorm(nn.Module):
         self.position = nn.Embedding(config.context, config.width)
         self.blocks = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.head = MaskedLM(config)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.token_embedding.weight, std=0.02)
         nn.init.normal_(self.position.weight, std=0.02)
 

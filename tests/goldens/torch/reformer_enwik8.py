@@ -43,6 +43,8 @@ class AxialPositions(nn.Module):
         self.columns = config.columns
         self.row = nn.Embedding(config.rows, config.row_width)
         self.column = nn.Embedding(config.columns, config.width - config.row_width)
+
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.row.weight, std=0.02)
         nn.init.normal_(self.column.weight, std=0.02)
 
@@ -123,11 +125,14 @@ class LshAttention(nn.Module):
         self.head_dim = config.head_dim
         self.buckets = config.buckets
         self.register_buffer(
-            "rotations", torch.randn(config.heads, config.head_dim, config.rounds, config.buckets // 2)
+            "rotations", torch.empty(config.heads, config.head_dim, config.rounds, config.buckets // 2)
         )
         self.qk = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.v = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.out = nn.Linear(config.heads * config.head_dim, config.width, bias=False)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.rotations)
 
     def forward(self, x: Tensor) -> Tensor:
         time = x.size(1)
@@ -196,6 +201,13 @@ class ReformerEnwik8(nn.Module):
         )
         self.layernorm = nn.LayerNorm(2 * config.width, eps=1e-12)
         self.head = nn.Linear(2 * config.width, config.vocab)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -45,6 +45,13 @@ class SelfAttention(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.attention_head = AttentionHead(config)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.attention_head(x)

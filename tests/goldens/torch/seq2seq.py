@@ -34,8 +34,10 @@ class GRU(nn.Module):
         if bias:
             self.bias_ih_l0 = nn.Parameter(torch.empty(3 * hidden))
             self.bias_hh_l0 = nn.Parameter(torch.empty(3 * hidden))
+
+    def reset_parameters(self) -> None:
         for weight in self.parameters():
-            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+            nn.init.uniform_(weight, -(self.hidden**-0.5), self.hidden**-0.5)
 
     def forward(self, x: Tensor, start: Tensor | None = None) -> Tensor:
         if start is None:
@@ -76,6 +78,13 @@ class Seq2seq(nn.Module):
         self.gru_cell = nn.GRUCell(config.width + 2 * config.reader, config.hidden)
         self.pieces = nn.Linear(config.hidden + 2 * config.reader + config.width, 2 * config.maxout)
         self.head = nn.Linear(config.maxout, config.vocab)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.source_embedding.weight, std=0.02)
         nn.init.normal_(self.target_embedding.weight, std=0.02)
 

@@ -137,6 +137,13 @@ class ShowAttendTell(nn.Module):
         self.of_state = nn.Linear(config.hidden, config.width)
         self.of_image = nn.Linear(8 * config.channels, config.width)
         self.output = nn.Linear(config.width, config.vocab)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.embedding.weight, std=0.02)
 
     def forward(self, pixels: Tensor, words: Tensor) -> Tensor:

@@ -51,6 +51,8 @@ class ImageGrid(nn.Module):
         self.row = nn.Embedding(config.side, config.width)
         self.column = nn.Embedding(config.side, config.width)
         self.colour = nn.Embedding(3, config.width)
+
+    def reset_parameters(self) -> None:
         for embedding in (self.row, self.column, self.colour):
             nn.init.normal_(embedding.weight, std=0.02)
 
@@ -125,6 +127,13 @@ class SparseTransformerCifar10(nn.Module):
         self.blocks = nn.ModuleList(Layer(config) for _ in range(config.pairs * 2))
         self.norm = nn.LayerNorm(config.width, eps=1e-5)
         self.head = nn.Linear(config.width, config.vocab, bias=False)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:

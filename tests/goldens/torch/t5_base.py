@@ -36,6 +36,8 @@ class RelativeBias(nn.Embedding):
         super().__init__(buckets, heads)
         self.max_distance = max_distance
         self.bidirectional = bidirectional
+
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, queries: int, keys: int) -> Tensor:
@@ -168,6 +170,13 @@ class T5Base(nn.Module):
         self.before = RelativeBias(32, config.heads, 128, bidirectional=False)
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
     def forward(self, source: Tensor, target: Tensor, padding: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ class ViTB16(nn.Module):
             (config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1
         ), "there are `length` learned positions"
         self.patches = nn.Conv2d(3, config.width, config.patch, stride=config.patch)
-        self.class_token = nn.Parameter(torch.randn(1, 1, config.width) * 0.02)
+        self.class_token = nn.Parameter(torch.empty(1, 1, config.width))
         self.position = nn.Embedding(
             1
             + ((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1)
@@ -115,6 +115,14 @@ class ViTB16(nn.Module):
         self.blocks = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=1e-12)
         self.head = Classifier(config)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
+        nn.init.normal_(self.class_token, std=0.02)
         nn.init.normal_(self.position.weight, std=0.02)
 
     def forward(self, pixels: Tensor) -> Tensor:

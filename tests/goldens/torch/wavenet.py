@@ -130,6 +130,13 @@ class Wavenet(nn.Module):
         )
         self.post = nn.Linear(config.skip, config.skip)
         self.head = nn.Linear(config.skip, config.levels)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.embedding.weight, std=0.02)
 
     def forward(self, samples: Tensor) -> Tensor:

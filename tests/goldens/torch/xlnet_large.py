@@ -33,9 +33,13 @@ class RelativeScores(nn.Module):
         super().__init__()
         self.width = width
         self.weight = nn.Parameter(torch.empty(heads * head_dim, width))
-        self.u = nn.Parameter(torch.zeros(heads, head_dim))
-        self.v = nn.Parameter(torch.zeros(heads, head_dim))
-        nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
+        self.u = nn.Parameter(torch.empty(heads, head_dim))
+        self.v = nn.Parameter(torch.empty(heads, head_dim))
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.weight, -(self.width**-0.5), self.width**-0.5)
+        nn.init.zeros_(self.u)
+        nn.init.zeros_(self.v)
 
     def forward(self, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
         query = torch.arange(keys - q.size(-2), keys, device=q.device)[:, None]
@@ -59,8 +63,12 @@ class SegmentScores(nn.Module):
     def __init__(self, config: Config, head_dim: int) -> None:
         super().__init__()
         self.head_dim = head_dim
-        self.bias = nn.Parameter(torch.randn(config.heads, head_dim) * 0.02)
-        self.kind = nn.Parameter(torch.randn(2, config.heads, head_dim) * 0.02)
+        self.bias = nn.Parameter(torch.empty(config.heads, head_dim))
+        self.kind = nn.Parameter(torch.empty(2, config.heads, head_dim))
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.bias, std=0.02)
+        nn.init.normal_(self.kind, std=0.02)
 
     def forward(self, q: Tensor, apart: Tensor) -> Tensor:
         scores = torch.einsum("bhtd,shd->bhts", q + self.bias.unsqueeze(1), self.kind) / math.sqrt(self.head_dim)
@@ -146,7 +154,10 @@ class WithBias(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.bias = nn.Parameter(torch.zeros(config.vocab))
+        self.bias = nn.Parameter(torch.empty(config.vocab))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.bias
@@ -158,12 +169,20 @@ class XlnetLarge(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        self.mask = nn.Parameter(torch.randn(config.width) * 0.02)
+        self.mask = nn.Parameter(torch.empty(config.width))
         self.words = nn.Embedding(config.vocab, config.width)
         self.dropout = nn.Dropout(0.1)
         self.blocks = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.head = WithBias(config)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.words.weight, std=0.02)
+        nn.init.normal_(self.mask, std=0.02)
 
     def forward(self, tokens: Tensor, segments: Tensor, order: Tensor, targets: Tensor) -> Tensor:
         apart = segments.unsqueeze(1) != segments.unsqueeze(2)

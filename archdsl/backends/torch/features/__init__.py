@@ -62,6 +62,10 @@ class Section:
         """Lines for the end of the `__init__` of the model's class, without indentation."""
         return ()
 
+    def draws(self) -> Iterable[str]:
+        """Lines for the end of its `init_weights`, without indentation."""
+        return ()
+
     def methods(self) -> Iterable[str]:
         """Sources of methods of the model's class, without indentation."""
         return ()

@@ -54,6 +54,15 @@ for router in self.modules():
 """.strip()
 
 
+def forgotten(router: str, path: str) -> str:
+    """What `init_weights` does to routers of a class."""
+    return f"""
+for router in self.modules():
+    if isinstance(router, {router}):
+        router.{path}.load.zero_()
+""".strip()
+
+
 def update_bias(router: str, path: str) -> str:
     """The method that balances routers of a class."""
     return f'''
@@ -173,6 +182,9 @@ class Loss(Section):
 
     def init(self) -> Iterable[str]:
         return watched(self._router, self.routers[0][1].name).splitlines() if self.routers else ()
+
+    def draws(self) -> Iterable[str]:
+        return forgotten(self._router, self.routers[0][1].name).splitlines() if self.routers else ()
 
     def methods(self) -> Iterable[str]:
         return [update_bias(self._router, self.routers[0][1].name)] if self.routers else []

@@ -16,7 +16,11 @@ class GroupedPReLU(nn.Module):
 
     def __init__(self, experts: int, slope: float = 0.25) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.full((experts, 1), slope))
+        self.slope = slope
+        self.weight = nn.Parameter(torch.empty(experts, 1))
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.weight, self.slope)
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         return torch.where(x > 0, x, self.weight[expert_of_rows(ends, x.size(0))] * x)

@@ -28,7 +28,10 @@ class GroupedLinear(nn.Module):
     def __init__(self, experts: int, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
-        nn.init.uniform_(self.weight, -(inputs**-0.5), inputs**-0.5)
+
+    def reset_parameters(self) -> None:
+        bound = self.weight.size(2) ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         return grouped_mm(x, self.weight.transpose(1, 2), ends)
@@ -41,8 +44,11 @@ class GroupedAffine(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
         self.bias = nn.Parameter(torch.empty(experts, outputs))
-        for weight in self.parameters():
-            nn.init.uniform_(weight, -(inputs**-0.5), inputs**-0.5)
+
+    def reset_parameters(self) -> None:
+        bound = self.weight.size(2) ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         return grouped_mm(x, self.weight.transpose(1, 2), ends) + self.bias[expert_of_rows(ends, x.size(0))]

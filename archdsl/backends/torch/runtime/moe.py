@@ -61,7 +61,10 @@ class SelectionBias(nn.Module):
 
     def __init__(self, experts: int) -> None:
         super().__init__()
-        self.register_buffer("bias", torch.zeros(experts))
+        self.register_buffer("bias", torch.empty(experts))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.bias)
 
     def forward(self, scores: Tensor) -> Tensor:
         return scores + self.bias

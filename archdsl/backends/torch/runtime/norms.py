@@ -13,8 +13,12 @@ class GroupedLayerNorm(nn.Module):
     def __init__(self, experts: int, width: int, eps: float) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(experts, width))
-        self.bias = nn.Parameter(torch.zeros(experts, width))
+        self.weight = nn.Parameter(torch.empty(experts, width))
+        self.bias = nn.Parameter(torch.empty(experts, width))
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         y = F.layer_norm(x.float(), x.shape[-1:], eps=self.eps)
@@ -28,7 +32,10 @@ class GroupedLayerNormWithoutBias(nn.Module):
     def __init__(self, experts: int, width: int, eps: float) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(experts, width))
+        self.weight = nn.Parameter(torch.empty(experts, width))
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         expert = expert_of_rows(ends, x.size(0))
@@ -42,9 +49,14 @@ class PowerNorm(nn.Module):
         super().__init__()
         self.eps = eps
         self.momentum = momentum
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.register_buffer("running_square", torch.ones(width))
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width))
+        self.register_buffer("running_square", torch.empty(width))
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+        nn.init.ones_(self.running_square)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
@@ -61,7 +73,10 @@ class OffsetRMSNorm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.zeros(width))
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x.float(), self.weight.shape, 1 + self.weight.float(), self.eps).to(x.dtype)
@@ -73,7 +88,10 @@ class GroupedRMSNorm(nn.Module):
     def __init__(self, experts: int, width: int, eps: float) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(experts, width))
+        self.weight = nn.Parameter(torch.empty(experts, width))
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         expert = expert_of_rows(ends, x.size(0))
@@ -86,7 +104,10 @@ class GroupedOffsetRMSNorm(nn.Module):
     def __init__(self, experts: int, width: int, eps: float) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.zeros(experts, width))
+        self.weight = nn.Parameter(torch.empty(experts, width))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         expert = expert_of_rows(ends, x.size(0))

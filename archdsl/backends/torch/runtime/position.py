@@ -45,6 +45,8 @@ class RelativeBias(nn.Embedding):
         super().__init__(buckets, heads)
         self.max_distance = max_distance
         self.bidirectional = bidirectional
+
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, queries: int, keys: int) -> Tensor:
@@ -75,9 +77,13 @@ class RelativeScores(nn.Module):
         super().__init__()
         self.width = width
         self.weight = nn.Parameter(torch.empty(heads * head_dim, width))
-        self.u = nn.Parameter(torch.zeros(heads, head_dim))
-        self.v = nn.Parameter(torch.zeros(heads, head_dim))
-        nn.init.uniform_(self.weight, -(width**-0.5), width**-0.5)
+        self.u = nn.Parameter(torch.empty(heads, head_dim))
+        self.v = nn.Parameter(torch.empty(heads, head_dim))
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.weight, -(self.width**-0.5), self.width**-0.5)
+        nn.init.zeros_(self.u)
+        nn.init.zeros_(self.v)
 
     def forward(self, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
         query = torch.arange(keys - q.size(-2), keys, device=q.device)[:, None]

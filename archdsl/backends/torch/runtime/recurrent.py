@@ -17,8 +17,10 @@ class GRU(nn.Module):
         if bias:
             self.bias_ih_l0 = nn.Parameter(torch.empty(3 * hidden))
             self.bias_hh_l0 = nn.Parameter(torch.empty(3 * hidden))
+
+    def reset_parameters(self) -> None:
         for weight in self.parameters():
-            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+            nn.init.uniform_(weight, -(self.hidden**-0.5), self.hidden**-0.5)
 
     def forward(self, x: Tensor, start: Tensor | None = None) -> Tensor:
         if start is None:
@@ -62,8 +64,10 @@ class LSTM(nn.Module):
         if bias:
             self.bias_ih_l0 = nn.Parameter(torch.empty(4 * hidden))
             self.bias_hh_l0 = nn.Parameter(torch.empty(4 * hidden))
+
+    def reset_parameters(self) -> None:
         for weight in self.parameters():
-            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+            nn.init.uniform_(weight, -(self.hidden**-0.5), self.hidden**-0.5)
 
     def forward(self, x: Tensor, h: Tensor | None = None, c: Tensor | None = None) -> Tensor:
         zeros = x.new_zeros(x.size(0), self.hidden)
@@ -91,8 +95,10 @@ class RNN(nn.Module):
         if bias:
             self.bias_ih_l0 = nn.Parameter(torch.empty(hidden))
             self.bias_hh_l0 = nn.Parameter(torch.empty(hidden))
+
+    def reset_parameters(self) -> None:
         for weight in self.parameters():
-            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+            nn.init.uniform_(weight, -(self.hidden**-0.5), self.hidden**-0.5)
 
     def forward(self, x: Tensor, start: Tensor | None = None) -> Tensor:
         if start is None:
@@ -113,8 +119,10 @@ class ReluRNN(nn.Module):
         if bias:
             self.bias_ih_l0 = nn.Parameter(torch.empty(hidden))
             self.bias_hh_l0 = nn.Parameter(torch.empty(hidden))
+
+    def reset_parameters(self) -> None:
         for weight in self.parameters():
-            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+            nn.init.uniform_(weight, -(self.hidden**-0.5), self.hidden**-0.5)
 
     def forward(self, x: Tensor, start: Tensor | None = None) -> Tensor:
         if start is None:
