@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from activation_tools import saved_bytes
 from decode_tools import differences, inputs_for, torch_differences, widen
 from flops_tools import counted, predicted
+from init_tools import different
 from onnx_tools import distance, onnx_bytes, run, state
 from torch import Tensor, nn
 
@@ -172,13 +173,18 @@ def same_bytes(text: str, model: Model) -> None:
 
 
 def without_numbers(model: Model) -> None:
-    """The module built on `meta` has the parameters, the names and the shapes that are counted, and no numbers."""
+    """The module built on `meta` has the parameters, the names and the shapes that are counted, and no numbers. Given
+    memory and initialized, it has those of any other."""
+    made = load_source(source_of(model))
     with torch.device("meta"):
-        module = load_source(source_of(model))()
+        module = made()
     parameters(model, module)
-    made = [name for name, p in module.named_parameters() if not p.is_meta]
-    if made:
-        raise MismatchError("meta", f"numbers of {', '.join(made)} are made on another device")
+    elsewhere = [name for name, p in module.named_parameters() if not p.is_meta]
+    if elsewhere:
+        raise MismatchError("meta", f"numbers of {', '.join(elsewhere)} are made on another device")
+    other = different(made, made())
+    if other:
+        raise MismatchError("meta", f"{', '.join(other)} are initialized otherwise after `to_empty`")
 
 
 def parameters(model: Model, module: nn.Module) -> None:

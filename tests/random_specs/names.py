@@ -36,7 +36,7 @@ EMITTED = """
     for_decoding prepacked scaled_rope_table
     causal_mask mask_of alibi slopes sinusoid relative_bias buckets run_scan checkpoint checkpointed parallelize Shards
     shards pipeline fully_shard DTensor norm blocks block_mask causal window chunked full embed pair pairs token
-    head_logits memory_mask
+    head_logits memory_mask reset_parameters init_weights reset
 """
 LANGUAGE = """
     linear mlp gelu relu softmax layernorm embedding dropout mean sum sqrt log exp floor ceil option given pre post same
