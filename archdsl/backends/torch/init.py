@@ -6,12 +6,12 @@ modules do anyway.  Weights that are drawn alike share a loop where that is shor
     for linear in (self.q, self.k, self.v):
         nn.init.normal_(linear.weight, std=0.02)
         nn.init.zeros_(linear.bias)
-    nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * self.layers))
+    nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * self.init_layers))
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -119,15 +119,6 @@ def changed(statement: Statement, change: Callable[[Tree], Any]) -> Statement:
         return Call(change(statement.tree))
     iterated = change(statement.iterated)
     return Loop(statement.variable, iterated, tuple(changed(s, change) for s in statement.body))
-
-
-def calls(statements: Iterable[Statement]) -> Iterator[Call]:
-    """The calls of some statements, those within loops too."""
-    for s in statements:
-        if isinstance(s, Call):
-            yield s
-        else:
-            yield from calls(s.body)
 
 
 def _of(module: Part | Read, statement: Statement) -> Statement:
