@@ -3,14 +3,14 @@
     archdsl compile examples/tiny_llama.arch --to torch -o tiny_llama.py
     python examples/train.py tiny_llama.py README.md docs/*.md --checkpoint run.safetensors -o tiny_llama.safetensors
 
-    torchrun --nproc-per-node 8 examples/train.py llama.arch text.txt --tp 2 --pp 2 --micro-batches 4 --checkpoint run/
+    torchrun --nproc-per-node 8 examples/train.py llama.arch text.txt --tp 2 --checkpoint run/
 
 The model is an emitted file, or a spec, which is compiled on the fly. Its vocabulary needs 256 entries or more: its
 tokens are bytes. Without texts it is trained on a synthetic stream. The checkpoint holds weights, optimizer, and where
 the data stand; run again with the same one, training goes on from there, through the same batches as if it had never
 stopped. What `-o` writes are the weights alone, under their names in the spec: `archdsl run SPEC --weights` reads them.
 
-Under torchrun the processes share the work: `--tp`, `--ep` and `--pp` say along which axes, and what is left are
+Under torchrun the processes share the work: `--tp` and `--ep` say along which axes, and what is left are
 batches. The file then has the section `parallel` (`archdsl compile --with parallel`), and the checkpoint is a folder,
 which any other number of processes can go on from.
 """
@@ -198,22 +198,18 @@ def saves(plan: Plan, step: int) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Over how many devices each axis goes: `pp` stages, `ep` experts, `tp` heads and channels. Batches go over the
-    rest, and over `ep`. With `sequence_parallel` `tp` also cuts what is between heads and channels, along the
-    sequence."""
+    """The size of each axis of the mesh: `ep` shards experts, `tp` heads and channels. Batches go over the rest, and
+    over `ep`."""
 
-    pp: int = 1
     ep: int = 1
     tp: int = 1
-    micro_batches: int = 1
-    sequence_parallel: bool = False
 
     def mesh(self, device: str) -> DeviceMesh:
         """A mesh of all processes, with the axes that have more than one device."""
-        world, inner = dist.get_world_size(), self.pp * self.ep * self.tp
+        world, inner = dist.get_world_size(), self.ep * self.tp
         if world % inner:
-            raise SystemExit(f"{world} processes are no multiple of {self.pp} x {self.ep} x {self.tp}")
-        sizes = {"pp": self.pp, "dp": world // inner, "ep": self.ep, "tp": self.tp}
+            raise SystemExit(f"{world} processes are no multiple of {self.ep} x {self.tp}")
+        sizes = {"dp": world // inner, "ep": self.ep, "tp": self.tp}
         axes = {name: size for name, size in sizes.items() if size > 1 or name == "dp"}
         return init_device_mesh(device, tuple(axes.values()), mesh_dim_names=tuple(axes))
 
@@ -228,13 +224,7 @@ class Run:
         torch.manual_seed(plan.seed)
         with device:
             model = model_class(module)()
-        more = {"sequence_parallel": True} if layout.sequence_parallel else {}
-        if more and "sequence_parallel" not in inspect.signature(module.parallelize).parameters:
-            raise SystemExit("--sequence-parallel: nothing of this model can be cut along the sequence over `tp`")
-        self.pipeline = None
-        if "pp" in axes:
-            self.pipeline = module.pipeline(model, self.mesh, layout.micro_batches, cross_entropy, **more)
-        self.model = module.parallelize(model, self.mesh, **more) if self.pipeline is None else self.pipeline.stage
+        self.model = module.parallelize(model, self.mesh)
         self.model.train()
         self.optimizer = optimizer_for(self.model, plan)
         self.loader = Loader(data, plan)
@@ -244,8 +234,8 @@ class Run:
             if name in axes:
                 self.part = self.part * self.mesh[name].size() + self.mesh[name].get_local_rank()
                 self.parts *= self.mesh[name].size()
-        if plan.batch % (self.parts * layout.micro_batches):
-            raise SystemExit(f"a batch of {plan.batch} is no multiple of {self.parts} x {layout.micro_batches}")
+        if plan.batch % self.parts:
+            raise SystemExit(f"a batch of {plan.batch} is no multiple of {self.parts}")
 
     def step(self) -> float:
         """One step; the loss over the batch of all processes."""
@@ -256,10 +246,7 @@ class Run:
         set_rate(self.optimizer, rate)
         self.optimizer.zero_grad()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.bf16):
-            if self.pipeline is None:
-                loss = loss_of(self.model, tokens, targets)
-            else:
-                loss = self.pipeline.step(tokens, targets)
+            loss = loss_of(self.model, tokens, targets)
         for group in self.groups:
             dist.all_reduce(loss, group=group)
         self.clip()
@@ -268,13 +255,10 @@ class Run:
 
     def clip(self) -> None:
         """Scale the gradients where their norm, over all processes, is more than `plan.clip`."""
-        twice = (
-            getattr(self.model, "tied", ()) if getattr(self.model, "is_last", False) and not self.model.is_first else ()
-        )
         found: dict[tuple[dist.ProcessGroup, ...], list[Tensor]] = {}
-        for name, weight in self.model.named_parameters():
+        for weight in self.model.parameters():
             gradient = weight.grad
-            if gradient is None or name in twice:
+            if gradient is None:
                 continue
             cut: tuple[dist.ProcessGroup, ...] = ()  # those who have the other parts
             if isinstance(gradient, DTensor):
@@ -288,8 +272,6 @@ class Run:
             for group in cut:
                 dist.all_reduce(part, group=group)
             square += part
-        if self.pipeline is not None:
-            dist.all_reduce(square, group=self.mesh["pp"].get_group())
         scale = (self.plan.clip / (square.sqrt() + 1e-6)).clamp(max=1.0)
         for weight in self.model.parameters():
             if weight.grad is not None:
@@ -446,10 +428,10 @@ def main() -> None:
             torch.cuda.set_device(device)
         dist.init_process_group()
     elif layout != Layout():
-        raise SystemExit("--tp, --ep, --pp and what belongs to them are for several processes: see torchrun")
+        raise SystemExit("--tp and --ep are for several processes: see torchrun")
     module = load_module(given.model, parallel=together)
-    if together and (given.sample is not None or (given.output is not None and layout.pp > 1)):
-        raise SystemExit("--sample is for one process, and -o for one stage: go on from the checkpoint with --pp 1")
+    if together and given.sample is not None:
+        raise SystemExit("--sample is for one process: go on from the checkpoint with one")
     if not together:
         torch.manual_seed(plan.seed)
         with device:

@@ -15,7 +15,6 @@ TORCH = {
     "torch": ("Tensor", "nn"),
     "torch.distributed.device_mesh": ("DeviceMesh",),
     "torch.distributed.fsdp": ("fully_shard", "register_fsdp_forward_method"),
-    "torch.distributed.pipelining": ("PipelineStage", "Schedule1F1B"),
     "torch.distributed.tensor": ("DTensor", "Placement", "Replicate", "Shard", "distribute_tensor"),
     "torch.distributed.tensor.parallel": (
         "ColwiseParallel",

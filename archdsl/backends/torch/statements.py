@@ -102,17 +102,6 @@ def all_expressions(statements: Sequence[Statement]) -> list[Tree]:
     return found
 
 
-def all_bound(statements: Sequence[Statement]) -> set[Target]:
-    """What some statements bind, those within others too."""
-    found = {t for s in statements for t in bound(s) if t is not None}
-    return found.union(*(all_bound(body) for s in statements for body in blocks_of(s)))
-
-
-def all_reads(statements: Sequence[Statement]) -> set[Target]:
-    """What some statements read, those within others too."""
-    return {x.value for x in leaves(tuple(all_expressions(statements))) if isinstance(x, Read)}
-
-
 def attributes(statements: Sequence[Statement]) -> set[str]:
     """Attributes of `self` that some statements read."""
     found = tuple(all_expressions(statements))

@@ -30,7 +30,6 @@ from archdsl.diagnostics import InternalError
 from archdsl.ir import dims
 from archdsl.ir.dims import Poly
 from archdsl.ir.graph import Block, Model, Value
-from archdsl.ir.weights import weights
 
 STEPS = 3
 """How many steps of a recurrence are run."""
@@ -864,47 +863,6 @@ class Validator:
             raise InvalidError(f"{name}.{f.name} returns something else")
         if machine.effects != meaning.effects:
             raise InvalidError(f"{name}.{f.name} has other effects")
-        if name == self.classes.root_class and f.name == "forward" and self.stages is not None:
-            for count in (1, 3):
-                self.chain(self.stages, dict(zip(parameters[1:], given, strict=True)), machine, found, count)
-
-    # --- stages of a pipeline ---
-
-    @property
-    def stages(self) -> ast.ClassDef | None:
-        """The class of stages, where the file has one that is of no block."""
-        found = self.defined.get("Stage")
-        return found if isinstance(found, ast.ClassDef) and "Stage" not in self.groups else None
-
-    def chain(self, body: ast.ClassDef, given: dict[str, Any], whole: Machine, result: Any, count: int) -> None:
-        """Judge that stages, one behind the other, do what the `forward` of the model did."""
-        init, forward = (s for s in body.body if isinstance(s, ast.FunctionDef))
-        carried: Any = whole.term("nothing before")
-        calls, effects, stages = Counter[Any](), list[Any](), list[Stage]()
-        for index in range(count):
-            stage = Stage(whole.terms, whole.term, self.names)
-            stages.append(stage)
-            stage.bound = _locals(init)
-            arguments = (SELF, Config(whole.fields), index, count)
-            stage.run(init.body, dict(zip([a.arg for a in init.args.args], arguments, strict=True)))
-            stage.making = False
-            stage.calls, stage.effects, stage.bound = calls, effects, _locals(forward)
-            parameters = [a.arg for a in forward.args.args]
-            if parameters[2:] != [*given]:
-                raise InvalidError("stages have other parameters")
-            carried = stage.run(forward.body, {"self": SELF, parameters[1]: carried, **given})
-        if carried != result:
-            raise InvalidError(f"{count} stages return something else")
-        for tests in (True, False):
-            had, meant = ([e for e in es if (e[0] == "assert") is tests] for es in (effects, whole.effects))
-            if {*had} != {*meant} or (not tests and had != meant):  # each stage has all tests
-                raise InvalidError(f"{count} stages have other effects")
-        if count > 1:
-            owners = Counter(name for s in stages for name, x in s.fields.items() if not isinstance(x, dict))
-            trained = (w.path for w in weights(self.model) if w.weight.trained)
-            tied = [path for s in body.body if isinstance(s, ast.Assign) for path in self.literal(s.value)]
-            if tied != [path for path in trained if owners[path.partition(".")[0]] > 1]:
-                raise InvalidError("stages have other weights in common")
 
 
 class Construction(Machine):
@@ -945,46 +903,6 @@ class Construction(Machine):
             self.keep(given[0], made)
             return None
         return made
-
-
-class Stage(Machine):
-    """Runs a stage of a pipeline, whose modules are some of the model's."""
-
-    making = True
-    """Whether `__init__` runs, which asks which stage it is."""
-
-    def attribute(self, of: Any, name: str) -> Any:
-        if of is SELF and name not in self.fields and name not in ("training", "parameters", "register_buffer"):
-            raise InvalidError(f"a stage has no `{name}`")
-        return super().attribute(of, name)
-
-    def on_compare(self, x: Node, env: Mapping[Any, Any]) -> Any:
-        if not self.making:
-            return super().on_compare(x, env)
-        left, _, (right,) = x.fields
-        return self.eval(left, env) == self.eval(right, env)
-
-    def on_dictcomp(self, x: Node, env: Mapping[Any, Any]) -> Any:
-        key, value, generators = x.fields
-        return dict(self.on_generatorexp(Node("GeneratorExp", (Node("Tuple", ((key, value),)), generators)), env))
-
-    def assign(self, target: Node, value: Any, env: dict[Any, Any]) -> None:
-        if target.kind == "Tuple" and all(t.kind == "Attribute" for t in target.fields[0]):
-            for t, x in zip(target.fields[0], value, strict=True):
-                self.assign(t, x, env)
-        else:
-            super().assign(target, value, env)
-
-    def method(self, of: Any, name: str, given: list[Any]) -> Any:
-        return [*of.values()] if isinstance(of, dict) and name == "values" else super().method(of, name, given)
-
-    def call(self, called: Any, given: list[Any], named: dict[str, Any], text: Any) -> Any:
-        if _dotted(text) == "nn.ModuleDict":
-            return given[0]
-        if _dotted(text) == "self.register_buffer":
-            self.fields[given[0]] = given[1]
-            return None
-        return super().call(called, given, named, text)
 
 
 def refs(name: str, made: Any) -> Any:

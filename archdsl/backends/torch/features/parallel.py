@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from archdsl.backends.torch.classes import Classes
 from archdsl.backends.torch.features import Extras, Section, sequence_parallel
 from archdsl.backends.torch.features.generate import Generate
-from archdsl.backends.torch.features.pipeline import stages
 from archdsl.backends.torch.features.sequence_parallel import among, starred
 from archdsl.backends.torch.helpers import helpers
 from archdsl.backends.torch.text import Scheduled
@@ -105,10 +104,6 @@ def parallelize(model: {model}, mesh: DeviceMesh{asked}) -> {model}:
 '''.strip()
 
 
-ONLY_PIPELINE = """    if "pp" in axes and mesh["pp"].size() > 1 and not isinstance(model, Stage):
-        raise ValueError("a mesh with an axis `pp` is one for `pipeline`")
-"""
-
 DATA = """    data = mesh["dp"]
 """
 
@@ -149,7 +144,7 @@ def registered(steps: str) -> str:
 
 
 class Parallel(Section):
-    """`parallelize(model, mesh)`, and where the model is one stack of layers, `pipeline(model, mesh, …)`.
+    """`parallelize(model, mesh)`.
 
     Raises ArchError E0530 where there is nothing that devices could share, E0531 beside the section `loss`."""
 
@@ -175,13 +170,12 @@ class Parallel(Section):
 
     def settle(self) -> None:
         classes = {"AllToAll", "Exchange"} if self.experts else set()
-        classes |= {"SumGradients"} if self._uses_partly else set()
-        self.classes.taken |= classes | ({"Pipeline", "Stage"} if len(self.stacks) == 1 else set())
+        self.classes.taken |= classes | ({"SumGradients"} if self._uses_partly else set())
 
     # --- what it adds ---
 
     def functions(self, forward: Scheduled) -> Iterable[str]:
-        known, found = helpers(), stages(self.classes, forward, self.stacks, self.paths)
+        known = helpers()
         if self._uses_partly:
             if not self._has_shards:
                 yield known["SumGradients"].source
@@ -193,12 +187,10 @@ class Parallel(Section):
         if self.spread.maps:
             if self.steps:
                 yield known["no_step"].source
-            yield from sequence_parallel.functions(self.spread, self.classes.by_block, found is not None)
+            yield from sequence_parallel.functions(self.spread, self.classes.by_block)
         if self.experts:
             yield cut_experts(_listed(self.experts))
-        yield self._parallelize(found is not None)
-        if found is not None:
-            yield from found.functions(self._asked, self._given)
+        yield self._parallelize()
 
     @property
     def sharded(self) -> bool:
@@ -316,11 +308,10 @@ class Parallel(Section):
 
     # --- all together ---
 
-    def _parallelize(self, staged: bool) -> str:
-        kinds = ["pp"] * staged + ["dp"] + ["ep"] * bool(self.experts) + ["tp"] * self.sharded
+    def _parallelize(self) -> str:
+        kinds = ["dp"] + ["ep"] * bool(self.experts) + ["tp"] * self.sharded
         in_places = ", and with `sequence_parallel` what is between them along the sequence"
         says = {
-            "pp": "`pp`: stages of layers, see `pipeline`;",
             "dp": "`dp`: batches, over which weights, gradients and the optimizer's states are cut, too (FSDP);",
             "ep": "`ep`: batches, and experts;",
             "tp": "`tp`: heads, channels and words" + in_places * bool(self.spread.maps),
@@ -330,7 +321,7 @@ class Parallel(Section):
             f"Spread a model over the devices of a mesh, in place. Its axes, of which `dp` is always there: {meaning}"
         )
         others = ", ".join(k for k in kinds if k != "dp")
-        cuts = ONLY_PIPELINE * staged + DATA + CUT_EXPERTS * bool(self.experts)
+        cuts = DATA + CUT_EXPERTS * bool(self.experts)
         if self.sharded:
             cuts += cut_tensors(self._given)
         if self.spread.maps:

@@ -31,20 +31,20 @@ def cut_places(model: nn.Module, mesh: DeviceMesh) -> None:
 '''.strip()
 
 
-def functions(spread: Spread, classes: Mapping[Block, Group], stages: bool) -> Iterator[str]:
-    """The functions that a file has for it; `stages`: of which a model may have only some layers."""
+def functions(spread: Spread, classes: Mapping[Block, Group]) -> Iterator[str]:
+    """The functions that a file has for it."""
     if spread.inputs:
         yield helpers()["lay_inputs"].source
     if spread.dropouts:
         yield helpers()["drop_places"].source
-    yield _CutPlaces(spread, classes, stages).text()
+    yield _CutPlaces(spread, classes).text()
 
 
 class _CutPlaces:
     """Writes the function that hangs on each module what is to be done about its tensors and weights."""
 
-    def __init__(self, spread: Spread, classes: Mapping[Block, Group], stages: bool) -> None:
-        self.spread, self.classes, self.stages = spread, classes, stages
+    def __init__(self, spread: Spread, classes: Mapping[Block, Group]) -> None:
+        self.spread, self.classes = spread, classes
         self.alike = by_star(spread.modules)
         self.ends: dict[str, None] = {}
         """Stacks of whose last layer something is wanted."""
@@ -83,8 +83,7 @@ class _CutPlaces:
     def _ends(self) -> Iterator[str]:
         if self.ends:
             made = ", ".join(f'f"{stack}.{{[*dict(model.{stack}.named_children())][-1]}}"' for stack in self.ends)
-            also = ' if getattr(model, "is_last", True) else []' if self.stages else ""
-            yield f"    last = [{made}]{also}"
+            yield f"    last = [{made}]"
 
     # --- which modules ---
 
