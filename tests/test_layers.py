@@ -129,7 +129,6 @@ CIRCLES: dict[tuple[When, ...], list[set[str]]] = {
             "backends.torch.features.generate",
             "backends.torch.features.loss",
             "backends.torch.features.parallel",
-            "backends.torch.features.sequence_parallel",
         },
     ],
     ("loading", "typing"): [

@@ -280,7 +280,7 @@ class Parts:
     `axis` is the axis of every output that is cut, from 0; None where the outputs are whole: the parts of the only one
     are then sums that are still to be added up. `weights` are the axes along which weights are cut, the others are
     whole. `own` are the axes of whole inputs of which each device takes its own part; `numbers` those of the op's
-    numbers that count one part; `sizes` what the number of devices has to divide."""
+    numbers that would have to count one part; `sizes` what the number of devices has to divide."""
 
     axis: int | None
     weights: Mapping[str, int] = field(default_factory=dict)
@@ -712,12 +712,6 @@ class Primitive:
     def undivided(self, node: OpNode) -> str:
         """What the op does that needs a whole sequence at once, though it may read no later place; '' for nothing."""
         return ""
-
-    def undivided_in_training(self, node: OpNode) -> bool:
-        """Whether in training a place depends on others of its sequence, too, none of them later, though `reads` and
-        evaluation know only the own; or the places draw numbers together. Then no device can do a part of the places
-        alone."""
-        return False
 
     def is_linear_map(self, node: OpNode) -> bool:
         """Whether the output is, place by place, a linear map of the inputs' last axis that knows nothing of places:

@@ -73,10 +73,6 @@ class Experts(Primitive):
         rows = tuple(same(i) for i in range(node.outputs[0].rank - 1))
         return ((*rows, EVERYWHERE),) * 3
 
-    def undivided_in_training(self, node: OpNode) -> bool:
-        """With a capacity the tokens before have taken room."""
-        return node.options["capacity"] is not None
-
     def saves(self, node: OpNode) -> Saved:
         """The answers of the chosen experts, which are weighted, and which choices find room."""
         x, _, chosen = (v for v in node.inputs if isinstance(v, Value))

@@ -17,9 +17,6 @@ class NormalNoise(Primitive):
     mixes = False
     examples = (Example("x -> noise"), Example("x + (softplus(x) -> noise)"))
 
-    def undivided_in_training(self, node: OpNode) -> bool:
-        return True
-
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Mul(g.arg(0), 0)  # of inference
 

@@ -52,8 +52,7 @@ class SplitHeads(Primitive):
         return Regrouping(cuts, (*(((i, 0),) for i in range(len(rest))), ((last, 0),), ((last - 1, 0),), ((last, 1),)))
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
-        rank = node.outputs[0].rank
-        return regrouped_parts(self, node, cut, [node.options["heads"]] if cut[0] == rank - 2 else [])
+        return regrouped_parts(self, node, cut)
 
     def is_linear_map(self, node: OpNode) -> bool:
         return True

@@ -202,18 +202,10 @@ class Scope:
 
 
 class Flattener:
-    """Unrolls a graph node by node. A subclass may have values of its own on either side of a call."""
+    """Unrolls a graph node by node."""
 
     def __init__(self) -> None:
         self.nodes: list[FlatNode] = []
-
-    def enters(self, value: Value, node: CallNode, path: str, i: int) -> Value:
-        """What the block at a path has for a tensor of its caller, the i-th that it is given."""
-        return value
-
-    def leaves(self, value: Value, node: CallNode, path: str, i: int) -> Value:
-        """What the caller has for the i-th result of the block at a path."""
-        return value
 
     def graph(self, graph: Graph, scope: Scope, step: Step) -> None:
         for node in graph.nodes:
@@ -284,14 +276,14 @@ class Flattener:
         instances = {i: prefix + i.path for b in (block, block.before) if b is not None for i in b.instances}
         inside = Scope(block, prefix, {}, {**scope.instances, **instances})
         scope.unrolled.calls.setdefault(node, []).append(inside.unrolled)
-        tensors = [(inner, v) for inner, v in zip(block.graph.inputs, node.inputs, strict=True) if v is not None]
-        for i, (inner, given) in enumerate(tensors):
-            inside.values[inner] = self.enters(scope.values[given], node, prefix[:-1], i)
+        for inner, given in zip(block.graph.inputs, node.inputs, strict=True):
+            if given is not None:
+                inside.values[inner] = scope.values[given]
         self.contexts(node, scope, inside)
         self.graph(block.graph, inside, str)
         results = [v for v in block.graph.outputs if v is not None]
-        for i, (outer, value) in enumerate(zip(node.outputs, results, strict=True)):
-            scope.values[outer] = self.leaves(inside.values[value], node, prefix[:-1], i)
+        for outer, value in zip(node.outputs, results, strict=True):
+            scope.values[outer] = inside.values[value]
 
     def loop(self, node: LoopNode, scope: Scope, step: Step) -> None:
         inner = step if step is not str else counter()

@@ -9,16 +9,17 @@ an op cannot work on parts, those that lead to it are taken back, until all that
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import takewhile
 from typing import Literal
 
-from archdsl.ir.dims import Num
+from archdsl.ir.closure import outward_names
+from archdsl.ir.dims import Expr, Num, expr_text, substitute
 from archdsl.ir.graph import Block, CallNode, CondNode, Graph, LossNode, Model, OpNode, Value, subgraphs
 from archdsl.ir.op import Parts
 from archdsl.ir.weights import weights
-from archdsl.passes.flatten import FlatNode, FlatOp, FlatParam, flatten, walk, weights_read
+from archdsl.passes.flatten import FlatNode, FlatOp, FlatParam, Unrolled, flatten, unroll, walk, weights_read
 
 Kind = Literal["column", "row", "vocab", "expert", "replicated"]
 
@@ -39,32 +40,32 @@ REPLICATED = Placement("replicated")
 
 
 @dataclass(frozen=True, eq=False)
-class Sharding:
-    """The placements of a model, and what ops have to do about the tensors that are cut."""
+class TensorParallel:
+    """What torch's styles of modules can shard, with everything between modules as it stands."""
 
     placements: Mapping[str, Placement]
-    own: Mapping[tuple[OpNode, int], int] = field(default_factory=dict)
-    """Inputs that are whole and of which a device takes its part, along that axis."""
-    shared: frozenset[tuple[OpNode, int]] = frozenset()
-    """Inputs that are whole, while the op works on parts: their gradients are to be added up."""
-    numbers: Mapping[OpNode, tuple[Num, ...]] = field(default_factory=dict)
-    """Numbers of ops that count one part."""
-    scores: frozenset[OpNode] = frozenset()
-    """Ops that multiply with a table of words that is cut."""
-    partial: Mapping[str, str] = field(default_factory=dict)
-    """Paths of weights that are whole, while the op works on parts, so that their gradients are to be added up."""
-    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Of each group, what the number of devices has to divide."""
+    norms: Mapping[str, int]
+    """Paths of weights of norms that work on parts, and the axis along which their input is cut."""
+    sizes: tuple[tuple[str, Num], ...]
+    """What the number of devices has to divide, each with the group that it is of, in the names of the model."""
 
 
 def placements(model: Model) -> dict[str, Placement]:
     """The placement of every weight, buffers too, by its path. Linear in the number of layers."""
-    return dict(sharding(model).placements)
+    sharder = _Sharder(model)
+    return sharder.placements(sharder.run())
 
 
-def sharding(model: Model) -> Sharding:
-    """The placements, and what they ask of the ops."""
-    return _Sharder(model).run()
+def tensor_parallel(model: Model) -> TensorParallel:
+    """The same, as far as styles of modules go: an op that would have to take its part of a whole tensor, or to add up
+    gradients of one, is computed whole, and so is a head whose weights are the embedding's."""
+    sharder = _Sharder(model, by_modules=True)
+    uses = sharder.run()
+    return TensorParallel(sharder.placements(uses), sharder.norms(uses), tuple(sharder.sizes(uses)))
+
+
+NORMS = ("layernorm", "rmsnorm")
+"""Ops whose weights, whole on each device, torch can apply to parts."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,9 @@ class _Use:
 
 
 class _Sharder:
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, by_modules: bool = False) -> None:
+        """`by_modules`: only what styles of modules can do is sharded."""
+        self.model, self.by_modules = model, by_modules
         self.graph = flatten(model)
         self.nodes = self.graph.nodes
         self.outputs = {id(v) for v in self.graph.outputs}
@@ -103,20 +105,22 @@ class _Sharder:
         self.uses: dict[int, _Use] = {}
         self.changed = set(range(len(self.nodes)))
         """Ops to look at in the next turn."""
+        self.learned = self._learned()
         self.readers: dict[int, list[int]] = {}
         for number, node in enumerate(self.nodes):
             for v in node.inputs:
                 if isinstance(v, Value):
                     self.readers.setdefault(id(v), []).append(number)
 
-    def run(self) -> Sharding:
+    def run(self) -> dict[int, _Use]:
+        """What becomes of each op that works on parts, by its number among the nodes."""
         while True:
             self._propagate()
             if not self.changed:
                 uses = {number: self.uses[number] for number in sorted(self.uses)}
                 self._demand_agreement(uses)
                 if not self.changed:
-                    return self._sharding(uses)
+                    return uses
 
     # --- which maps are cut ---
 
@@ -160,7 +164,7 @@ class _Sharder:
         origins = frozenset[int]().union(*(c.origins for c in met))
         cuts = tuple(c.axis if isinstance(c, _Cut) else None for c in found)
         made = self._parts(node, cuts)
-        if made is None:
+        if made is None or (self.by_modules and not self._by_modules(node, cuts, made)):
             self._close(origins)
             return "lost"
         self.uses[number] = _Use(cuts, made)
@@ -174,6 +178,17 @@ class _Sharder:
         if not isinstance(node, FlatOp) or node.blocks or node.node in self.unclear:
             return None
         return node.node.op.parts(node.node, cuts)
+
+    def _by_modules(self, node: FlatNode, cuts: Sequence[int | None], parts: Parts) -> bool:
+        """Whether an op works on parts as it is written for whole tensors, and gradients are right."""
+        assert isinstance(node, FlatOp)
+        op, whole = node.node.op, node.weights.keys() - parts.weights.keys()
+        if parts.own or parts.numbers or (whole and parts.axis is not None and op.name not in NORMS):
+            return False
+        return not any(
+            id(value) in self.learned and cut is None and op.differentiates(node.node, i)
+            for i, (value, cut) in enumerate(zip(node.inputs, cuts, strict=True))
+        )
 
     def _demand_agreement(self, uses: Mapping[int, _Use]) -> None:
         """All uses of an op of a block are written once, and a weight lies in one place: where two uses want different
@@ -227,47 +242,48 @@ class _Sharder:
 
     # --- what follows ---
 
-    def _sharding(self, uses: Mapping[int, _Use]) -> Sharding:
+    def placements(self, uses: Mapping[int, _Use]) -> dict[str, Placement]:
         found: dict[str, Placement] = {}
-        own: dict[tuple[OpNode, int], int] = {}
-        shared: set[tuple[OpNode, int]] = set()
-        numbers: dict[OpNode, tuple[Num, ...]] = {}
-        partial: dict[str, str] = {}
-        groups = self._groups(uses)
-        names = self._names(uses, groups)
-        learned = self._learned()
-        sizes: dict[str, dict[int, None]] = {}
+        for number, group in self._named(uses).items():
+            node, use = self.nodes[number], uses[number]
+            assert isinstance(node, FlatOp)
+            assert use.parts is not None
+            kind: Kind = "row" if any(axis is not None for axis in use.cuts) else "column"
+            for name, axis in use.parts.weights.items():
+                found[node.weights[name].path] = Placement(kind, axis, group)
+        self._words(found)
+        for flat in walk(self.graph):
+            if isinstance(flat, FlatOp):
+                for inner in flat.blocks.values():
+                    found |= {path: Placement("expert", 0, flat.path) for path in weights_read(inner)}
+        return {w.path: found.get(w.path, REPLICATED) for w in weights(self.model)}
+
+    def norms(self, uses: Mapping[int, _Use]) -> dict[str, int]:
+        """Weights of norms that work on parts, and the axis along which their input is cut."""
+        found: dict[str, int] = {}
         for number, use in uses.items():
-            node, parts = self.nodes[number], use.parts
+            node, axis = self.nodes[number], use.cuts[0] if use.cuts else None
+            if isinstance(node, FlatOp) and node.node.op.name in NORMS and axis is not None:
+                found |= {weight.path: axis for weight in node.weights.values()}
+        return found
+
+    def sizes(self, uses: Mapping[int, _Use]) -> Iterator[tuple[str, Num]]:
+        """What the number of devices has to divide, but for multiples of what is said of the same group."""
+        names = dict(_names_of(unroll(self.model)[1], _root_names(self.model)))
+        found: dict[str, dict[str, Num]] = {}
+        for number, group in self._named(uses).items():
+            node, parts = self.nodes[number], uses[number].parts
             assert isinstance(node, FlatOp)
             assert parts is not None
-            group = names[groups[number]]
-            sizes.setdefault(group, {}).update((int(n), None) for n in parts.sizes if n.static)
-            opening = not any(axis is not None for axis in use.cuts)
-            for name, axis in parts.weights.items():
-                found[node.weights[name].path] = Placement("column" if opening else "row", axis, group)
-            if opening:
-                continue
-            if parts.axis is not None:
-                partial |= {w.path: group for name, w in node.weights.items() if name not in parts.weights}
-            if parts.numbers:
-                numbers[node.node] = parts.numbers
-            for i, value in enumerate(node.inputs):
-                if not isinstance(value, Value) or use.cuts[i] is not None:
-                    continue
-                if i in parts.own:
-                    own[node.node, i] = parts.own[i]
-                elif id(value) in learned and node.node.op.differentiates(node.node, i):
-                    shared.add((node.node, i))
-        scores = self._words(found)
-        for node in walk(self.graph):
-            if isinstance(node, FlatOp):
-                for inner in node.blocks.values():
-                    found |= {path: Placement("expert", 0, node.path) for path in weights_read(inner)}
-        found = {w.path: found.get(w.path, REPLICATED) for w in weights(self.model)}
-        return Sharding(
-            found, own, frozenset(shared), numbers, scores, partial, {k: tuple(v) for k, v in sizes.items()}
-        )
+            for size in parts.sizes:
+                if size.static:
+                    outer = size.outward(names.get(node, {}))
+                    found.setdefault(group, {}).setdefault(expr_text(outer.expr), outer)
+        for group, sizes in found.items():
+            worth = {int(size) for size in sizes.values()}
+            for size in sizes.values():
+                if not any(n < int(size) and int(size) % n == 0 for n in worth):
+                    yield group, size
 
     def _learned(self) -> set[int]:
         """Values that depend on trained weights: they have gradients."""
@@ -283,8 +299,9 @@ class _Sharder:
                 found |= {id(v) for v in node.outputs if v.is_float}
         return found
 
-    def _names(self, uses: Mapping[int, _Use], groups: Mapping[int, frozenset[int]]) -> dict[frozenset[int], str]:
-        """What the paths of a group's weights have in common."""
+    def _named(self, uses: Mapping[int, _Use]) -> dict[int, str]:
+        """The group of each op that works on parts: what the paths of its weights have in common."""
+        groups = self._groups(uses)
         paths: dict[frozenset[int], list[list[str]]] = {}
         for number in uses:
             node = self.nodes[number]
@@ -294,11 +311,10 @@ class _Sharder:
         for group, several in paths.items():
             alike = takewhile(lambda steps: len(set(steps)) == 1, zip(*several, strict=False))
             found[group] = ".".join(steps[0] for steps in alike)
-        return found
+        return {number: found[groups[number]] for number in uses}
 
-    def _words(self, found: dict[str, Placement]) -> frozenset[OpNode]:
-        """Tables that words are looked up in, and heads with a score for each word: cut by words. Gives the ops that
-        multiply with such a table."""
+    def _words(self, found: dict[str, Placement]) -> None:
+        """Tables that words are looked up in, and heads with a score for each word: cut by words."""
         tables: dict[str, int] = {}
         for node in self.nodes:
             if not isinstance(node, FlatOp) or not isinstance(node.inputs[0] if node.inputs else None, Value):
@@ -309,16 +325,13 @@ class _Sharder:
             for name in parts.weights:
                 tables[node.weights[name].path] = int(parts.sizes[0])
         read = {id(n.output): n.weight.path for n in self.nodes if isinstance(n, FlatParam)}
-        scores: dict[str, list[OpNode]] = {path: [] for path in tables}
         for node in self.nodes:
             for i, value in enumerate(node.inputs):
                 path = read.get(id(value), "") if isinstance(value, Value) else ""
                 if path in tables:
                     cuts = [0 if k == i else None for k in range(len(node.inputs))]
                     made = self._parts(node, cuts)
-                    if isinstance(node, FlatOp) and made is not None and made.axis == node.outputs[0].rank - 1:
-                        scores[path].append(node.node)
-                    else:
+                    if self.by_modules or made is None or made.axis != node.outputs[0].rank - 1:
                         del tables[path]
         for path, rows in tables.items():
             found[path] = Placement("vocab", 0, path.rpartition(".")[0])
@@ -329,7 +342,21 @@ class _Sharder:
                     if [int(n) for n in parts.sizes] == [rows] and not found.keys() & set(paths.values()):
                         for name, axis in parts.weights.items():
                             found[paths[name]] = Placement("vocab", axis, node.path)
-        return frozenset(op for path in tables for op in scores[path])
+
+
+def _root_names(model: Model) -> dict[str, Expr]:
+    """What names of the model's own block are computed from: fields of its Config."""
+    fields = {f.name for f in model.config}
+    return {name: e for name, e in outward_names(model.block, {}).items() if name not in fields}
+
+
+def _names_of(unrolled: Unrolled, names: Mapping[str, Expr]) -> Iterator[tuple[FlatNode, Mapping[str, Expr]]]:
+    """Every node of a block that is not shared with its names in those of the model."""
+    yield from ((node, names) for nodes in unrolled.nodes.values() for node in nodes)
+    for call, inner in unrolled.calls.items():
+        outer = {name: substitute(e, names) for name, e in outward_names(call.block, call.bind).items()}
+        for block in inner:
+            yield from _names_of(block, outer)
 
 
 def blocks_of_two_graphs(root: Block) -> Iterator[OpNode]:

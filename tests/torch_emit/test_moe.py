@@ -19,7 +19,7 @@ import archdsl
 from archdsl.dependence import causality
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model
-from archdsl.passes import decode, placement, sequence_parallel
+from archdsl.passes import decode
 from archdsl.run.measure import measure
 from torch_emit import parallel_tools as parallel
 from torch_emit.emitted import close, gradients, module, names_of, same_gradients, spec
@@ -393,15 +393,6 @@ def test_every_choice_is_counted() -> None:
     found = {c: measure(decoder(c), sizes, dtype="float32", checkpoint="none", fixed=0) for c in (4, "none")}
     assert saved[0.5] < saved[4] == found[4].saved
     assert (found[4].exact, found["none"].exact) == (False, True)
-
-
-def test_no_device_has_a_part_of_the_places_alone() -> None:
-    """Where devices cut a text, experts with a capacity are given all of it."""
-    free, capped = (decoder(c) for c in ("none", 1))
-    in_parts = [sequence_parallel.spread(m, placement.sharding(m)).shared for m in (free, capped)]
-    assert "blocks.0.ffn.experts.up" in in_parts[0]
-    assert "blocks.0.ffn.experts.up" not in in_parts[1]
-    assert "blocks.0.ffn_norm" in in_parts[1]
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ def module(f: ast.FunctionDef, r: random.Random) -> str:
         for n in ast.walk(f)
         if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "self"
     ]
-    every = [n for n in every if isinstance(n.ctx, ast.Load) and n.attr not in ("training", "shards")]
+    every = [n for n in every if isinstance(n.ctx, ast.Load) and n.attr != "training"]
     if len({n.attr for n in every}) < 2:
         return ""
     n = r.choice(every)

@@ -8,7 +8,7 @@ from typing import Any
 
 from archdsl.backends.torch import init
 from archdsl.backends.torch.features import Section
-from archdsl.backends.torch.helpers import helpers, in_order
+from archdsl.backends.torch.helpers import helper_names
 from archdsl.backends.torch.imports import IMPORTED
 from archdsl.backends.torch.lower import (
     Kind,
@@ -30,7 +30,6 @@ from archdsl.ir.dims import Expr, Num, Poly
 from archdsl.ir.graph import Block, CallNode, Model, OpNode
 from archdsl.ir.op import Tree
 from archdsl.ir.ranges import NUMBERS
-from archdsl.passes.placement import Sharding
 from archdsl.syntax import ast
 
 
@@ -124,13 +123,9 @@ class Classes:
         """Callees first."""
         self.by_block: dict[Block, Group] = {}
         self.by_key: dict[Any, Group] = {}
-        self.sharding: Sharding | None = None
-        """How tensors are cut over devices, where the file has the section `parallel`."""
         self.kinds_known = False
         """Whether all blocks have been grouped: then it is known which masks need no tensor in any block of a class."""
         self.config = {f.name: f.value for f in model.config}
-        self.taken: set[str] = set()
-        """Names of what else stands in the file."""
         self.checkpointed: frozenset[CallNode] = frozenset()
         """Calls of layers that the backward pass computes again."""
         self.classes: dict[Group | None, Class] = {}
@@ -195,8 +190,6 @@ class Classes:
             group.free = self._free(group.class_)
         self.classes[None] = self._spelled([self.root], None)
         self._resolve()
-        for section in sections:
-            self.taken |= {h.name for h in in_order(section.helpers())} | section.sources().keys()
         self._name_classes()
 
     def further(self, group: Group | None, method: Method, helpers: Mapping[str, bool]) -> None:
@@ -423,7 +416,7 @@ class Classes:
         for group in self.groups:
             by_name.setdefault(class_name(group.block.name), []).append(group)
         read = {*self.helpers, *(name for c in self.classes.values() for name in c.lowered.helpers)}
-        used = {"Config", *IMPORTED, *self.taken, *read, *(h.name for h in in_order(n for n in read if n in helpers()))}
+        used = {"Config", *IMPORTED, *helper_names(), *read}
         for block in (self.model.block, *(group.block for group in self.groups)):
             used |= {argument(name) for name in (*block.hypers, *block.local)}  # `__init__` has them as its own
         self.root_class = class_name(self.model.name)

@@ -40,6 +40,13 @@ def helpers() -> dict[str, Helper]:
     return found
 
 
+@cache
+def helper_names() -> frozenset[str]:
+    """Every name that a helper defines at the top of a file."""
+    tables = (symtable(h.source, h.name, "exec") for h in helpers().values())
+    return frozenset(s.get_name() for table in tables for s in table.get_symbols() if s.is_assigned())
+
+
 def _helpers_of(text: str) -> Iterator[Helper]:
     lines = text.splitlines()
     body = [n for n in ast.parse(text).body if not isinstance(n, ast.Import | ast.ImportFrom | ast.Expr)]

@@ -15,18 +15,17 @@ TORCH = {
     "torch": ("Tensor", "nn"),
     "torch.distributed.device_mesh": ("DeviceMesh",),
     "torch.distributed.fsdp": ("fully_shard", "register_fsdp_forward_method"),
-    "torch.distributed.tensor": ("DTensor", "Placement", "Replicate", "Shard", "distribute_tensor"),
+    "torch.distributed.tensor": ("Replicate", "Shard", "distribute_tensor"),
     "torch.distributed.tensor.parallel": (
         "ColwiseParallel",
-        "PrepareModuleInput",
-        "PrepareModuleOutput",
         "RowwiseParallel",
+        "SequenceParallel",
         "parallelize_module",
     ),
     "torch.nn.attention.flex_attention": ("BlockMask", "create_block_mask", "create_mask", "flex_attention"),
     "torch.utils.checkpoint": ("checkpoint", "create_selective_checkpoint_contexts"),
 }
-MODULES = ("math", "re")
+MODULES = ("math",)
 
 IMPORTED = {
     *MODULES,

@@ -187,7 +187,6 @@ class Lowering:
         self.numbers = Numbers(block, [classes.known(block)])
         self.modules = inside or Modules(self)
         self.lowered.modules = self.modules
-        self.sharding = classes.sharding
         self.uses = reads_within(block.graph)
         """How often each value is read."""
         self.aliases: dict[Value, Tree] = {}
@@ -201,8 +200,6 @@ class Lowering:
         self.ends = Variable("ends")
         self.grouped = block.copies is not None
         """Whether every weight has a leading axis of experts."""
-        self.shards: list[Tree] | None = None
-        """Sizes of which a device has a part where several share the block."""
 
     # --- the whole block ---
 
@@ -218,8 +215,6 @@ class Lowering:
         for instance in block.instances:
             self.modules.instance(instance)
         lowered.init += [init.changed(s, self.spelled_here) for s in init.init_statements(self.classes.model, block)]
-        if self.shards is not None:
-            lowered.init.append(Make("shards", py("Shards({*sizes})", sizes=self.shards)))
         if lowered.losses:
             lowered.method.parameters.append(Parameter(self.losses, "dict[str, Tensor] | None", "None"))
         return lowered
@@ -285,16 +280,6 @@ class Lowering:
             return py("next(self.parameters()).dtype")
         own = self.modules.stateless("own", py("nn.Buffer(torch.empty(0), persistent=False)"))
         return py("{own}.dtype", own=own)
-
-    def note_shards(self, size: Num | None = None) -> None:
-        """The block asks about the devices that share its heads."""
-        if self.shards is None:
-            self.shards = []
-            self.note_helper("Shards")
-        if size is not None:
-            tree = self.numbers.short(size)
-            if tree not in self.shards:
-                self.shards.append(tree)
 
     # --- helpers ---
 
@@ -383,8 +368,6 @@ class Lowering:
             made = node.op.torch_grouped(node, scope, Read(self.ends))
         if made is None:
             made = node.op.torch(node, scope)
-        if self.sharding is not None and node in self.sharding.scores:
-            made = scope.py("word_scores({0}, {1})")
         if node.instance is None and node.weights:
             self.lowered.laws.append((node.name, node))
         self.results(node, graph, [made] if isinstance(made, Tree) else list(made))

@@ -262,6 +262,7 @@ class ClassWriter:
         if self.group is None:
             start = ["    def __init__(self, config: Config = Config()) -> None:", "        super().__init__()"]
             config = any("config" in attributes(body) for body in (self.drawn, *(m.body for m in self.methods)))
+            config = config or any(section.reads_config for section in self.file.sections)
             closing = [line for s in self.file.sections for line in s.init()] + ["self.init_weights()"] * bool(draws)
             self.classes.closing["__init__"] = closing
             body = ["self.config = config"] * config + body + closing

@@ -52,10 +52,6 @@ class NodeScope:
         return [self._lifted(v) for v in x] if isinstance(x, list | tuple) else x
 
     def _number(self, n: Num) -> Tree:
-        sharding = self.lowering.sharding
-        if sharding is not None and any(n is found for found in sharding.numbers.get(self.declared, ())):
-            self.lowering.note_shards(n)
-            return py("self.shards.of({n})", n=self.lowering.numbers.short(n))
         return self.lowering.numbers.short(n, self._is_real(n))
 
     def _is_real(self, n: Num) -> bool:
@@ -71,32 +67,12 @@ class NodeScope:
 
     # --- inputs ---
 
-    @property
-    def declared(self) -> OpNode:
-        """The node of the model that this one is."""
-        return self.node
-
     def input(self, i: int) -> Tree:
         value = self.node.inputs[i]
         if isinstance(value, Num):
             return self.lowering.numbers.short(value, self._is_real(value))
         assert value is not None, (self.node.op.name, i)
-        return self._cut(i, self.lowering.read(value))
-
-    def _cut(self, i: int, tree: Tree) -> Tree:
-        """An input of which something is to be done because several devices share the heads."""
-        sharding, use = self.lowering.sharding, (self.declared, i)
-        if sharding is None or not (use in sharding.own or use in sharding.shared):
-            return tree
-        self.lowering.note_shards()
-        axis = self.axis_from(i, sharding.own.get(use))
-        if axis is None:
-            return py("self.shards.shared({x})", x=tree)
-        return py("self.shards.own({x}, {axis})", x=tree, axis=axis)
-
-    def axis_from(self, i: int, axis: int | None) -> int | None:
-        """An axis of an input, as it is counted here."""
-        return axis
+        return self.lowering.read(value)
 
     def has(self, i: int) -> bool:
         return i < len(self.node.inputs) and self.node.inputs[i] is not None

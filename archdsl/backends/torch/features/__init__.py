@@ -40,6 +40,9 @@ PLAIN = Extras()
 class Section:
     """One part of the file beside the plain model: what it adds, nothing by default."""
 
+    reads_config = False
+    """Whether it reads `model.config`."""
+
     def settle(self) -> None:
         """Add methods to classes, when it is known which blocks are one class and before names have their meaning."""
 

@@ -55,14 +55,6 @@ class StepScope(NodeScope):
     def linear(self) -> str:  # type: ignore[override]
         return "linear" if self.lowering.section.on_cpu else "F.linear"
 
-    @property
-    def declared(self) -> OpNode:
-        return self.lowering.declared.get(self.node, self.node)
-
-    def axis_from(self, i: int, axis: int | None) -> int | None:
-        value = self.node.inputs[i]  # in a step it may have one axis more, in front
-        return axis - value.rank if axis is not None and isinstance(value, Value) else axis
-
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
         plan, state = self.lowering.plan, self.lowering.state
         if not has(queries, plan.time) and not has(keys, plan.time):
@@ -93,7 +85,7 @@ class StepScope(NodeScope):
         """Whether an input says of all places so far which are real, and the node reads that of the new ones alone."""
         value = self.node.inputs[i]
         real = isinstance(value, Value) and value.dtype == "padding"
-        return real and self.declared not in self.lowering.roles.readers
+        return real and self.lowering.declared.get(self.node, self.node) not in self.lowering.roles.readers
 
     def mask(self, i: int) -> tuple[str, Tree | None]:
         value = self.node.inputs[i] if i < len(self.node.inputs) else None
