@@ -1,0 +1,39 @@
+"""Names of classes: a block may be called like whatever else stands in the file."""
+
+import ast
+from collections import Counter
+
+import pytest
+
+import archdsl
+from archdsl.backends.torch.features import Name
+from archdsl.backends.torch.helpers import helper_names
+
+HOSTILE = sorted(name for name in helper_names() if name[0].isupper())
+BLOCKS = "\n".join(
+    f"block {name}(x: [batch, time, width]) -> [batch, time, width] {{ x += x -> mha(heads: 2, mask: causal) }}"
+    for name in HOSTILE
+)
+SPEC = f"""
+{BLOCKS}
+block layer(x: [batch, time, width]) -> [batch, time, width] {{
+  x += x -> layernorm -> moe(experts: 4, top_k: 2, expert: swiglu(hidden: 8)) as ffn
+  {" ".join(f"x += x -> {name}" for name in HOSTILE)}
+}}
+model NAME(layers = 2) {{
+  vocab:   64
+  context: 16
+  width:   8
+  blocks:  layers * layer
+  head:    lm
+}}
+"""
+
+
+@pytest.mark.parametrize("features", [["parallel", "generate"], ["loss"], ["generate", "cpu"]])
+@pytest.mark.parametrize("name", ["hostile", "AllToAll", "State"])
+def test_blocks_called_like_helpers(name: str, features: list[Name]) -> None:
+    blocks = SPEC if name == "hostile" else SPEC.replace(name, "other")
+    source = archdsl.torch_source(text=blocks.replace("NAME", name), features=features)
+    defined = Counter(s.name for s in ast.parse(source).body if isinstance(s, ast.ClassDef | ast.FunctionDef))
+    assert not [name for name, count in defined.items() if count > 1]
