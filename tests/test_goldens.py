@@ -54,6 +54,7 @@ def test_golden(name: str, golden: Callable[[Path, str], None]) -> None:
 
 SECTIONS = {
     "generate": ("llama3_8b", "mistral_7b", "deepseek_v2_lite", "mamba_130m", "lstm_lm_small", "t5_small"),
+    "parallel": ("llama3_8b", "deepseek_v3"),
 }
 """Sections beside the plain model, and the models whose files with them are kept."""
 

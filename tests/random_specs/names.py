@@ -30,12 +30,12 @@ TORCH = """
     bias dump_patches T_destination _parameters _modules _buffers _forward_hooks _call_impl _version _get_name
 """
 EMITTED = """
-    losses state State step stream generate attention_mask stop seed temperature top_k top_p compiled sample
+    losses state State Cache step stream generate attention_mask stop seed temperature top_k top_p compiled sample
     Sampling advance
     rotate rope rope_table frequencies dispatch grouped_mm ends GroupedLinear GroupedAffine attend linear plain few_rows
     for_decoding prepacked scaled_rope_table
-    causal_mask mask_of alibi slopes sinusoid relative_bias buckets run_scan checkpoint checkpointed parallelize Shards
-    shards pipeline fully_shard DTensor norm blocks block_mask causal window chunked full embed pair pairs token
+    causal_mask mask_of alibi slopes sinusoid relative_bias buckets run_scan checkpoint checkpointed parallelize
+    AllToAll shard_experts plan fully_shard norm blocks block_mask causal window chunked full embed pair pairs token
     head_logits memory_mask reset_parameters init_weights reset
 """
 LANGUAGE = """

@@ -145,14 +145,16 @@ def trained(path: Path, plan: dict[str, Any]) -> tuple[list[float], dict[str, to
 def test_curves_are_those_of_one_process(tmp_path: Path) -> None:
     llama = emitted(tmp_path, "llama", str(EXAMPLES / "tiny_llama.arch"), LLAMA)
     mixture = emitted(tmp_path, "mixture", MIXTURE, {})
+    recomputed = tmp_path / "recomputed.py"
+    recomputed.write_text(archdsl.torch_source(text=MIXTURE, features=["parallel"], checkpoint="full"))
     run = str(tmp_path / "run")
 
     def job(path: Path, **layout: int) -> dict[str, Any]:
         return {"model": str(path), "plan": PLAN, "layout": layout}
 
     (of_llama, weights), (of_mixture, _) = (trained(path, PLAN) for path in (llama, mixture))
-    two = [job(llama), job(mixture, ep=2), {**job(llama, tp=2), "checkpoint": run, "stop": 4}]
-    expected = [of_llama, of_mixture, of_llama[:4]]
+    two = [job(llama), job(mixture, ep=2), job(recomputed, ep=2), {**job(llama, tp=2), "checkpoint": run, "stop": 4}]
+    expected = [of_llama, of_mixture, of_mixture, of_llama[:4]]
     for curve, wanted in zip(tools.results(2, tmp_path, two), expected, strict=True):
         assert list(curve.values()) == pytest.approx(wanted, abs=1e-4)
     # Stopped at step 4, two processes left the checkpoint of step 3: four of another mesh go on from it.

@@ -184,7 +184,8 @@ class Parallel(Section):
         """The class of each block, by its path."""
         for calls in unrolled.calls.values():
             for call in calls:
-                yield call.path, self.classes.by_block[call.block].name
+                if call.block in self.classes.by_block:  # of a scan, a part may be of no class
+                    yield call.path, self.classes.by_block[call.block].name
                 yield from self._layers(call)
 
 

@@ -41,15 +41,16 @@ def shard_experts(experts: nn.Module, mesh: DeviceMesh) -> None:
         sent, received = counts.view(ranks, -1).sum(1).tolist(), arrived.sum(1).tolist()
         expert = torch.arange(arrived.size(1), device=rows.device).repeat(ranks).repeat_interleave(arrived.flatten())
         order = expert.argsort(stable=True)
-        for part, name in weights:  # the experts compute with plain tensors, those of this rank
-            local = getattr(part, name).to_local()
-            if local.requires_grad:  # batches of all ranks came here, and the loss is the mean of theirs
-                local.register_hook(lambda gradient: gradient / ranks)
-            vars(part)[name] = local
-        x = AllToAll.apply(rows, sent, received, group)
-        y = compute(x[order], arrived.sum(0).cumsum(0, dtype=torch.int32))
-        for part, name in weights:
-            del vars(part)[name]
+        x = AllToAll.apply(rows, sent, received, group)[order]
+        try:  # the experts compute with plain tensors, those of this rank
+            for part, name in weights:
+                vars(part)[name] = local = getattr(part, name).to_local()
+                if local.requires_grad:  # batches of all ranks came here, and the loss is the mean of theirs
+                    local.register_hook(lambda gradient: gradient / ranks)
+            y = compute(x, arrived.sum(0).cumsum(0, dtype=torch.int32))
+        finally:
+            for part, name in weights:
+                vars(part).pop(name, None)
         return AllToAll.apply(torch.zeros_like(y).index_copy(0, order, y), received, sent, group)
 
     experts.forward = forward

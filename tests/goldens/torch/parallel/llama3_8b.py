@@ -1,0 +1,162 @@
+"""Llama 3.1 (Dubey et al., 2024): grouped-query attention, RoPE, SwiGLU, RMSNorm.
+
+8,030,261,248 parameters. Made by archdsl 0.1.0 from llama3.arch (2288a133fc52):
+    archdsl compile llama3.arch:llama3_8b --to torch --with parallel
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+
+@dataclass
+class Config:
+    layers: int = 32
+    width: int = 4096
+    heads: int = 32
+    kv_heads: int = 8
+    hidden: int = 14_336
+    vocab: int = 128_256
+    context: int = 131_072
+
+    def __post_init__(self) -> None:
+        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
+        assert self.heads % self.kv_heads == 0, f"heads must be a multiple of kv_heads: {self}"
+        assert self.width % (2 * self.heads) == 0, f"rope needs an even number of channels: {self}"
+
+
+def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """Compute the radians per position of each pair of channels: [head_dim / 2]."""
+    return theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
+
+
+def llama3_scaling(frequencies: Tensor, factor: float, low: float, high: float, original: int) -> Tensor:
+    """Slow down wavelengths longer than the original context, keep the short ones, blend between (Llama 3.1)."""
+    waves = original * frequencies / (2 * math.pi)  # periods within the original context
+    keep = ((waves - low) / (high - low)).clamp(0, 1)
+    return frequencies * (keep + (1 - keep) / factor)
+
+
+def scaled_rope_table(length: int, frequencies: Tensor) -> Tensor:
+    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
+    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """Rotate the channel pairs (i, i + head_dim / 2) of x [..., time, head_dim] by the angles of their positions."""
+    cos, sin = rope
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention (Ainslie et al., 2023): every group of heads shares one head of keys and values."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.head_dim = config.width // config.heads
+        self.q = nn.Linear(config.width, config.width, bias=False)
+        self.k = nn.Linear(config.width, config.kv_heads * self.head_dim, bias=False)
+        self.v = nn.Linear(config.width, config.kv_heads * self.head_dim, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
+        q = rotate(q, rope)
+        y = F.scaled_dot_product_attention(q, rotate(k, rope), v, is_causal=True, enable_gqa=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class SwiGLU(nn.Module):
+    """Gated by SiLU (Shazeer, 2020)."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.hidden, bias=False)
+        self.up = nn.Linear(config.width, config.hidden, bias=False)
+        self.down = nn.Linear(config.hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Decoder(nn.Module):
+    """decoder (llama3.arch:5)"""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.attention = Attention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.ffn = SwiGLU(config)
+
+    def forward(self, x: Tensor, rope: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rope)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Llama3_8B(nn.Module):
+    """llama3_8b (llama3.arch:23)"""
+
+    def __init__(self, config: Config = Config()) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.blocks = nn.ModuleList(Decoder(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.head = nn.Linear(config.width, config.vocab, bias=False)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
+        assert time <= self.config.context, "at most `context` tokens"
+        rope = scaled_rope_table(
+            time,
+            llama3_scaling(
+                frequencies(self.config.width // self.config.heads, 500_000, tokens.device),
+                factor=8,
+                low=1,
+                high=4,
+                original=8192,
+            ),
+        )
+        x = self.token_embedding(tokens)  # [batch, time, width]
+        for block in self.blocks:
+            x = block(x, rope)
+        return self.head(self.norm(x))
+
+
+def parallelize(model: Llama3_8B, mesh: DeviceMesh) -> Llama3_8B:
+    """Shard a model in place over the axes of a mesh: `dp` splits batches, and with them weights, gradients and
+    optimizer states (FSDP); `tp`, if it is there, splits heads and channels (Shoeybi et al., 2019)."""
+    if "tp" in (mesh.mesh_dim_names or ()):
+        tp = mesh["tp"]
+        assert model.config.kv_heads % tp.size() == 0, "kv_heads must be a multiple of the axis tp"
+        assert model.config.hidden % tp.size() == 0, "hidden must be a multiple of the axis tp"
+        plan = {
+            "token_embedding": RowwiseParallel(input_layouts=Replicate()),
+            "blocks.*.attention.q": ColwiseParallel(),
+            "blocks.*.attention.k": ColwiseParallel(),
+            "blocks.*.attention.v": ColwiseParallel(),
+            "blocks.*.attention.out": RowwiseParallel(),
+            "blocks.*.ffn.gate": ColwiseParallel(),
+            "blocks.*.ffn.up": ColwiseParallel(),
+            "blocks.*.ffn.down": RowwiseParallel(),
+            "head": ColwiseParallel(output_layouts=Replicate()),
+        }
+        parallelize_module(model, tp, plan)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    return model
