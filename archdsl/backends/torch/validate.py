@@ -30,6 +30,7 @@ from archdsl.diagnostics import InternalError
 from archdsl.ir import dims
 from archdsl.ir.dims import Poly
 from archdsl.ir.graph import Block, Model, Value
+from archdsl.ir.weights import weights
 
 STEPS = 3
 """How many steps of a recurrence are run."""

@@ -97,7 +97,10 @@ class SelectionBias(nn.Module):
 
     def __init__(self, experts: int) -> None:
         super().__init__()
-        self.register_buffer("bias", torch.zeros(experts))
+        self.register_buffer("bias", torch.empty(experts))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.bias)
 
     def forward(self, scores: Tensor) -> Tensor:
         return scores + self.bias
@@ -129,7 +132,10 @@ class GroupedLinear(nn.Module):
     def __init__(self, experts: int, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
-        nn.init.uniform_(self.weight, -(inputs**-0.5), inputs**-0.5)
+
+    def reset_parameters(self) -> None:
+        bound = self.weight.size(2) ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         return grouped_mm(x, self.weight.transpose(1, 2), ends)
@@ -288,6 +294,13 @@ class DeepseekV3(nn.Module):
         )
         self.norm = nn.RMSNorm(config.width, eps=1e-6)
         self.head = nn.Linear(config.width, config.vocab, bias=False)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -116,6 +116,13 @@ class Llama3_8B(nn.Module):
         self.blocks = nn.ModuleList(Decoder(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=1e-5)
         self.head = nn.Linear(config.width, config.vocab, bias=False)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        for module in reversed([*self.modules()]):
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
