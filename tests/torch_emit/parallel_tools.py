@@ -138,6 +138,8 @@ def loss_of(outputs: Any) -> torch.Tensor:
     """A mean over the batch in which every number of every output counts differently."""
     total = torch.zeros(())
     for y in outputs if isinstance(outputs, tuple) else (outputs,):
+        if y.dim() == 0:  # the model's own
+            return y
         weigh = torch.arange(y[0].numel()).float().mul(0.7).cos().view_as(y[0])
         total = total + (y.float() * weigh).sum() / y.size(0)
     return total

@@ -120,8 +120,9 @@ def test_gradients_are_those_of_one_process(tmp_path: Path) -> None:
     """Built plainly, and on the meta device."""
     jobs: list[dict[str, Any]] = []
     expected: list[dict[str, list[float]]] = []
-    for i, (spec, sizes, layout) in enumerate(MODELS.values()):
-        path = emitted(tmp_path, f"model_{i}", spec, sizes)
+    of_losses = [MODELS[name] for name in ("biases, a tied head", "experts", "norms within heads")]
+    for i, (spec, sizes, layout) in enumerate((*MODELS.values(), *of_losses)):
+        path = emitted(tmp_path, f"model_{i}", spec, sizes, *(["loss"] if i >= len(MODELS) else []))
         given = inputs(path)
         torch.save(given, tmp_path / f"inputs_{i}.pt")
         job = {"model": str(path), "layout": layout, "inputs": str(tmp_path / f"inputs_{i}.pt")}
@@ -266,12 +267,6 @@ def test_generated_is_what_one_process_generates(tmp_path: Path) -> None:
             expected.append(alone_generated(path, **options))
     for job, found, wanted in zip(jobs, tools.results(2, tmp_path, jobs), expected, strict=True):
         assert found == wanted, job
-
-
-def test_sections_that_do_not_go_together() -> None:
-    with pytest.raises(ArchError, match="cannot be combined") as caught:
-        archdsl.torch_source("gpt2", features=["parallel", "loss"])
-    assert caught.value.diagnostics[0].code == "E0531"
 
 
 # --- what is written --------------------------------------------------------------------------------------------------

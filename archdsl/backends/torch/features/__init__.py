@@ -98,7 +98,7 @@ def sections(classes: Classes, extras: Extras) -> list[Section]:
         from archdsl.backends.torch.features.parallel import Parallel
 
         generate = found[0] if "generate" in extras.sections else None
-        found.append(Parallel(classes, extras, cast("Generate | None", generate)))
+        found.append(Parallel(classes, cast("Generate | None", generate)))
     if extras.checkpoint != "none":
         from archdsl.backends.torch.features.checkpoint import Checkpointing
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
 from archdsl.backends.torch.classes import Classes
-from archdsl.backends.torch.features import Extras, Section
+from archdsl.backends.torch.features import Section
 from archdsl.backends.torch.features.generate import Generate
 from archdsl.backends.torch.helpers import helpers
 from archdsl.backends.torch.numbers import Numbers
@@ -31,11 +31,11 @@ AXES = {
 class Parallel(Section):
     """`parallelize(model, mesh)`.
 
-    Raises ArchError E0530 where there is nothing to shard, E0531 beside the section `loss`."""
+    Raises ArchError E0530 where there is nothing to shard."""
 
     reads_config = True
 
-    def __init__(self, classes: Classes, extras: Extras, generate: Generate | None) -> None:
+    def __init__(self, classes: Classes, generate: Generate | None) -> None:
         self.classes, self.model, self.generate = classes, classes.model, generate
         self.weights = {w.path: w.weight.kind for w in weights(self.model)}
         self.plan = tensor_parallel(self.model)
@@ -46,12 +46,6 @@ class Parallel(Section):
                 "E0530",
                 f"`{self.model.name}` has neither a list of layers nor pairs of linear layers that devices could share",
                 help="`fully_shard(model)` of `torch.distributed.fsdp` takes the emitted model as it is",
-            )
-        if "loss" in extras.sections:
-            raise error(
-                "E0531",
-                "the features `parallel` and `loss` cannot be combined",
-                help="write two files: their models have the same weights under the same names",
             )
 
     def functions(self, forward: Scheduled) -> Iterable[str]:
@@ -65,10 +59,9 @@ class Parallel(Section):
             over = listed[0] if len(listed) == 1 else f"({', '.join(f'*{blocks}' for blocks in listed)})"
             body += [f"for block in {over}:", f"    fully_shard(block, mesh={data})"]
         body.append(f"fully_shard(model, mesh={data})")
-        if self.generate is not None:  # steps gather sharded weights, too
-            names = ", ".join(f'"{name}"' for name in self.generate.names)
-            body += ["for module in model.modules():", f"    for name in ({names},):"]
-            body += ["        if hasattr(module, name):", "            register_fsdp_forward_method(module, name)"]
+        for name in self.generate.names if self.generate is not None else ():  # steps gather sharded weights, too
+            body += ["for module in model.modules():", f'    if hasattr(module, "{name}"):']
+            body.append(f'        register_fsdp_forward_method(module, "{name}")')
         axes = ["dp", *["ep"] * bool(experts), *["tp"] * bool(self.styles)]
         said = f"Shard a model in place over the axes of a mesh: {'; '.join(AXES[a] for a in axes)}."
         doc = textwrap.fill(f'"""{said}"""', WIDTH - 4)
