@@ -16,7 +16,7 @@ from archdsl.backends.torch.tree import Made, Node, Part, Read, Variable, called
 from archdsl.backends.torch.use_counts import direct_reads, is_dead, module_names, reads_within
 from archdsl.frontend.block_builder import Once
 from archdsl.ir import dims
-from archdsl.ir.dims import Expr, Num
+from archdsl.ir.dims import Expr, Num, Var
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -404,7 +404,8 @@ class Lowering:
             return ""
         if first.rank == value.rank and not (isinstance(node, OpNode) and node.op.moves_axes):
             return ""
-        shown = [dims.expr_text(dims.shortest(d.expr, {})) for d in value.shape]
+        twins = {name: e for name, e in self.block.local.items() if isinstance(e, Var) and e.name in self.block.local}
+        shown = [dims.expr_text(dims.shortest(dims.substitute(d.expr, twins), {})) for d in value.shape]
         return "" if any("." in s for s in shown) else f"[{', '.join(shown)}]"
 
     # --- calls ---

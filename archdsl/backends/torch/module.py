@@ -6,7 +6,7 @@ import hashlib
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -207,6 +207,8 @@ class ClassWriter:
         """What `__init__` keeps for the methods, by attribute."""
         self.kept: dict[Tree, Tree] = {}
         """The attribute that a name computed in `__init__` is, where methods read it."""
+        self.twins: dict[str, str] = {}
+        """Names that are another: `value_dim = head_dim`."""
         self.local = self._local()
 
     # --- names ---
@@ -218,15 +220,22 @@ class ClassWriter:
             numbers = self.made.numbers
             for name, expr in self.block.local.items():
                 if not any(numbers.is_dynamic(n) for n in dims.free_names(expr)):
-                    local = {n: word(argument(n)) for n in found}
+                    local = self._words(found)
                     n = numbers.expression(expr)
                     tree = numbers.tree(type(n)(expr, n.value), True)
                     found[name] = self.classes.resolved(tree, self.group, local)
+                    twin = next((n for n, known in local.items() if known == found[name]), None)
+                    if twin is not None:
+                        self.twins[name] = twin
         return found
+
+    def _words(self, names: Iterable[str]) -> dict[str, Tree]:
+        """What names that the class computes itself are called."""
+        return {n: word(argument(self.twins.get(n, n))) for n in names}
 
     def resolved(self, tree: Any) -> Any:
         """An expression of `__init__` with all names as the class knows them."""
-        local = {name: word(argument(name)) for name in self.local}
+        local = self._words(self.local)
 
         def leaf(x: Any) -> Any:
             return self.classes.constructor(x.site, self.group, local) if isinstance(x, Made) else x
@@ -235,6 +244,7 @@ class ClassWriter:
 
     def static(self, name: str) -> Tree:
         """A name of the block in a method: a number, a field of the model's Config, or an attribute."""
+        name = self.twins.get(name, name)
         tree: Tree = self.resolved(Hyper(name))
         if is_number(tree):
             return tree
@@ -305,7 +315,7 @@ class ClassWriter:
         for check in [s for s in self.made.init if isinstance(s, Check)] + self.made.demands:
             checks.setdefault(self.resolved(mapped(check.test, self._spelled)), check.message)
         checks = {t: m for t, m in checks.items() if any(True for _ in _words(t)) and t not in self.file.asserted}
-        computed = {word(argument(n)): t for n, t in self.local.items()}
+        computed = {word(argument(n)): t for n, t in self.local.items() if n not in self.twins}
         self.kept = {t: Node("Attribute", (SELF, n)) for n, t in self.settings.items() if t in computed}
         made = [(s, self.resolved(s.tree if isinstance(s, Make) else s.expr)) for s in steps]
         body = [self.line(t) if isinstance(s, Do) else f"self.{s.name} = {self.line(t)}" for s, t in made]

@@ -75,7 +75,6 @@ class Attention(nn.Module):
     def __init__(self, config: Config, init_layers: int) -> None:
         super().__init__()
         self.head_dim = config.width // config.heads
-        self.value_dim = self.head_dim
         self.init_layers = init_layers
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
@@ -93,7 +92,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rope: Tensor, mask: Tensor | BlockMask) -> Tensor:
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (-1, self.value_dim)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         y = masked_attention(rotate(q, rope), rotate(k, rope), v, mask)
         return self.out(y.transpose(1, 2).flatten(2))
 

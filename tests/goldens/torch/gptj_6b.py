@@ -50,7 +50,6 @@ class Attention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.head_dim = config.width // config.heads
-        self.value_dim = self.head_dim
         self.q = nn.Linear(config.width, config.width, bias=False)
         self.k = nn.Linear(config.width, config.width, bias=False)
         self.v = nn.Linear(config.width, config.width, bias=False)
@@ -59,7 +58,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (-1, self.value_dim)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         q = rotate_part_pairs(q, rope)
         y = F.scaled_dot_product_attention(q, rotate_part_pairs(k, rope), v, is_causal=True)
         return self.out(y.transpose(1, 2).flatten(2))

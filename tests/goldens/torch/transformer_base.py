@@ -45,7 +45,6 @@ class Attention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.head_dim = config.width // config.heads
-        self.value_dim = self.head_dim
         self.dropout = config.dropout
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
@@ -55,7 +54,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (-1, self.value_dim)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=self.dropout if self.training else 0.0
         )
@@ -96,7 +95,6 @@ class CrossAttention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.head_dim = config.width // config.heads
-        self.value_dim = self.head_dim
         self.dropout = config.dropout
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
@@ -106,7 +104,7 @@ class CrossAttention(nn.Module):
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
-        v = self.v(memory).unflatten(-1, (-1, self.value_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
+        v = self.v(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
         return self.out(y.transpose(1, 2).flatten(2))
 
