@@ -117,7 +117,7 @@ class Scheduler:
     def run(self) -> tuple[Statement, ...]:
         self.body(self.steps)
         self.out.append(Return(tuple(self.take(t) for t in self.results)))
-        return tuple(self.out)
+        return joined(self.out)
 
     def body(self, steps: Sequence[Step]) -> None:
         for step in steps:
@@ -345,6 +345,23 @@ class Scheduler:
             if variable is not value:
                 self.aliases[value] = Read(variable)
                 self.left[variable] = self.left[value]
+
+
+def joined(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+    """The statements with one `if cache is None` for several in a row."""
+    found: list[Statement] = []
+    for s in statements:
+        last = found[-1] if found else None
+        of_cache = isinstance(s, If) and all(isinstance(x, Read) and _is_cache(x.value) for x in leaves(s.test))
+        if of_cache and isinstance(s, If) and isinstance(last, If) and last.test == s.test:
+            found[-1] = If(s.test, last.then + s.then, last.otherwise + s.otherwise, last.note)
+        else:
+            found.append(s)
+    return tuple(found)
+
+
+def _is_cache(value: Target) -> bool:
+    return isinstance(value, Variable) and value.state
 
 
 def there_and_back(tree: Any) -> Any:

@@ -19,7 +19,7 @@ from archdsl.backends.torch.program import Body, Branch, Do, Let, Step, changed
 from archdsl.backends.torch.scope import NodeScope
 from archdsl.backends.torch.tree import Node, Number, Read, Variable, called, lift, py
 from archdsl.ir import dims
-from archdsl.ir.dims import Num, Var
+from archdsl.ir.dims import Expr, Num, Var
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -386,10 +386,10 @@ class StepLowering(Lowering):
         return here
 
     def window(self, node: OpNode) -> Tree:
-        """How many places a windowed attention sees; the number itself in a class of which others have no window."""
+        """How many positions a windowed attention sees; the number itself in a class of which others see more or less,
+        whose steps are other methods."""
         number = self.roles.window[node]
-        names = set(dims.free_names(number.expr))
-        if all(names <= window_names(b) for b in self.members):
+        if all(windows(b) == {(number.expr, int(number))} for b in self.members):
             return self.numbers.short(number)
         made: Tree = lift(int(number))
         return made
@@ -509,11 +509,10 @@ class StepLowering(Lowering):
             group.first.losses = losses
 
 
-def window_names(block: Block) -> set[str]:
-    """Names in the numbers of a block's windows."""
-    nodes = (n for n in nodes_within(block.graph) if isinstance(n, OpNode))
-    windows = (n.op.window(n) for n in nodes)
-    return {name for w in windows if w is not None for name in dims.free_names(w[1].expr)}
+def windows(block: Block) -> set[tuple[Expr, int]]:
+    """The windows of a block's attention and masks."""
+    found = (n.op.window(n) for n in nodes_within(block.graph) if isinstance(n, OpNode))
+    return {(w[1].expr, int(w[1])) for w in found if w is not None}
 
 
 def pruned(graph: Graph, roles: Roles) -> Graph:
