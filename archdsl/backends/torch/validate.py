@@ -247,7 +247,9 @@ class Machine:
     on_listcomp = on_generatorexp
 
     def on_lambda(self, x: Node, env: Mapping[Any, Any]) -> Any:
-        return self.term("lambda", self.eval(x.fields[1], env))
+        named = [a.fields[0] for a in x.fields[0].fields[1]]
+        given = {name: self.term("given", i) for i, name in enumerate(named)}
+        return self.term("lambda", len(named), self.eval(x.fields[1], {**env, **given}))
 
     def on_slice(self, x: Node, env: Mapping[Any, Any]) -> Any:
         ends = [self.eval(f, env) for f in x.fields]

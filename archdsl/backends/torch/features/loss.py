@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from archdsl.backends.torch.classes import Classes, Group, parameter_names
 from archdsl.backends.torch.features import Section
 from archdsl.backends.torch.lower import Method, Parameter, lower
-from archdsl.backends.torch.program import Body, Branch, Leave, Let, changed
+from archdsl.backends.torch.program import Body, Branch, Leave, Let, Step, changed, trees
 from archdsl.backends.torch.tree import Node as Expression
-from archdsl.backends.torch.tree import Part, Read, Variable, called, py
+from archdsl.backends.torch.tree import Part, Read, Variable, called, leaves, mapped, py, word
 from archdsl.backends.torch.use_counts import module_names
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.params import vocabulary
@@ -105,31 +107,21 @@ class Loss(Section):
         end = Graph((head.hidden,), head.nodes, block.graph.outputs)
         first = lower(self.classes, replace(block, graph=body, result_names=("hidden",)))
         last = lower(self.classes, replace(block, graph=end, tensor_names=("hidden",)))
-        logits = self._module(last.method)
-        if logits is None:
+        found = _expression(last.method)
+        if found is None:
             taken = {*module_names(block.graph), *(i.path for i in block.instances)}
             last.method.name = "logits" if "logits" not in taken else "compute_logits"
             last.method.doc = "Compute the logits of hidden states [batch, time, width]."
             self.classes.further(None, last.method, last.helpers)
-            logits = py(f"self.{last.method.name}")
-        self.method = self._forward(first.method, logits)
+            function = py(f"self.{last.method.name}")
+            made: tuple[Step, ...] = ()
+            results: tuple[Tree, ...] = (called(function, first.method.results, {}),)
+        else:
+            function = found.fields[0] if isinstance(found, Expression) and _is_plain(found) else _lambda(found)
+            made, results = last.method.steps, last.method.results
+        self.method = self._forward(first.method, function, made, results)
 
-    @staticmethod
-    def _module(method: Method) -> Tree | None:
-        """The submodule whose call is all that a method does."""
-        match method:
-            case Method(
-                steps=(
-                    Let(
-                        targets=(value,), expr=Expression(kind="Call", fields=(Part() as part, (Read() as given,), ()))
-                    ),
-                ),
-                results=(Read() as result,),
-            ) if result.value is value and given.value is method.parameters[0].target:
-                return part
-        return None
-
-    def _forward(self, method: Method, logits: Tree) -> Method:
+    def _forward(self, method: Method, logits: Tree, head: tuple[Step, ...], results: tuple[Tree, ...]) -> Method:
         """All but the head; then the loss, or the head."""
         targets = Variable("labels" if "targets" in parameter_names(method) else "targets")
         losses = next((p.target for p in method.parameters if getattr(p.target, "hint", "") == "losses"), None)
@@ -146,8 +138,8 @@ class Loss(Section):
             method,
             doc=doc,
             parameters=sorted([*method.parameters, Parameter(targets, "Tensor | None", "None")], key=_place),
-            steps=(*steps, Leave(asked, loss)),
-            results=(called(logits, [method.results[0]], {}),),
+            steps=(*steps, Leave(asked, loss), *head),
+            results=results,
         )
 
     def forward(self) -> Method:
@@ -188,6 +180,30 @@ class Loss(Section):
 
     def methods(self) -> Iterable[str]:
         return [update_bias(self._router, self.routers[0][1].name)] if self.routers else []
+
+
+HIDDEN = word("h")
+
+
+def _expression(method: Method) -> Tree | None:
+    """What a method of one parameter returns, as one expression of HIDDEN; None where it is too much for one."""
+    known: dict[Any, Tree] = {method.parameters[0].target: HIDDEN}
+    uses = Counter(x.value for t in (*trees(method.steps), *method.results) for x in leaves(t) if isinstance(x, Read))
+    for s in method.steps:
+        if not isinstance(s, Let) or len(s.targets) != 1 or uses[s.targets[0]] != 1:
+            return None
+        known[s.targets[0]] = mapped(s.expr, lambda x: known[x.value] if isinstance(x, Read) else x)
+    result: Tree = mapped(method.results[0], lambda x: known[x.value] if isinstance(x, Read) else x)
+    return result
+
+
+def _is_plain(x: Expression) -> bool:
+    """Whether it is a call of a submodule with HIDDEN alone."""
+    return x.kind == "Call" and isinstance(x.fields[0], Part) and x.fields[1:] == ((HIDDEN,), ())
+
+
+def _lambda(body: Tree) -> Tree:
+    return py("lambda h: {body}", body=body)
 
 
 def _place(parameter: Parameter) -> int:

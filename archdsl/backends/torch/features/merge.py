@@ -27,7 +27,7 @@ from archdsl.backends.torch.program import (
     trees,
 )
 from archdsl.backends.torch.schedule import bound_within
-from archdsl.backends.torch.tree import Node, Read, Variable, leaves, lift, mapped, py, word
+from archdsl.backends.torch.tree import Node, Read, Variable, leaves, lift, mapped, py
 from archdsl.ir.op import Tree
 
 
@@ -121,20 +121,12 @@ class _Merge:
         if not isinstance(x, Node):
             return x
         if x.kind == "Call":
-            function, args, keywords = self.call(x)
+            function, args, keywords = x.fields
             left = (self.cache, *self.losses)
             args = tuple(a for a in args if a not in left)
             keywords = tuple(k for k in keywords if k.fields[1] not in left)
             return "Call", *(self.key(i, side) for i in (function, args, keywords))
         return x.kind, *(self.key(i, side) for i in x.fields)
-
-    @staticmethod
-    def call(x: Node) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
-        """What is called with what; a layer under checkpointing is the layer."""
-        function, args, keywords = x.fields
-        if function in (word("checkpointed"), word("checkpointed_with_losses")):
-            return args[0], args[1:], keywords
-        return function, args, keywords
 
     def step_key(self, s: Step, side: int) -> Any:
         """Equal for statements that do the same; loops over layers that differ only within are alike."""
@@ -228,17 +220,13 @@ class _Merge:
             return b
         if a.kind != "Call":
             return Node(b.kind, self.together(a.fields, b.fields))
-        f, args, keywords = self.call(a)
-        g, given, named = self.call(b)
+        (f, args, keywords), (g, given, named) = a.fields, b.fields
         losses = [x for x in args if x in self.losses]
         more = [k for k in keywords if k.fields[1] in self.losses]
         cache = [x for x in given if x == self.cache]
         own = [self.together(x, y) for x, y in zip(_but(args, losses), _but(given, cache), strict=True)]
         own += [*map(self.mapped, losses), *cache]
-        function = self.together(f, g)
-        if f is not a.fields[0]:  # a layer under checkpointing
-            function, own = a.fields[0], [function, *own]
-        return Node("Call", (function, tuple(own), (*named, *map(self.mapped, more))))
+        return Node("Call", (self.together(f, g), tuple(own), (*named, *map(self.mapped, more))))
 
     def either(
         self, plain: Sequence[Step], step: Sequence[Step], plain_left: Sequence[Step], left: Sequence[Step]
