@@ -136,12 +136,11 @@ CIRCLES: dict[tuple[When, ...], list[set[str]]] = {
         {
             "backends.torch.classes",
             "backends.torch.features",
-            "backends.torch.features.generate",
-            "backends.torch.features.steps",
             "backends.torch.lower",
             "backends.torch.scope",
             "backends.torch.text",
         },
+        {"backends.torch.features.generate", "backends.torch.features.steps"},
         {"backends.torch.loops", "backends.torch.schedule"},
         {"frontend.base", "frontend.block_builder", "frontend.op_call", "frontend.scopes"},
         {"ir.cost", "ir.graph", "ir.masks", "ir.op", "ir.static"},

@@ -435,10 +435,10 @@ def test_a_wrong_step_disagrees(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("was", "becomes", "wrong"),
     [
-        ("self.positions = self.begun + new_positions", "self.positions = 0 * self.begun + new_positions", {"steps"}),
+        ("self.positions = self.begun + positions[None]", "self.positions = 0 * self.begun + positions[None]", {"steps"}),
         (
-            "self.positions = self.start[:, None] + new_positions",
-            "self.positions = self.start[:, None] * 0 + new_positions",
+            "self.positions = self.start[:, None] + positions",
+            "self.positions = self.start[:, None] * 0 + positions",
             {"static"},
         ),
         ("if int(lengths.min()) < last:", "if False:", {"left", "right"}),
@@ -447,7 +447,7 @@ def test_a_wrong_step_disagrees(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
             "pass",
             {"left"},
         ),
-        ("state.keep(rotate(k, rope), v)", "state.keep(2 * rotate(k, rope), v)", {"prefill", "steps", "static"}),
+        ("cache.keep(k, v)", "cache.keep(2 * k, v)", {"prefill", "steps", "static"}),
     ],
 )
 def test_a_wrong_step_of_pytorch_disagrees(

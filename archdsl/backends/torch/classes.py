@@ -19,12 +19,13 @@ from archdsl.backends.torch.lower import (
     Site,
     context_kind,
     lower,
+    parameter_names,
 )
 from archdsl.backends.torch.names import preferred
 from archdsl.backends.torch.numbers import Numbers, is_dynamic, values_of
 from archdsl.backends.torch.program import Check, Do, changed, key, trees
 from archdsl.backends.torch.python import class_name, field_name, local_name, singular
-from archdsl.backends.torch.tree import Axis, Hyper, Made, Node, Number, constant, leaves, mapped, py, word, words
+from archdsl.backends.torch.tree import Axis, Hyper, Made, Node, Number, constant, leaves, mapped, py, word
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Poly
 from archdsl.ir.graph import Block, CallNode, Model, OpNode
@@ -93,20 +94,6 @@ class Class:
     """Arguments for numbers that no expression gives rightly for all blocks: their values in each."""
     demands: list[Check] = field(default_factory=list)
     """What its methods take for granted of the Config as they are written out."""
-
-
-def parameter_names(method: Method) -> list[str]:
-    """What the parameters of a method are called: as in the block's header, but for names of what it calls."""
-    read = {w for t in (*trees(method.steps), *method.results) for w in words(t)}
-    found: list[str] = []
-    for p in method.parameters:
-        base = local_name(method.hints[p.target]) if p.target in method.hints else preferred(p.target, method.hints)
-        name, n = base, 1
-        while name in found or name in read:
-            n += 1
-            name = f"{base}_{n}"
-        found.append(name)
-    return found
 
 
 class Classes:

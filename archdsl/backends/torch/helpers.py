@@ -7,6 +7,7 @@ once, so that it is known which other helpers and which imports it needs.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import cache
@@ -82,14 +83,18 @@ def _read_in(scope: SymbolTable) -> Iterator[str]:
 
 
 def members(name: str, wanted: Set[str]) -> str:
-    """A helper that is a class, with those of its methods that are wanted."""
+    """A helper that is a class, with those of its methods and annotated attributes that are wanted."""
     source = helpers()[name].source
     (body,) = ast.parse(source).body
     assert isinstance(body, ast.ClassDef)
     lines = source.splitlines()
     methods = [n for n in body.body if isinstance(n, ast.FunctionDef)]
     starts = [min([n.lineno, *(d.lineno for d in n.decorator_list)]) - 1 for n in methods]
-    found = ["\n".join(lines[: starts[0]]).rstrip()]
+    head = lines[: starts[0]]
+    for n in body.body:
+        if isinstance(n, ast.AnnAssign) and ast.unparse(n.target) not in wanted:
+            head[n.lineno - 1] = ""
+    found = [re.sub(r"\n{2,}", "\n\n", "\n".join(head)).rstrip()]
     found += ["\n".join(lines[i : n.end_lineno]) for i, n in zip(starts, methods, strict=True) if n.name in wanted]
     return "\n\n".join(found)
 

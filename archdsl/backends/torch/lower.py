@@ -9,10 +9,26 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from archdsl.backends.torch import init, lists
+from archdsl.backends.torch.names import preferred
 from archdsl.backends.torch.numbers import Numbers
-from archdsl.backends.torch.program import Body, Branch, Check, Do, Let, Put, Repeat, Scan, Step
+from archdsl.backends.torch.program import Body, Branch, Check, Do, Let, Put, Repeat, Scan, Step, trees
+from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.scope import NodeScope, OwnerScope
-from archdsl.backends.torch.tree import Made, Node, Part, Read, Variable, called, leaves, lift, py, word
+from archdsl.backends.torch.tree import (
+    Made,
+    Node,
+    Number,
+    Part,
+    Read,
+    Variable,
+    called,
+    leaves,
+    lift,
+    mapped,
+    py,
+    word,
+    words,
+)
 from archdsl.backends.torch.use_counts import direct_reads, is_dead, module_names, reads_within
 from archdsl.frontend.block_builder import Once
 from archdsl.ir import dims
@@ -107,6 +123,20 @@ class Method:
     @property
     def returns(self) -> str:
         return "Tensor" if len(self.results) == 1 else f"tuple[{', '.join(['Tensor'] * len(self.results))}]"
+
+
+def parameter_names(method: Method) -> list[str]:
+    """What the parameters of a method are called: as in the block's header, but for names of what it calls."""
+    read = {w for t in (*trees(method.steps), *method.results) for w in words(t)}
+    found: list[str] = []
+    for p in method.parameters:
+        base = local_name(method.hints[p.target]) if p.target in method.hints else preferred(p.target, method.hints)
+        name, n = base, 1
+        while name in found or name in read:
+            n += 1
+            name = f"{base}_{n}"
+        found.append(name)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -584,8 +614,6 @@ class Lowering:
 
     def spelled_here(self, tree: Tree) -> Tree:
         """An expression of numbers in the block's names, each as short as it goes."""
-        from archdsl.backends.torch.tree import Number, mapped, words
-
         for name in words(tree):
             self.note_helper(name)
         found: Tree = mapped(tree, lambda x: self.numbers.short(Num(x.value, x.expr)) if isinstance(x, Number) else x)

@@ -19,8 +19,8 @@ from itertools import product
 from typing import Any
 
 from archdsl.backends.torch import init
-from archdsl.backends.torch.classes import Classes, Group, parameter_names
-from archdsl.backends.torch.lower import Lowered, Make, Method, Site
+from archdsl.backends.torch.classes import Classes, Group
+from archdsl.backends.torch.lower import Lowered, Make, Method, Site, parameter_names
 from archdsl.backends.torch.numbers import BUILT_IN, PYTHON, function, value_of
 from archdsl.backends.torch.program import PURE, Body, Branch, Check, Do, Leave, Let, Put, Repeat, Scan, Step, Target
 from archdsl.backends.torch.python import field_name

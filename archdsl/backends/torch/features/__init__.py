@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from archdsl.passes.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import Classes
-    from archdsl.backends.torch.features.generate import Generate
     from archdsl.backends.torch.lower import Method
     from archdsl.backends.torch.text import Scheduled
 
@@ -81,11 +80,13 @@ class Section:
 def sections(classes: Classes, extras: Extras) -> list[Section]:
     """The sections that were asked for, in the order of the file."""
     found: list[Section] = []
+    generate = None
     together = "parallel" in extras.sections
     if "generate" in extras.sections:
         from archdsl.backends.torch.features.generate import Generate
 
-        found.append(Generate(classes, together, "cpu" in extras.sections))
+        generate = Generate(classes, together, "cpu" in extras.sections)
+        found.append(generate)
     if "cpu" in extras.sections:
         from archdsl.backends.torch.features.cpu import Cpu
 
@@ -97,8 +98,7 @@ def sections(classes: Classes, extras: Extras) -> list[Section]:
     if together:
         from archdsl.backends.torch.features.parallel import Parallel
 
-        generate = found[0] if "generate" in extras.sections else None
-        found.append(Parallel(classes, cast("Generate | None", generate)))
+        found.append(Parallel(classes, generate))
     if extras.checkpoint != "none":
         from archdsl.backends.torch.features.checkpoint import Checkpointing
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
-from archdsl.backends.torch.classes import Classes, Group, parameter_names
+from archdsl.backends.torch.classes import Classes, Group
 from archdsl.backends.torch.features import Section
 from archdsl.backends.torch.features.decode_schedule import Assigner, Roles
 from archdsl.backends.torch.features.merge import merged
 from archdsl.backends.torch.features.steps import StepLowering
 from archdsl.backends.torch.helpers import members
-from archdsl.backends.torch.lower import Lowered
+from archdsl.backends.torch.lower import Lowered, parameter_names
 from archdsl.backends.torch.program import trees
 from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.tree import Node, Read, nodes
@@ -85,11 +85,10 @@ PACKED = """    lengths = torch.full((batch,), time, device=tokens.device)
 """How prompts are brought to the left."""
 
 
-def at_once(given: str, cache: str, at: str, ends: str) -> str:
+def at_once(given: str, cache: str, at: str, ends: str, windows: str) -> str:
     """The prompts in one step."""
     return f"""{PACKED}
-    # What lies behind a row's end is never attended to, and overwritten.
-    cache.lengths = lengths
+{windows}    # What lies behind a row's end is never attended to, and overwritten.
     logits = step(tokens[:, :last]{given}, {cache}=cache{at}){ends}
     if int(lengths.min()) < last:
         cache.start = lengths"""
@@ -101,11 +100,10 @@ def row_by_row(given: str, cache: str) -> str:
     shortest = int(lengths.min())
     logits = step(tokens[:, :shortest]{given}, {cache}=cache)[:, -1]
     for i in range(shortest, last):  # a recurrence must not read what lies behind a row's end
-        if i == shortest:
-            cache.start = lengths.new_full((batch,), shortest)
-        cache.active = i < lengths
+        cache.start, cache.active = lengths.clamp(max=i), i < lengths
         logits = torch.where(cache.active[:, None], step(tokens[:, i : i + 1], {cache}=cache)[:, -1], logits)
-    cache.active = None"""
+    if shortest < last:
+        cache.start, cache.active = lengths, None"""
 
 
 class Generate(Section):
@@ -174,7 +172,11 @@ class Generate(Section):
         return ("sample", *("all_ended",) * self.together)
 
     def sources(self) -> Mapping[str, str]:
-        """The state, with those of its methods that are used."""
+        """The cache, with those of its methods that are used."""
+        return {"Cache": members("Cache", self._used())}
+
+    def _used(self) -> set[str]:
+        """What is used of the cache."""
         used = {"__init__", "begin"}
         for known in self.written.values():
             for _, lowering in known.values():
@@ -183,8 +185,10 @@ class Generate(Section):
                     read = (n for n in nodes(tree) if n.kind == "Attribute" and n.fields[0] == state)
                     used |= {n.fields[1] for n in read}
         if "keep_last" in used:
-            used.add("keep")
-        return {"Cache": members("Cache", used)}
+            used |= {"keep", "lengths"}
+        if "hand_on" in used:
+            used.add("active")
+        return used
 
     @property
     def tokens(self) -> Value | None:
@@ -208,12 +212,13 @@ class Generate(Section):
         here = {n: f"{n}_" if n in own else n for n in others}
         more = "".join(f"\n    {n}: Tensor | None = None," for n in here.values())
         given = "".join(f", {n}={m}" for n, m in here.items())
+        windows = "    cache.lengths = lengths\n" * ("keep_last" in self._used())
         if self.plan.carries:
             prefill = row_by_row(given, cache)
         elif lowering.narrows:
-            prefill = at_once(given, cache, ", at=lengths - 1", "[:, 0]")
+            prefill = at_once(given, cache, ", at=lengths - 1", "[:, 0]", windows)
         else:
-            prefill = at_once(given, cache, "", "[torch.arange(batch, device=tokens.device), lengths - 1]")
+            prefill = at_once(given, cache, "", "[torch.arange(batch, device=tokens.device), lengths - 1]", windows)
         return [stream(more, step, cache, prefill, self.together, self.on_cpu)]
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from archdsl.backends.torch.classes import Classes, Group, parameter_names
+from archdsl.backends.torch.classes import Classes, Group
 from archdsl.backends.torch.features import Section
-from archdsl.backends.torch.lower import Method, Parameter, lower
+from archdsl.backends.torch.lower import Method, Parameter, lower, parameter_names
 from archdsl.backends.torch.program import Body, Branch, Leave, Let, Step, changed, trees
 from archdsl.backends.torch.tree import Node as Expression
 from archdsl.backends.torch.tree import Part, Read, Variable, called, leaves, mapped, py, word

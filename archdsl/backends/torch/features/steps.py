@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from archdsl.backends.torch.classes import parameter_names
 from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within, refuse
-from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, context_type
+from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, context_type, parameter_names
 from archdsl.backends.torch.numbers import block_tensors
 from archdsl.backends.torch.program import Body, Branch, Do, Let, Step, changed
 from archdsl.backends.torch.scope import NodeScope

@@ -66,29 +66,25 @@ class Cache:
     """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
 
     def __init__(self, capacity: int, static: bool = False) -> None:
-        self.capacity = capacity  # capacity in positions
+        self.capacity = capacity  # in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
         self.kept: list[tuple[Tensor, ...]] = []
-        self.fresh = True
-        self.lengths: Tensor | None = None  # of the rows in the first step, if they differ
         self.end = 0  # positions so far
-        self.start: Tensor | None = None  # the next position of each row, if they differ
-        self.active: Tensor | None = None  # rows that go on; the others stay as they are
+        self.start: Tensor | None = None  # the next position of each row, where they differ
 
     def begin(self, x: Tensor) -> None:
         """Begin a step for x [batch, new, …]."""
-        self.first, self.fresh, self.cursor, self.batch = self.fresh, False, 0, x.size(0)
-        new = x.size(1)
-        new_positions = torch.arange(new, device=x.device)
-        if self.first or self.start is None:
+        self.first, self.cursor, self.batch, new = not self.kept, 0, x.size(0), x.size(1)
+        positions = torch.arange(new, device=x.device)
+        if self.start is None:
             self.begun, self.end = self.end, self.end + new
-            self.positions = self.begun + new_positions[None]
+            self.positions = self.begun + positions[None]
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
             self.end = self.capacity if self.static else self.end + new
-            self.positions = self.start[:, None] + new_positions
-            self.start = self.start + (new if self.active is None else new * self.active)
+            self.positions = self.start[:, None] + positions
+            self.start = self.start + new
         self.keys = torch.arange(self.end, device=x.device)
         # The causal mask of the new positions: none where all keys are attended to, or where the kernel knows it.
         self.mask = None
@@ -373,7 +369,6 @@ class T5Small(nn.Module):
             tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))
         last = int(lengths.max())
         # What lies behind a row's end is never attended to, and overwritten.
-        cache.lengths = lengths
         logits = step(tokens[:, :last], source=source, padding=padding, cache=cache, at=lengths - 1)[:, 0]
         if int(lengths.min()) < last:
             cache.start = lengths
