@@ -435,7 +435,11 @@ def test_a_wrong_step_disagrees(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("was", "becomes", "wrong"),
     [
-        ("self.positions = self.begun + positions[None]", "self.positions = 0 * self.begun + positions[None]", {"steps"}),
+        (
+            "self.positions = self.begun + positions[None]",
+            "self.positions = 0 * self.begun + positions[None]",
+            {"steps"},
+        ),
         (
             "self.positions = self.start[:, None] + positions",
             "self.positions = self.start[:, None] * 0 + positions",

@@ -18,6 +18,7 @@ class Indices(Primitive):
     placed = True
     passes = 0
     signature = "indices(length: size) -> int[length]"
+    hints = ("positions",)
     mixes = False
     numpy = "arange"
     examples = (

@@ -459,3 +459,13 @@ def test_several_axes_of_heads_are_refused() -> None:
     assert torch.isfinite(module(spec(text))(torch.randint(16, (2, 5)))).all()
     with pytest.raises(ArchError, match="several axes of heads"):
         module(spec(text), "generate")
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("gpt2", []), ("mistral_7b", []), ("mixtral_8x7b", []), ("deepseek_v3", ["LatentAttention"])]
+)
+def test_one_forward_takes_the_cache(name: str, own: list[str]) -> None:
+    """Only where the mathematics differs is the step a method of its own."""
+    classes = archdsl.torch_source(name, features=["generate", "loss", "cpu"], checkpoint="full").split("\nclass ")
+    assert [c.partition("(")[0] for c in classes if "def step(" in c] == own
+    assert "targets: Tensor | None = None, cache: Cache | None = None" in classes[-1]

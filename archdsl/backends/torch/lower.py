@@ -422,7 +422,7 @@ class Lowering:
         """What the op calls its outputs where the spec does not; `=` is the name of the first input."""
         hints = self.lowered.method.hints
         for value, hint in zip(node.outputs, node.op.hints, strict=False):
-            first = node.inputs[0]
+            first = node.inputs[0] if node.inputs else None
             name = (first.name or hints.get(first, "")) if hint == "=" and isinstance(first, Value) else hint
             if name:
                 hints[value] = name

@@ -126,13 +126,13 @@ class ViTB16(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = self.patches(pixels).flatten(2).transpose(1, 2)
-        found = torch.arange(
+        positions = torch.arange(
             1
             + ((self.config.image + (0 - (self.config.patch - 1) - 1)) // self.config.patch + 1)
             * ((self.config.image + (0 - (self.config.patch - 1) - 1)) // self.config.patch + 1),
             device=pixels.device,
         )
-        x = torch.cat((self.class_token.expand(pixels.size(0), -1, -1), x), dim=1) + self.position(found)
+        x = torch.cat((self.class_token.expand(pixels.size(0), -1, -1), x), dim=1) + self.position(positions)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

@@ -182,7 +182,7 @@ class Loss(Section):
         return [update_bias(self._router, self.routers[0][1].name)] if self.routers else []
 
 
-HIDDEN = word("h")
+HIDDEN = word("hidden")
 
 
 def _expression(method: Method) -> Tree | None:
@@ -203,7 +203,7 @@ def _is_plain(x: Expression) -> bool:
 
 
 def _lambda(body: Tree) -> Tree:
-    return py("lambda h: {body}", body=body)
+    return py("lambda hidden: {body}", body=body)
 
 
 def _place(parameter: Parameter) -> int:

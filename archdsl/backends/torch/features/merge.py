@@ -35,13 +35,16 @@ class ApartError(Exception):
     """The two do too little alike to be one."""
 
 
-def merged(plain: Method, step: Method, aliases: Mapping[Target, Tree]) -> Merged | None:
+def merged(plain: Method, step: Method, aliases: Mapping[Target, Tree], apart: int) -> Merged | None:
     """One method that does what `plain` does without a cache, and what `step` does with one; None where they have too
-    little in common. `aliases` says what values of the plain method are in the step."""
+    little in common: more than `apart` statements of the step for each that both do. `aliases` says what values of the
+    plain method are in the step."""
+    merge = _Merge(plain, step, aliases)
     try:
-        return Merged(_Merge(plain, step, aliases).run(), plain, step)
+        method = merge.run()
     except ApartError:
         return None
+    return Merged(method, plain, step) if merge.apart <= apart * merge.shared else None
 
 
 @dataclass
@@ -97,8 +100,6 @@ class _Merge:
             raise ApartError
         steps = self.steps(self.plain.steps, self.step.steps, self.plain.results, self.step.results)
         if any(self.key(a, 0) != self.key(b, 1) for a, b in zip(self.plain.results, self.step.results, strict=True)):
-            raise ApartError
-        if self.apart > 2 * self.shared:
             raise ApartError
         parameters.append(Parameter(self.cache.value, "Cache | None", "None"))
         parameters += [p for p in self.step.parameters if p.target not in given and p.target is not self.cache.value]
