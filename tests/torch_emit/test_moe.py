@@ -363,9 +363,9 @@ def test_a_step_of_decoding_drops_nothing() -> None:
     model, tokens = decoder(), text()
     assert {c.role for c in decode.planned(model).caches.values()} == {"key", "value"}
     made = module(model, "generate").eval()
-    state = names_of(made)["State"](12)
+    cache = names_of(made)["Cache"](12)
     whole = made(tokens)
-    steps = torch.cat([made.step(part, state) for part in tokens.split((5, 4, 1, 1, 1), dim=1)], 1)
+    steps = torch.cat([made(part, cache=cache) for part in tokens.split((5, 4, 1, 1, 1), dim=1)], 1)
     close(steps, whole)
 
 
