@@ -95,6 +95,8 @@ class _Merge:
             else:
                 parameters.append(p)
         given = {p.target for p in parameters}
+        if not {p.target for p in parameters if not p.default} <= {p.target for p in self.step.parameters}:
+            raise ApartError  # a step would have to be given what it does not take
         self.bound |= given
         if len(self.plain.results) != len(self.step.results):
             raise ApartError
