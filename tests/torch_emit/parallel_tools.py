@@ -58,6 +58,8 @@ def work(rank: int, world: int, port: int, folder: str, jobs: Sequence[Mapping[s
 def one(job: Mapping[str, Any]) -> Any:
     """What a job gives; or what was said where it was refused."""
     try:
+        if "drawn" in job:
+            return spreads(parallelized(job)[0])
         if "generated" in job:
             return generated(job)
         return curve(job) if "plan" in job else gradients(job)
@@ -96,7 +98,10 @@ def parallelized(job: Mapping[str, Any]) -> tuple[torch.nn.Module, Any]:
     with torch.device("meta"):
         empty = train.model_class(module)()
     module.parallelize(empty.eval(), mesh).to_empty(device="cpu")
-    set_model_state_dict(empty, model.state_dict(), options=StateDictOptions(full_state_dict=True))
+    if "drawn" in job:
+        empty.init_weights()
+    else:
+        set_model_state_dict(empty, model.state_dict(), options=StateDictOptions(full_state_dict=True))
     return empty, mesh
 
 
@@ -143,6 +148,12 @@ def loss_of(outputs: Any) -> torch.Tensor:
         weigh = torch.arange(y[0].numel()).float().mul(0.7).cos().view_as(y[0])
         total = total + (y.float() * weigh).sum() / y.size(0)
     return total
+
+
+def spreads(model: torch.nn.Module) -> dict[str, float]:
+    """The standard deviation of each weight, the mean of one that has none."""
+    whole = {n: p.full_tensor() if isinstance(p, DTensor) else p for n, p in model.named_parameters()}
+    return {n: float(p.std()) or float(p.mean()) for n, p in whole.items()}
 
 
 def told(found: Mapping[str, torch.Tensor | None]) -> dict[str, list[float]]:

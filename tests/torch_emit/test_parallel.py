@@ -246,6 +246,20 @@ GENERATING: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
 }
 
 
+def test_weights_are_drawn_where_they_lie(tmp_path: Path) -> None:
+    """On the meta device, spread, and then initialized: by the spec's law, other numbers in each part."""
+    jobs, expected = [], []
+    for i, name in enumerate(("biases, a tied head", "experts", "norms within heads")):
+        spec, sizes, layout = MODELS[name]
+        path = emitted(tmp_path, f"model_{i}", spec, sizes)
+        jobs.append({"model": str(path), "layout": layout, "meta": True, "drawn": True})
+        torch.manual_seed(0)
+        expected.append(tools.spreads(tools.trainer().model_class(tools.load(path))()))
+    for found, wanted in zip(tools.results(2, tmp_path, jobs), expected, strict=True):
+        assert found.keys() == wanted.keys()
+        assert all(found[n] == pytest.approx(w, rel=0.35, abs=1e-6) for n, w in wanted.items()), (found, wanted)
+
+
 def alone_generated(path: Path, **options: Any) -> list[list[int]]:
     torch.manual_seed(0)
     model = tools.trainer().model_class(tools.load(path))().eval()
