@@ -1,4 +1,4 @@
-"""What several primitives share: types of tensors, axes given by number, and which places are read."""
+"""What several primitives share: types of tensors, axes given by number, and which positions are read."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def axes_of(op: Primitive, call: Application, option: str = "axis") -> tuple[int
 
 
 def replaced(shape: Shape, axis: int, size: Num) -> Shape:
-    """The shape with another size in one place."""
+    """The shape with another size in one position."""
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
@@ -244,7 +244,7 @@ def factor(n: Input) -> Fraction | None:
 
 
 def own_places(rank: int) -> tuple[At | None, ...]:
-    """Every axis at the place of the same axis of the output."""
+    """Every axis at the position of the same axis of the output."""
     return tuple(same(i) for i in range(rank))
 
 
@@ -254,7 +254,7 @@ def own_but(rank: int, axis: int, read: At | None = EVERYWHERE) -> tuple[At | No
 
 
 def later(axis: int, offset: Num, sign: int = 1) -> At | None:
-    """`offset` places after (sign -1: before) that of the output; one that is not known is taken for the worst."""
+    """`offset` positions after (sign -1: before) that of the output; one that is not known is taken for the worst."""
     if isinstance(offset.value, int):
         return same(axis, sign * offset.value)
     return same(axis) if sign < 0 else EVERYWHERE
@@ -274,7 +274,7 @@ def numeric_operand(node: OpNode, e: TorchScope, i: int) -> Tree:
 
 def reshaped(g: OnnxScope, x: Any, before: Shape, after: Shape) -> Any:
     """x of shape `before` as one of shape `after`. Of the sizes that only the running model knows those that stay in
-    their place are copied, and one follows from all the others."""
+    their position are copied, and one follows from all the others."""
     items: list[Any] = []
     for axis, size in enumerate(after):
         if size.static:
@@ -287,7 +287,7 @@ def reshaped(g: OnnxScope, x: Any, before: Shape, after: Shape) -> Any:
 
 
 def in_order(node: OpNode, g: OnnxScope) -> Any:
-    """What stands along the axis of a node in order, and the places it had; the lower first of equals."""
+    """What stands along the axis of a node in order, and the positions it had; the lower first of equals."""
     x = first_input(node)
     values = g.arg(0, "int32") if x.is_bool else g.arg(0)
     size = g.size(0, place(node))
@@ -375,7 +375,7 @@ class Prefix(Primitive):
 
 
 class Reduction(Primitive):
-    """One number for all places along some axes."""
+    """One number for all positions along some axes."""
 
     method: ClassVar[str]
     extra: ClassVar[Mapping[str, Any]] = {}
@@ -421,7 +421,7 @@ class Reduction(Primitive):
 
 
 def kept_reads(rank: int, gone: set[int], keep: bool) -> tuple[At | None, ...]:
-    """Some axes are read whole; the others stand at their place, moved to the left unless all are kept."""
+    """Some axes are read whole; the others stand at their position, moved to the left unless all are kept."""
     return tuple(EVERYWHERE if i in gone else same(i if keep else i - sum(a < i for a in gone)) for i in range(rank))
 
 

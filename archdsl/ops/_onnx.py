@@ -19,7 +19,7 @@ def with_kernel(g: OnnxScope, x: Any) -> Any:
 
 
 def padded(g: OnnxScope, x: Any, before: Any, after: Any, axis: int, value: Any = 0) -> Any:
-    """Places more on both sides of an axis, filled with `value`; a number below 0 cuts places off."""
+    """Positions more on both sides of an axis, filled with `value`; a number below 0 cuts positions off."""
     x = with_kernel(g, x)
     if g.dtype(x) not in ("int", "int32"):
         if x.shape is None:
@@ -40,8 +40,8 @@ def padded(g: OnnxScope, x: Any, before: Any, after: Any, axis: int, value: Any 
 
 
 def in_chunks(g: OnnxScope, length: Any, most: int) -> tuple[Any, Any, Any]:
-    """How long the chunks of a sequence are (`most` places, or all of a shorter one), how many there are, and how many
-    places are missing in the last one. Numbers where the length is one, else vectors of one int64."""
+    """How long the chunks of a sequence are (`most` positions, or all of a shorter one), how many there are, and how
+    many positions are missing in the last one. Numbers where the length is one, else vectors of one int64."""
     if isinstance(length, int):
         each = max(min(most, length), 1)
         count = -(-length // each)
@@ -56,8 +56,8 @@ def _counted(g: OnnxScope, length: Any, each: Any) -> tuple[Any, Any, Any]:
 
 @dataclass(frozen=True)
 class Chunks:
-    """A sequence along axis 1 cut into chunks: `each` places, `count` chunks, the last with `missing` places too few.
-    Numbers where the length is one, else vectors of one int64."""
+    """A sequence along axis 1 cut into chunks: `each` positions, `count` chunks, the last with `missing` positions too
+    few. Numbers where the length is one, else vectors of one int64."""
 
     length: Any
     each: Any
@@ -65,7 +65,7 @@ class Chunks:
     missing: Any
 
     def cut(self, g: OnnxScope, x: Any, rank: int, fill: float = 0.0) -> Any:
-        """[batch, time, …] to [place, chunk, batch, …]. The last chunk is filled up with a number."""
+        """[batch, time, …] to [position, chunk, batch, …]. The last chunk is filled up with a number."""
         if not isinstance(self.missing, int) or self.missing:
             others = [0] * (rank - 2)
             x = g.Pad(x, [0, 0, *others, 0, self.missing, *others], fill)  # of all axes: see `padded`
@@ -80,8 +80,8 @@ class Chunks:
 
 
 def in_square(g: OnnxScope, length: Any) -> Chunks:
-    """About as many chunks as each has places: a recurrence that runs along all chunks at once, then along the states
-    between them, has the fewest steps."""
+    """About as many chunks as each has positions: a recurrence that runs along all chunks at once, then along the
+    states between them, has the fewest steps."""
     if isinstance(length, int):
         return Chunks(length, *in_chunks(g, length, math.isqrt(max(length - 1, 0)) + 1))
     root = g.cast(g.Ceil(g.Sqrt(g.cast(length, "float32"))), "int")
@@ -92,7 +92,7 @@ def recurrence(g: OnnxScope, a: Any, b: Any, length: Any, rank: int, start: Any 
     """`h[t] = a[t] * h[t - 1] + b[t]` along axis 1 of float32, and the last state. `a` may have axes of size 1.
 
     All chunks run at once, from nothing, to see what each does to a state; the states between them follow; then all run
-    once more, from these: three recurrences of `sqrt(length)` steps. A place that fills the last chunk up keeps the
+    once more, from these: three recurrences of `sqrt(length)` steps. A position that fills the last chunk up keeps the
     state."""
     chunks = in_square(g, length)
     a, b = chunks.cut(g, a, rank, 1.0), chunks.cut(g, b, rank)

@@ -81,7 +81,7 @@ class Layer(Primitive):
         return saved(node, self.gates)
 
     def flops(self, node: OpNode) -> Cost:
-        """Each place by the weights of the input, each state by those of the states; no gradient reaches a start of
+        """Each position by the weights of the input, each state by those of the states; no gradient reaches a start of
         zeros."""
         x, hidden = first_input(node), number(node, "hidden")
         rows, weights = (x.shape[0], num(self.gates), hidden), tuple(w.name for w in node.weights)
@@ -109,7 +109,7 @@ class Layer(Primitive):
         return self.run(node, g, g.arg(0), starts, None)[0]
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """Padding goes behind the real places of each row, which the operator then stops at."""
+        """Padding goes behind the real positions of each row, which the operator then stops at."""
         given = [g.arg(i) for i in range(1, len(node.inputs)) if g.has(i)]
         starts = [g.Where(g.first, start, state) for start, state in zip(given, past, strict=True)] if given else past
         lengths = None

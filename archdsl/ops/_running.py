@@ -12,7 +12,7 @@ from archdsl.ops._common import AxisOp, first_input, own_but, place, written
 
 
 class Running(AxisOp):
-    """Something of all places up to the own, along an axis. Its name is that of torch's method."""
+    """Something of all positions up to the own, along an axis. Its name is that of torch's method."""
 
     def dtypes(self, call: Application) -> Sequence[str]:
         found = promoted(call.inputs)
@@ -32,7 +32,7 @@ class Running(AxisOp):
         return (State(self.name, shape, kind, axis),) if axis else ()
 
     def torch_after(self, node: OpNode, e: TorchScope, past: Tree, symbol: str) -> tuple[Tree, Sequence[Tree]]:
-        """What is of the new places alone, put together with what was before them."""
+        """What is of the new positions alone, put together with what was before them."""
         x, axis, whole = first_input(node), place(node), node.outputs[0].dtype == "int"
         terms = e.input(0) if whole else e.py("{0}.float()")
         both = f"{{past}}.unsqueeze({{axis}}) {symbol} {{terms}}.{self.name}({{axis}})"

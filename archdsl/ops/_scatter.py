@@ -22,7 +22,7 @@ from archdsl.ops._common import (
 
 
 class Scattering(AxisOp):
-    """Values go to given places along an axis. Its name is that of torch's method."""
+    """Values go to given positions along an axis. Its name is that of torch's method."""
 
     chosen = (0, 2)
     one_type = ("x", "values")

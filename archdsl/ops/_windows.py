@@ -40,7 +40,7 @@ def halves(a: Num) -> tuple[Num, Num]:
 
 @dataclass(frozen=True)
 class Window:
-    """Windows of `kernel` places, `dilation` apart, moved by `stride`, over `before` zeros, an axis and `after`."""
+    """Windows of `kernel` positions, `dilation` apart, moved by `stride`, over `before` zeros, an axis and `after`."""
 
     kernel: Num
     stride: Num
@@ -50,7 +50,7 @@ class Window:
 
     @property
     def reach(self) -> Num:
-        """How far the last place of a window is from its first."""
+        """How far the last position of a window is from its first."""
         return binary("*", self.dilation, minus(self.kernel, num(1)))
 
     def count(self, length: Num) -> Num:
@@ -65,7 +65,7 @@ class Window:
         return Num(value, plus(binary("//", last, self.stride), num(1)).expr, length.origin)
 
     def decided(self, call: Application, *, halves: bool) -> None:
-        """Record what is left out where it changes nothing: zeros, steps of one place, and lengths that stay."""
+        """Record what is left out where it changes nothing: zeros, steps of one position, and lengths that stay."""
         if halves:
             call.holds("==", binary("%", self.reach, num(2)), 0, HALVES)
         else:
@@ -74,7 +74,7 @@ class Window:
             call.is_number(n, usual)
 
     def reads(self, axis: int) -> At:
-        """The latest place that is read along the axis, given the place of the output along it."""
+        """The latest position that is read along the axis, given the position of the output along it."""
         last = Fraction(int(self.reach) - int(self.before))
         return At(((axis, Fraction(int(self.stride))),), last, earlier=int(self.reach) > 0)
 
@@ -319,7 +319,7 @@ class Convolution(Windowed):
         return found
 
     def flops(self, node: OpNode) -> Cost:
-        """A whole window for each place of the result, zeros around the input included."""
+        """A whole window for each position of the result, zeros around the input included."""
         y, weight = node.outputs[0], node.weights[0]
         found = contracted((*y.shape, *weight.shape[1:]), (0,), ("weight",))
         return Cost((found,), self.pointwise(node) if node.options["bias"] else ())
@@ -328,7 +328,7 @@ class Convolution(Windowed):
         return self.reads_of_windows(node, EVERYWHERE)
 
     def states(self, node: OpNode) -> Sequence[State]:
-        """Of windows that end at the own place: the places before it."""
+        """Of windows that end at the own position: the positions before it."""
         x, window = first_input(node), self.windows(node.options)[0]
         axis, reach = x.rank - 2, int(window.reach)
         causal = equals(window.stride, 1) and equals(window.after, 0) and int(window.before) == reach
@@ -465,12 +465,12 @@ class Pooling(Windowed):
 
 
 class Transposed(Sliding):
-    """The transpose of a convolution, each place spread over a window: `nn.ConvTranspose1d` and `2d`."""
+    """The transpose of a convolution, each position spread over a window: `nn.ConvTranspose1d` and `2d`."""
 
     own_type = True
 
     def cuts(self, options: Options) -> list[tuple[Num, Num]]:
-        """How many of the full `(size - 1) * stride + kernel` places are cut off at both ends, or added."""
+        """How many of the full `(size - 1) * stride + kernel` positions are cut off at both ends, or added."""
         kernels, strides = per_axis(options, "kernel", self.spatial), per_axis(options, "stride", self.spatial)
         word, zero = padding_word(options), num(0)
         if word in ("", "none"):
@@ -536,7 +536,7 @@ class Transposed(Sliding):
         return found
 
     def flops(self, node: OpNode) -> Cost:
-        """A whole window for each place of the input, what is cut off included."""
+        """A whole window for each position of the input, what is cut off included."""
         found = contracted((*first_input(node).shape, *node.weights[0].shape[1:]), (0,), ("weight",))
         return Cost((found,), self.pointwise(node) if node.options["bias"] else ())
 

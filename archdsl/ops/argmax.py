@@ -12,7 +12,7 @@ from archdsl.ops._common import axis_of, first_input, from_right, kept_reads, pl
 
 
 class ArgMax(Primitive):
-    """The place of the largest along an axis; `keep` leaves the axis, of size 1."""
+    """The position of the largest along an axis; `keep` leaves the axis, of size 1."""
 
     passes = 0
     signature = "argmax(axis: int = -1, keep: bool = false)(x: number[...]) -> int[...]"

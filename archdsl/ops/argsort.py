@@ -10,7 +10,8 @@ from archdsl.ops._common import AxisOp, in_order, written
 
 
 class ArgSort(AxisOp):
-    """The places along an axis in the order of what stands there, the smallest first (or the largest: `descending`)."""
+    """The positions along an axis in the order of what stands there, the smallest first (or the largest:
+    `descending`)."""
 
     passes = 0
     signature = "argsort(axis: int = -1, descending: bool = false)(x: [...]) -> int[...]"

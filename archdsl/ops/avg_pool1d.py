@@ -7,7 +7,7 @@ from archdsl.ops._windows import Pooling
 
 
 class AvgPool1d(Pooling):
-    """The mean of each window of `kernel` places of time, channels last; `stride` apart, or else side by side.
+    """The mean of each window of `kernel` positions of time, channels last; `stride` apart, or else side by side.
 
     Zeros that `padding` puts on either side count like others."""
 

@@ -14,7 +14,7 @@ from archdsl.ops._norms import DEFAULTS, channels_second, demand_norm, scaled, s
 class BatchNorm(Primitive):
     """Batch normalization (Ioffe and Szegedy, 2015): each channel by its mean and variance over all other axes.
 
-    `axis` is the channels'. Training takes the mean and variance of the batch, the later places of a sequence
+    `axis` is the channels'. Training takes the mean and variance of the batch, the later positions of a sequence
     included, and keeps running ones for evaluation."""
 
     passes = 7

@@ -56,7 +56,7 @@ class Chunk(Primitive):
         return (promoted(call.inputs),) * int(call.size("parts"))
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        # One bound for all results: that of the last, which reads the latest places.
+        # One bound for all results: that of the last, which reads the latest positions.
         axis = place(node)
         before = binary("-", first_input(node).shape[axis], node.outputs[0].shape[axis])
         return (own_but(first_input(node).rank, axis, later(axis, before)),)

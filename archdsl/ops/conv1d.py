@@ -7,10 +7,10 @@ from archdsl.ops._windows import Convolution
 
 
 class Conv1d(Convolution):
-    """A convolution along time, channels last: weighted sums of `kernel` places, `dilation` apart, each `stride`.
+    """A convolution along time, channels last: weighted sums of `kernel` positions, `dilation` apart, each `stride`.
 
-    `padding` is `same` (place t of stride 1 reads around t; ceil(time / stride) places), `causal` (zeros only before
-    the first place, so that nothing later is read), `none`, or a number of zeros on either side."""
+    `padding` is `same` (position t of stride 1 reads around t; ceil(time / stride) positions), `causal` (zeros only
+    before the first position, so that nothing later is read), `none`, or a number of zeros on either side."""
 
     signature = (
         "conv1d(features: size, kernel: size, stride: size = 1, dilation: size = 1, groups: size = 1, "

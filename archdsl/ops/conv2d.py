@@ -9,7 +9,7 @@ from archdsl.ops._windows import Convolution
 class Conv2d(Convolution):
     """A convolution over height and width; its sizes are one number, or a list of one for each of these two axes.
 
-    `padding` is `none`, `same`, `causal` (zeros only before the first place of each axis), or the number of zeros on
+    `padding` is `none`, `same`, `causal` (zeros only before the first position of each axis), or the number of zeros on
     either side."""
 
     signature = (

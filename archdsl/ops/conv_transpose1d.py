@@ -7,10 +7,11 @@ from archdsl.ops._windows import Transposed
 
 
 class ConvTranspose1d(Transposed):
-    """A transposed convolution along time, channels last: each place is spread over `kernel`, the next `stride` later.
+    """A transposed convolution along time, channels last: each position is spread over `kernel`, the next `stride`
+    later.
 
-    `padding` is `same` and `causal` (time * stride places; `causal` cuts at the end only), `none` ((time - 1) *
-    stride + kernel places), or how many of those are cut off on either side."""
+    `padding` is `same` and `causal` (time * stride positions; `causal` cuts at the end only), `none` ((time - 1) *
+    stride + kernel positions), or how many of those are cut off on either side."""
 
     signature = (
         "conv_transpose1d(features: size, kernel: size, stride: size = 1, groups: size = 1, padding: word = same, "

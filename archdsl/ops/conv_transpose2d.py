@@ -7,10 +7,11 @@ from archdsl.ops._windows import Transposed
 
 
 class ConvTranspose2d(Transposed):
-    """A transposed convolution over height and width: each place is spread over a window of `kernel`, `stride` apart.
+    """A transposed convolution over height and width: each position is spread over a window of `kernel`, `stride`
+    apart.
 
-    `padding` is `none` ((size - 1) * stride + kernel places along each axis), `same` (size * stride), `causal` (the
-    same, cut at the ends only), or how many places are cut off on either side."""
+    `padding` is `none` ((size - 1) * stride + kernel positions along each axis), `same` (size * stride), `causal` (the
+    same, cut at the ends only), or how many positions are cut off on either side."""
 
     signature = (
         "conv_transpose2d(features: size, kernel: ints, stride: ints = 1, groups: size = 1, padding = none, "

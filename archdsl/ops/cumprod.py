@@ -11,7 +11,7 @@ from archdsl.ops._running import Running
 
 
 class CumProd(Running):
-    """The product of all places up to the own, along an axis."""
+    """The product of all positions up to the own, along an axis."""
 
     signature = "cumprod(axis: int = -1)(x: [...]) -> [...]"
     examples = (
@@ -21,8 +21,8 @@ class CumProd(Running):
     )
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        """The product of 2 places, of 4, of 8, …; step by step where only the running model knows how many there are:
-        no operator of the opset multiplies along an axis."""
+        """The product of 2 positions, of 4, of 8, …; step by step where only the running model knows how many there
+        are: no operator of the opset multiplies along an axis."""
         x, axis, length = self.terms(node, g), place(node), first_input(node).shape[place(node)]
         if not length.static:
             shape = g.Shape(g.Gather(x, g.constant(0, "int"), axis=axis))

@@ -10,7 +10,7 @@ from archdsl.ops._running import Running
 
 
 class CumSum(Running):
-    """The sum of all places up to the own, along an axis."""
+    """The sum of all positions up to the own, along an axis."""
 
     signature = "cumsum(axis: int = -1)(x: [...]) -> [...]"
     examples = (

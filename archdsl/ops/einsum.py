@@ -172,7 +172,7 @@ class Einsum(Primitive):
         return Cost(tuple(contractions), tuple(elementwise))
 
     def _wide(self, term: Sequence[str], value: Value, sizes: Mapping[str, Num]) -> set[str]:
-        """Axes along which a tensor has more than one place, or all that the others have."""
+        """Axes along which a tensor has more than one position, or all that the others have."""
         return {n for n, d in zip(term, value.shape, strict=True) if d.value != 1 or sizes[n].value == 1}
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:

@@ -14,7 +14,7 @@ from archdsl.ops._onnx import END
 
 
 class Every(Primitive):
-    """Every `step`-th place along an axis, the first one included."""
+    """Every `step`-th position along an axis, the first one included."""
 
     passes = 0
     moves = True

@@ -12,7 +12,7 @@ from archdsl.ops._common import axis_of, first_input, from_right, number, own_bu
 
 
 class Expand(Primitive):
-    """An axis of size 1 read as one of `size`: the same at every place, without a copy."""
+    """An axis of size 1 read as one of `size`: the same at every position, without a copy."""
 
     passes = 0
     moves = True

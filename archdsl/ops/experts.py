@@ -18,7 +18,7 @@ class Experts(Primitive):
     An expert is any block that mixes no positions; each of its weights gets a leading axis of `count`.
 
     With a `capacity` an expert takes in training at most `capacity * time * top_k / count` choices, rounded up, of each
-    sequence: of the places along the last axis but one of x. They are taken token by token, and those that find no
+    sequence: of the positions along the last axis but one of x. They are taken token by token, and those that find no
     room are dropped: they add nothing (GShard, Lepikhin et al., 2020, section 2.2, a sequence being a group; Switch
     Transformer, Fedus et al., 2021, section 2.2). In evaluation none is.
     """

@@ -13,7 +13,8 @@ from archdsl.ops._common import axis_of, demand_like, first_input, from_right, o
 
 
 class Gather(Primitive):
-    """What stands at the given places along an axis, `gather(scores, chosen)`; all other axes of the two are equal."""
+    """What stands at the given positions along an axis, `gather(scores, chosen)`; all other axes of the two are
+    equal."""
 
     passes = 0
     chosen = (0,)

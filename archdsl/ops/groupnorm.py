@@ -14,7 +14,7 @@ from archdsl.ops._norms import DEFAULTS, channels_second, demand_norm, per_chann
 class GroupNorm(Primitive):
     """Group normalization (Wu and He, 2018): channels in groups, by mean and variance of all but the batch axis.
 
-    `axis` is the channels'. The mean and variance take in the whole of a sequence; for groups within each place
+    `axis` is the channels'. The mean and variance take in the whole of a sequence; for groups within each position
     apart, bring the channels in an axis of groups and use `layernorm`."""
 
     passes = 7
@@ -55,7 +55,8 @@ class GroupNorm(Primitive):
         x, rank, axis = g.arg(0, "float32"), first_input(node).rank, place(node)
         groups, last = int(number(node, "groups")), axis == rank - 1 > 1
         gain, bias = (per_channel(g, g.cast(g.weight(n), "float32"), rank - 1 - axis) for n in ("weight", "bias"))
-        # [batch, places, groups, share] to [batch, groups, places, share]; channels that come second need no moving.
+        # [batch, positions, groups, share] to [batch, groups, positions, share]; channels that come second need no
+        # moving.
         y = g.Reshape(x, [0, -1, groups, g.size(0, axis) // groups] if last else [0, groups, -1])
         y = g.Transpose(y, perm=[0, 2, 1, 3]) if last else y
         ones, zeros = g.constant([1.0] * groups, "float32"), g.constant([0.0] * groups, "float32")

@@ -12,7 +12,7 @@ from archdsl.ops._recurrent import Layer, constructed
 class Gru(Layer):
     """Gated recurrent units along time (Cho et al., 2014): the state after every step, from `h` or zeros.
 
-    The last one is `y[:, -1]`. With `reverse` from the last place to the first. Weights are torch's: gates reset,
+    The last one is `y[:, -1]`. With `reverse` from the last position to the first. Weights are torch's: gates reset,
     update, new; two vectors of bias."""
 
     signature = (

@@ -18,7 +18,7 @@ LIES = "slices lie within their axis"
 
 
 class Index(Primitive):
-    """`x[:, 0]`, `x[..., -1]`, `x[:, 1:]`, `x[:, :time]`: one place of an axis, which goes, or those of a slice.
+    """`x[:, 0]`, `x[..., -1]`, `x[:, 1:]`, `x[:, :time]`: one position of an axis, which goes, or those of a slice.
 
     Numbers below 0 count from the end. A slice has to lie within its axis."""
 
@@ -69,7 +69,7 @@ class Index(Primitive):
             )
 
     def within(self, call: Application, n: Num, size: Num) -> bool:
-        """Whether there is a place of that number, from the start or, below 0, from the end."""
+        """Whether there is a position of that number, from the start or, below 0, from the end."""
         if call.holds(">=", n, 0):
             return call.holds("<", n, size, INDEX)
         return call.holds("<=", binary("-", num(0), n), size, INDEX)
@@ -178,7 +178,7 @@ def spread(items: Sequence[Any], rank: int) -> list[Any]:
 
 
 def negative(n: Num) -> bool:
-    """Whether a place counts from the end: -1, `-time`, `-time // 2`."""
+    """Whether a position counts from the end: -1, `-time`, `-time // 2`."""
     least = without_floors(neg(n.value))
     return all(c > 0 for _, c in least.terms) if isinstance(least, Poly) else least > 0
 

@@ -13,7 +13,7 @@ from archdsl.ops._common import number
 
 
 class Indices(Primitive):
-    """The places 0, 1, … length - 1, whole numbers; in decoding, too, counted from the start."""
+    """The positions 0, 1, … length - 1, whole numbers; in decoding, too, counted from the start."""
 
     placed = True
     passes = 0

@@ -101,7 +101,8 @@ class LinearAttention(Primitive):
         return found
 
     def flops(self, node: OpNode) -> Cost:
-        """Causal sums as they are computed: chunks of 64 places, the last one filled up and an empty one behind it."""
+        """Causal sums as they are computed: chunks of 64 positions, the last one filled up and an empty one behind
+        it."""
         if not node.options["causal"]:
             return self.step_flops(node)
         q = node.inputs[0]
@@ -166,7 +167,7 @@ class LinearAttention(Primitive):
         return (State("kv", (*k.shape[:2], k.shape[3], columns), "float32", 2),)
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """What the new places give one another, and what they read off the state."""
+        """What the new positions give one another, and what they read off the state."""
         q, v = g.arg(0, "float32"), g.arg(2, "float32")
         k = g.gated(g.arg(1, "float32"), 0.0, 4, 2)
         if node.options["normalize"]:
@@ -187,14 +188,14 @@ class LinearAttention(Primitive):
         return g.Div(g.Slice(y, [0], [-1], [3]), g.Add(sums, number(node, "eps"))), [after]
 
     def causal(self, g: OnnxScope, q: Any, k: Any, v: Any, log_decay: Any) -> Any:
-        """Within chunks of 64 places by scores, between them by a state."""
+        """Within chunks of 64 positions by scores, between them by a state."""
         length = g.size(0, 2)
         each, count, missing = in_chunks(g, length, 64)
         if log_decay is not None:
             log_decay = g.Unsqueeze(g.Expand(log_decay, g.Shape(q, start=0, end=3)), [-1])
 
         def cut(x: Any) -> Any:
-            """[batch, heads, chunk, place, dim]"""
+            """[batch, heads, chunk, position, dim]"""
             kind = g.dtype(x)
             if not isinstance(missing, int) or missing:
                 x = g.cast(padded(g, x, 0, missing, 2), kind)
@@ -250,7 +251,7 @@ class LinearAttention(Primitive):
 
 
 def swapped(g: OnnxScope, x: Any) -> Any:
-    """[batch, heads, chunk, place, dim] with its last two axes changed about."""
+    """[batch, heads, chunk, position, dim] with its last two axes changed about."""
     return g.Transpose(x, perm=[0, 1, 2, 4, 3])
 
 

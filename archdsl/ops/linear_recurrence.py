@@ -17,7 +17,7 @@ class LinearRecurrence(Primitive):
     """`h[t] = a[t] * h[t - 1] + b[t]` along axis 1, element by element, in float32; h starts from `start`, or from 0.
 
     `a` has the axes of `b`, or 1 in place of those after time. It is computed in parallel over time (up to 2,097,152
-    places)."""
+    positions)."""
 
     passes = 2
     signature = (

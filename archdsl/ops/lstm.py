@@ -12,7 +12,7 @@ from archdsl.ops._recurrent import Layer, constructed
 class Lstm(Layer):
     """Long short-term memory along time (Hochreiter and Schmidhuber, 1997): the state after every step.
 
-    It starts from `h` and `c`, or zeros. With `reverse` from the last place to the first. Weights are torch's: gates
+    It starts from `h` and `c`, or zeros. With `reverse` from the last position to the first. Weights are torch's: gates
     input, forget, cell, output; two vectors of bias."""
 
     signature = (

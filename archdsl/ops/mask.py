@@ -158,7 +158,7 @@ class MaskTensor(Primitive):
         return "Tensor | BlockMask" if options.get("blocks") else "Tensor"
 
     def by_rule(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> Tree:
-        """A function of places above the classes, and the mask that is made of it."""
+        """A function of positions above the classes, and the mask that is made of it."""
         mask: Mask = node.options["mask"]
         writer = RuleWriter(node, e, tensors)
         seen = writer.write(mask)
@@ -218,7 +218,7 @@ def depth(mask: Mask) -> int:
 
 
 class OnnxWriter:
-    """Masks as nodes: the same comparisons of places."""
+    """Masks as nodes: the same comparisons of positions."""
 
     def __init__(self, node: OpNode, g: OnnxScope, query: Any, key: Any, tensors: dict[int, int]) -> None:
         self.node, self.g, self.query, self.key, self.tensors = node, g, query, key, tensors
@@ -286,7 +286,7 @@ class OnnxWriter:
 
 
 class Writer:
-    """Masks as Python: each leaf is a comparison of places, as in the definition."""
+    """Masks as Python: each leaf is a comparison of positions, as in the definition."""
 
     def __init__(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> None:
         self.node, self.e, self.tensors = node, e, tensors
@@ -330,7 +330,7 @@ class Writer:
         return self.tensor(mask)
 
     def of_places(self, mask: Mask, template: str) -> Tree:
-        """A rule by the places of query and key and its own numbers, `n` and `m`."""
+        """A rule by the positions of query and key and its own numbers, `n` and `m`."""
         numbers = [self.number(mask, i) for i in range(len(mask.numbers))]
         return self.e.py(template, query=self.query, key=self.key, **dict(zip("nm", numbers, strict=False)))
 
@@ -357,7 +357,7 @@ class Writer:
 
 
 class RuleWriter(Writer):
-    """A mask as a function of the places of a query and a key, and of what it is `given`: numbers and tensors."""
+    """A mask as a function of the positions of a query and a key, and of what it is `given`: numbers and tensors."""
 
     def __init__(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> None:
         super().__init__(node, e, tensors)

@@ -7,7 +7,7 @@ from archdsl.ops._windows import Pooling
 
 
 class MaxPool1d(Pooling):
-    """The largest of each window of `kernel` places of time, channels last; `stride` apart, or else side by side."""
+    """The largest of each window of `kernel` positions of time, channels last; `stride` apart, or else side by side."""
 
     signature = (
         "max_pool1d(kernel: size, stride: size = none, padding: int = 0)(x: float[..., time, channels]) "

@@ -10,7 +10,7 @@ from archdsl.ops._common import number
 
 
 class OneHot(Primitive):
-    """1 at the place of each whole number along a new last axis, 0 elsewhere; of type int, so `cast(float)` it."""
+    """1 at the position of each whole number along a new last axis, 0 elsewhere; of type int, so `cast(float)` it."""
 
     signature = "one_hot(classes: size)(ids: int[...]) -> int[..., classes]"
     mixes = False

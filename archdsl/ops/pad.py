@@ -14,7 +14,7 @@ from archdsl.ops._onnx import padded
 
 
 class Pad(Primitive):
-    """`before` and `after` places more along an axis, filled with `value`."""
+    """`before` and `after` positions more along an axis, filled with `value`."""
 
     passes = 0
     signature = "pad(before: int = 0, after: int = 0, axis: int = 1, value: number = 0)(x: [...]) -> [...]"

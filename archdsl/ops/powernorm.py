@@ -14,7 +14,7 @@ from archdsl.ops._norms import DEFAULTS, demand_norm, scaled, settings
 class PowerNorm(Primitive):
     """Power normalization (Shen et al., 2020, PN-V): each channel by its root mean square over all other axes.
 
-    The channels are the last axis. Training takes the mean square of the batch, the later places of a sequence
+    The channels are the last axis. Training takes the mean square of the batch, the later positions of a sequence
     included, and keeps a running one for evaluation."""
 
     passes = 4

@@ -35,8 +35,8 @@ Group = tuple[str, ...]
 class Rearrange(Primitive):
     """Axes cut, moved and merged, as in einops: `rearrange("b (n p) d -> b n (p d)", p: 4)`.
 
-    `(n p)` is an axis of n * p places, p running fastest; `1` an axis of size 1; `...` axes that stay together. Every
-    name stands once on each side. Of the names in one pair of parentheses at most one size may be left out."""
+    `(n p)` is an axis of n * p positions, p running fastest; `1` an axis of size 1; `...` axes that stay together.
+    Every name stands once on each side. Of the names in one pair of parentheses at most one size may be left out."""
 
     passes = 0
     signature = "rearrange(pattern: string, sizes: named_sizes)(x: [...]) -> [...]"
@@ -245,7 +245,7 @@ class Plan:
         return next((n for n in group if n not in self.given), None)
 
     def read(self, group: Group) -> At | None:
-        """The latest place read along the axis that is made of a group."""
+        """The latest position read along the axis that is made of a group."""
         axes: dict[int, Fraction] = {}
         offset = Fraction(0)
         for i, name in enumerate(group):
@@ -257,7 +257,7 @@ class Plan:
             if not isinstance(step, int):
                 return EVERYWHERE
             if spot == 0:
-                # The slowest unit of its axis: the place divided by the rest.
+                # The slowest unit of its axis: the position divided by the rest.
                 inner = product(self.sizes[n] for n in out[1:]).value
                 axes[axis] = axes.get(axis, Fraction(0)) + (
                     Fraction(step, inner) if isinstance(inner, int) else Fraction(step)

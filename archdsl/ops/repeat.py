@@ -13,7 +13,7 @@ from archdsl.ops._common import axis_of, first_input, number, own_but, place, re
 
 
 class Repeat(Primitive):
-    """Every place along an axis `times` times, one after the other: a b becomes a a b b."""
+    """Every position along an axis `times` times, one after the other: a b becomes a a b b."""
 
     passes = 0
     signature = "repeat(times: size, axis: int = 1)(x: [...]) -> [...]"

@@ -12,7 +12,7 @@ from archdsl.ops._recurrent import Layer, constructed, demand_act
 class Rnn(Layer):
     """A plain recurrence along time (Elman, 1990): `act(x @ weight_ih.T + h @ weight_hh.T + biases)`, step by step.
 
-    It starts from `h`, or zeros; `act` is `tanh` or `relu`. With `reverse` from the last place to the first."""
+    It starts from `h`, or zeros; `act` is `tanh` or `relu`. With `reverse` from the last position to the first."""
 
     signature = (
         "rnn(hidden: size, act: word = tanh, bias: bool = true, reverse: bool = false, init: scheme = none)"

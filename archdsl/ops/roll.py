@@ -12,7 +12,7 @@ from archdsl.ops._onnx import END
 
 
 class Roll(AxisOp):
-    """Everything `by` places later along an axis; what falls off at the end comes in at the start."""
+    """Everything `by` positions later along an axis; what falls off at the end comes in at the start."""
 
     passes = 0
     signature = "roll(by: int = 1, axis: int = 1)(x: [...]) -> [...]"

@@ -14,15 +14,15 @@ from archdsl.ops._position import Position
 
 
 class Rope(Position):
-    """Rotary position embedding (Su et al., 2021): turns pairs of channels by angles that grow with the place along
+    """Rotary position embedding (Su et al., 2021): turns pairs of channels by angles that grow with the position along
     the last axis but one.
 
     `dims` (or `fraction` of the head) channels are turned, all by default; pairs are (i, i + dims / 2), or (2i, 2i +
     1) if `interleaved`.
     `scaling` is linear(factor), ntk(factor), yarn(factor, original, …), llama3(factor, low, high, original) or
     longrope(short, long, original). The last turns a sequence that outgrows `original` by other angles from its first
-    place on, so keys that were kept from before no longer fit: such a text is begun anew, with all of it as the prompt.
-    """
+    position on, so keys that were kept from before no longer fit: such a text is begun anew, with all of it as the
+    prompt."""
 
     signature = (
         "rope(theta: positive = 10_000, dims: size = none, fraction: share = none, interleaved: bool = false, "

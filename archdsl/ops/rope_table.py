@@ -13,7 +13,7 @@ from archdsl.ir.static import Scheme
 
 
 def frequencies(theta: float, dims: int) -> list[float]:
-    """Radians a place, for each pair of channels."""
+    """Radians a position, for each pair of channels."""
     return [theta ** -(i / dims) for i in range(0, dims, 2)]
 
 
@@ -82,7 +82,7 @@ class RopeTable(Primitive):
         return g.Concat(g.Unsqueeze(g.Cos(angles), [0]), g.Unsqueeze(g.Sin(angles), [0]), axis=0)
 
     def waves(self, node: OpNode, g: OnnxScope, length: Num) -> Any:
-        """Radians a place for each pair of channels: numbers, unless they depend on the length."""
+        """Radians a position for each pair of channels: numbers, unless they depend on the length."""
         theta, dims, scaling = float(node.options["theta"]), int(node.options["dims"]), node.options["scaling"]
         if scaling is None:
             return g.constant(frequencies(theta, dims), "float32")

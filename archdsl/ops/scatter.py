@@ -5,7 +5,8 @@ from archdsl.ops._scatter import Scattering
 
 
 class Scatter(Scattering):
-    """x with the values written at the given places, which differ, along an axis; the other axes of all are equal."""
+    """x with the values written at the given positions, which differ, along an axis; the other axes of all are
+    equal."""
 
     passes = 0
     signature = "scatter(axis: int = -1)(x: [...], places: int[...], values: [...]) -> [...]"

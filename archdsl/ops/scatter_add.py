@@ -5,7 +5,7 @@ from archdsl.ops._scatter import Scattering
 
 
 class ScatterAdd(Scattering):
-    """x with the values added at the given places along an axis; all three are equal in the other axes."""
+    """x with the values added at the given positions along an axis; all three are equal in the other axes."""
 
     reduction = "add"
     signature = "scatter_add(axis: int = -1)(x: [...], places: int[...], values: [...]) -> [...]"

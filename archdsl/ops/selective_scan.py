@@ -62,8 +62,8 @@ class SelectiveScan(Primitive):
         return y, [last]
 
     def scanned(self, node: OpNode, g: OnnxScope, start: Any) -> tuple[Any, Any]:
-        """By chunks, all at once, then the states between them, then all again, from these. Only states of one place
-        in each chunk, not those of all places, are in memory."""
+        """By chunks, all at once, then the states between them, then all again, from these. Only states of one position
+        in each chunk, not those of all positions, are in memory."""
         kind, chunks = g.dtype(g.arg(0)), in_square(g, g.size(0, 1))
         x, b, c = (g.arg(i, "float32") for i in (0, 3, 4))
         delta = g.gated(g.arg(1, "float32"), 0.0, 3, 1)  # where it is 0 a state stays as it is

@@ -25,7 +25,8 @@ from archdsl.ops._onnx import padded
 
 
 class Shift(Primitive):
-    """`out[t] = x[t - by]` along an axis: everything `by` places later (below 0: earlier); the rest becomes `fill`."""
+    """`out[t] = x[t - by]` along an axis: everything `by` positions later (below 0: earlier); the rest becomes
+    `fill`."""
 
     passes = 0
     signature = "shift(by: int = 1, axis: int = 1, fill: number = 0)(x: [...]) -> [...]"
@@ -72,7 +73,7 @@ class Shift(Primitive):
         return padded(g, g.arg(0), by, -by, place(node), number(node, "fill"))
 
     def states(self, node: OpNode) -> Sequence[State]:
-        """The last places, less `fill`, so that there is nothing before the first."""
+        """The last positions, less `fill`, so that there is nothing before the first."""
         x, axis, by = first_input(node), place(node), number(node, "by")
         if x.is_bool or int(by) < 0 or axis == 0:
             return ()

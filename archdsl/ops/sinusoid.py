@@ -12,9 +12,9 @@ from archdsl.ops.rope_table import frequencies
 
 
 class Sinusoid(Primitive):
-    """The table of sinusoidal positions (Vaswani et al., 2017): sin and cos of `place * theta ** (-2i / width)`.
+    """The table of sinusoidal positions (Vaswani et al., 2017): sin and cos of `position * theta ** (-2i / width)`.
 
-    Places count from `offset`. The sines stand before the cosines; with `interleaved` they take turns. It is
+    Positions count from `offset`. The sines stand before the cosines; with `interleaved` they take turns. It is
     float32."""
 
     placed = True
@@ -45,7 +45,7 @@ class Sinusoid(Primitive):
         return g.Reshape(pairs, [*([0] * (2 if g.by_row else 1)), -1])
 
     def waves(self, g: OnnxScope, width: Num, theta: Num) -> Any:
-        """Radians a place."""
+        """Radians a position."""
         if width.static and theta.static:
             return g.constant(frequencies(float(theta), int(width)), "float32")
         own = g.number(width, "float32")

@@ -12,7 +12,7 @@ from archdsl.ops._common import axis_of, first_input, in_order, own_but, place, 
 
 
 class Sort(Primitive):
-    """Sorted along an axis, the smallest first (`descending`: the largest), and the place each had: two results."""
+    """Sorted along an axis, the smallest first (`descending`: the largest), and the position each had: two results."""
 
     passes = 0
     signature = "sort(axis: int = -1, descending: bool = false)(x: [...]) -> (values: [...], places: int[...])"

@@ -67,7 +67,7 @@ class Split(Primitive):
         return (promoted(call.inputs),) * len(parts(call))
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        # One bound for all results: that of the last, which reads the latest places.
+        # One bound for all results: that of the last, which reads the latest positions.
         axis = place(node)
         return (own_but(first_input(node).rank, axis, later(axis, added(numbers_in(node.options, "sizes")[:-1]))),)
 

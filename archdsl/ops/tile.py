@@ -29,7 +29,7 @@ class Tile(Primitive):
         return (replaced(call.shape(0), axis, binary("*", call.shape(0)[axis], call.size("times"))),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        # Place t reads t modulo the size, which is never later.
+        # Position t reads t modulo the size, which is never later.
         return (own_places(first_input(node).rank),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:

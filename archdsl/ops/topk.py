@@ -22,7 +22,7 @@ from archdsl.ops._common import (
 
 
 class TopK(Primitive):
-    """The k largest along an axis, the largest first, and their places: two results."""
+    """The k largest along an axis, the largest first, and their positions: two results."""
 
     passes = 0
     signature = "topk(k: size, axis: int = -1)(x: number[...]) -> (values: [...], places: int[...])"

@@ -78,7 +78,7 @@ class TransformerXL(Position):
         )
 
     def flops(self, node: OpNode) -> Cost:
-        """Every distance from queries - 1 places ahead to keys - 1 back is projected, and scored by every query."""
+        """Every distance from queries - 1 positions ahead to keys - 1 back is projected, and scored by every query."""
         q, keys = node.inputs
         assert isinstance(q, Value)
         assert isinstance(keys, Num)
@@ -114,7 +114,8 @@ class TransformerXL(Position):
             # A column for each pair; that of a key at no place is not looked at.
             column = g.Max(g.Min(g.Add(g.Sub(key, query), first), g.Mul(first, 2)), 0)
             return g.Add(x, u), g.GatherElements(scores, g.Expand(column, [g.Shape(scores, end=3), 1]), axis=-1)
-        # Each row begins one place before the one above it; with one place fewer in a row, it stands where it should.
+        # Each row begins one position before the one above it; with one position fewer in a row, it stands where it
+        # should.
         start = [queries - 1] if isinstance(queries, int) else g.Sub(queries, 1)
         rest = g.Slice(g.Reshape(scores, [0, 0, -1]), start, [-1], [2])
         return g.Add(x, u), g.Slice(g.Reshape(rest, [0, 0, queries, -1]), [0], count, [3])

@@ -1,6 +1,6 @@
 """ALBERT (Lan et al., 2019): one layer's weights shared by every depth, factorized embeddings.
 
-11,221,680 parameters. Made by archdsl 0.1.0 from albert.arch (e4d0d691a667):
+11,221,680 parameters. Made by archdsl 0.1.0 from albert.arch (d5c4afebf118):
     archdsl compile albert.arch:albert_base --to torch
 """
 

@@ -90,7 +90,7 @@ class MaskedLM(nn.Module):
 
 
 class NextSentence(nn.Module):
-    """BERT's two-way head on the first place."""
+    """BERT's two-way head on the first position."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""BigBird (Zaheer et al., 2020): each place sees its neighbours, a few global places and a few random ones.
+"""BigBird (Zaheer et al., 2020): each position sees its neighbours, a few global positions and a few random ones.
 
-127,520,694 parameters. Made by archdsl 0.1.0 from bigbird.arch (81087b58d3b7):
+127,520,694 parameters. Made by archdsl 0.1.0 from bigbird.arch (89bf73efff48):
     archdsl compile bigbird.arch:bigbird_base --to torch
 """
 
@@ -70,7 +70,7 @@ class MLP(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """The paper counts in blocks of 64 places: 3 in the window, 2 global, 3 random."""
+    """The paper counts in blocks of 64 positions: 3 in the window, 2 global, 3 random."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

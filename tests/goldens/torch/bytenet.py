@@ -1,6 +1,6 @@
 """ByteNet (Kalchbrenner et al., 2016): translates characters in linear time, by dilated convolutions on both sides.
 
-271,905,923 parameters. Made by archdsl 0.1.0 from bytenet.arch (8ff2ece64e91):
+271,905,923 parameters. Made by archdsl 0.1.0 from bytenet.arch (f0cdfcd5601f):
     archdsl compile bytenet.arch:bytenet --to torch
 """
 

@@ -1,6 +1,6 @@
 """RNN encoder-decoders (Cho et al., 2014; Sutskever et al., 2014): one vector carries the source, no attention.
 
-18,250,000 parameters. Made by archdsl 0.1.0 from rnn_encoder_decoder.arch (8020dedca564):
+18,250,000 parameters. Made by archdsl 0.1.0 from rnn_encoder_decoder.arch (5f7d20648b43):
     archdsl compile rnn_encoder_decoder.arch:cho_2014 --to torch
 """
 

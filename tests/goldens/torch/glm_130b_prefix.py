@@ -1,6 +1,6 @@
 """GLM-130B (Zeng et al., 2022): DeepNorm, RoPE and GeGLU; a prompt that is read in both directions.
 
-128,697,794,560 parameters. Made by archdsl 0.1.0 from glm_130b.arch (3a60b17a4f8e):
+128,697,794,560 parameters. Made by archdsl 0.1.0 from glm_130b.arch (56eb58e69131):
     archdsl compile glm_130b.arch:glm_130b_prefix --to torch
 """
 

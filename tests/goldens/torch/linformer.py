@@ -1,6 +1,6 @@
 """Linformer (Wang et al., 2020): keys and values projected along time to a fixed rank, shared in four ways.
 
-124,762,969 parameters. Made by archdsl 0.1.0 from linformer.arch (1cd3bf3df23b):
+124,762,969 parameters. Made by archdsl 0.1.0 from linformer.arch (aeed5a97f813):
     archdsl compile linformer.arch:linformer --to torch
 """
 
@@ -27,7 +27,7 @@ class Config:
 
 
 class OverTime(nn.Module):
-    """From `length` places to `rank`, one projection for all heads, or one for each."""
+    """From `length` positions to `rank`, one projection for all heads, or one for each."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

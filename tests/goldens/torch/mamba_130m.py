@@ -1,6 +1,6 @@
 """Mamba (Gu and Dao, 2023): a state of fixed size instead of attention; each token selects what it writes and reads.
 
-129,135,360 parameters. Made by archdsl 0.1.0 from mamba.arch (efcca544a18b):
+129,135,360 parameters. Made by archdsl 0.1.0 from mamba.arch (632f29595d2b):
     archdsl compile mamba.arch:mamba_130m --to torch
 """
 

@@ -1,6 +1,6 @@
-"""Neural Turing Machine (Graves et al., 2014): an LSTM that reads and writes a memory, by content and by place.
+"""Neural Turing Machine (Graves et al., 2014): an LSTM that reads and writes a memory, by content and by location.
 
-65,220 parameters. Made by archdsl 0.1.0 from ntm.arch (a97ef7212eff):
+65,220 parameters. Made by archdsl 0.1.0 from ntm.arch (e1119730d7c6):
     archdsl compile ntm.arch:ntm_copy --to torch
 """
 

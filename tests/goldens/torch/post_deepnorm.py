@@ -1,6 +1,6 @@
 """Norms and where they stand: one encoder of BERT's size, with each norm and each placement in turn.
 
-109,515,840 parameters. Made by archdsl 0.1.0 from norms.arch (96da4a6843ae):
+109,515,840 parameters. Made by archdsl 0.1.0 from norms.arch (bc40ee2e3ddc):
     archdsl compile norms.arch:post_deepnorm --to torch
 """
 

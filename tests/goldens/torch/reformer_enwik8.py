@@ -1,6 +1,6 @@
-"""Reformer (Kitaev et al., 2020): attention within buckets of similar places, found by hashing; reversible layers.
+"""Reformer (Kitaev et al., 2020): attention within buckets of similar positions, found by hashing; reversible layers.
 
-149,182,722 parameters. Made by archdsl 0.1.0 from reformer.arch (94597f77c92f):
+149,182,722 parameters. Made by archdsl 0.1.0 from reformer.arch (713e2ef933c2):
     archdsl compile reformer.arch:reformer_enwik8 --to torch
 """
 
@@ -35,7 +35,7 @@ class Config:
 
 
 class AxialPositions(nn.Module):
-    """A place is the sum of a row and a column of a grid, side by side."""
+    """A position is the sum of a row and a column of a grid, side by side."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class FarReversibleLayer(nn.Module):
 
 
 class ReformerEnwik8(nn.Module):
-    """reformer_enwik8 (reformer.arch:90)"""
+    """reformer_enwik8 (reformer.arch:91)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()

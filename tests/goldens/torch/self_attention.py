@@ -1,6 +1,6 @@
 """Self-attention (Vaswani et al., 2017): one head written as equations, and many heads side by side.
 
-131,072 parameters. Made by archdsl 0.1.0 from self_attention.arch (d200b204b633):
+131,072 parameters. Made by archdsl 0.1.0 from self_attention.arch (046f8183f7eb):
     archdsl compile self_attention.arch:self_attention --to torch
 """
 
@@ -21,8 +21,8 @@ class Config:
 
 
 class AttentionHead(nn.Module):
-    """One head of attention: each place asks with a query of width d_k and is answered in values of width d_v, which
-    may differ."""
+    """One head of attention: each position asks with a query of width d_k and is answered in values of width d_v,
+    which may differ."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """RNN search (Bahdanau et al., 2015): a recurrent translator attends to its source, scored in any of six ways.
 
-80,451,000 parameters. Made by archdsl 0.1.0 from seq2seq_attention.arch (5274d8b9ae32):
+80,451,000 parameters. Made by archdsl 0.1.0 from seq2seq_attention.arch (06476d46d588):
     archdsl compile seq2seq_attention.arch:seq2seq --to torch
 """
 

@@ -1,6 +1,6 @@
-"""Sparse Transformer (Child et al., 2019): two sparse patterns of attention that together reach every earlier place.
+"""Sparse Transformer (Child et al., 2019): two sparse patterns of attention that together reach every earlier position.
 
-59,196,672 parameters. Made by archdsl 0.1.0 from sparse_transformer.arch (a04530b3bdd8):
+59,196,672 parameters. Made by archdsl 0.1.0 from sparse_transformer.arch (44d67c2aabf6):
     archdsl compile sparse_transformer.arch:sparse_transformer_cifar10 --to torch
 """
 

@@ -1,6 +1,6 @@
 """XLNet (Yang et al., 2019): predicts tokens in any order, by two streams of attention over relative positions.
 
-360,300,800 parameters. Made by archdsl 0.1.0 from xlnet.arch (0e42ae78a6dd):
+360,300,800 parameters. Made by archdsl 0.1.0 from xlnet.arch (0f96e38b81d5):
     archdsl compile xlnet.arch:xlnet_large --to torch
 """
 
@@ -150,7 +150,7 @@ class Layer(nn.Module):
 
 
 class WithBias(nn.Module):
-    """with_bias (std/models.arch:115)"""
+    """with_bias (std/models.arch:118)"""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class WithBias(nn.Module):
 
 
 class XlnetLarge(nn.Module):
-    """xlnet_large (xlnet.arch:62)"""
+    """xlnet_large (xlnet.arch:63)"""
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()

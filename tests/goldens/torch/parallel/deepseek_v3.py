@@ -1,6 +1,6 @@
 """DeepSeek-V3 (DeepSeek-AI, 2024): latent attention, 256 experts balanced by a bias, and a second token predicted.
 
-671,026,404,352 parameters. Made by archdsl 0.1.0 from deepseek_v3.arch (495b476db0b0):
+671,026,404,352 parameters. Made by archdsl 0.1.0 from deepseek_v3.arch (ff538f940159):
     archdsl compile deepseek_v3.arch:deepseek_v3 --to torch --with parallel
 """
 
