@@ -169,31 +169,45 @@ class _Merge:
         while spans:
             tag, i, j, k, m = spans.pop(0)
             if tag == "equal":
-                made: list[Step] | None = [self.woven(a, b) for a, b in zip(plain[i:j], step[k:m], strict=True)]
-            else:
-                mine, others = [*plain[i:j]], [*step[k:m]]
-                while others and self.asks(others[0]):
-                    found.append(others.pop(0))
-                    self.bound |= {*_bound(found[-1])}
-                while (made := self.either(mine, others, plain[j:], step[m:])) is None:
-                    if len(spans) < 2:
-                        raise ApartError
-                    between, (_, i, j, k, m) = spans.pop(0), spans.pop(0)  # what one binds, the other binds later
-                    alike = [*zip(plain[between[1] : i], step[between[3] : k], strict=True)]
-                    busy = {*bound_within(mine), *bound_within(others)}
-                    if any(_reads([s]) & busy for pair in alike for s in pair):
-                        mine += [p for p, _ in alike]
-                        others += [q for _, q in alike]
-                    else:
-                        found += [self.woven(p, q) for p, q in alike]
-                        self.bound |= {t for _, q in alike for t in _bound(q)}
-                    mine += plain[i:j]
-                    others += step[k:m]
-            assert made is not None
+                found += self.all_woven(zip(plain[i:j], step[k:m], strict=True))
+                continue
+            mine, others = [*plain[i:j]], [*step[k:m]]
+            waiting: list[tuple[Step, Step]] = []  # what both do, after what they do otherwise
+            while others and self.asks(others[0]):
+                found.append(others.pop(0))
+                self.bound |= {*_bound(found[-1])}
+            while True:
+                left = [p for p, _ in waiting] + [*plain[j:]], [q for _, q in waiting] + [*step[m:]]
+                if (made := self.either(mine, others, *left)) is not None:
+                    break
+                if len(spans) < 2:
+                    raise ApartError
+                start, start_step = j, m  # what one of them binds, the other binds later
+                spans.pop(0)
+                _, i, j, k, m = spans.pop(0)
+                alike = [*waiting, *zip(plain[start:i], step[start_step:k], strict=True)]
+                waiting = []
+                busy = {self.cache.value, *bound_within(mine), *bound_within(others)}
+                if not any(_reads(pair) & busy for pair in alike):
+                    found += self.all_woven(alike)
+                elif k == m and not _reads(plain[i:j]) & {*bound_within([p for p, _ in alike])}:
+                    waiting = alike
+                else:
+                    mine += [p for p, _ in alike]
+                    others += [q for _, q in alike]
+                mine += plain[i:j]
+                others += step[k:m]
             found += made
             self.bound |= {t for s in made for t in _bound(s)}
+            found += self.all_woven(waiting)
         self.ends = around
         return tuple(found)
+
+    def all_woven(self, pairs: Iterable[tuple[Step, Step]]) -> list[Step]:
+        """One statement for each two that do the same."""
+        found = [self.woven(p, q) for p, q in pairs]
+        self.bound |= {t for s in found for t in _bound(s)}
+        return found
 
     def woven(self, a: Step, b: Step) -> Step:
         """One statement for two that do the same."""
