@@ -356,7 +356,7 @@ class Witness(Paths):
             if found is not None and isinstance(found[0], OpNode):
                 return home, found[0], found[1]
             reads = [] if found is not None and isinstance(found[0], ScanNode) else self.inputs(home)
-            if len(reads) != 1:
+            if len(reads) != 1 or reads[0].value.rank != spot.value.rank:  # or a scan takes a slice
                 return None
             spot = reads[0]
 
