@@ -65,6 +65,10 @@ Kind = Literal["causal", "tensor", "either"]
 """Of a context: `causal` (a mask that needs no tensor), `tensor`, or `either` where the uses of one class differ."""
 
 
+LOSSES = "dict[str, Tensor] | None"
+"""The type of what collects auxiliary losses."""
+
+
 class Parameter(NamedTuple):
     """A parameter of `forward`: the value it is, its type, and its default ('' for none)."""
 
@@ -121,6 +125,16 @@ class Method:
     doc: str = ""
 
     @property
+    def cache(self) -> Variable | None:
+        """The parameter that is what steps of decoding keep."""
+        return next((p.target for p in self.parameters if isinstance(p.target, Variable) and p.target.state), None)
+
+    @property
+    def losses(self) -> Variable | None:
+        """The parameter that collects auxiliary losses."""
+        return next((p.target for p in self.parameters if p.type == LOSSES), None)
+
+    @property
     def returns(self) -> str:
         return "Tensor" if len(self.results) == 1 else f"tuple[{', '.join(['Tensor'] * len(self.results))}]"
 
@@ -139,6 +153,11 @@ def parameter_names(method: Method) -> list[str]:
     return found
 
 
+def cache_name(method: Method) -> str:
+    """What the cache is called that a method is given."""
+    return parameter_names(method)[[p.target for p in method.parameters].index(method.cache)]
+
+
 @dataclass(frozen=True, eq=False)
 class Merged:
     """A method that is two: `plain` without a cache, `step` with one."""
@@ -153,12 +172,6 @@ class Merged:
         first = [p.target for p in part.parameters] if part is not self.step else []
         found: list[Any | None] = [*first]
         return found + [p.target if p.target in own else None for p in self.method.parameters[len(first) :]]
-
-    @property
-    def cache(self) -> int:
-        """Which of the parameters is the cache."""
-        targets = [p.target for p in self.method.parameters]
-        return next(i for i, t in enumerate(targets) if isinstance(t, Variable) and t.state)
 
 
 @dataclass(eq=False)
@@ -246,7 +259,7 @@ class Lowering:
             self.modules.instance(instance)
         lowered.init += [init.changed(s, self.spelled_here) for s in init.init_statements(self.classes.model, block)]
         if lowered.losses:
-            lowered.method.parameters.append(Parameter(self.losses, "dict[str, Tensor] | None", "None"))
+            lowered.method.parameters.append(Parameter(self.losses, LOSSES, "None"))
         return lowered
 
     def _before(self, block: Block) -> None:

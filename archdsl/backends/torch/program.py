@@ -158,6 +158,35 @@ def trees(steps: Sequence[Step]) -> Iterator[Tree]:
             yield from body.outputs
 
 
+def bound_by(step: Step) -> tuple[Target, ...]:
+    """The values that a statement binds for those after it."""
+    match step:
+        case Let():
+            return step.targets
+        case Repeat():
+            return (*step.outputs, *(v for each in step.collected for v in each))
+        case Scan():
+            return (*step.collected, *step.finals)
+        case Branch():
+            return step.outputs
+    return ()
+
+
+def bound_within(steps: Sequence[Step]) -> list[Target]:
+    """Every value that some statements bind, those within others too."""
+    found: list[Target] = []
+    for step in steps:
+        found += bound_by(step)
+        for body in bodies(step):
+            found += [*body.inputs, *bound_within(body.steps)]
+    return found
+
+
+def all_read(steps: Sequence[Step], results: Sequence[Tree] = ()) -> set[Target]:
+    """Every value that some statements read, those within others too."""
+    return {x.value for t in (*trees(steps), *results) for x in leaves(t) if isinstance(x, Read)}
+
+
 def changed(steps: Sequence[Step], change: Callable[[Any], Any]) -> tuple[Step, ...]:
     """The statements with every leaf changed, visited in the order of `trees`."""
 
@@ -250,14 +279,15 @@ def effectful(tree: Any) -> bool:
         return False
     if tree.kind == "Call":
         function, args, keywords = tree.fields
-        if any(_is_state(a) for a in (*args, *(k.fields[1] for k in keywords))):
+        if any(is_cache(a) for a in (*args, *(k.fields[1] for k in keywords))):
             return True
-        if isinstance(function, Node) and function.kind == "Attribute" and _is_state(function.fields[0]):
+        if isinstance(function, Node) and function.kind == "Attribute" and is_cache(function.fields[0]):
             return function.fields[1] not in PURE
     return any(map(effectful, tree.fields))
 
 
-def _is_state(x: Any) -> bool:
+def is_cache(x: Any) -> bool:
+    """Whether an expression is what steps of decoding keep."""
     return isinstance(x, Read) and isinstance(x.value, Variable) and x.value.state
 
 

@@ -24,9 +24,12 @@ from archdsl.backends.torch.program import (
     Scan,
     Step,
     Target,
+    all_read,
     bodies,
+    bound_within,
     called_alike,
     effectful,
+    is_cache,
     own_trees,
     trees,
 )
@@ -62,26 +65,8 @@ def reads(steps: Sequence[Step], results: Sequence[Tree]) -> Counter[Target]:
         for body in bodies(step):
             found.update(reads(body.steps, body.outputs))
             own = {*body.inputs, *bound_within(body.steps)}
-            seen = {x.value for t in (*trees(body.steps), *body.outputs) for x in leaves(t) if isinstance(x, Read)}
-            found.update(dict.fromkeys(seen - own, 2))
+            found.update(dict.fromkeys(all_read(body.steps, body.outputs) - own, 2))
     found.update(x.value for t in results for x in leaves(t) if isinstance(x, Read))
-    return found
-
-
-def bound_within(steps: Sequence[Step]) -> list[Target]:
-    """Every value that some statements bind, those within others too."""
-    found: list[Target] = []
-    for step in steps:
-        if isinstance(step, Let):
-            found += step.targets
-        elif isinstance(step, Repeat):
-            found += [*step.outputs, *(v for each in step.collected for v in each)]
-        elif isinstance(step, Scan):
-            found += [*step.collected, *step.finals]
-        elif isinstance(step, Branch):
-            found += step.outputs
-        for body in bodies(step):
-            found += [*body.inputs, *bound_within(body.steps)]
     return found
 
 
@@ -352,16 +337,12 @@ def joined(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     found: list[Statement] = []
     for s in statements:
         last = found[-1] if found else None
-        of_cache = isinstance(s, If) and all(isinstance(x, Read) and _is_cache(x.value) for x in leaves(s.test))
+        of_cache = isinstance(s, If) and all(map(is_cache, leaves(s.test)))
         if of_cache and isinstance(s, If) and isinstance(last, If) and last.test == s.test:
             found[-1] = If(s.test, last.then + s.then, last.otherwise + s.otherwise, last.note)
         else:
             found.append(s)
     return tuple(found)
-
-
-def _is_cache(value: Target) -> bool:
-    return isinstance(value, Variable) and value.state
 
 
 def there_and_back(tree: Any) -> Any:

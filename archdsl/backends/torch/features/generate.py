@@ -11,7 +11,7 @@ from archdsl.backends.torch.features.decode_schedule import Assigner, Roles
 from archdsl.backends.torch.features.merge import merged
 from archdsl.backends.torch.features.steps import StepLowering
 from archdsl.backends.torch.helpers import members
-from archdsl.backends.torch.lower import Lowered, parameter_names
+from archdsl.backends.torch.lower import Lowered, cache_name
 from archdsl.backends.torch.program import trees
 from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.tree import Node, Read, nodes
@@ -205,7 +205,7 @@ class Generate(Section):
         step, lowering = next(iter(self.written[None].values()))
         merged = self.classes.merged.get(None)
         method = lowering.lowered.method if merged is None else merged.method
-        cache = parameter_names(method)[[p.target for p in method.parameters].index(lowering.states)]
+        cache = cache_name(method)
         inputs = {v: n for n, v in self.plan.model.inputs}
         others = [local_name(inputs[p.target]) for p in lowering.optional if p.target in inputs]
         own = words_of(stream("", "step", "cache", row_by_row("", "cache"), self.together, self.on_cpu))

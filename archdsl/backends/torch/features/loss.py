@@ -117,14 +117,14 @@ class Loss(Section):
             made: tuple[Step, ...] = ()
             results: tuple[Tree, ...] = (called(function, first.method.results, {}),)
         else:
-            function = found.fields[0] if isinstance(found, Expression) and _is_plain(found) else _lambda(found)
+            function = found.fields[0] if isinstance(found, Expression) and _is_plain(found) else _function(found)
             made, results = last.method.steps, last.method.results
         self.method = self._forward(first.method, function, made, results)
 
     def _forward(self, method: Method, logits: Tree, head: tuple[Step, ...], results: tuple[Tree, ...]) -> Method:
         """All but the head; then the loss, or the head."""
         targets = Variable("labels" if "targets" in parameter_names(method) else "targets")
-        losses = next((p.target for p in method.parameters if getattr(p.target, "hint", "") == "losses"), None)
+        losses = method.losses
         asked, steps = py("{t} is not None", t=Read(targets)), method.steps
         loss = py("chunked_cross_entropy({f}, {x}, {t})", f=logits, x=method.results[0], t=Read(targets))
         doc = "Compute logits [batch, time, vocab], or their mean cross-entropy with targets (-100: ignored)."
@@ -202,7 +202,8 @@ def _is_plain(x: Expression) -> bool:
     return x.kind == "Call" and isinstance(x.fields[0], Part) and x.fields[1:] == ((HIDDEN,), ())
 
 
-def _lambda(body: Tree) -> Tree:
+def _function(body: Tree) -> Tree:
+    """An expression of HIDDEN as a function of it."""
     return py("lambda hidden: {body}", body=body)
 
 

@@ -21,12 +21,13 @@ from archdsl.backends.torch.program import (
     Scan,
     Step,
     Target,
+    all_read,
     bodies,
+    bound_by,
+    bound_within,
     changed,
     own_trees,
-    trees,
 )
-from archdsl.backends.torch.schedule import bound_within
 from archdsl.backends.torch.tree import Node, Read, Variable, leaves, lift, mapped, py
 from archdsl.ir.op import Tree
 
@@ -62,8 +63,8 @@ class _Side:
 class _Merge:
     def __init__(self, plain: Method, step: Method, aliases: Mapping[Target, Tree]) -> None:
         self.plain, self.step = plain, step
-        self.cache = next(Read(p.target) for p in step.parameters if isinstance(p.target, Variable) and p.target.state)
-        self.losses = [Read(p.target) for p in plain.parameters if getattr(p.target, "hint", "") == "losses"]
+        self.cache = Read(step.cache)
+        self.losses = [Read(plain.losses)] if plain.losses is not None else []
         self.sides = (_Side(), _Side())
         self.back: dict[Target, Tree] = {}
         """What variables and values of the plain method are in the merged one, which is in terms of the step."""
@@ -83,7 +84,8 @@ class _Merge:
         self.optional = {p.target for p in (*plain.parameters, *step.parameters) if p.default}
 
     def run(self) -> Method:
-        own = {p.target.hint: p.target for p in self.step.parameters if isinstance(p.target, Variable)}
+        variables = (p.target for p in self.step.parameters if isinstance(p.target, Variable))
+        own = {v.hint: v for v in variables if not v.state}
         parameters: list[Parameter] = []
         for p in self.plain.parameters:
             if isinstance(p.target, Variable) and p.target.hint in own:
@@ -142,8 +144,6 @@ class _Merge:
                 return found, tuple(t for t in s.targets if not isinstance(t, Variable))
             case Repeat():
                 shape = (s.turns, str(s.pattern), s.outputs, s.collected, tuple(b.inputs for b in s.bodies))
-                for body in s.bodies:
-                    self.steps_key(body.steps, side)
                 return "repeat", own, tuple(map(str, s.counts)), shape
             case Scan():
                 inner = self.steps_key(s.body.steps, side), self.key(s.body.outputs, side)
@@ -175,7 +175,7 @@ class _Merge:
             waiting: list[tuple[Step, Step]] = []  # what both do, after what they do otherwise
             while others and self.asks(others[0]):
                 found.append(others.pop(0))
-                self.bound |= {*_bound(found[-1])}
+                self.bound |= {*bound_by(found[-1])}
             while True:
                 left = [p for p, _ in waiting] + [*plain[j:]], [q for _, q in waiting] + [*step[m:]]
                 if (made := self.either(mine, others, *left)) is not None:
@@ -188,9 +188,9 @@ class _Merge:
                 alike = [*waiting, *zip(plain[start:i], step[start_step:k], strict=True)]
                 waiting = []
                 busy = {self.cache.value, *bound_within(mine), *bound_within(others)}
-                if not any(_reads(pair) & busy for pair in alike):
+                if not any(all_read(pair) & busy for pair in alike):
                     found += self.all_woven(alike)
-                elif k == m and not _reads(plain[i:j]) & {*bound_within([p for p, _ in alike])}:
+                elif k == m and not all_read(plain[i:j]) & {*bound_within([p for p, _ in alike])}:
                     waiting = alike
                 else:
                     mine += [p for p, _ in alike]
@@ -198,7 +198,7 @@ class _Merge:
                 mine += plain[i:j]
                 others += step[k:m]
             found += made
-            self.bound |= {t for s in made for t in _bound(s)}
+            self.bound |= {t for s in made for t in bound_by(s)}
             found += self.all_woven(waiting)
         self.ends = around
         return tuple(found)
@@ -206,7 +206,7 @@ class _Merge:
     def all_woven(self, pairs: Iterable[tuple[Step, Step]]) -> list[Step]:
         """One statement for each two that do the same."""
         found = [self.woven(p, q) for p, q in pairs]
-        self.bound |= {t for s in found for t in _bound(s)}
+        self.bound |= {t for s in found for t in bound_by(s)}
         return found
 
     def woven(self, a: Step, b: Step) -> Step:
@@ -253,10 +253,7 @@ class _Merge:
             return [self.of_plain(s) for s in plain]
         if not plain and not step:
             return []
-        read, later = (
-            {x.value for t in trees(s) for x in leaves(t) if isinstance(x, Read)} for s in (left, plain_left)
-        )
-        read |= {x.value for t in self.ends[1] for x in leaves(t) if isinstance(x, Read)}
+        read, later = all_read(left, self.ends[1]), all_read(plain_left)
         outputs = [t for t in bound_within(step) if t in read]
         ours = {*bound_within(plain)}
         results: list[tuple[Tree, Tree]] = []
@@ -270,7 +267,7 @@ class _Merge:
             if value in later and value not in read and not (isinstance(tree, Read) and tree.value in outputs):
                 outputs.append(value)
                 results.append((Read(value), lift(None)))
-        given = _reads([self.of_plain(s, ours) for s in plain], [p for p, _ in results])
+        given = all_read([self.of_plain(s, ours) for s in plain], [p for p, _ in results])
         if not given <= {*self.bound, *ours, *(t for s in plain for b in bodies(s) for t in b.inputs)}:
             return None
         self.apart += sum(1 for _ in _all(step))
@@ -298,23 +295,6 @@ class _Merge:
 
     def mapped(self, x: Any) -> Any:
         return mapped(x, lambda x: self.back.get(x.value, x) if isinstance(x, Read) else x)
-
-
-def _bound(s: Step) -> tuple[Target, ...]:
-    """What a statement binds for those after it."""
-    match s:
-        case Let():
-            return s.targets
-        case Repeat():
-            return (*s.outputs, *(t for each in s.collected for t in each))
-        case Scan():
-            return (*s.collected, *s.finals)
-    return s.outputs if isinstance(s, Branch) else ()
-
-
-def _reads(steps: Sequence[Step], results: Sequence[Tree] = ()) -> set[Target]:
-    """What some statements read."""
-    return {x.value for t in (*trees(steps), *results) for x in leaves(t) if isinstance(x, Read)}
 
 
 def _all(steps: Sequence[Step]) -> Iterator[Step]:

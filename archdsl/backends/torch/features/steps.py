@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within, refuse
-from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, context_type, parameter_names
+from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, cache_name, context_type
 from archdsl.backends.torch.numbers import block_tensors
 from archdsl.backends.torch.program import Body, Branch, Do, Let, Step, changed
 from archdsl.backends.torch.scope import NodeScope
@@ -499,7 +499,7 @@ class StepLowering(Lowering):
         merged = self.classes.merged[group]
         if not any(p.default for p in merged.plain.parameters):
             return called(module, [*args, self.state], keywords)
-        return called(module, args, {**keywords, parameter_names(merged.method)[merged.cache]: self.state})
+        return called(module, args, {**keywords, cache_name(merged.method): self.state})
 
     def arguments(self, node: CallNode, group: Group) -> tuple[list[Tree], dict[str, Tree]]:
         losses, group.first.losses = group.first.losses, False
