@@ -448,6 +448,9 @@ class Primitive:
     balances: ClassVar[bool] = False
     """Whether its buffer, `bias`, is moved between steps of training towards experts that get too few tokens: by what
     its block chooses, a result of whole numbers."""
+    shares_weights: ClassVar[bool] = False
+    """Whether devices may apply its weights, which each has whole, to their parts of its input: torch's style
+    `SequenceParallel` of modules adds up their gradients."""
     writes_over: ClassVar[bool] = False
     """Whether its PyTorch kernel takes the steps of a recurrence in place: of what it computes inside nothing can be
     kept to be used again."""

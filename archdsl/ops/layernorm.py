@@ -17,6 +17,7 @@ class LayerNorm(Primitive):
     It is computed in float32."""
 
     by_rows = True
+    shares_weights = True
     passes = 7
     statistics = 2
     signature = (

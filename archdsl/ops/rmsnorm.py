@@ -17,6 +17,7 @@ class RMSNorm(Primitive):
     It is computed in float32. With `offset` the gain is `1 + weight`, and the weight starts at 0 (Gemma)."""
 
     by_rows = True
+    shares_weights = True
     passes = 4
     statistics = 1
     signature = (

@@ -64,10 +64,6 @@ def tensor_parallel(model: Model) -> TensorParallel:
     return TensorParallel(sharder.placements(uses), sharder.norms(uses), tuple(sharder.sizes(uses)))
 
 
-NORMS = ("layernorm", "rmsnorm")
-"""Ops whose weights, whole on each device, torch can apply to parts."""
-
-
 @dataclass(frozen=True)
 class _Cut:
     """A value of which each device has a part: along which axis, and the maps that opened it."""
@@ -183,7 +179,7 @@ class _Sharder:
         """Whether an op works on parts as it is written for whole tensors, and gradients are right."""
         assert isinstance(node, FlatOp)
         op, whole = node.node.op, node.weights.keys() - parts.weights.keys()
-        if parts.own or parts.numbers or (whole and parts.axis is not None and op.name not in NORMS):
+        if parts.own or parts.numbers or (whole and parts.axis is not None and not op.shares_weights):
             return False
         return not any(
             id(value) in self.learned and cut is None and op.differentiates(node.node, i)
@@ -263,7 +259,7 @@ class _Sharder:
         found: dict[str, int] = {}
         for number, use in uses.items():
             node, axis = self.nodes[number], use.cuts[0] if use.cuts else None
-            if isinstance(node, FlatOp) and node.node.op.name in NORMS and axis is not None:
+            if isinstance(node, FlatOp) and node.node.op.shares_weights and axis is not None:
                 found |= {weight.path: axis for weight in node.weights.values()}
         return found
 

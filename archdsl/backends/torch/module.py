@@ -55,13 +55,6 @@ from archdsl.ir.wording import WRITTEN_OUT
 from archdsl.version import __version__
 
 SELF, CONFIG = word("self"), word("config")
-INIT_WEIGHTS = '''
-        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
-        for module in reversed([*self.modules()]):
-            if reset := getattr(module, "reset_parameters", None):
-                reset()
-'''.strip("\n").splitlines()
-"""How `init_weights` begins: parts are drawn before what they are parts of."""
 OF_SELF = {CONFIG: Node("Attribute", (SELF, "config"))}
 """What methods read of a Config."""
 
@@ -303,7 +296,8 @@ class ClassWriter:
         if self.group is None and any(True for _ in weights(self.file.model)):
             name = "init_weights"
             self.classes.closing[name] = [line for s in self.file.sections for line in s.draws()]
-            body = [*INIT_WEIGHTS, *body, *(f"        {line}" for line in self.classes.closing[name])]
+            parts = textwrap.indent(init.DRAW_PARTS, "        ").splitlines()
+            body = [*parts, *body, *(f"        {line}" for line in self.classes.closing[name])]
         copied = any(n.kind == "Attribute" and n.get("attr") == "copy_" for n in nodes(tuple(expressions)))
         head = ["    @torch.no_grad()"] * copied + [f"    def {name}(self) -> None:"]
         return [*head, *body] if body else []

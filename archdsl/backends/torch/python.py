@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 WIDTH = 120
@@ -81,6 +82,12 @@ def local_name(name: str) -> str:
     if name[0].isdigit():
         name = f"_{name}"
     return f"{name}_" if name in TAKEN else name
+
+
+def any_of(classes: Iterable[str]) -> str:
+    """The second argument of `isinstance`."""
+    names = list(classes)
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
 
 def singular(name: str) -> str:

@@ -76,13 +76,6 @@ class Config:
 
 
 SELF = Self()
-DRAW_PARTS = '''
-"""Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
-for module in reversed([*self.modules()]):
-    if reset := getattr(module, "reset_parameters", None):
-        reset()
-'''
-"""How `init_weights` must begin."""
 RANDOM = {
     "F.dropout",
     "torch.rand",
@@ -791,7 +784,7 @@ class Validator:
         class, which must be there."""
         ends = ["", "\n".join(self.classes.closing[f.name])] if root else ["", ""]
         if f.name == "init_weights":
-            ends[0] = DRAW_PARTS
+            ends[0] = init.DRAW_PARTS
         first, last = (ast.parse(text).body for text in ends)
         start, end = len(first), len(f.body) - len(last)
         if [*map(ast.dump, [*f.body[:start], *f.body[end:]])] != [*map(ast.dump, [*first, *last])]:

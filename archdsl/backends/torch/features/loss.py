@@ -11,6 +11,7 @@ from archdsl.backends.torch.classes import Classes, Group
 from archdsl.backends.torch.features import Section
 from archdsl.backends.torch.lower import Method, Parameter, lower, parameter_names
 from archdsl.backends.torch.program import Body, Branch, Leave, Let, Step, changed, trees
+from archdsl.backends.torch.python import any_of
 from archdsl.backends.torch.tree import Node as Expression
 from archdsl.backends.torch.tree import Part, Read, Variable, called, leaves, mapped, py, word
 from archdsl.backends.torch.use_counts import module_names
@@ -169,8 +170,7 @@ class Loss(Section):
     @property
     def _router(self) -> str:
         """The class of routers, or the tuple of them."""
-        names = [group.name for group, _, _ in self.routers]
-        return names[0] if len(names) == 1 else f"({', '.join(names)})"
+        return any_of(group.name for group, _, _ in self.routers)
 
     def init(self) -> Iterable[str]:
         return watched(self._router, self.routers[0][1].name).splitlines() if self.routers else ()

@@ -11,7 +11,7 @@ from archdsl.backends.torch.features import Section
 from archdsl.backends.torch.features.generate import Generate
 from archdsl.backends.torch.helpers import helpers
 from archdsl.backends.torch.numbers import Numbers
-from archdsl.backends.torch.python import WIDTH, field_name
+from archdsl.backends.torch.python import WIDTH, any_of, field_name
 from archdsl.backends.torch.text import Scheduled
 from archdsl.backends.torch.tree import Node, py, unparse, word
 from archdsl.diagnostics import error
@@ -192,12 +192,6 @@ def layer_of(path: str) -> tuple[str, int, str]:
 def starred(path: str) -> str:
     """A path with `*` for numbers of layers."""
     return ".".join("*" if step.isdigit() else step for step in path.split("."))
-
-
-def any_of(classes: Iterable[str]) -> str:
-    """The second argument of `isinstance`."""
-    names = list(classes)
-    return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
 
 def dict_of(plan: Mapping[str, str]) -> str:
