@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from archdsl.diagnostics import Diagnostic, Label
 from archdsl.diagnostics.source import Span
-from archdsl.ir.dims import Num, Poly, evaluate, expr_text, symbol
+from archdsl.ir.conditions import longest_sequence
+from archdsl.ir.dims import Num, Poly, evaluate, expr_text
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, CheckNode, Graph, Node, OpNode, Value, subgraphs
 
@@ -14,13 +15,7 @@ from archdsl.ir.graph import CallNode, CheckNode, Graph, Node, OpNode, Value, su
 def beyond_context(graph: Graph, context: Num) -> list[Diagnostic]:
     """E0401 for each condition that fails for a sequence as long as the `context`; where all hold, for each table that
     has too few rows."""
-    longest = {
-        name: int(context)
-        for node in graph.nodes
-        if isinstance(node, CheckNode) and node.op == "<=" and node.right.expr == context.expr
-        for name in _names(node.left.value)
-        if node.left.value == symbol(name)
-    }
+    longest = dict.fromkeys(longest_sequence(graph, context), int(context))
     conditions: list[Diagnostic] = []
     tables: list[Diagnostic] = []
     for node, largest in _nodes(graph, longest, set()):

@@ -371,9 +371,8 @@ class Root(Elaboration):
         symbols = dict.fromkeys(s for size in sizes if isinstance(size, Poly) for s in sorted(size.symbols))
         source, doc = self.module.source, self.module.tree.doc or node.doc
         fields = tuple(ConfigField(k, v) for k, v in config.items())
-        return Model(
-            declaration.name, block, fields, tuple(symbols), config.get("context"), doc, source.name, source.text
-        )
+        context = self.context if self.context is not None else config.get("context")
+        return Model(declaration.name, block, fields, tuple(symbols), context, doc, source.name, source.text)
 
     def _final_inputs(self, graph: Graph) -> dict[str, Value]:
         """The model's inputs: a model of slots has only those optional ones that are read, and what its masks asked

@@ -16,8 +16,8 @@ from typing import Any
 
 from archdsl.ir import dims
 from archdsl.ir.closure import outward_names
-from archdsl.ir.dims import Bin, Expr, Fn, Lit, Opaque, Poly, Symbol, Value, Var, free_names, substitute
-from archdsl.ir.graph import Block, CallNode, Condition, Graph, Handle, Model, Node, OpNode, subgraphs
+from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Opaque, Poly, Symbol, Value, Var, free_names, substitute
+from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Graph, Handle, Model, Node, OpNode, subgraphs
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.wording import SIZE, WHOLE
 
@@ -25,6 +25,7 @@ Said = tuple[Expr, str, Expr]
 ZERO, ONE = Lit("0"), Lit("1")
 SIZES = "sizes and counts must be whole numbers of at least 1"
 BACKWARDS = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+BOUNDS = ("<", "<=")
 LONGEST = 40
 """Characters of an expression that stands in a message."""
 SHARED = "what is shared has one size wherever it is used"
@@ -56,6 +57,17 @@ def conditions(model: Model) -> tuple[Condition, ...]:
     return tuple(kept)
 
 
+def longest_sequence(graph: Graph, context: Num) -> dict[str, Expr]:
+    """Return the sizes of the running model that are at most the `context`, by their names."""
+    return {
+        s.name: context.expr
+        for node in graph.nodes
+        if isinstance(node, CheckNode) and node.op == "<=" and node.right.expr == context.expr
+        for s in (node.left.value.symbols if isinstance(node.left.value, Poly) else ())
+        if node.left.value == dims.symbol(s.name)
+    }
+
+
 # --- from blocks to the root ------------------------------------------------------------------------------------------
 
 
@@ -79,7 +91,10 @@ class _Carrier:
         if block not in self.known:
             found = _Closed(dict.fromkeys((*block.asserts, *block.decisions)))
             for node in _nodes(block.graph):
-                if isinstance(node, OpNode):
+                if isinstance(node, CheckNode) and node.op in BOUNDS:
+                    bound = Condition(node.left.expr, node.op, node.right.expr, node.message)
+                    found.conditions.setdefault(bound)
+                elif isinstance(node, OpNode):
                     self._of_op(node, found)
                     for call in node.blocks.values():
                         self._of_call(call, found)
@@ -145,10 +160,13 @@ class _Root:
         self.whole = {name for name, value in self.values.items() if isinstance(value, int)}
         self.sizes: set[str] = set()
         """Fields that have to be at least 1."""
+        self.longest = longest_sequence(model.block.graph, model.context) if model.context is not None else {}
 
     def said(self, condition: Condition) -> Iterator[Said]:
         """The condition in the names of fields; nothing where it says nothing, or cannot be said by them."""
         left, right = self._expanded(condition.left), self._expanded(condition.right)
+        if condition.op in BOUNDS:  # what holds for the longest sequence holds for all
+            left, right = substitute(left, self.longest), substitute(right, self.longest)
         names = {*free_names(left), *free_names(right)}
         pairs: list[Said] = []
         if not names or left == right or self.always(left, condition.op, right):

@@ -123,6 +123,8 @@ class MaskTensor(Primitive):
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
         query, key = g.pairs(queries, keys)
         seen = OnnxWriter(node, g, query, key, tensors).write(mask, causal=False)
+        if g.by_row and not int(node.options["heads"]) and node.outputs[0].rank == 3:
+            seen = g.Squeeze(seen, [1])  # pairs of positions by row are [batch, 1, queries, keys]
         if not mask.reads_queries or g.by_row:
             return seen
         if any(leaf.rule not in ("queries", *KEY_RULES) for leaf in mask.leaves()):

@@ -109,7 +109,8 @@ def whole_model(model: ir.Model, at: BlockNames) -> Wrong:
     if model.block.contexts or symbols != {*model.symbols}:
         yield f"{len(model.block.contexts)} contexts, symbols {model.symbols} for {symbols}"
     settable = {h for h, n in model.block.hypers.items() if isinstance(n, Num) and h not in model.block.local}
-    if len(fields) != len(model.config) or settable - {*fields} or model.context is not fields.get("context"):
+    own, field = (n and n.value for n in (model.context, fields.get("context", model.context)))
+    if len(fields) != len(model.config) or settable - {*fields} or own != field:
         yield f"the config is {[f.name for f in model.config]}, the context {model.context}"
 
 
