@@ -115,7 +115,7 @@ def synthetic(length: int, seed: int = 0) -> Tensor:
 
 
 class Loader:
-    """Windows of a text from random places, and the same one byte later: batch after batch. `state` says where it
+    """Windows of a text from random positions, and the same one byte later: batch after batch. `state` says where it
     stands; the batches that come do not depend on where training began, nor on how many processes share them."""
 
     def __init__(self, data: Tensor, plan: Plan) -> None:

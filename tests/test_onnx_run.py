@@ -436,8 +436,8 @@ def test_a_wrong_step_disagrees(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
     ("was", "becomes", "wrong"),
     [
         (
-            "self.positions = self.begun + positions[None]",
-            "self.positions = 0 * self.begun + positions[None]",
+            "self.positions = self.past + positions[None]",
+            "self.positions = 0 * self.past + positions[None]",
             {"steps"},
         ),
         (
@@ -451,7 +451,7 @@ def test_a_wrong_step_disagrees(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
             "pass",
             {"left"},
         ),
-        ("cache.keep(k, v)", "cache.keep(2 * k, v)", {"prefill", "steps", "static"}),
+        ("cache.update(k, v)", "cache.update(2 * k, v)", {"prefill", "steps", "static"}),
     ],
 )
 def test_a_wrong_step_of_pytorch_disagrees(

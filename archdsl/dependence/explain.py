@@ -46,13 +46,13 @@ class Explainer(Paths):
             notes.append(f"`{node.op.name}` {'reads' if witness else 'may read'} positions after its own")
         elif isinstance(node, ScanNode):
             notes.append("what a scan carries at its end has read every position")
-        places = _user_spans(node, spot.frames)
-        said = [s for s in map(_mask_slot, places) if s is not None] if mask is not None else []
-        span = next(iter([*said, *places]), leak.node.span)
+        spans = _user_spans(node, spot.frames)
+        said = [s for s in map(_mask_slot, spans) if s is not None] if mask is not None else []
+        span = next(iter([*said, *spans]), leak.node.span)
         labels = []
-        for place in (leak.node.span, *(f.node.span for f in reversed(leak.frames) if isinstance(f.node, CallNode))):
-            if place is not None and not place.source.library and place != span:
-                labels.append(Label(place, "causality is demanded here"))
+        for where in (leak.node.span, *(f.node.span for f in reversed(leak.frames) if isinstance(f.node, CallNode))):
+            if where is not None and not where.source.library and where != span:
+                labels.append(Label(where, "causality is demanded here"))
                 break
         allowed = "" if leak.node.ahead == 1 else f" by more than {leak.node.ahead - 1}"
         what = f"positions of `{source.name}` that come later{allowed}"
@@ -183,7 +183,7 @@ def _mask_slot(span: Span) -> Span | None:
 
 
 def _user_spans(node: Node | None, frames: Sequence[Frame]) -> list[Span]:
-    """The places outside the library, the nearest first: the op itself, then the blocks that hold it."""
+    """The spans outside the library, the nearest first: the op itself, then the blocks that hold it."""
     spans: list[Span | None] = [node.span if node is not None else None]
     for frame in reversed(frames):
         spans.append(frame.node.span)

@@ -223,30 +223,30 @@ class Walk:
     ) -> tuple[Known, Form | None]:
         op, output = node.op, node.outputs[0]
         known: list[Known] = []
-        positions: list[Form | None] = []
+        forms: list[Form | None] = []
         for given, fact, read in zip(node.inputs, facts, reads, strict=True):
-            own, place = moved(fact, read, layout) if fact is not None else ((), None)
+            own, form = moved(fact, read, layout) if fact is not None else ((), None)
             if isinstance(given, Num) and not isinstance(given.value, Poly):
                 own = ((total((), layout, ONE), float(given.value)),)
                 if isinstance(given.value, int | Fraction):
-                    place = total((), layout, Fraction(given.value))
+                    form = total((), layout, Fraction(given.value))
             known.append(own)
-            positions.append(place)
+            forms.append(form)
         found: dict[Form, float] = {}
         for own, given in zip(known, node.inputs, strict=True):
             for region, _ in own if isinstance(given, Value) else ():
                 value = op.constant(node, [at(other, region) for other in known])
                 if value is not None:
                     found.setdefault(region, value)
-        places = [p for p in positions if p is not None]
-        if len(places) < len(positions):
+        known_forms = [p for p in forms if p is not None]
+        if len(known_forms) < len(forms):
             return tuple(found.items()), None
         if op.relation:
-            return (*found.items(), *related(op.relation, places[0], places[1], layout)), None
+            return (*found.items(), *related(op.relation, known_forms[0], known_forms[1], layout)), None
         factors = op.combines(node)
         if factors is None or not keeps_positions(output):
             return tuple(found.items()), None
-        return tuple(found.items()), total(zip(places, factors, strict=True), layout, ZERO)
+        return tuple(found.items()), total(zip(known_forms, factors, strict=True), layout, ZERO)
 
     def call(self, node: CallNode, run: Run) -> None:
         block = node.block

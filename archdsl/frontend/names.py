@@ -217,7 +217,7 @@ def _model_with(name: str, module: Module) -> tuple[str, Span] | None:
 def _instead(head: str, x: Value, key: str) -> str:
     """What is written for `x.key`, an attribute or a method of a tensor in Python."""
     if key in ("T", "mT"):
-        return f"two axes change places by `{head} -> transpose(-1, -2)`"
+        return f"two axes are swapped by `{head} -> transpose(-1, -2)`"
     if key in ("shape", "size", "ndim"):
         return f"its sizes are the names in its shape, {shape_text(x.shape)}"
     return f"blocks are applied by an arrow: `{head} -> {key}(…)`"

@@ -82,9 +82,20 @@ class TorchScope(Protocol):
         """Whether this is a step of decoding, in which the new positions read those before them."""
 
     @property
+    def for_few_rows(self) -> bool:
+        """Whether this is a step of decoding in a file with fast paths for a CPU."""
+
+    def causal(self, mask: Tree) -> Tree | None:
+        """In a step, whether a mask that is not there stands for causality; None where it stands for no mask."""
+
+    @property
     def linear(self) -> str:
         """The name of the function of a product with a matrix [outputs, inputs]: `F.linear`, and in a step what is for
         few rows."""
+
+    def positions(self, length: Num, offset: Num | None = None) -> Tree:
+        """The positions 0 to length - 1 [length], counted from `offset`; in a step of an op that is written
+        `at_positions`, the new ones [1 or batch, …, new]."""
 
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
         """In a step, the positions of its queries and those of the keys, which broadcast to [batch, …, query, key],
@@ -537,6 +548,10 @@ class Primitive:
     def build(self, call: Application) -> Sequence[Value]:
         """What an application becomes in the graph; by default one node."""
         return call.node()
+
+    def at_positions(self, node: OpNode) -> bool:
+        """Whether its PyTorch form is made of `TorchScope.positions` alone and takes positions of any shape."""
+        return False
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         """For each input (tensors and numbers alike; () for a number) the latest place read along each axis, as a

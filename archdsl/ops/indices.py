@@ -26,6 +26,9 @@ class Indices(Primitive):
         Example("indices(5)", gradients=False),
     )
 
+    def at_positions(self, node: OpNode) -> bool:
+        return True
+
     def positions(self, node: OpNode) -> At:
         return same(0)
 
@@ -36,4 +39,4 @@ class Indices(Primitive):
         return g.places(number(node, "length"))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.arange({length}, device={device})", length=number(node, "length"), device=e.device())
+        return e.positions(number(node, "length"))

@@ -48,6 +48,10 @@ class RopeTable(Primitive):
     placed = True
     signature = "rope_table(theta: positive, dims: size, scaling: scaling = none)(length: [])"
 
+    def at_positions(self, node: OpNode) -> bool:
+        scaling = node.options["scaling"]
+        return scaling is None or scaling.name != "longrope"  # whose frequencies depend on the length
+
     def check(self, call: Application) -> None:
         scaling = call.options["scaling"]
         if isinstance(scaling, Scheme) and "truncate" in scaling.numbers:
@@ -103,12 +107,16 @@ class RopeTable(Primitive):
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         theta, dims, scaling = node.options["theta"], node.options["dims"], node.options["scaling"]
+        length = node.inputs[0]
+        assert isinstance(length, Num)
+        positions = e.positions(length)
         kind, n = ("", {}) if scaling is None else (scaling.name, scaling.numbers)
         if kind == "ntk":
             theta = e.py("{theta} * {factor} ** ({dims} / ({dims} - 2))", theta=theta, dims=dims, factor=n["factor"])
         if kind in ("", "ntk"):
-            return e.py("rope_table({0}, {dims}, {theta}, {device})", dims=dims, theta=theta, device=e.device())
-        waves = e.py("frequencies({dims}, {theta}, {device})", dims=dims, theta=theta, device=e.device())
+            return e.py("rope_table({x}, {dims}, {theta})", x=positions, dims=dims, theta=theta)
+        waves = e.py("rope_frequencies({dims}, {theta}, {device})", dims=dims, theta=theta, device=e.device())
+        waves = e.let("frequencies", waves)
         if kind == "linear":
             waves = e.py("{waves} / {factor}", waves=waves, factor=n["factor"])
         elif kind == "yarn":
@@ -123,4 +131,4 @@ class RopeTable(Primitive):
             more = {"original": n["original"]}
             call = "longrope_scaling({waves}, {0}, short=[{*short}], long=[{*long}], {**more})"
             waves = e.py(call, waves=waves, short=short, long=long, more=more)
-        return e.py("scaled_rope_table({0}, {waves})", waves=waves)
+        return e.py("scaled_rope_table({x}, {waves})", x=positions, waves=waves)

@@ -238,7 +238,7 @@ class SDPA(Primitive):
         masked = given if mask is None else [*given, mask]
         scale = self._scale(node, e, q)
         scaled: dict[str, Any] = {} if scale is None else {"scale": scale}
-        if e.in_steps and rank == 4 and softcap is None and not e.has(5):
+        if e.for_few_rows and rank == 4 and softcap is None and not e.has(5):
             more = scaled | ({"causal": False} if mask is None else {})
             return e.py("attend({*masked}, {**more})", masked=masked, more=more)
         rate = None if dropout.value == 0 else e.py("{dropout} if self.training else 0.0", dropout=dropout)
@@ -258,8 +258,9 @@ class SDPA(Primitive):
             seen = {"is_causal": True}
         elif kind == "either":
             seen = {"attn_mask": mask, "is_causal": e.py("{mask} is None", mask=mask)}
-        elif kind == "tensor":
-            seen = {"attn_mask": mask}
+        elif kind == "tensor" and mask is not None:
+            causal = e.causal(mask)
+            seen = {"attn_mask": mask} | ({} if causal is None else {"is_causal": causal})
         return e.py("F.scaled_dot_product_attention({*given}, {**more})", given=given, more=seen | more)
 
     def torch_absorbed(self, node: OpNode, e: TorchScope, rows: Tree, keys: Tree, values: Tree) -> Tree:

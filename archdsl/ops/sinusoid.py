@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from archdsl.ir.dims import Num, binary, num
+from archdsl.ir.dims import Num, num
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Application, Example, OnnxScope, Primitive, TorchScope, Tree
 from archdsl.ops._common import equals, number, usual
@@ -28,6 +28,9 @@ class Sinusoid(Primitive):
         Example("x + sinusoid(5, 8)"),
         Example("sinusoid(5, 8, theta: 100, interleaved: true, offset: 2)", gradients=False),
     )
+
+    def at_positions(self, node: OpNode) -> bool:
+        return True
 
     def check(self, call: Application) -> None:
         call.condition("%", call.size("width"), num(2), "the width must be even: half are sines, half cosines")
@@ -55,9 +58,7 @@ class Sinusoid(Primitive):
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         function = "interleaved_sinusoid" if node.options["interleaved"] else "sinusoid"
         length, offset, theta = number(node, "length"), number(node, "offset"), number(node, "theta")
-        first = () if equals(offset, 0) else (offset,)
-        bounds = (*first, binary("+", length, offset))
-        places = e.py("torch.arange({*bounds}, device={device})", bounds=bounds, device=e.device())
+        positions = e.positions(length, None if equals(offset, 0) else offset)
         wave = () if equals(theta, 10_000) else (theta,)
         width = number(node, "width")
-        return e.py(f"{function}({{places}}, {{width}}, {{*wave}})", places=places, width=width, wave=wave)
+        return e.py(f"{function}({{x}}, {{width}}, {{*wave}})", x=positions, width=width, wave=wave)

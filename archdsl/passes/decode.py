@@ -127,7 +127,7 @@ class Plan:
             if all(self.forms[v].index(NEW) == 1 for v in found):
                 return first, found
             if first == len(nodes):
-                raise _refuse(f"the places of {_shown(output)}, the output, are not along its second axis")
+                raise _refuse(f"the positions of {_shown(output)}, the output, are not along its second axis")
             first += 1
 
     def _is_own(self, node: FlatNode) -> bool:
@@ -182,7 +182,7 @@ def _time(model: Model, flat: FlatGraph) -> Symbol:
         if any(is_time(d, symbol) for _, v in model.inputs for d in v.shape[1:]):
             return symbol
     raise _refuse(
-        f"`{model.name}` has no output that follows the places of a sequence, so there is nothing to decode",
+        f"`{model.name}` has no output that follows the positions of a sequence, so there is nothing to decode",
         help="`--decode` is for models whose output is [batch, time, …], such as those with the head `lm`",
     )
 
@@ -203,7 +203,7 @@ def _demand_causal(model: Model) -> None:
                     first,
                     code="E0504",
                     message=f"`{model.name}` cannot be decoded step by step: {first.message}",
-                    help="a model whose places see later ones is compiled without `--decode`",
+                    help="a model whose positions see later ones is compiled without `--decode`",
                 )
             ]
         )
@@ -379,7 +379,7 @@ class _Planner:
         query sees."""
         read = node.node.op.reads_of(node.node, 0)[i][axis]
         if isinstance(read, At) and not read.axes and not read.also:
-            raise self.blame(node, "reads a place that is always the same one")
+            raise self.blame(node, "reads a position that is always the same one")
         own = None if read is None or read.earlier else _own(read)
         return (form[own] if own is not None else FIXED) or ALL
 
@@ -401,7 +401,7 @@ class _Planner:
         form = [FIXED] * value.rank
         for axis in axes:
             if not _linear(value.shape[axis], self.time):
-                raise self.blame(node, f"makes an axis of {value.shape[axis]} places")
+                raise self.blame(node, f"makes an axis of {value.shape[axis]} positions")
         if len(axes) > 2:
             raise self.blame(node, "makes a tensor with three axes of time")
         if axes:
@@ -418,7 +418,7 @@ class _Planner:
             read = reads[i][axis] if i < len(reads) and axis < len(reads[i]) else None
             if isinstance(read, At) and not read.axes and not read.also:
                 if _reads(node, i):
-                    raise self.blame(node, "reads a place that is always the same one")
+                    raise self.blame(node, "reads a position that is always the same one")
                 continue  # of a tensor whose type alone is asked for
             if isinstance(read, At) and read.also:  # the place of the query as well as that of the key
                 owns = [_own(replace(r, also=())) for r in (read, *read.also)]
@@ -429,7 +429,7 @@ class _Planner:
             place = form[own] if own is not None else FIXED
             found.add(place or ALL)
             if isinstance(read, At) and not place and not self.states(node):
-                raise self.blame(node, "reads places beside its own")
+                raise self.blame(node, "reads positions beside its own")
         return NEW if found == {NEW} or not found else ALL
 
     def need(self, node: FlatNode, i: int, value: Value, wanted: Form, role: str = "") -> None:
@@ -445,7 +445,7 @@ class _Planner:
         if not grown:
             return
         if len(self.axes(value)) > 1 or not is_time(value.shape[grown[0]], self.time):
-            raise self.blame(node, f"reads all places of a tensor {_shown(value)} that grows with every token")
+            raise self.blame(node, f"reads all positions of a tensor {_shown(value)} that grows with every token")
         if value not in found.caches:
             if not role:
                 self.layer += 1

@@ -363,7 +363,7 @@ def test_a_window_keeps_no_more_places_than_it_shows() -> None:
         logits = [module(tokens[:, :7], cache=state), module(tokens[:, 7:11], cache=state)]
         logits += [module(expected[:, i : i + 1], cache=state) for i in range(11, 20)]
     close(torch.cat(logits, 1), whole(module, {"tokens": expected}))
-    kept = [t for group in state.kept for t in group if t.dim() == 4]
+    kept = [t for group in state.entries for t in group if t.dim() == 4]
     assert {t.size(-2) for t in kept} == {4}
     assert torch.equal(module.generate(tokens, 9), expected[:, 11:])
 
@@ -406,7 +406,7 @@ def test_keys_that_several_layers_read_are_kept_once() -> None:
     assert torch.equal(module.generate(tokens, 5), expected[:, 6:])
     state = state_of(module, 6)
     module(tokens, cache=state)
-    assert len(state.kept) == 2
+    assert len(state.entries) == 2
 
 
 def test_a_model_that_sees_later_places_is_refused() -> None:

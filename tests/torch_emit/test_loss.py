@@ -219,7 +219,7 @@ def test_no_head_is_refused() -> None:
     headless = CAPPED.replace("  head:    lm(tied: TIED, bias: true, scale: 0.5, softcap: 3)\n", "")
     with pytest.raises(ArchError) as raised:
         archdsl.torch_source(text=headless, features=["loss"])
-    assert "place by place" in raised.value.diagnostics[0].message
+    assert "position by position" in raised.value.diagnostics[0].message
 
 
 def test_names_that_are_taken() -> None:

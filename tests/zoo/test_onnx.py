@@ -15,7 +15,7 @@ from zoo.tiny import graph, inputs, module, tables
 TOLERANCE = 1e-4
 
 SEES_LATER = "cannot be decoded step by step"
-FOLLOWS_NOTHING = "has no output that follows the places of a sequence"
+FOLLOWS_NOTHING = "has no output that follows the positions of a sequence"
 NOT_STEPPED = {
     r"bert:bert_sequence_classifier|graph_mamba:|vit:|mixer:|convmixer:": FOLLOWS_NOTHING,
     r"conformer:conformer_(l|m|s)$": FOLLOWS_NOTHING,

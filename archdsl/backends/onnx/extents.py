@@ -249,6 +249,6 @@ class FormsWriter(PlacesWriter):
                 elif isinstance(maker, FlatParam):
                     self.tables[value] = self.param(maker)
                 else:
-                    raise error("E0504", "a scan over places alone has no step")
+                    raise error("E0504", "a scan over positions alone has no decode step")
             self.by_row = by_row
         return self.tables[value]

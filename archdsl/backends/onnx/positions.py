@@ -178,7 +178,7 @@ class PlacesWriter(Writer):
         if not has(length, self.plan.time):
             return super().places(length)
         if not is_time(length, self.plan.time):
-            raise error("E0504", f"places up to {length} have no meaning in a step of decoding")
+            raise error("E0504", f"positions up to {length} have no meaning in a step of decoding")
         if self.table:
             return self.counted(new=False)
         self.asked_places = True

@@ -28,7 +28,7 @@ from archdsl.backends.torch.python import class_name, field_name, local_name, si
 from archdsl.backends.torch.tree import Axis, Hyper, Made, Node, Number, constant, leaves, mapped, py, word
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Poly
-from archdsl.ir.graph import Block, CallNode, Model, OpNode
+from archdsl.ir.graph import Block, CallNode, Model, OpNode, Value
 from archdsl.ir.op import Tree
 from archdsl.ir.ranges import NUMBERS
 from archdsl.syntax import ast
@@ -126,10 +126,17 @@ class Classes:
         """The model's `forward` where a section writes it in another way."""
         self.merged: dict[Group | None, Merged] = {}
         """A `forward` that is a step of decoding, too."""
+        self.positions: list[Value] = []
+        """Positions of sequences, in the order in which a method first reads them."""
         self.exact: dict[Block, Mapping[str, Expr]] = {}
         """What every static name of a block is worth."""
 
     # --- grouping ---
+
+    def positions_value(self, i: int) -> Value:
+        if i == len(self.positions):
+            self.positions.append(Value((), "int", "positions"))
+        return self.positions[i]
 
     def group(self, block: Block) -> Group:
         """The class of a block."""

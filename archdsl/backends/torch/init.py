@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from archdsl.backends.torch.scope import counted
 from archdsl.backends.torch.tree import OMITTED, Node, Part, Read, Variable, constant, lift, mapped, py
 from archdsl.ir.dims import Expr, Num, binary, free_names, num, same_shape, whole_number
 from archdsl.ir.graph import (
@@ -348,6 +349,9 @@ class _Scope:
 
     def dtype(self) -> Any:
         return OMITTED
+
+    def positions(self, length: Num, offset: Num | None = None) -> Tree:
+        return counted(self, length, offset)
 
 
 def _expression(graph: Graph, device: Tree | None) -> Tree:

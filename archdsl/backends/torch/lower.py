@@ -237,6 +237,8 @@ class Lowering:
         self.elided: set[Value] = set()
         """Masks that need no tensor."""
         self.steps: list[Step] = []
+        self.sequences = 0
+        """How many different positions ops have asked for."""
         self.locals: dict[Tree, Tree] = {}
         """What ops have bound to locals of their own, by expression."""
         self.losses = Variable("losses")
@@ -349,6 +351,17 @@ class Lowering:
             target = Variable(hint)
             self.locals[tree] = Read(target)
             self.put(Let((target,), tree, nested=False))
+        return self.locals[tree]
+
+    def positions(self, tree: Tree) -> Tree:
+        """A local for the positions of a sequence, one for all ops. It is one value of the IR in `forward` and in a
+        step, whose positions are others: what is made of them is then the same in both."""
+        if tree not in self.locals:
+            value = self.classes.positions_value(self.sequences)
+            self.sequences += 1
+            self.lowered.method.hints[value] = "positions"
+            self.locals[tree] = Read(value)
+            self.put(Let((value,), tree))
         return self.locals[tree]
 
     def within(self, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Value]) -> Body:

@@ -111,6 +111,7 @@ class Scheduler:
     def step(self, step: Step) -> None:
         if isinstance(step, Repeat | Scan | Branch):
             self.in_order()
+            self.make_way({self.name(t) for t in bound_within([step])})
         match step:
             case Let():
                 self.let(step)
@@ -158,6 +159,13 @@ class Scheduler:
         if effectful(expressions(s)):
             self.in_order()
         self.out.append(s)
+
+    def make_way(self, taken: set[str]) -> None:
+        """Bind what waits and reads a local whose name statements within another are about to take."""
+        for value, pending in list(self.pending.items()):
+            read = (x.value for x in leaves(pending.expr) if isinstance(x, Read))
+            if value in self.pending and any(self.name(v) in taken for v in read):
+                self.bind(value)
 
     def in_order(self) -> None:
         """Expressions that wait and change what steps keep come before what follows."""

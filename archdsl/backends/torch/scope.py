@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.backends.torch.program import Let
 from archdsl.backends.torch.tree import Read, Variable, py, word, words
-from archdsl.ir.dims import Expr, Num, Poly, is_size_like
+from archdsl.ir.dims import Expr, Num, Poly, binary, is_size_like
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import Tree
 from archdsl.ir.ranges import NUMBERS
@@ -16,10 +16,18 @@ if TYPE_CHECKING:
     from archdsl.backends.torch.lower import Lowering
 
 
+def counted(e: Any, length: Num, offset: Num | None) -> Tree:
+    """The positions 0 to length - 1, counted from `offset`, through a scope."""
+    bounds = (length,) if offset is None else (offset, binary("+", length, offset))
+    made: Tree = e.py("torch.arange({*bounds}, device={device})", bounds=bounds, device=e.device())
+    return made
+
+
 class NodeScope:
     """The TorchScope of one node of a graph."""
 
     in_steps = False
+    for_few_rows = False
     linear = "F.linear"
 
     def __init__(self, lowering: Lowering, node: OpNode) -> None:
@@ -88,6 +96,9 @@ class NodeScope:
                 return "either", self.input(i)
         return "tensor", self.input(i)
 
+    def causal(self, mask: Tree) -> Tree | None:
+        return None
+
     def like(self) -> Tree:
         for i, value in enumerate(self.node.inputs):
             if isinstance(value, Value):
@@ -137,7 +148,10 @@ class NodeScope:
         self.lowering.define(name, parameters, result, self.table)
         return word(name)
 
-    # --- steps of decoding ---
+    # --- positions ---
+
+    def positions(self, length: Num, offset: Num | None = None) -> Tree:
+        return self.lowering.positions(counted(self, length, offset))
 
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
         return None

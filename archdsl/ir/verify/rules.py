@@ -14,6 +14,7 @@ from typing import Any
 from archdsl.diagnostics import ArchError
 from archdsl.ir import dims, static
 from archdsl.ir import graph as ir
+from archdsl.ir.conditions import longest_sequence
 from archdsl.ir.dims import Expr, Num, Poly, Shape, expr_text
 from archdsl.ir.paths import safe_name
 from archdsl.ir.ranges import TESTS
@@ -109,7 +110,10 @@ def whole_model(model: ir.Model, at: BlockNames) -> Wrong:
     if model.block.contexts or symbols != {*model.symbols}:
         yield f"{len(model.block.contexts)} contexts, symbols {model.symbols} for {symbols}"
     settable = {h for h, n in model.block.hypers.items() if isinstance(n, Num) and h not in model.block.local}
-    own, field = (n and n.value for n in (model.context, fields.get("context", model.context)))
+    context = model.context
+    if context is not None and "context" not in fields and not longest_sequence(model.block.graph, context):
+        yield f"no sequence is bounded by the context {context}"
+    own, field = (n and n.value for n in (context, fields.get("context", context)))
     if len(fields) != len(model.config) or settable - {*fields} or own != field:
         yield f"the config is {[f.name for f in model.config]}, the context {model.context}"
 

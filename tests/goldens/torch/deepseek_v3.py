@@ -43,7 +43,7 @@ class Config:
             raise ValueError(f"`top2` needs two experts in every group; `score: max` needs one: {self}")
 
 
-def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
+def rope_frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
     """Compute the radians per position of each pair of channels: [head_dim / 2]."""
     return theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
 
@@ -72,9 +72,9 @@ def yarn_scaling(
     return frequencies * (1 - ramp + ramp / factor)
 
 
-def scaled_rope_table(length: int, frequencies: Tensor) -> Tensor:
-    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
-    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)
+def scaled_rope_table(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """Compute the cosines and sines at positions [..., time]: [2, ..., time, head_dim / 2]."""
+    angles = positions[..., None].float() * frequencies
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -300,16 +300,10 @@ class DeepseekV3(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         time = tokens.size(1)
         assert time <= self.config.context, "at most `context` tokens"
+        frequencies = rope_frequencies(self.config.rope_dim, 10_000, tokens.device)
+        positions = torch.arange(time, device=tokens.device)
         rope = scaled_rope_table(
-            time,
-            yarn_scaling(
-                frequencies(self.config.rope_dim, 10_000, tokens.device),
-                10_000,
-                factor=40,
-                original=4096,
-                beta_fast=32,
-                beta_slow=1,
-            ),
+            positions, yarn_scaling(frequencies, 10_000, factor=40, original=4096, beta_fast=32, beta_slow=1)
         )
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:

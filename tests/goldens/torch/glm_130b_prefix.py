@@ -33,10 +33,10 @@ fused_attention = torch.compile(flex_attention)  # nothing is compiled before th
 fused_block_mask = torch.compile(create_block_mask)  # nothing is compiled before the first call, on CUDA
 
 
-def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
-    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
-    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
-    angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
+def rope_table(positions: Tensor, head_dim: int, theta: float) -> Tensor:
+    """Compute the cosines and sines at positions [..., time]: [2, ..., time, head_dim / 2]."""
+    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim)
+    angles = positions[..., None].float() * frequencies
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -153,7 +153,7 @@ class Glm130BPrefix(nn.Module):
     def forward(self, tokens: Tensor, given: Tensor) -> Tensor:
         time = tokens.size(1)
         x = self.token_embedding(tokens)  # [batch, time, width]
-        rope = rope_table(time, self.config.width // self.config.heads, 10_000, tokens.device)
+        rope = rope_table(torch.arange(time, device=tokens.device), self.config.width // self.config.heads, 10_000)
         mask = mask_of(causal_or_keys_mask, tokens.size(0), time, given.device, given)  # [batch, 1, time, time]
         for block in self.blocks:
             x = block(x, rope, mask)

@@ -27,10 +27,10 @@ class Config:
         assert self.rotary % 2 == 0, f"rope needs an even number of channels: {self}"
 
 
-def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
-    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
-    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
-    angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
+def rope_table(positions: Tensor, head_dim: int, theta: float) -> Tensor:
+    """Compute the cosines and sines at positions [..., time]: [2, ..., time, head_dim / 2]."""
+    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim)
+    angles = positions[..., None].float() * frequencies
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -112,7 +112,7 @@ class Gptj6B(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         time = tokens.size(1)
         assert time <= self.config.context, "at most `context` tokens"
-        rope = rope_table(time, self.config.rotary, 10_000, tokens.device)
+        rope = rope_table(torch.arange(time, device=tokens.device), self.config.rotary, 10_000)
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block(x, rope)

@@ -29,7 +29,7 @@ class Config:
         assert self.width % (2 * self.heads) == 0, f"rope needs an even number of channels: {self}"
 
 
-def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
+def rope_frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
     """Compute the radians per position of each pair of channels: [head_dim / 2]."""
     return theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
 
@@ -41,9 +41,9 @@ def llama3_scaling(frequencies: Tensor, factor: float, low: float, high: float, 
     return frequencies * (keep + (1 - keep) / factor)
 
 
-def scaled_rope_table(length: int, frequencies: Tensor) -> Tensor:
-    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
-    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)
+def scaled_rope_table(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """Compute the cosines and sines at positions [..., time]: [2, ..., time, head_dim / 2]."""
+    angles = positions[..., None].float() * frequencies
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -124,16 +124,9 @@ class Llama3(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         time = tokens.size(1)
         assert time <= self.config.context, "at most `context` tokens"
-        rope = scaled_rope_table(
-            time,
-            llama3_scaling(
-                frequencies(self.config.width // self.config.heads, 500_000, tokens.device),
-                factor=8,
-                low=1,
-                high=4,
-                original=8192,
-            ),
-        )
+        frequencies = rope_frequencies(self.config.width // self.config.heads, 500_000, tokens.device)
+        positions = torch.arange(time, device=tokens.device)
+        rope = scaled_rope_table(positions, llama3_scaling(frequencies, factor=8, low=1, high=4, original=8192))
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block(x, rope)

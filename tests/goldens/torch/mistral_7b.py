@@ -36,10 +36,10 @@ fused_block_mask = torch.compile(create_block_mask)  # nothing is compiled befor
 fused_attention = torch.compile(flex_attention)  # nothing is compiled before the first call, on CUDA
 
 
-def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
-    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
-    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
-    angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
+def rope_table(positions: Tensor, head_dim: int, theta: float) -> Tensor:
+    """Compute the cosines and sines at positions [..., time]: [2, ..., time, head_dim / 2]."""
+    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim)
+    angles = positions[..., None].float() * frequencies
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -141,7 +141,7 @@ class Mistral7B(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         time = tokens.size(1)
         assert time <= self.config.context, "at most `context` tokens"
-        rope = rope_table(time, self.config.width // self.config.heads, 10_000, tokens.device)
+        rope = rope_table(torch.arange(time, device=tokens.device), self.config.width // self.config.heads, 10_000)
         mask = mask_of(causal_and_window_mask, 1, time, tokens.device, self.config.window)
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:

@@ -51,8 +51,9 @@ class AxialPositions(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         time = x.size(1)
         assert time <= self.rows * self.columns, "places within the grid"
-        row = self.row(torch.arange(time, device=x.device) // self.columns)  # [time, row_width]
-        column = self.column(torch.arange(time, device=x.device) % self.columns)  # [time, width - row_width]
+        positions = torch.arange(time, device=x.device)
+        row = self.row(positions // self.columns)  # [time, row_width]
+        column = self.column(positions % self.columns)  # [time, width - row_width]
         return x + torch.cat((row, column), dim=-1)
 
 

@@ -57,10 +57,10 @@ class ImageGrid(nn.Module):
             nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        time = x.size(1)
-        row = self.row(torch.arange(time, device=x.device) // (3 * self.side))  # [time, width]
-        column = self.column(torch.arange(time, device=x.device) // 3 % self.side)  # [time, width]
-        colour = self.colour(torch.arange(time, device=x.device) % 3)  # [time, width]
+        positions = torch.arange(x.size(1), device=x.device)
+        row = self.row(positions // (3 * self.side))  # [time, width]
+        column = self.column(positions // 3 % self.side)  # [time, width]
+        colour = self.colour(positions % 3)  # [time, width]
         return x + row + column + colour
 
 

@@ -35,7 +35,7 @@ class Config:
 
 def sinusoid(positions: Tensor, width: int, theta: float = 10_000) -> Tensor:
     """Embed positions by sines, then cosines, of wavelengths from 2π to 2π · theta (Vaswani et al., 2017)."""
-    angle = positions[:, None] * theta ** -(torch.arange(0, width, 2, device=positions.device) / width)
+    angle = positions[..., None] * theta ** -(torch.arange(0, width, 2, device=positions.device) / width)
     return torch.cat((angle.sin(), angle.cos()), dim=-1)
 
 

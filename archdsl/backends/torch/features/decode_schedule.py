@@ -25,6 +25,7 @@ from archdsl.ir.graph import (
     Value,
     node_outputs,
 )
+from archdsl.ir.op import same
 from archdsl.passes.decode import ALL, Plan, has, is_time
 from archdsl.passes.flatten import FlatNode, FlatOp, Unrolled
 
@@ -72,11 +73,14 @@ class Roles:
     """Tables that are read at the places of keys."""
     rows: dict[Value, tuple[int, int]] = field(default_factory=dict)
     """Of tables: the axis of time, and how many axes there are in the readers between that of batch and that one."""
+    at_positions: dict[OpNode, int] = field(default_factory=dict)
+    """What each step makes of its new positions: how many axes its readers have between those of batch and time."""
     callees: dict[CallNode, Roles] = field(default_factory=dict)
 
     def special(self) -> bool:
         """Whether a step through the block is another than `forward`."""
-        parts = (self.readers, self.kept, self.kept_values, self.latent, self.carries, self.held)
+        kept = (self.readers, self.kept, self.kept_values, self.latent, self.carries, self.held)
+        parts = (*kept, self.at_positions)
         if any(parts) or any(r in (Role.TABLE, Role.PAIRS) for r in self.role.values()):
             return True
         return any(c.special() for n, c in self.callees.items() if self.role[n] is Role.STEP)
@@ -94,6 +98,7 @@ class Roles:
             len(self.held),
             len(self.whole),
             tuple(self.rows.values()),
+            tuple(self.at_positions.values()),
             tuple(c.signature() for c in self.callees.values()),
         )
 
@@ -133,6 +138,7 @@ class Assigner:
                 if isinstance(v, Value):
                     self.readers.setdefault(v, []).append((node, i))
         self.placed = self.of_places()
+        self.directly = self.of_new_positions()
         self.latent_bases = {v for latent in plan.latents.values() for v in latent.base}
         if plan.beside:
             raise refuse("scores are read at other queries or keys than the own")
@@ -151,6 +157,49 @@ class Assigner:
             if set(node.outputs) <= self.plan.placed and all(v in found for v in moving) and not alike:
                 found |= set(node.outputs)
         return found
+
+    def of_new_positions(self) -> dict[FlatNode, int]:
+        """What is made of positions alone and can be made of the new ones in each step, since every op from the
+        positions to their readers takes positions of any shape: how many axes the readers have between those of batch
+        and time."""
+        found: set[FlatNode] = {n for n in self.plan.step.nodes if isinstance(n, FlatOp) and self.takes_positions(n)}
+        middle: dict[FlatNode, int] = {}
+        while middle.keys() != found:
+            middle = {}
+            for node in reversed(self.plan.step.nodes):
+                if node in found:
+                    axes = {self.middle(n, i, v, middle) for v in node.outputs for n, i in self.readers.get(v, ())}
+                    if len(axes) == 1 and None not in axes and all(m in found for m in self.makers_of_positions(node)):
+                        middle[node] = next(a for a in axes if a is not None)
+            found = {*middle}
+        return middle
+
+    def takes_positions(self, flat: FlatOp) -> bool:
+        """Whether an op makes something of positions alone, whatever the shape of these."""
+        if any(v not in self.placed or self.times(v) != 1 for v in flat.outputs):
+            return False
+        op, output, made = flat.node.op, flat.outputs[0], []
+        reads = op.reads(flat.node)
+        for i, v in enumerate(flat.inputs):
+            if isinstance(v, Value) and self.times(v):
+                axis = next(a for a, d in enumerate(v.shape) if has(d, self.plan.time))
+                if reads[i][axis] != same(axis) or (op.elementwise and v.rank != output.rank):
+                    return False
+                made.append(v)
+        if not made:
+            return op.at_positions(flat.node)
+        return all(v in self.placed for v in made) and (op.elementwise or (op.by_rows and not op.mixes))
+
+    def makers_of_positions(self, flat: FlatNode) -> list[FlatNode | None]:
+        return [self.plan.makers.get(v) for v in flat.inputs if isinstance(v, Value) and self.times(v)]
+
+    def middle(self, flat: FlatNode, i: int, value: Value, known: dict[FlatNode, int]) -> int | None:
+        """How many axes a reader of something made of positions has between those of batch and time; None where it
+        does not read it at its own position."""
+        if any(v in self.placed for v in flat.outputs):
+            return known.get(flat)
+        fits = isinstance(flat, FlatOp) and (flat.node.op.elementwise or flat.node.op.leading(flat.node, i) is not None)
+        return self.between(flat, i, value) if fits and ALL not in self.plan.needs.get((flat, i), ()) else None
 
     def of_windows(self) -> dict[FlatNode, Num]:
         """Attention of which every reader of its mask sees the last places alone, and of its keys it is the only
@@ -245,6 +294,8 @@ class Assigner:
             return Role.NOTHING
         if flat in self.in_step:
             if any(v in self.placed for v in flat.outputs):
+                if flat in self.directly:  # in every turn or none, as what reads it
+                    return Role.STEP
                 axes = max(map(self.times, flat.outputs))
                 return (Role.ALWAYS, Role.TABLE, Role.PAIRS)[min(axes, 2)]
             if not any(v in self.plan.forms or v in self.plan.placed for v in flat.outputs):
@@ -268,6 +319,8 @@ class Assigner:
 
     def details(self, node: OpNode | ScanNode, unrolled: Unrolled, found: Roles) -> None:
         flats = [f for f in unrolled.nodes.get(node, ()) if f in self.in_step]
+        if isinstance(node, OpNode) and flats[-1] in self.directly:
+            found.at_positions[node] = self.directly[flats[-1]]
         if any(f in self.plan.carries for f in flats):
             found.carries.add(node)
         if isinstance(node, OpNode):
@@ -316,10 +369,11 @@ class Assigner:
             home = self.home[maker] if maker is not None else None
             apart = len(readers) > 1 or any(self.home[n] is not home for n, _ in readers)
             if (apart or maker is None) and len(readers) != len(self.readers[value]):
-                raise refuse(f"`{value.name or 'a tensor'}` is read both at its new places and at all of them")
+                raise refuse(f"`{value.name or 'a tensor'}` is read both at its new positions and at all of them")
             if apart and maker is not None:
                 if not isinstance(maker, FlatOp):
-                    raise refuse(f"`{value.name or 'a tensor'}`, which a scan makes, is read at all places by several")
+                    name = value.name or "a tensor"
+                    raise refuse(f"`{name}`, which a scan makes, is read at all positions by several")
                 found.add(value)
         return found
 
@@ -340,13 +394,13 @@ class Assigner:
     def check_rows(self, flat: FlatNode, i: int, value: Value) -> None:
         """A table is read at the new places by ops that take one more axis."""
         axes = [a for a, d in enumerate(value.shape) if has(d, self.plan.time)]
-        if value not in self.placed or len(axes) != 1:
+        if value not in self.placed or len(axes) != 1 or flat in self.directly:
             return
         if not isinstance(flat, FlatOp):
-            raise refuse("a scan reads a table of places")
+            raise refuse("a scan reads a table of positions")
         op, wanted = flat.node.op, self.plan.needs.get((flat, i), ())
         if not (op.elementwise or op.leading(flat.node, i) is not None) or ALL in wanted:
-            raise refuse(f"`{op.name}` reads a table of places in a way that has no step")
+            raise refuse(f"`{op.name}` reads a table of positions in a way that has no decode step")
 
     def between(self, flat: FlatNode, i: int, value: Value) -> int:
         """How many axes a reader has between that of batch and those of a table."""

@@ -184,9 +184,9 @@ class Generate(Section):
                 for tree in (*trees(method.steps), *method.results):
                     read = (n for n in nodes(tree) if n.kind == "Attribute" and n.fields[0] == state)
                     used |= {n.fields[1] for n in read}
-        if "keep_last" in used:
-            used |= {"keep", "lengths"}
-        if "hand_on" in used:
+        if "update_window" in used:
+            used |= {"update", "lengths"}
+        if "set_state" in used:
             used.add("active")
         return used
 
@@ -212,7 +212,7 @@ class Generate(Section):
         here = {n: f"{n}_" if n in own else n for n in others}
         more = "".join(f"\n    {n}: Tensor | None = None," for n in here.values())
         given = "".join(f", {n}={m}" for n, m in here.items())
-        windows = "    cache.lengths = lengths\n" * ("keep_last" in self._used())
+        windows = "    cache.lengths = lengths\n" * ("update_window" in self._used())
         if self.plan.carries:
             prefill = row_by_row(given, cache)
         elif lowering.narrows:

@@ -234,12 +234,12 @@ def head_of(model: Model) -> Head:
     while True:
         node = made.get(value)
         if not isinstance(node, OpNode | CallNode) or len(node.outputs) != 1 or not _by_place(node, value):
-            raise refuse(model, "its logits are not made place by place of one tensor")
+            raise refuse(model, "its logits are not made position by position from one tensor")
         data = [v for v in node.inputs if isinstance(v, Value) and not isinstance(made.get(v), ParamNode | WeightNode)]
         given = [v for v in (node.inputs + (node.contexts if isinstance(node, CallNode) else ())) if v not in data]
         tensors = [v for v in given if isinstance(v, Value)]
         if len(data) != 1 or any(not isinstance(made.get(v), ParamNode | WeightNode) for v in tensors):
-            raise refuse(model, "its logits are not made place by place of one tensor")
+            raise refuse(model, "its logits are not made position by position from one tensor")
         nodes[node] = None
         nodes |= dict.fromkeys(made[v] for v in tensors)
         value = data[0]
@@ -256,7 +256,7 @@ def head_of(model: Model) -> Head:
 def refuse(model: Model, message: str) -> ArchError:
     return error(
         "E0526",
-        f"`{model.name}` has no cross-entropy over its places: {message}",
+        f"`{model.name}` has no cross-entropy over its positions: {message}",
         help="compile it without `loss`; its results are what `forward` returns",
     )
 

@@ -205,8 +205,10 @@ class _Merge:
 
     def all_woven(self, pairs: Iterable[tuple[Step, Step]]) -> list[Step]:
         """One statement for each two that do the same."""
-        found = [self.woven(p, q) for p, q in pairs]
-        self.bound |= {t for s in found for t in bound_by(s)}
+        found = []
+        for p, q in pairs:
+            found.append(self.woven(p, q))
+            self.bound |= {*bound_by(found[-1])}
         return found
 
     def woven(self, a: Step, b: Step) -> Step:

@@ -22,6 +22,7 @@ from archdsl.ir.dims import Expr, Num, Var
 from archdsl.ir.graph import (
     Block,
     CallNode,
+    CheckNode,
     CondNode,
     Graph,
     Handle,
@@ -54,6 +55,15 @@ class StepScope(NodeScope):
     def linear(self) -> str:  # type: ignore[override]
         return "linear" if self.lowering.section.on_cpu else "F.linear"
 
+    def positions(self, length: Num, offset: Num | None = None) -> Tree:
+        middle = self.lowering.roles.at_positions.get(self.node)
+        if middle is None:
+            return super().positions(length, offset)
+        found = py("{s}.positions", s=self.lowering.state)
+        if middle:
+            found = py(f"{{x}}[:{', None' * middle}]", x=found)
+        return self.lowering.positions(found if offset is None else self.py("{x} + {offset}", x=found, offset=offset))
+
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
         plan, state = self.lowering.plan, self.lowering.state
         if not has(queries, plan.time) and not has(keys, plan.time):
@@ -85,6 +95,18 @@ class StepScope(NodeScope):
         value = self.node.inputs[i]
         real = isinstance(value, Value) and value.dtype == "padding"
         return real and self.lowering.declared.get(self.node, self.node) not in self.lowering.roles.readers
+
+    @property
+    def for_few_rows(self) -> bool:  # type: ignore[override]
+        return self.lowering.section.on_cpu
+
+    def causal(self, mask: Tree) -> Tree | None:
+        found = py("{s}.causal", s=self.lowering.state)
+        if mask == self.lowering.mask:
+            return found
+        contexts = zip(self.lowering.block.contexts, self.lowering.kinds, strict=True)
+        either = any(kind == "either" and Read(c.value) == mask for c, kind in contexts)
+        return py("{mask} is None and {causal}", mask=mask, causal=found) if either else None
 
     def mask(self, i: int) -> tuple[str, Tree | None]:
         value = self.node.inputs[i] if i < len(self.node.inputs) else None
@@ -218,6 +240,7 @@ class StepLowering(Lowering):
         moving = [v for v in outside if flats.get(v) in self.plan.forms]
         fits = len(moving) == 1 and moving[0].rank == 3 and has(moving[0].shape[1], self.plan.time)
         fits = fits and not any(self.of_time(v) for v in outside if v not in moving)  # tables of positions
+        fits = fits and not any(n in self.roles.at_positions for n in tail)
         return (nodes[special[-1]], moving[0]) if fits and graph.outputs[0] in made else (None, None)
 
     def is_special(self, node: IrNode) -> bool:
@@ -236,7 +259,7 @@ class StepLowering(Lowering):
         narrowed = Variable(value.name or self.lowered.method.hints.get(value, "h"))
         some = py("{x}[torch.arange({x}.size(0), device={x}.device), {at}][:, None]", x=x, at=Read(at))
         test = py("{at} is not None", at=Read(at))
-        note = "of each row this place alone is wanted"
+        note = "the logits of this position of each row alone are wanted"
         self.put(Branch(test, Body((), (), (some,)), Body((), (), (x,)), (narrowed,), note))
         self.aliases[value] = Read(narrowed)
         self.narrows = True
@@ -257,10 +280,13 @@ class StepLowering(Lowering):
         if held:
             for value in held:
                 self.named(value)
-            self.put(Do(py("{s}.hold({*xs})", s=self.state, xs=[self.read(v) for v in held])))
+            self.put(Do(py("{s}.store({*xs})", s=self.state, xs=[self.read(v) for v in held])))
         passing = [v for v in self.passing(made, nodes, graph) if v not in held and v not in self.aliases]
         inner = tuple(self.for_all(s) for s in self.steps)
         self.steps, self.locals = around, known
+        if all(isinstance(n, CheckNode) for n in nodes) and not held:  # which may be asked again
+            self.steps += inner
+            return
         results = tuple(Variable(v.name or self.lowered.method.hints.get(v, "h")) for v in passing)
         nothing = Body((), (), tuple(lift(None) for _ in passing))
         then = Body((), inner, tuple(self.read(v) for v in passing))
@@ -272,7 +298,7 @@ class StepLowering(Lowering):
     def fetch(self, held: Sequence[Value]) -> None:
         """Read what is held; of tables, the rows of the new places."""
         variables = [Variable(v.name or self.lowered.method.hints.get(v, "h")) for v in held]
-        found = py("{s}.held()", s=self.state)
+        found = py("{s}.stored()", s=self.state)
         if len(held) == 1:
             self.put(Let((variables[0],), self.picked(held[0], found), nested=False))
         else:
@@ -374,7 +400,7 @@ class StepLowering(Lowering):
             inputs[i] = all_places
             found.append(all_places)
         if node in self.roles.window:
-            tree = py("{s}.keep_last({*xs}, window={n})", s=self.state, xs=trees, n=self.window(node))
+            tree = py("{s}.update_window({*xs}, window={n})", s=self.state, xs=trees, n=self.window(node))
             self.put(Let(tuple(found), tree, nested=False))
         else:
             for axis, rank in dict.fromkeys(axes):
@@ -396,7 +422,7 @@ class StepLowering(Lowering):
 
     def keeping(self, trees: Sequence[Tree], axis: int, rank: int) -> Tree:
         where = {} if axis == rank - 2 else {"axis": axis}
-        return py("{s}.keep({*xs}, {**where})", s=self.state, xs=trees, where=where)
+        return py("{s}.update({*xs}, {**where})", s=self.state, xs=trees, where=where)
 
     def absorbed(self, node: OpNode, graph: Graph) -> None:
         """Attention to what keys and values are linear maps of, place by place: what they make of the rows of an
@@ -410,7 +436,7 @@ class StepLowering(Lowering):
         flat = [py("{x}.squeeze(1)", x=x) if v.rank == 4 else x for x, v in zip(given, base, strict=True)]
         rows = Variable("rows")
         together = flat[0] if len(flat) == 1 else py("torch.cat(({*xs},), dim=-1)", xs=flat)
-        self.put(Let((rows,), py("{s}.keep({x})", s=self.state, x=together), nested=False))
+        self.put(Let((rows,), py("{s}.update({x})", s=self.state, x=together), nested=False))
         around, known, aliases = self.steps, dict(self.locals), dict(self.aliases)
         self.steps = []
         total: Tree = widths[0]
@@ -426,13 +452,13 @@ class StepLowering(Lowering):
         for step in chain:
             super().op(step, graph)
         maps = [v for v in node.inputs[1:3] if isinstance(v, Value)]
-        self.put(Do(py("{s}.hold({*xs})", s=self.state, xs=[self.read(v) for v in maps])))
+        self.put(Do(py("{s}.store({*xs})", s=self.state, xs=[self.read(v) for v in maps])))
         inner = tuple(self.steps)
         self.steps, self.locals, self.aliases = around, known, aliases
         note = "the maps of keys and values: what is made of the rows of an identity matrix"
         self.put(Branch(py("{s}.first", s=self.state), Body((), inner, ()), Body((), (), ()), (), note))
         held = [Variable(v.name or hints.get(v, "h")) for v in maps]
-        self.put(Let(tuple(held), py("{s}.held()", s=self.state), nested=False))
+        self.put(Let(tuple(held), py("{s}.stored()", s=self.state), nested=False))
         self.note_hints(node)
         tree = node.op.torch_absorbed(node, scope, Read(rows), Read(held[0]), Read(held[1]))
         self.put(Let((node.outputs[0],), tree, nested=False, note=self.note(node.outputs[0], node)))
@@ -460,12 +486,12 @@ class StepLowering(Lowering):
             past.append(Variable(state.name))
             zeros = py("{x}.new_zeros({*sizes}, {**kind})", x=like, sizes=sizes, kind=kind)
             starts.append(py("lambda: {x}", x=zeros if start is None else start))
-        self.put(Let(tuple(past), py("{s}.recall({*starts})", s=self.state, starts=starts), nested=False))
+        self.put(Let(tuple(past), py("{s}.state({*starts})", s=self.state, starts=starts), nested=False))
         made, after = node.op.torch_step(node, scope, [Read(p) for p in past])
         several = [made] if isinstance(made, Tree) else list(made)
         for output, tree in zip(node.outputs, several, strict=False):  # before its states are overwritten
             self.put(Let((output,), tree, nested=False, always=True, note=self.note(output, node)))
-        self.put(Do(py("{s}.hand_on({*xs})", s=self.state, xs=list(after))))
+        self.put(Do(py("{s}.set_state({*xs})", s=self.state, xs=list(after))))
 
     def scan_on(self, node: ScanNode, graph: Graph) -> None:
         """A recurrence written out that begins where it ended."""
@@ -475,9 +501,9 @@ class StepLowering(Lowering):
             tree = self.filled(node, start, state) if isinstance(start, Num) else self.read(start)
             trees.append(py("lambda: {x}", x=tree))
             starts.append(replace(state))
-        self.put(Let(tuple(starts), py("{s}.recall({*starts})", s=self.state, starts=trees), nested=False))
+        self.put(Let(tuple(starts), py("{s}.state({*starts})", s=self.state, starts=trees), nested=False))
         self.scan(replace(node, starts=tuple(starts)), graph)
-        self.put(Do(py("{s}.hand_on({*xs})", s=self.state, xs=[self.read(v) for v in node.finals])))
+        self.put(Do(py("{s}.set_state({*xs})", s=self.state, xs=[self.read(v) for v in node.finals])))
 
     # --- calls ---
 

@@ -27,13 +27,13 @@ def alibi_between(heads: int, query: Tensor, key: Tensor) -> Tensor:
 
 def sinusoid(positions: Tensor, width: int, theta: float = 10_000) -> Tensor:
     """Embed positions by sines, then cosines, of wavelengths from 2π to 2π · theta (Vaswani et al., 2017)."""
-    angle = positions[:, None] * theta ** -(torch.arange(0, width, 2, device=positions.device) / width)
+    angle = positions[..., None] * theta ** -(torch.arange(0, width, 2, device=positions.device) / width)
     return torch.cat((angle.sin(), angle.cos()), dim=-1)
 
 
 def interleaved_sinusoid(positions: Tensor, width: int, theta: float = 10_000) -> Tensor:
     """Embed positions by sines and cosines in turn, of wavelengths from 2π to 2π · theta (Vaswani et al., 2017)."""
-    angle = positions[:, None] * theta ** -(torch.arange(0, width, 2, device=positions.device) / width)
+    angle = positions[..., None] * theta ** -(torch.arange(0, width, 2, device=positions.device) / width)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
 
 

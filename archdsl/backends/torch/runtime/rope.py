@@ -6,21 +6,21 @@ import torch
 from torch import Tensor
 
 
-def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
-    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
-    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
-    angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
+def rope_table(positions: Tensor, head_dim: int, theta: float) -> Tensor:
+    """Compute the cosines and sines at positions [..., time]: [2, ..., time, head_dim / 2]."""
+    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim)
+    angles = positions[..., None].float() * frequencies
     return torch.stack((angles.cos(), angles.sin()))
 
 
-def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
+def rope_frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
     """Compute the radians per position of each pair of channels: [head_dim / 2]."""
     return theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
 
 
-def scaled_rope_table(length: int, frequencies: Tensor) -> Tensor:
-    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
-    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)
+def scaled_rope_table(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """Compute the cosines and sines at positions [..., time]: [2, ..., time, head_dim / 2]."""
+    angles = positions[..., None].float() * frequencies
     return torch.stack((angles.cos(), angles.sin()))
 
 

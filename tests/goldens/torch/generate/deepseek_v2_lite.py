@@ -63,7 +63,7 @@ class Config:
         assert self.rope_dim % 2 == 0, f"rope needs an even number of channels: {self}"
 
 
-def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
+def rope_frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
     """Compute the radians per position of each pair of channels: [head_dim / 2]."""
     return theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
 
@@ -92,9 +92,9 @@ def yarn_scaling(
     return frequencies * (1 - ramp + ramp / factor)
 
 
-def scaled_rope_table(length: int, frequencies: Tensor) -> Tensor:
-    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
-    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)
+def scaled_rope_table(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """Compute the cosines and sines at positions [..., time]: [2, ..., time, head_dim / 2]."""
+    angles = positions[..., None].float() * frequencies
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -148,17 +148,17 @@ class Cache:
     def __init__(self, capacity: int, static: bool = False) -> None:
         self.capacity = capacity  # in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
-        self.kept: list[tuple[Tensor, ...]] = []
+        self.entries: list[tuple[Tensor, ...]] = []
         self.end = 0  # positions so far
         self.start: Tensor | None = None  # the next position of each row, where they differ
 
     def begin(self, x: Tensor) -> None:
         """Begin a step for x [batch, new, …]."""
-        self.first, self.cursor, self.batch, new = not self.kept, 0, x.size(0), x.size(1)
+        self.first, self.cursor, self.batch, new = not self.entries, 0, x.size(0), x.size(1)
         positions = torch.arange(new, device=x.device)
         if self.start is None:
-            self.begun, self.end = self.end, self.end + new
-            self.positions = self.begun + positions[None]
+            self.past, self.end = self.end, self.end + new
+            self.positions = self.past + positions[None]
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
@@ -167,31 +167,31 @@ class Cache:
             self.start = self.start + new
         self.keys = torch.arange(self.end, device=x.device)
         # The causal mask of the new positions: none where all keys are attended to, or where the kernel knows it.
-        self.mask = None
+        self.mask, self.causal = None, self.first and new > 1
         if not self.first and (self.start is not None or new > 1):
             self.mask = self.keys <= self.positions[:, None, :, None]
 
-    def hold(self, *tensors: Tensor) -> None:
+    def store(self, *tensors: Tensor) -> None:
         """Keep tensors that the first step has computed."""
-        self.kept.append(tensors)
+        self.entries.append(tensors)
 
-    def held(self) -> Any:
+    def stored(self) -> Any:
         """Return the next tensors that the first step has computed."""
-        tensors = self.kept[self.cursor]
+        tensors = self.entries[self.cursor]
         self.cursor += 1
         return tensors if len(tensors) > 1 else tensors[0]
 
-    def keep(self, *tensors: Tensor, axis: int = -2) -> Any:
+    def update(self, *tensors: Tensor, axis: int = -2) -> Any:
         """Append the new positions; return all so far."""
         if self.first:
             axes = [axis % t.dim() for t in tensors]
             shapes = [(*t.shape[:a], self.capacity, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
-            self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
-        buffers = self.kept[self.cursor]
+            self.entries.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
+        buffers = self.entries[self.cursor]
         self.cursor += 1
         for buffer, new in zip(buffers, tensors):
             if self.first or self.start is None:
-                buffer.narrow(axis, self.begun, new.size(axis)).copy_(new)
+                buffer.narrow(axis, self.past, new.size(axis)).copy_(new)
             else:
                 rows = torch.arange(new.size(0), device=new.device)[:, None]
                 buffer.movedim(axis, 1)[rows, self.positions] = new.movedim(axis, 1)
@@ -279,7 +279,7 @@ class LatentAttention(nn.Module):
         q, q_rope = q.split((self.nope_dim, self.rope_dim), dim=-1)
         h_2 = rotate_pairs(k_rope.unsqueeze(1), rope)
         q = torch.cat((q, rotate_pairs(q_rope, rope)), dim=-1)
-        rows = cache.keep(torch.cat((h, h_2.squeeze(1)), dim=-1))
+        rows = cache.update(torch.cat((h, h_2.squeeze(1)), dim=-1))
         if cache.first:  # the maps of keys and values: what is made of the rows of an identity matrix
             h_rows, h_rows_2 = torch.eye(self.kv_rank + self.rope_dim, dtype=h.dtype, device=h.device)[None].split(
                 (self.kv_rank, self.rope_dim), dim=-1
@@ -288,8 +288,8 @@ class LatentAttention(nn.Module):
             k, v = kv.split((self.nope_dim, self.v_dim), dim=-1)
             k_rope = h_rows_2[:, None].expand(-1, self.heads, -1, -1)
             k = torch.cat((k, k_rope), dim=-1)
-            cache.hold(k, v)
-        k, v = cache.held()
+            cache.store(k, v)
+        k, v = cache.stored()
         y = attend_latent(
             q, rows, k, v, cache.mask, (self.nope_dim + self.rope_dim) ** -0.5 * (0.1 * 0.707 * math.log(40) + 1) ** 2
         )
@@ -422,38 +422,19 @@ class DeepseekV2Lite(nn.Module):
         time = tokens.size(1)
         if cache is None:
             assert time <= self.config.context, "at most `context` tokens"
-            rope = scaled_rope_table(
-                time,
-                yarn_scaling(
-                    frequencies(self.config.rope_dim, 10_000, tokens.device),
-                    10_000,
-                    factor=40,
-                    original=4096,
-                    beta_fast=32,
-                    beta_slow=1,
-                ),
-            )
+            positions = torch.arange(time, device=tokens.device)
         else:
             cache.begin(tokens)
-            if cache.first:
-                assert cache.capacity <= self.config.context, "at most `context` tokens"
-                rope = scaled_rope_table(
-                    cache.capacity,
-                    yarn_scaling(
-                        frequencies(self.config.rope_dim, 10_000, tokens.device),
-                        10_000,
-                        factor=40,
-                        original=4096,
-                        beta_fast=32,
-                        beta_slow=1,
-                    ),
-                )
-                cache.hold(rope)
-            rope = cache.held()[:, cache.positions[:, None]]
+            assert cache.capacity <= self.config.context, "at most `context` tokens"
+            positions = cache.positions[:, None]
+        frequencies = rope_frequencies(self.config.rope_dim, 10_000, tokens.device)
+        rope = scaled_rope_table(
+            positions, yarn_scaling(frequencies, 10_000, factor=40, original=4096, beta_fast=32, beta_slow=1)
+        )
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block(x, rope, cache)
-        if at is not None:  # of each row this place alone is wanted
+        if at is not None:  # the logits of this position of each row alone are wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return self.head(self.norm(x))
 

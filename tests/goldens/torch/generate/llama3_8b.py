@@ -31,7 +31,7 @@ class Config:
         assert self.width % (2 * self.heads) == 0, f"rope needs an even number of channels: {self}"
 
 
-def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
+def rope_frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
     """Compute the radians per position of each pair of channels: [head_dim / 2]."""
     return theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
 
@@ -43,9 +43,9 @@ def llama3_scaling(frequencies: Tensor, factor: float, low: float, high: float, 
     return frequencies * (keep + (1 - keep) / factor)
 
 
-def scaled_rope_table(length: int, frequencies: Tensor) -> Tensor:
-    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
-    angles = torch.outer(torch.arange(length, device=frequencies.device).float(), frequencies)
+def scaled_rope_table(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """Compute the cosines and sines at positions [..., time]: [2, ..., time, head_dim / 2]."""
+    angles = positions[..., None].float() * frequencies
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -62,17 +62,17 @@ class Cache:
     def __init__(self, capacity: int, static: bool = False) -> None:
         self.capacity = capacity  # in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
-        self.kept: list[tuple[Tensor, ...]] = []
+        self.entries: list[tuple[Tensor, ...]] = []
         self.end = 0  # positions so far
         self.start: Tensor | None = None  # the next position of each row, where they differ
 
     def begin(self, x: Tensor) -> None:
         """Begin a step for x [batch, new, …]."""
-        self.first, self.cursor, self.batch, new = not self.kept, 0, x.size(0), x.size(1)
+        self.first, self.cursor, self.batch, new = not self.entries, 0, x.size(0), x.size(1)
         positions = torch.arange(new, device=x.device)
         if self.start is None:
-            self.begun, self.end = self.end, self.end + new
-            self.positions = self.begun + positions[None]
+            self.past, self.end = self.end, self.end + new
+            self.positions = self.past + positions[None]
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
@@ -81,31 +81,21 @@ class Cache:
             self.start = self.start + new
         self.keys = torch.arange(self.end, device=x.device)
         # The causal mask of the new positions: none where all keys are attended to, or where the kernel knows it.
-        self.mask = None
+        self.mask, self.causal = None, self.first and new > 1
         if not self.first and (self.start is not None or new > 1):
             self.mask = self.keys <= self.positions[:, None, :, None]
 
-    def hold(self, *tensors: Tensor) -> None:
-        """Keep tensors that the first step has computed."""
-        self.kept.append(tensors)
-
-    def held(self) -> Any:
-        """Return the next tensors that the first step has computed."""
-        tensors = self.kept[self.cursor]
-        self.cursor += 1
-        return tensors if len(tensors) > 1 else tensors[0]
-
-    def keep(self, *tensors: Tensor, axis: int = -2) -> Any:
+    def update(self, *tensors: Tensor, axis: int = -2) -> Any:
         """Append the new positions; return all so far."""
         if self.first:
             axes = [axis % t.dim() for t in tensors]
             shapes = [(*t.shape[:a], self.capacity, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
-            self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
-        buffers = self.kept[self.cursor]
+            self.entries.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
+        buffers = self.entries[self.cursor]
         self.cursor += 1
         for buffer, new in zip(buffers, tensors):
             if self.first or self.start is None:
-                buffer.narrow(axis, self.begun, new.size(axis)).copy_(new)
+                buffer.narrow(axis, self.past, new.size(axis)).copy_(new)
             else:
                 rows = torch.arange(new.size(0), device=new.device)[:, None]
                 buffer.movedim(axis, 1)[rows, self.positions] = new.movedim(axis, 1)
@@ -131,20 +121,6 @@ def sample(
     return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
 
 
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = True
-) -> Tensor:
-    """Attend from new positions to all so far. Without a mask, a single new position attends to every key, several
-    attend causally."""
-    shared = q.size(1) // k.size(1)
-    if q.size(2) == 1 and shared > 1 and (mask is None or mask.size(1) == 1):
-        # Heads that share keys become rows of one matrix: no kernel is faster for a single position.
-        y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
-        return y.flatten(1, 2).unsqueeze(2)
-    causal = causal and mask is None and q.size(2) > 1
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared > 1)
-
-
 class Attention(nn.Module):
     """Grouped-query attention (Ainslie et al., 2023): every group of heads shares one head of keys and values."""
 
@@ -165,8 +141,8 @@ class Attention(nn.Module):
         if cache is None:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         else:
-            k, v = cache.keep(k, v)
-            y = attend(q, k, v, cache.mask)
+            k, v = cache.update(k, v)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=cache.mask, is_causal=cache.causal, enable_gqa=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -221,36 +197,17 @@ class Llama3_8B(nn.Module):
         time = tokens.size(1)
         if cache is None:
             assert time <= self.config.context, "at most `context` tokens"
-            rope = scaled_rope_table(
-                time,
-                llama3_scaling(
-                    frequencies(self.config.width // self.config.heads, 500_000, tokens.device),
-                    factor=8,
-                    low=1,
-                    high=4,
-                    original=8192,
-                ),
-            )
+            positions = torch.arange(time, device=tokens.device)
         else:
             cache.begin(tokens)
-            if cache.first:
-                assert cache.capacity <= self.config.context, "at most `context` tokens"
-                rope = scaled_rope_table(
-                    cache.capacity,
-                    llama3_scaling(
-                        frequencies(self.config.width // self.config.heads, 500_000, tokens.device),
-                        factor=8,
-                        low=1,
-                        high=4,
-                        original=8192,
-                    ),
-                )
-                cache.hold(rope)
-            rope = cache.held()[:, cache.positions[:, None]]
+            assert cache.capacity <= self.config.context, "at most `context` tokens"
+            positions = cache.positions[:, None]
+        frequencies = rope_frequencies(self.config.width // self.config.heads, 500_000, tokens.device)
+        rope = scaled_rope_table(positions, llama3_scaling(frequencies, factor=8, low=1, high=4, original=8192))
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block(x, rope, cache)
-        if at is not None:  # of each row this place alone is wanted
+        if at is not None:  # the logits of this position of each row alone are wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return self.head(self.norm(x))
 

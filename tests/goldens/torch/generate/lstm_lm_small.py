@@ -57,17 +57,17 @@ class Cache:
     def __init__(self, capacity: int, static: bool = False) -> None:
         self.capacity = capacity  # in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
-        self.kept: list[tuple[Tensor, ...]] = []
+        self.entries: list[tuple[Tensor, ...]] = []
         self.end = 0  # positions so far
         self.start: Tensor | None = None  # the next position of each row, where they differ
 
     def begin(self, x: Tensor) -> None:
         """Begin a step for x [batch, new, …]."""
-        self.first, self.cursor, self.batch, new = not self.kept, 0, x.size(0), x.size(1)
+        self.first, self.cursor, self.batch, new = not self.entries, 0, x.size(0), x.size(1)
         positions = torch.arange(new, device=x.device)
         if self.start is None:
-            self.begun, self.end = self.end, self.end + new
-            self.positions = self.begun + positions[None]
+            self.past, self.end = self.end, self.end + new
+            self.positions = self.past + positions[None]
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
@@ -76,24 +76,24 @@ class Cache:
             self.start = self.start + new
         self.keys = torch.arange(self.end, device=x.device)
         # The causal mask of the new positions: none where all keys are attended to, or where the kernel knows it.
-        self.mask = None
+        self.mask, self.causal = None, self.first and new > 1
         if not self.first and (self.start is not None or new > 1):
             self.mask = self.keys <= self.positions[:, None, :, None]
 
-    def recall(self, *starts: Callable[[], Tensor]) -> Any:
+    def state(self, *starts: Callable[[], Tensor]) -> Any:
         """Return the state of a recurrence; in the first step, its initial state."""
         if self.first:
-            self.kept.append(tuple(make() for make in starts))
-        found = self.kept[self.cursor]
+            self.entries.append(tuple(make() for make in starts))
+        found = self.entries[self.cursor]
         return found if len(found) > 1 else found[0]
 
-    def hand_on(self, *tensors: Tensor) -> None:
+    def set_state(self, *tensors: Tensor) -> None:
         """Keep the state of a recurrence for the next step."""
         if self.active is not None:
             shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
-            before = self.kept[self.cursor]
+            before = self.entries[self.cursor]
             tensors = tuple(torch.where(self.active.view(s), t, b) for s, t, b in zip(shapes, tensors, before))
-        self.kept[self.cursor] = tensors
+        self.entries[self.cursor] = tensors
         self.cursor += 1
 
 
@@ -149,13 +149,13 @@ class LSTMLMSmall(nn.Module):
             if cache is None:
                 x = layer(x)
             else:
-                h, c = cache.recall(
+                h, c = cache.state(
                     lambda: x.new_zeros(batch, self.config.width), lambda: x.new_zeros(batch, self.config.width)
                 )
                 y, h, c = lstm_on(layer, x, h, c)
                 x = y
-                cache.hand_on(h, c)
-        if at is not None:  # of each row this place alone is wanted
+                cache.set_state(h, c)
+        if at is not None:  # the logits of this position of each row alone are wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return self.head(x)
 

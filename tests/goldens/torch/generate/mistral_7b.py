@@ -36,10 +36,10 @@ fused_block_mask = torch.compile(create_block_mask)  # nothing is compiled befor
 fused_attention = torch.compile(flex_attention)  # nothing is compiled before the first call, on CUDA
 
 
-def rope_table(length: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
-    """Compute the cosines and sines at positions 0 to length - 1: [2, length, head_dim / 2]."""
-    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=device).float() / head_dim)
-    angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
+def rope_table(positions: Tensor, head_dim: int, theta: float) -> Tensor:
+    """Compute the cosines and sines at positions [..., time]: [2, ..., time, head_dim / 2]."""
+    frequencies = theta ** -(torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim)
+    angles = positions[..., None].float() * frequencies
     return torch.stack((angles.cos(), angles.sin()))
 
 
@@ -80,17 +80,17 @@ class Cache:
     def __init__(self, capacity: int, static: bool = False) -> None:
         self.capacity = capacity  # in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
-        self.kept: list[tuple[Tensor, ...]] = []
+        self.entries: list[tuple[Tensor, ...]] = []
         self.end = 0  # positions so far
         self.start: Tensor | None = None  # the next position of each row, where they differ
 
     def begin(self, x: Tensor) -> None:
         """Begin a step for x [batch, new, …]."""
-        self.first, self.cursor, self.batch, new = not self.kept, 0, x.size(0), x.size(1)
+        self.first, self.cursor, self.batch, new = not self.entries, 0, x.size(0), x.size(1)
         positions = torch.arange(new, device=x.device)
         if self.start is None:
-            self.begun, self.end = self.end, self.end + new
-            self.positions = self.begun + positions[None]
+            self.past, self.end = self.end, self.end + new
+            self.positions = self.past + positions[None]
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
@@ -99,31 +99,21 @@ class Cache:
             self.start = self.start + new
         self.keys = torch.arange(self.end, device=x.device)
         # The causal mask of the new positions: none where all keys are attended to, or where the kernel knows it.
-        self.mask = None
+        self.mask, self.causal = None, self.first and new > 1
         if not self.first and (self.start is not None or new > 1):
             self.mask = self.keys <= self.positions[:, None, :, None]
 
-    def hold(self, *tensors: Tensor) -> None:
-        """Keep tensors that the first step has computed."""
-        self.kept.append(tensors)
-
-    def held(self) -> Any:
-        """Return the next tensors that the first step has computed."""
-        tensors = self.kept[self.cursor]
-        self.cursor += 1
-        return tensors if len(tensors) > 1 else tensors[0]
-
-    def keep(self, *tensors: Tensor, axis: int = -2) -> Any:
+    def update(self, *tensors: Tensor, axis: int = -2) -> Any:
         """Append the new positions; return all so far."""
         if self.first:
             axes = [axis % t.dim() for t in tensors]
             shapes = [(*t.shape[:a], self.capacity, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
-            self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
-        buffers = self.kept[self.cursor]
+            self.entries.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
+        buffers = self.entries[self.cursor]
         self.cursor += 1
         for buffer, new in zip(buffers, tensors):
             if self.first or self.start is None:
-                buffer.narrow(axis, self.begun, new.size(axis)).copy_(new)
+                buffer.narrow(axis, self.past, new.size(axis)).copy_(new)
             else:
                 rows = torch.arange(new.size(0), device=new.device)[:, None]
                 buffer.movedim(axis, 1)[rows, self.positions] = new.movedim(axis, 1)
@@ -131,7 +121,7 @@ class Cache:
         return found if len(found) > 1 else found[0]
 
     def last(self, window: int) -> Tensor:
-        """Return the positions of the keys that `keep_last` gives [1 or batch, keys]; of an empty slot, the end."""
+        """Return the positions of the keys that `update_window` gives [1 or batch, keys]; of an empty slot, the end."""
         if self.first or self.capacity <= window:
             return self.keys[None]
         slots, new = torch.arange(window, device=self.keys.device), self.positions.size(1)
@@ -140,13 +130,13 @@ class Cache:
         positions = torch.where(positions < 0, self.capacity, positions)
         return positions if new == 1 else torch.cat((positions, self.positions), dim=1)
 
-    def keep_last(self, *tensors: Tensor, window: int) -> Any:
+    def update_window(self, *tensors: Tensor, window: int) -> Any:
         """Write the new positions into the ring of the last `window`; return all that the new ones may attend to."""
         if self.capacity <= window:
-            return self.keep(*tensors)
+            return self.update(*tensors)
         if self.first:
-            self.kept.append(tuple(t.new_zeros(*t.shape[:-2], window, t.size(-1)) for t in tensors))
-        buffers = self.kept[self.cursor]
+            self.entries.append(tuple(t.new_zeros(*t.shape[:-2], window, t.size(-1)) for t in tensors))
+        buffers = self.entries[self.cursor]
         self.cursor += 1
         new, rows = tensors[0].size(-2), torch.arange(self.batch, device=self.keys.device)[:, None]
         found = tensors if self.first else tuple(torch.cat(pair, dim=-2) for pair in zip(buffers, tensors) if new > 1)
@@ -177,20 +167,6 @@ def sample(
     return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
 
 
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = True
-) -> Tensor:
-    """Attend from new positions to all so far. Without a mask, a single new position attends to every key, several
-    attend causally."""
-    shared = q.size(1) // k.size(1)
-    if q.size(2) == 1 and shared > 1 and (mask is None or mask.size(1) == 1):
-        # Heads that share keys become rows of one matrix: no kernel is faster for a single position.
-        y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
-        return y.flatten(1, 2).unsqueeze(2)
-    causal = causal and mask is None and q.size(2) > 1
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared > 1)
-
-
 class Attention(nn.Module):
     """Grouped-query attention (Ainslie et al., 2023): every group of heads shares one head of keys and values."""
 
@@ -212,8 +188,8 @@ class Attention(nn.Module):
         if cache is None:
             y = masked_attention(q, k, v, mask, enable_gqa=True)
         else:
-            k, v = cache.keep_last(k, v, window=self.mask_window)
-            y = attend(q, k, v, mask)
+            k, v = cache.update_window(k, v, window=self.mask_window)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -268,22 +244,22 @@ class Mistral7B(nn.Module):
         time = tokens.size(1)
         if cache is None:
             assert time <= self.config.context, "at most `context` tokens"
-            rope = rope_table(time, self.config.width // self.config.heads, 10_000, tokens.device)
-            mask = mask_of(causal_and_window_mask, 1, time, tokens.device, self.config.window)
+            positions = torch.arange(time, device=tokens.device)
         else:
             cache.begin(tokens)
-            if cache.first:
-                assert cache.capacity <= self.config.context, "at most `context` tokens"
-                rope = rope_table(cache.capacity, self.config.width // self.config.heads, 10_000, tokens.device)
-                cache.hold(rope)
-            rope = cache.held()[:, cache.positions[:, None]]
+            assert cache.capacity <= self.config.context, "at most `context` tokens"
+            positions = cache.positions[:, None]
+        rope = rope_table(positions, self.config.width // self.config.heads, 10_000)
+        if cache is None:
+            mask = mask_of(causal_and_window_mask, 1, time, tokens.device, self.config.window)
+        else:
             query = cache.positions[:, None, :, None]
             key = cache.last(self.config.window)[:, None, None]
             mask = (key <= query) & (query - key < self.config.window)
         x = self.token_embedding(tokens)  # [batch, time, width]
         for block in self.blocks:
             x = block(x, rope, mask, cache)
-        if at is not None:  # of each row this place alone is wanted
+        if at is not None:  # the logits of this position of each row alone are wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return self.head(self.norm(x))
 

@@ -68,17 +68,17 @@ class Cache:
     def __init__(self, capacity: int, static: bool = False) -> None:
         self.capacity = capacity  # in positions
         self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
-        self.kept: list[tuple[Tensor, ...]] = []
+        self.entries: list[tuple[Tensor, ...]] = []
         self.end = 0  # positions so far
         self.start: Tensor | None = None  # the next position of each row, where they differ
 
     def begin(self, x: Tensor) -> None:
         """Begin a step for x [batch, new, …]."""
-        self.first, self.cursor, self.batch, new = not self.kept, 0, x.size(0), x.size(1)
+        self.first, self.cursor, self.batch, new = not self.entries, 0, x.size(0), x.size(1)
         positions = torch.arange(new, device=x.device)
         if self.start is None:
-            self.begun, self.end = self.end, self.end + new
-            self.positions = self.begun + positions[None]
+            self.past, self.end = self.end, self.end + new
+            self.positions = self.past + positions[None]
             if self.static:
                 self.start = torch.full((1,), new, device=x.device)
         else:
@@ -87,31 +87,31 @@ class Cache:
             self.start = self.start + new
         self.keys = torch.arange(self.end, device=x.device)
         # The causal mask of the new positions: none where all keys are attended to, or where the kernel knows it.
-        self.mask = None
+        self.mask, self.causal = None, self.first and new > 1
         if not self.first and (self.start is not None or new > 1):
             self.mask = self.keys <= self.positions[:, None, :, None]
 
-    def hold(self, *tensors: Tensor) -> None:
+    def store(self, *tensors: Tensor) -> None:
         """Keep tensors that the first step has computed."""
-        self.kept.append(tensors)
+        self.entries.append(tensors)
 
-    def held(self) -> Any:
+    def stored(self) -> Any:
         """Return the next tensors that the first step has computed."""
-        tensors = self.kept[self.cursor]
+        tensors = self.entries[self.cursor]
         self.cursor += 1
         return tensors if len(tensors) > 1 else tensors[0]
 
-    def keep(self, *tensors: Tensor, axis: int = -2) -> Any:
+    def update(self, *tensors: Tensor, axis: int = -2) -> Any:
         """Append the new positions; return all so far."""
         if self.first:
             axes = [axis % t.dim() for t in tensors]
             shapes = [(*t.shape[:a], self.capacity, *t.shape[a + 1 :]) for t, a in zip(tensors, axes)]
-            self.kept.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
-        buffers = self.kept[self.cursor]
+            self.entries.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
+        buffers = self.entries[self.cursor]
         self.cursor += 1
         for buffer, new in zip(buffers, tensors):
             if self.first or self.start is None:
-                buffer.narrow(axis, self.begun, new.size(axis)).copy_(new)
+                buffer.narrow(axis, self.past, new.size(axis)).copy_(new)
             else:
                 rows = torch.arange(new.size(0), device=new.device)[:, None]
                 buffer.movedim(axis, 1)[rows, self.positions] = new.movedim(axis, 1)
@@ -137,20 +137,6 @@ def sample(
     return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
 
 
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = True
-) -> Tensor:
-    """Attend from new positions to all so far. Without a mask, a single new position attends to every key, several
-    attend causally."""
-    shared = q.size(1) // k.size(1)
-    if q.size(2) == 1 and shared > 1 and (mask is None or mask.size(1) == 1):
-        # Heads that share keys become rows of one matrix: no kernel is faster for a single position.
-        y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
-        return y.flatten(1, 2).unsqueeze(2)
-    causal = causal and mask is None and q.size(2) > 1
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared > 1)
-
-
 class Attention(nn.Module):
     """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
@@ -174,8 +160,10 @@ class Attention(nn.Module):
                 q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
             )
         else:
-            k, v = cache.keep(k, v)
-            y = attend(q, k, v, bias, scale=self.scale)
+            k, v = cache.update(k, v)
+            y = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
+            )
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -229,18 +217,17 @@ class CrossAttention(nn.Module):
             k = h.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
             h = self.v(memory)
             v = h.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
-            y = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
-            )
         else:
             if cache.first:
                 h = self.k(memory)
                 k = h.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
                 h = self.v(memory)
                 v = h.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
-                cache.hold(k, v)
-            k, v = cache.held()
-            y = attend(q, k, v, mask, scale=self.scale)
+                cache.store(k, v)
+            k, v = cache.stored()
+        y = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
+        )
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -322,11 +309,11 @@ class T5Small(nn.Module):
             for encoder in self.encoder:
                 memory = encoder(memory, bias)
             mask = padding[:, None, None, :]  # [batch, 1, 1, frames]
-            cache.hold(mask)
+            cache.store(mask)
             memory = self.encoder_norm(memory)
         else:
             memory = None
-        mask = cache.held()
+        mask = cache.stored()
         query = cache.positions[:, :, None]
         key = cache.keys
         bias = self.before.between(query, key)
@@ -335,7 +322,7 @@ class T5Small(nn.Module):
         x = self.dropout(self.token_embedding(target))
         for decoder in self.decoder:
             x = decoder(x, memory, bias, mask, cache)
-        if at is not None:  # of each row this place alone is wanted
+        if at is not None:  # the logits of this position of each row alone are wanted
             x = x[torch.arange(x.size(0), device=x.device), at][:, None]
         return F.linear(self.norm(x), self.token_embedding.weight) * (1 / math.sqrt(self.config.width))
 
