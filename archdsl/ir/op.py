@@ -426,10 +426,10 @@ class State:
 
 
 class Primitive:
-    """Base of all primitives. A subclass gives `signature`, its docstring (the first line is the reference's), `torch`,
-    and whatever of `check`, `shapes`, `dtypes`, `weights`, `reads`, `build` the signature cannot say."""
+    """Base of all primitives. A subclass gives `signature`, its docstring (the first line is the reference's), `torch`
+    or `expression`, and whatever of `check`, `shapes`, `dtypes`, `weights`, `reads`, `build` the signature cannot say."""
 
-    signature: ClassVar[str]
+    signature: str
     elementwise: ClassVar[bool] = False
     """Output = broadcast shape of the inputs; numbers may stand for tensors; applied to numbers alone it is computed
     now."""
@@ -441,6 +441,8 @@ class Primitive:
     """Tensors of the signature that must be of one type, because PyTorch does not bring them together."""
     mixes: ClassVar[bool] = True
     """Whether places other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
+    of_numbers: bool = False
+    """Whether it may be applied to numbers alone."""
     batch_statistics: ClassVar[bool] = False
     """Whether training takes statistics of the batch, and evaluation running ones."""
     own_type: ClassVar[bool] = False
@@ -454,7 +456,7 @@ class Primitive:
     writes_over: ClassVar[bool] = False
     """Whether its PyTorch kernel takes the steps of a recurrence in place: of what it computes inside nothing can be
     kept to be used again."""
-    numpy: ClassVar[str | NumpyFunction | None] = None
+    numpy: str | NumpyFunction | None = None
     """How to compute it with numpy in a weight's first value: a function's name in numpy, or a function; None where it
     cannot stand there."""
     placed: ClassVar[bool] = False
@@ -466,9 +468,11 @@ class Primitive:
     do."""
     absorbs: ClassVar[bool] = False
     """Whether it can read keys and values in the form of what they are linear maps of: see `onnx_absorbed`."""
-    operator: ClassVar[str] = ""
+    expression: str = ""
+    """The template of its PyTorch (see `TorchScope.py`), where options do not change it."""
+    operator: str = ""
     """The ONNX operator that it is, its inputs being brought to the type of the result."""
-    examples: ClassVar[tuple[Example, ...]] = ()
+    examples: tuple[Example, ...] = ()
     hints: ClassVar[tuple[str, ...]] = ()
     """What to call the outputs in emitted code where the spec has no name for them; `=` is the name of the first
     input."""
@@ -476,13 +480,13 @@ class Primitive:
     """Element-wise operations for each number of the result; 0 where numbers are only moved or chosen."""
     additive: ClassVar[bool] = False
     """Whether it is linear in all inputs that have gradients, so that these need none of them."""
-    by_result: ClassVar[bool] = False
+    by_result: bool = False
     """Whether its gradient follows from its result, which is kept in place of the inputs (sigmoid, softmax)."""
     statistics: ClassVar[int] = 0
     """Of a norm: how many float32 numbers of each row its gradients need beside the input."""
     moves: ClassVar[bool] = False
     """Whether each element of the result is that of the first input at exactly the position that `reads` gives."""
-    relation: ClassVar[str] = ""
+    relation: str = ""
     """`<=`, `==`, …, where the result says whether the first input stands in that relation to the second."""
     chosen: ClassVar[tuple[int, ...]] = ()
     """Inputs of which others decide what is read, or whether it is."""
@@ -493,7 +497,7 @@ class Primitive:
     def _parsed(self) -> tuple[str, ast.Header]:
         from archdsl.syntax.parse import parse_header
 
-        return parse_header(Source(f"{self.__class__.__name__.lower()} (primitive)", self.signature, library=True))
+        return parse_header(Source(f"{self.name} (primitive)", self.signature, library=True))
 
     @cached_property
     def name(self) -> str:
@@ -628,7 +632,9 @@ class Primitive:
     def torch(self, node: OpNode, e: TorchScope) -> Tree | Sequence[Tree]:
         """The PyTorch expression: one whose value is the output (or, of several outputs, their tuple), or one for each
         output."""
-        raise TypeError(f"{type(self).__name__} says nothing of PyTorch")
+        if not self.expression:
+            raise TypeError(f"{type(self).__name__} says nothing of PyTorch")
+        return e.py(self.expression)
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
         """What makes the node's submodule in `__init__`, where it has one: an expression of static numbers alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -26,7 +25,7 @@ from archdsl.ir.dims import (
     sub,
 )
 from archdsl.ir.dims import Value as DimValue
-from archdsl.ir.graph import Input, OpNode, Value
+from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import (
     EVERYWHERE,
     Application,
@@ -39,7 +38,6 @@ from archdsl.ir.op import (
     Tree,
     same,
 )
-from archdsl.ir.signature import promoted
 from archdsl.ir.static import ListValue, kind_of, told
 from archdsl.ir.wording import called
 
@@ -56,22 +54,9 @@ def equals(n: Num, value: float) -> bool:
     return n.static and float(n) == value
 
 
-def arithmetic_type(inputs: Sequence[Input], call: Application | None = None) -> str:
-    """The type of a sum or product: a number adapts to tensors, but whole ones and a fraction give float32. While an
-    application is checked, `call` records what that was decided from."""
-    found = promoted([v for v in inputs if isinstance(v, Value)])
-    numbers = [v for v in inputs if isinstance(v, Num)]
-    if found in ("int", "bool") and numbers:
-        whole = [is_whole(n) if call is None else call.is_whole(n) for n in numbers]
-        return "int" if all(whole) else "float32"
-    return found
-
-
 CASTS = {"float": "", "float32": ".float()", "bfloat16": ".bfloat16()"}
 """What brings a weight, which is of the model's own type, to that of a result."""
 
-
-RATE = "a rate is at least 0 and less than 1"
 
 # --- axes -----------------------------------------------------------------------------------------------------------
 
@@ -225,21 +210,6 @@ def demand_at_most(call: Application, a: Num, b: Num, message: str) -> None:
 # --- results that are known -------------------------------------------------------------------------------------------
 
 
-VANISHES = -1000.0
-"""`exp` of it, or of less, is 0 in every type."""
-
-
-def overruling(known: Sequence[float | None], *numbers: float) -> float | None:
-    """Of those numbers, the one that stands among what is known, whatever the rest is; the rest is finite."""
-    found = {n for n in known if n is not None and (n in numbers or math.isinf(n))}
-    return found.pop() if len(found) == 1 and found <= {*numbers} else None
-
-
-def factor(n: Input) -> Fraction | None:
-    """A number as an exact factor."""
-    return Fraction(n.value) if isinstance(n, Num) and isinstance(n.value, int | Fraction) else None
-
-
 # --- which places are read ------------------------------------------------------------------------------------------
 
 
@@ -261,12 +231,6 @@ def later(axis: int, offset: Num, sign: int = 1) -> At | None:
 
 
 # --- PyTorch --------------------------------------------------------------------------------------------------------
-
-
-def numeric_operand(node: OpNode, e: TorchScope, i: int) -> Tree:
-    """An operand; truth values are made numbers."""
-    value = node.inputs[i]
-    return e.py("{x}.long()", x=e.input(i)) if isinstance(value, Value) and value.is_bool else e.input(i)
 
 
 # --- ONNX -----------------------------------------------------------------------------------------------------------
@@ -294,84 +258,7 @@ def in_order(node: OpNode, g: OnnxScope) -> Any:
     return g.TopK(values, [size], axis=from_right(node), largest=int(node.options["descending"]), outputs=2)
 
 
-def remainder(g: OnnxScope, a: Any, b: Any) -> tuple[Any, Any]:
-    """What a quotient of real numbers that is rounded towards 0 leaves, and where one that is rounded down is less by
-    one."""
-    rest = g.Mod(a, b, fmod=1)
-    return rest, g.And(g.Xor(g.Less(rest, 0.0), g.Less(b, 0.0)), g.Not(g.Equal(rest, 0.0)))
-
-
 # --- families -------------------------------------------------------------------------------------------------------
-
-
-class Activation(Primitive):
-    """An element-wise function of real numbers."""
-
-    elementwise = True
-    mixes = False
-
-
-class RealFunction(Primitive):
-    """An element-wise function with real values, also of whole numbers."""
-
-    elementwise = True
-    mixes = False
-
-
-class Arithmetic(Primitive):
-    """An element-wise operation whose result has the type of its operands together."""
-
-    elementwise = True
-    mixes = False
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (arithmetic_type(call.inputs, call),)
-
-
-class Rounding(Arithmetic):
-    """A way of rounding, which leaves whole numbers as they are."""
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.arg(0) if first_input(node).is_int else getattr(g, self.operator)(g.arg(0))
-
-
-class Comparison(Primitive):
-    """An element-wise comparison."""
-
-    elementwise = True
-    mixes = False
-    symbol: ClassVar[str]
-
-    @property
-    def relation(self) -> str:  # type: ignore[override]
-        return self.symbol
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return getattr(g, self.operator)(*self.operands(node, g))
-
-    def operands(self, node: OpNode, g: OnnxScope) -> list[Any]:
-        """What is compared, of one type; truth values have no order in ONNX."""
-        dtype = arithmetic_type(node.inputs)
-        return g.args("int32" if dtype == "bool" else dtype)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py(f"{{0}} {self.symbol} {{1}}")
-
-
-class Logical(Primitive):
-    """An element-wise operation on truth values."""
-
-    elementwise = True
-    mixes = False
-
-
-class Prefix(Primitive):
-    """An element-wise operator that stands before its operand."""
-
-    symbol: ClassVar[str]
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py(f"{self.symbol}{{0}}")
 
 
 class Reduction(Primitive):
@@ -468,10 +355,3 @@ def usual(call: Application, **options: float) -> None:
     """Record options that are what torch takes where nothing is said: the emitted text leaves them out."""
     for option, value in options.items():
         call.is_number(call.size(option), value)
-
-
-def demand_divisor(op: Primitive, call: Application) -> None:
-    """Refuse the number 0 as a divisor."""
-    divisor = call.inputs[1]
-    if isinstance(divisor, Num) and divisor.static and not call.holds("!=", divisor, 0, f"`{op.name}` by 0"):
-        raise call.error("E0204", f"`{op.name}` by the number 0")

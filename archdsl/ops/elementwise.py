@@ -1,11 +1,15 @@
-"""Element-wise functions: arithmetic, comparisons, logic, activations, casts."""
+"""Element-wise functions: arithmetic, comparisons, logic, activations, casts.
+
+An element-wise function is a row of `FUNCTIONS`, a comparison one of `COMPARISONS`; a class is for what has options, or
+says more of itself than how it is written.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from archdsl.ir.dims import Num, Shape, at_least_zero, binary, num
 from archdsl.ir.graph import Init, Input, OpNode, Value, Weight
@@ -26,38 +30,293 @@ from archdsl.ir.op import (
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import (
     CASTS,
-    VANISHES,
-    Activation,
-    Arithmetic,
-    Comparison,
-    Logical,
-    Prefix,
-    RealFunction,
-    Rounding,
-    arithmetic_type,
     axis_of,
-    demand_divisor,
     equals,
-    factor,
     first_input,
+    is_whole,
     number,
-    numeric_operand,
-    overruling,
     own_but,
     place,
-    remainder,
     replaced,
     usual,
     written,
 )
 from archdsl.ops._onnx import with_kernel
 
+# --- rows -----------------------------------------------------------------------------------------------------------
 
-class Plus(Arithmetic):
+Composed = Callable[..., Any]
+"""ONNX nodes of the inputs, which have the type of the result: `lambda g, x: g.Mul(x, g.Sigmoid(x))`."""
+
+VANISHES = -1000.0
+"""`exp` of it, or of less, is 0 in every type."""
+
+
+class Elementwise(Primitive):
+    """An element-wise operation."""
+
+    elementwise = True
+    mixes = False
+
+
+class Function(Elementwise):
+    """An element-wise function, as a row: its name and the types it takes and gives, its PyTorch, its ONNX operator or
+    what it is composed of, its line in the reference."""
+
+    def __init__(
+        self,
+        name: str,
+        types: str,
+        expression: str,
+        onnx: str | Composed,
+        doc: str,
+        *,
+        examples: tuple[Example, ...] = (),
+        numpy: str | None = None,
+        of_numbers: bool = False,
+        by_result: bool = False,
+        zero_up_to: float | None = None,
+    ) -> None:
+        self.signature = name + types
+        self.expression = expression
+        self.composed = None if isinstance(onnx, str) else onnx
+        self.operator = onnx if isinstance(onnx, str) else ""
+        self.__doc__ = doc
+        self.examples = examples or applied(name)
+        self.numpy = numpy
+        self.of_numbers = of_numbers
+        self.by_result = by_result
+        self.zero_up_to = zero_up_to
+
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        if self.zero_up_to is not None and known[0] is not None and known[0] <= self.zero_up_to:
+            return 0.0
+        return super().constant(node, known)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return super().onnx(node, g) if self.composed is None else self.composed(g, *g.args())
+
+
+REAL = "()(x: float[...]) -> [...]"
+"""Of real numbers."""
+MADE_REAL = "()(x: [...]) -> float[...]"
+"""Of any numbers, with real values."""
+ANY = "()(x: number[...]) -> [...]"
+"""Of any numbers, with values of the same type."""
+
+
+def shown(*texts: str) -> tuple[Example, ...]:
+    """Examples of x, real numbers, or of `ids`, whole ones."""
+    return tuple(Example(t, "ids: int[2, 5]", gradients=False) if "ids" in t else Example(t) for t in texts)
+
+
+def applied(name: str) -> tuple[Example, ...]:
+    """What is shown of a function where its row shows nothing."""
+    return Example(f"x -> {name}"), Example(f"{name}(x + 1)", "x: [5]")
+
+
+def rounded(operator: str) -> Composed:
+    """A way of rounding, which leaves whole numbers as they are."""
+    return lambda g, x: x if g.dtype(x) == "int" else getattr(g, operator)(x)
+
+
+def _relu_squared(g: OnnxScope, x: Any) -> Any:
+    y = g.Relu(x)
+    return g.Mul(y, y)
+
+
+FUNCTIONS = (
+    Function("abs", ANY, "{0}.abs()", "Abs", "The absolute value, element by element.",
+             numpy="abs", of_numbers=True, examples=shown("x -> abs", "abs(ids)", "abs(2) * x")),
+    Function("square", ANY, "{0}.square()", lambda g, x: g.Mul(x, x), "`x ** 2`, element by element.",
+             numpy="square", examples=shown("x -> square", "square(ids)")),
+    Function("sqrt", MADE_REAL, "torch.sqrt({0})", "Sqrt", "The square root, element by element.",
+             numpy="sqrt", of_numbers=True, by_result=True,
+             examples=shown("sqrt(1 + x * x)", "sqrt(ids)", "sqrt(2) * x")),
+    Function("rsqrt", MADE_REAL, "torch.rsqrt({0})", lambda g, x: g.Div(1.0, g.Sqrt(x)),
+             "`1 / sqrt(x)`, element by element.",
+             by_result=True, examples=shown("rsqrt(1 + x * x)", "rsqrt(ids + 1)")),
+    Function("reciprocal", MADE_REAL, "1 / {0}", "Reciprocal", "`1 / x`, element by element.",
+             numpy="reciprocal", by_result=True, examples=shown("reciprocal(1 + x * x)", "reciprocal(ids + 1)")),
+    Function("exp", MADE_REAL, "torch.exp({0})", "Exp", "`e ** x`, element by element.",
+             numpy="exp", of_numbers=True, by_result=True, zero_up_to=VANISHES,
+             examples=shown("x -> exp", "exp(ids)", "exp(2) * x")),
+    Function("log", MADE_REAL, "torch.log({0})", "Log", "The natural logarithm, element by element.",
+             numpy="log", of_numbers=True, examples=shown("log(1 + x * x)", "log(ids + 1)", "log(2) * x")),
+    Function("sin", MADE_REAL, "torch.sin({0})", "Sin", "The sine, element by element.",
+             numpy="sin", of_numbers=True, examples=shown("x -> sin", "sin(ids)", "sin(2) * x")),
+    Function("cos", MADE_REAL, "torch.cos({0})", "Cos", "The cosine, element by element.",
+             numpy="cos", of_numbers=True, examples=shown("x -> cos", "cos(ids)", "cos(2) * x")),
+    Function("erf", MADE_REAL, "torch.erf({0})", "Erf", "The error function, element by element.",
+             examples=shown("x -> erf", "erf(ids)")),
+    Function("tanh", MADE_REAL, "torch.tanh({0})", "Tanh", "The hyperbolic tangent.",
+             numpy="tanh", of_numbers=True, by_result=True, examples=(*applied("tanh"), *shown("tanh(ids)"))),
+    Function("sigmoid", MADE_REAL, "torch.sigmoid({0})", "Sigmoid", "The logistic function: `1 / (1 + exp(-x))`.",
+             by_result=True, zero_up_to=VANISHES, examples=(*applied("sigmoid"), *shown("sigmoid(ids)"))),
+    Function("sign", ANY, "torch.sign({0})", "Sign", "-1, 0 or 1, element by element. Its gradient is zero.",
+             numpy="sign", of_numbers=True, examples=shown("x -> sign", "sign(ids)")),
+    Function("floor", ANY, "torch.floor({0})", rounded("Floor"),
+             "Rounded down, element by element. Its gradient is zero.",
+             numpy="floor", of_numbers=True, examples=shown("x -> floor", "floor(ids)")),
+    Function("ceil", ANY, "torch.ceil({0})", rounded("Ceil"), "Rounded up, element by element. Its gradient is zero.",
+             numpy="ceil", of_numbers=True, examples=shown("x -> ceil", "ceil(ids)")),
+    Function("relu", REAL, "F.relu({0})", "Relu", "Rectified linear unit: `maximum(x, 0)`.",
+             by_result=True, zero_up_to=0),
+    Function("relu_squared", REAL, "F.relu({0}).square()", _relu_squared, "`relu(x) ** 2` (So et al., 2021, Primer).",
+             zero_up_to=0),
+    Function("selu", REAL, "F.selu({0})", "Selu",
+             "Scaled exponential linear unit (Klambauer et al., 2017): `1.0507 * elu(x, 1.6733)`; keeps mean and "
+             "variance."),
+    Function("gelu", REAL, "F.gelu({0})", "Gelu",
+             "Gaussian error linear unit (Hendrycks and Gimpel, 2016): `x * (1 + erf(x / sqrt(2))) / 2`."),
+    Function("gelu_tanh", REAL, 'F.gelu({0}, approximate="tanh")', lambda g, x: g.Gelu(x, approximate="tanh"),
+             "The tanh approximation of GELU: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))`; that of "
+             "GPT-2."),
+    Function("quick_gelu", REAL, "quick_gelu({0})", lambda g, x: g.Mul(x, g.Sigmoid(g.Mul(x, 1.702))),
+             "The sigmoid approximation of GELU: `x * sigmoid(1.702 * x)`; that of CLIP."),
+    Function("silu", REAL, "F.silu({0})", lambda g, x: g.Mul(x, g.Sigmoid(x)),
+             "Sigmoid-weighted linear unit (Hendrycks and Gimpel, 2016): `x * sigmoid(x)`; also called swish.",
+             examples=shown("x -> silu")),
+    Function("mish", REAL, "F.mish({0})", "Mish", "`x * tanh(softplus(x))` (Misra, 2019)."),
+    Function("softplus", REAL, "F.softplus({0})", "Softplus", "`log(1 + exp(x))`, without overflow."),
+    Function("softsign", REAL, "F.softsign({0})", "Softsign", "`x / (1 + abs(x))`."),
+    Function("hard_sigmoid", REAL, "F.hardsigmoid({0})", lambda g, x: g.HardSigmoid(x, alpha=1 / 6, beta=0.5),
+             "`clamp(x / 6 + 1 / 2, 0, 1)`."),
+    Function("hard_swish", REAL, "F.hardswish({0})", "HardSwish",
+             "`x * clamp(x / 6 + 1 / 2, 0, 1)` (Howard et al., 2019)."),
+    Function("log_sigmoid", REAL, "F.logsigmoid({0})", lambda g, x: g.Neg(g.Softplus(g.Neg(x))),
+             "`log(sigmoid(x))`, without overflow."),
+)  # fmt: skip
+
+# --- comparisons and logic --------------------------------------------------------------------------------------------
+
+
+class Comparison(Elementwise):
+    """An element-wise comparison, as a row: its sign, its ONNX operator, and where it is true."""
+
+    def __init__(self, name: str, sign: str, operator: str, true: str, *, inverted: bool = False) -> None:
+        self.signature = f"{name}()(a: [...], b: [...]) -> bool[...]"
+        self.relation = sign
+        self.expression = f"{{0}} {sign} {{1}}"
+        self.operator = operator
+        self.inverted = inverted
+        self.numpy = name
+        self.__doc__ = f"`a {sign} b`, element by element: where {true}; axes from the right are equal or 1."
+        self.examples = (
+            Example(f"a {sign} b", "a: int[2, 5], b: int[5]", gradients=False),
+            Example(f"x {sign} 0", gradients=False),
+            Example(f"1 {sign} ids + 1", "ids: int[2, 5]", gradients=False),
+        )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """The operator on inputs of one type; truth values have no order in ONNX."""
+        dtype = arithmetic_type(node.inputs)
+        found = getattr(g, self.operator)(*g.args("int32" if dtype == "bool" else dtype))
+        return g.Not(found) if self.inverted else found
+
+
+COMPARISONS = (
+    Comparison("greater", ">", "Greater", "the first is the larger"),
+    Comparison("greater_equal", ">=", "GreaterOrEqual", "the first is not the smaller"),
+    Comparison("less", "<", "Less", "the first is the smaller"),
+    Comparison("less_equal", "<=", "LessOrEqual", "the first is not the larger"),
+    Comparison("equal", "==", "Equal", "the two are equal"),
+    Comparison("not_equal", "!=", "Equal", "the two differ", inverted=True),
+)
+
+
+class Logical(Elementwise):
+    """An element-wise operation on two truth values, as a row: its sign, the result that one input alone can give."""
+
+    def __init__(self, name: str, sign: str, operator: str, true: str, *, settles: float) -> None:
+        self.signature = f"{name}()(a: bool[...], b: bool[...]) -> bool[...]"
+        self.expression = f"{{0}} {sign} {{1}}"
+        self.operator = operator
+        self.settles = settles
+        self.numpy = name
+        self.__doc__ = f"`a {sign} b`, element by element, of tensors of true and false: where {true}."
+        self.examples = (
+            Example(f"a {sign} b", "a: bool[2, 5], b: bool[5]", gradients=False),
+            Example(f"(x > 0) {sign} (x < 1)", gradients=False),
+        )
+
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        return self.settles if self.settles in known else super().constant(node, known)
+
+
+LOGICAL = (
+    Logical("logical_and", "&", "And", "both are true", settles=0.0),
+    Logical("logical_or", "|", "Or", "at least one is true", settles=1.0),
+)
+
+
+class LogicalNot(Elementwise):
+    """`~a`, element by element, of a tensor of true and false: where it is false."""
+
+    expression = "~{0}"
+    operator = "Not"
+    signature = "logical_not()(a: bool[...]) -> bool[...]"
+    numpy = "logical_not"
+    examples = (Example("~a", "a: bool[2, 5]", gradients=False), Example("~(x > 0)", gradients=False))
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+def arithmetic_type(inputs: Sequence[Input], call: Application | None = None) -> str:
+    """The type of a sum or product: a number adapts to tensors, but whole ones and a fraction give float32. While an
+    application is checked, `call` records what that was decided from."""
+    found = promoted([v for v in inputs if isinstance(v, Value)])
+    numbers = [v for v in inputs if isinstance(v, Num)]
+    if found in ("int", "bool") and numbers:
+        whole = [is_whole(n) if call is None else call.is_whole(n) for n in numbers]
+        return "int" if all(whole) else "float32"
+    return found
+
+
+def overruling(known: Sequence[float | None], *numbers: float) -> float | None:
+    """Of those numbers, the one that stands among what is known, whatever the rest is; the rest is finite."""
+    found = {n for n in known if n is not None and (n in numbers or math.isinf(n))}
+    return found.pop() if len(found) == 1 and found <= {*numbers} else None
+
+
+class Arithmetic(Elementwise):
+    """An element-wise operation whose result has the type of its operands together."""
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        return (arithmetic_type(call.inputs, call),)
+
+
+class Addition(Arithmetic):
+    """A sum of two operands, one of which may be subtracted: truth values count as numbers."""
+
+    additive = True
+    sign: ClassVar[int]
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        found = arithmetic_type(call.inputs, call)
+        return ("int" if found == "bool" else found,)
+
+    def largest(self, node: OpNode, inputs: Sequence[int | None]) -> int | None:
+        a, b = inputs
+        numbers = [isinstance(v, Num) for v in node.inputs]
+        fits = any(numbers) if self.sign > 0 else numbers[1]
+        return a + self.sign * b if a is not None and b is not None and fits else None
+
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        a, b = known
+        signed = (a, None if b is None else self.sign * b)
+        return overruling(signed, math.inf, -math.inf) or super().constant(node, known)
+
+    def combines(self, node: OpNode) -> Sequence[Fraction]:
+        return Fraction(1), Fraction(self.sign)
+
+
+class Plus(Addition):
     """`a + b`, element by element; axes from the right are equal or 1. True counts as 1, false as 0."""
 
+    sign = 1
     operator = "Add"
-    additive = True
     signature = "plus()(a: [...], b: [...]) -> [...]"
     numpy = "add"
     examples = (
@@ -68,32 +327,17 @@ class Plus(Arithmetic):
         Example("(ids > 1) + (ids > 2)", "ids: int[2, 5]", gradients=False),
     )
 
-    def dtypes(self, call: Application) -> Sequence[str]:
-        found = arithmetic_type(call.inputs, call)
-        return ("int" if found == "bool" else found,)
-
-    def largest(self, node: OpNode, inputs: Sequence[int | None]) -> int | None:
-        a, b = inputs
-        return a + b if a is not None and b is not None and any(isinstance(v, Num) for v in node.inputs) else None
-
-    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
-        return overruling(known, math.inf, -math.inf) or super().constant(node, known)
-
-    def combines(self, node: OpNode) -> Sequence[Fraction]:
-        return Fraction(1), Fraction(1)
-
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        if all(isinstance(v, Value) and v.is_bool for v in node.inputs):
-            # PyTorch takes the sum of two truth values for their disjunction.
-            return e.py("{a} + {b}", a=numeric_operand(node, e, 0), b=numeric_operand(node, e, 1))
-        return e.py("{0} + {1}")
+        # PyTorch takes the sum of two truth values for their disjunction.
+        logical = all(isinstance(v, Value) and v.is_bool for v in node.inputs)
+        return e.py("{0}.long() + {1}.long()" if logical else "{0} + {1}")
 
 
-class Minus(Arithmetic):
+class Minus(Addition):
     """`a - b`, element by element; axes from the right are equal or 1. True counts as 1, false as 0."""
 
+    sign = -1
     operator = "Sub"
-    additive = True
     signature = "minus()(a: [...], b: [...]) -> [...]"
     numpy = "subtract"
     examples = (
@@ -103,28 +347,32 @@ class Minus(Arithmetic):
         Example("1 - real", "real: bool[2, 5]", gradients=False),
     )
 
-    def dtypes(self, call: Application) -> Sequence[str]:
-        found = arithmetic_type(call.inputs, call)
-        return ("int" if found == "bool" else found,)
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        a, b = (
+            e.py("{x}.long()", x=e.input(i)) if isinstance(v, Value) and v.is_bool else e.input(i)
+            for i, v in enumerate(node.inputs)
+        )
+        return e.py("{a} - {b}", a=a, b=b)
 
-    def largest(self, node: OpNode, inputs: Sequence[int | None]) -> int | None:
-        a, b = inputs
-        return a - b if a is not None and b is not None and isinstance(node.inputs[1], Num) else None
 
-    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
-        a, b = known
-        return overruling((a, None if b is None else -b), math.inf, -math.inf) or super().constant(node, known)
+class Negate(Arithmetic):
+    """`-x`, element by element."""
+
+    expression = "-{0}"
+    operator = "Neg"
+    additive = True
+    signature = "negate()(x: number[...]) -> [...]"
+    numpy = "negative"
+    examples = shown("-x", "-(x + 1)", "-ids")
 
     def combines(self, node: OpNode) -> Sequence[Fraction]:
-        return Fraction(1), Fraction(-1)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{a} - {b}", a=numeric_operand(node, e, 0), b=numeric_operand(node, e, 1))
+        return (Fraction(-1),)
 
 
 class Times(Arithmetic):
     """`a * b`, element by element; axes from the right are equal or 1."""
 
+    expression = "{0} * {1}"
     signature = "times()(a: [...], b: [...]) -> [...]"
     numpy = "multiply"
     examples = (
@@ -145,16 +393,31 @@ class Times(Arithmetic):
         return 0.0 if overruling(known, 0) == 0 else super().constant(node, known)
 
     def combines(self, node: OpNode) -> Sequence[Fraction] | None:
-        a, b = map(factor, node.inputs)
+        a, b = (
+            Fraction(n.value) if isinstance(n, Num) and isinstance(n.value, int | Fraction) else None
+            for n in node.inputs
+        )
         return (Fraction(0), a) if a is not None else (b, Fraction(0)) if b is not None else None
 
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0} * {1}")
+
+def demand_divisor(op: Primitive, call: Application) -> None:
+    """Refuse the number 0 as a divisor. Raises E0204."""
+    divisor = call.inputs[1]
+    if isinstance(divisor, Num) and divisor.static and not call.holds("!=", divisor, 0, f"`{op.name}` by 0"):
+        raise call.error("E0204", f"`{op.name}` by the number 0")
 
 
-class Divide(RealFunction):
+def remainder(g: OnnxScope, a: Any, b: Any) -> tuple[Any, Any]:
+    """What a quotient of real numbers that is rounded towards 0 leaves, and where one that is rounded down is less by
+    one."""
+    rest = g.Mod(a, b, fmod=1)
+    return rest, g.And(g.Xor(g.Less(rest, 0.0), g.Less(b, 0.0)), g.Not(g.Equal(rest, 0.0)))
+
+
+class Divide(Elementwise):
     """`a / b`, element by element; axes from the right are equal or 1. Whole numbers give float32."""
 
+    expression = "{0} / {1}"
     operator = "Div"
     signature = "divide()(a: [...], b: [...]) -> float[...]"
     numpy = "divide"
@@ -171,8 +434,46 @@ class Divide(RealFunction):
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
         return 0.0 if known[0] == 0 and known[1] is None else super().constant(node, known)
 
+
+class Extreme(Arithmetic):
+    """The larger or smaller of two, as a row: what it is and the bound that `clamp` calls it, after ONNX and numpy."""
+
+    def __init__(self, name: str, what: str, operator: str, bound: str, settles: float) -> None:
+        self.signature = f"{name}()(a: number[...], b: number[...]) -> [...]"
+        self.__doc__ = f"The {what} of two, element by element; axes from the right are equal or 1."
+        self.operator = operator
+        self.numpy = name
+        self.of_numbers = True
+        self.bound = bound
+        self.settles = settles
+        self.examples = (
+            Example(f"{name}(x, y)", "x: [2, 5, 8], y: [8]"),
+            Example(f"{name}(x, 0.5)"),
+            Example(f"{name}(0, x)"),
+            Example(f"{name}(ids, 2)", "ids: int[2, 5]", gradients=False),
+        )
+
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        return self.settles if self.settles in known else super().constant(node, known)
+
+    def largest(self, node: OpNode, inputs: Sequence[int | None]) -> int | None:
+        a, b = inputs
+        known = self.bound == "max" and any(isinstance(v, Num) for v in node.inputs)
+        return min(a, b) if known and a is not None and b is not None else None
+
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0} / {1}")
+        a, b = node.inputs
+        if isinstance(b, Num):
+            return e.py(f"{{0}}.clamp({self.bound}={{1}})")
+        if isinstance(a, Num):
+            return e.py(f"{{1}}.clamp({self.bound}={{0}})")
+        return e.py(f"torch.{self.name}({{0}}, {{1}})")
+
+
+EXTREMES = (
+    Extreme("maximum", "larger", "Max", "min", math.inf),
+    Extreme("minimum", "smaller", "Min", "max", -math.inf),
+)
 
 
 class Power(Arithmetic):
@@ -237,6 +538,7 @@ def known_power(g: OnnxScope, x: Any, exponent: float) -> Any:
 class Modulo(Arithmetic):
     """`a % b`, element by element: what `a // b` leaves, with the sign of b."""
 
+    expression = "{0} % {1}"
     signature = "modulo()(a: number[...], b: number[...]) -> [...]"
     numpy = "remainder"
     examples = (
@@ -246,7 +548,6 @@ class Modulo(Arithmetic):
     )
 
     def check(self, call: Application) -> None:
-        super().check(call)
         demand_divisor(self, call)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -255,9 +556,6 @@ class Modulo(Arithmetic):
         a, b = (g.cast(x, "float32") for x in g.args())
         rest, less = remainder(g, a, b)
         return g.Where(less, g.Add(rest, b), rest)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0} % {1}")
 
 
 class FloorDivide(Arithmetic):
@@ -272,7 +570,6 @@ class FloorDivide(Arithmetic):
     )
 
     def check(self, call: Application) -> None:
-        super().check(call)
         demand_divisor(self, call)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -301,321 +598,6 @@ class FloorDivide(Arithmetic):
         return e.py("{a} // {b}", a=a, b=b)
 
 
-class Maximum(Arithmetic):
-    """The larger of two, element by element; axes from the right are equal or 1."""
-
-    operator = "Max"
-    signature = "maximum()(a: number[...], b: number[...]) -> [...]"
-    numpy = "maximum"
-    examples = (
-        Example("maximum(x, y)", "x: [2, 5, 8], y: [8]"),
-        Example("maximum(x, 0.5)"),
-        Example("maximum(0, x)"),
-        Example("maximum(ids, 2)", "ids: int[2, 5]", gradients=False),
-    )
-
-    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
-        return math.inf if math.inf in known else super().constant(node, known)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        a, b = node.inputs
-        if isinstance(b, Num):
-            return e.py("{0}.clamp(min={1})")
-        if isinstance(a, Num):
-            return e.py("{1}.clamp(min={0})")
-        return e.py("torch.maximum({0}, {1})")
-
-
-class Minimum(Arithmetic):
-    """The smaller of two, element by element; axes from the right are equal or 1."""
-
-    operator = "Min"
-    signature = "minimum()(a: number[...], b: number[...]) -> [...]"
-    numpy = "minimum"
-    examples = (
-        Example("minimum(x, y)", "x: [2, 5, 8], y: [8]"),
-        Example("minimum(x, 0.5)"),
-        Example("minimum(0, x)"),
-        Example("minimum(ids, 2)", "ids: int[2, 5]", gradients=False),
-    )
-
-    def largest(self, node: OpNode, inputs: Sequence[int | None]) -> int | None:
-        a, b = inputs
-        return min(a, b) if a is not None and b is not None and any(isinstance(v, Num) for v in node.inputs) else None
-
-    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
-        return -math.inf if -math.inf in known else super().constant(node, known)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        a, b = node.inputs
-        if isinstance(b, Num):
-            return e.py("{0}.clamp(max={1})")
-        if isinstance(a, Num):
-            return e.py("{1}.clamp(max={0})")
-        return e.py("torch.minimum({0}, {1})")
-
-
-class Negate(Prefix, Arithmetic):
-    """`-x`, element by element."""
-
-    operator = "Neg"
-    additive = True
-    signature = "negate()(x: number[...]) -> [...]"
-    symbol = "-"
-    numpy = "negative"
-    examples = (Example("-x"), Example("-(x + 1)"), Example("-ids", "ids: int[2, 5]", gradients=False))
-
-    def combines(self, node: OpNode) -> Sequence[Fraction]:
-        return (Fraction(-1),)
-
-
-class Abs(Arithmetic):
-    """The absolute value, element by element."""
-
-    operator = "Abs"
-    signature = "abs()(x: number[...]) -> [...]"
-    numpy = "abs"
-    examples = (
-        Example("x -> abs"),
-        Example("abs(ids)", "ids: int[2, 5]", gradients=False),
-        Example("abs(2) * x"),
-    )
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.abs()")
-
-
-class Square(Arithmetic):
-    """`x ** 2`, element by element."""
-
-    signature = "square()(x: number[...]) -> [...]"
-    numpy = "square"
-    examples = (
-        Example("x -> square"),
-        Example("square(ids)", "ids: int[2, 5]", gradients=False),
-    )
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        x = g.arg(0)
-        return g.Mul(x, x)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.square()")
-
-
-class Sqrt(RealFunction):
-    """The square root, element by element."""
-
-    operator = "Sqrt"
-    by_result = True
-    signature = "sqrt()(x: [...]) -> float[...]"
-    numpy = "sqrt"
-    examples = (
-        Example("sqrt(1 + x * x)"),
-        Example("sqrt(ids)", "ids: int[2, 5]", gradients=False),
-        Example("sqrt(2) * x"),
-    )
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.sqrt({0})")
-
-
-class Rsqrt(RealFunction):
-    """`1 / sqrt(x)`, element by element."""
-
-    by_result = True
-    signature = "rsqrt()(x: [...]) -> float[...]"
-    examples = (
-        Example("rsqrt(1 + x * x)"),
-        Example("rsqrt(ids + 1)", "ids: int[2, 5]", gradients=False),
-    )
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.Div(1.0, g.Sqrt(g.arg(0, node.outputs[0].dtype)))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.rsqrt({0})")
-
-
-class Reciprocal(RealFunction):
-    """`1 / x`, element by element."""
-
-    operator = "Reciprocal"
-    by_result = True
-    signature = "reciprocal()(x: [...]) -> float[...]"
-    numpy = "reciprocal"
-    examples = (
-        Example("reciprocal(1 + x * x)"),
-        Example("reciprocal(ids + 1)", "ids: int[2, 5]", gradients=False),
-    )
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("1 / {0}")
-
-
-class Exp(RealFunction):
-    """`e ** x`, element by element."""
-
-    operator = "Exp"
-    by_result = True
-    signature = "exp()(x: [...]) -> float[...]"
-    numpy = "exp"
-    examples = (
-        Example("x -> exp"),
-        Example("exp(ids)", "ids: int[2, 5]", gradients=False),
-        Example("exp(2) * x"),
-    )
-
-    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
-        return 0.0 if known[0] is not None and known[0] <= VANISHES else super().constant(node, known)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.exp({0})")
-
-
-class Log(RealFunction):
-    """The natural logarithm, element by element."""
-
-    operator = "Log"
-    signature = "log()(x: [...]) -> float[...]"
-    numpy = "log"
-    examples = (
-        Example("log(1 + x * x)"),
-        Example("log(ids + 1)", "ids: int[2, 5]", gradients=False),
-        Example("log(2) * x"),
-    )
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.log({0})")
-
-
-class Sin(RealFunction):
-    """The sine, element by element."""
-
-    operator = "Sin"
-    signature = "sin()(x: [...]) -> float[...]"
-    numpy = "sin"
-    examples = (
-        Example("x -> sin"),
-        Example("sin(ids)", "ids: int[2, 5]", gradients=False),
-        Example("sin(2) * x"),
-    )
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.sin({0})")
-
-
-class Cos(RealFunction):
-    """The cosine, element by element."""
-
-    operator = "Cos"
-    signature = "cos()(x: [...]) -> float[...]"
-    numpy = "cos"
-    examples = (
-        Example("x -> cos"),
-        Example("cos(ids)", "ids: int[2, 5]", gradients=False),
-        Example("cos(2) * x"),
-    )
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.cos({0})")
-
-
-class Erf(RealFunction):
-    """The error function, element by element."""
-
-    operator = "Erf"
-    signature = "erf()(x: [...]) -> float[...]"
-    examples = (
-        Example("x -> erf"),
-        Example("erf(ids)", "ids: int[2, 5]", gradients=False),
-    )
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.erf({0})")
-
-
-class Tanh(RealFunction):
-    """The hyperbolic tangent."""
-
-    operator = "Tanh"
-    by_result = True
-    signature = "tanh()(x: [...]) -> float[...]"
-    numpy = "tanh"
-    examples = (
-        Example("x -> tanh"),
-        Example("tanh(x + 1)", "x: [5]"),
-        Example("tanh(ids)", "ids: int[2, 5]", gradients=False),
-    )
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.tanh({0})")
-
-
-class Sigmoid(RealFunction):
-    """The logistic function: `1 / (1 + exp(-x))`."""
-
-    operator = "Sigmoid"
-    by_result = True
-    signature = "sigmoid()(x: [...]) -> float[...]"
-    examples = (
-        Example("x -> sigmoid"),
-        Example("sigmoid(x + 1)", "x: [5]"),
-        Example("sigmoid(ids)", "ids: int[2, 5]", gradients=False),
-    )
-
-    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
-        return 0.0 if known[0] is not None and known[0] <= VANISHES else None
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.sigmoid({0})")
-
-
-class Sign(Arithmetic):
-    """-1, 0 or 1, element by element. Its gradient is zero."""
-
-    operator = "Sign"
-    signature = "sign()(x: number[...]) -> [...]"
-    numpy = "sign"
-    examples = (
-        Example("x -> sign"),
-        Example("sign(ids)", "ids: int[2, 5]", gradients=False),
-    )
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.sign({0})")
-
-
-class Floor(Rounding):
-    """Rounded down, element by element. Its gradient is zero."""
-
-    operator = "Floor"
-    signature = "floor()(x: number[...]) -> [...]"
-    numpy = "floor"
-    examples = (
-        Example("x -> floor"),
-        Example("floor(ids)", "ids: int[2, 5]", gradients=False),
-    )
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.floor({0})")
-
-
-class Ceil(Rounding):
-    """Rounded up, element by element. Its gradient is zero."""
-
-    operator = "Ceil"
-    signature = "ceil()(x: number[...]) -> [...]"
-    numpy = "ceil"
-    examples = (
-        Example("x -> ceil"),
-        Example("ceil(ids)", "ids: int[2, 5]", gradients=False),
-    )
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.ceil({0})")
-
-
 class Clamp(Arithmetic):
     """Element by element not below `low` and not above `high`; either may be left out."""
 
@@ -628,7 +610,6 @@ class Clamp(Arithmetic):
     )
 
     def check(self, call: Application) -> None:
-        super().check(call)
         low, high = call.options["low"], call.options["high"]
         if low is None and high is None:
             raise call.error("E0204", "`clamp` without bounds changes nothing", help="give `low`, `high` or both")
@@ -654,146 +635,15 @@ class Clamp(Arithmetic):
         return e.py("{0}.clamp({low}, {high})", low=low, high=high)
 
 
-class Greater(Comparison):
-    """`a > b`, element by element: where the first is the larger; axes from the right are equal or 1."""
-
-    operator = "Greater"
-    signature = "greater()(a: [...], b: [...]) -> bool[...]"
-    symbol = ">"
-    numpy = "greater"
-    examples = (
-        Example("a > b", "a: int[2, 5], b: int[5]", gradients=False),
-        Example("x > 0", gradients=False),
-        Example("1 > ids + 1", "ids: int[2, 5]", gradients=False),
-    )
+# --- choices and types ------------------------------------------------------------------------------------------------
 
 
-class GreaterEqual(Comparison):
-    """`a >= b`, element by element: where the first is not the smaller; axes from the right are equal or 1."""
-
-    operator = "GreaterOrEqual"
-    signature = "greater_equal()(a: [...], b: [...]) -> bool[...]"
-    symbol = ">="
-    numpy = "greater_equal"
-    examples = (
-        Example("a >= b", "a: int[2, 5], b: int[5]", gradients=False),
-        Example("x >= 0", gradients=False),
-        Example("1 >= ids + 1", "ids: int[2, 5]", gradients=False),
-    )
-
-
-class Less(Comparison):
-    """`a < b`, element by element: where the first is the smaller; axes from the right are equal or 1."""
-
-    operator = "Less"
-    signature = "less()(a: [...], b: [...]) -> bool[...]"
-    symbol = "<"
-    numpy = "less"
-    examples = (
-        Example("a < b", "a: int[2, 5], b: int[5]", gradients=False),
-        Example("x < 0", gradients=False),
-        Example("1 < ids + 1", "ids: int[2, 5]", gradients=False),
-    )
-
-
-class LessEqual(Comparison):
-    """`a <= b`, element by element: where the first is not the larger; axes from the right are equal or 1."""
-
-    operator = "LessOrEqual"
-    signature = "less_equal()(a: [...], b: [...]) -> bool[...]"
-    symbol = "<="
-    numpy = "less_equal"
-    examples = (
-        Example("a <= b", "a: int[2, 5], b: int[5]", gradients=False),
-        Example("x <= 0", gradients=False),
-        Example("1 <= ids + 1", "ids: int[2, 5]", gradients=False),
-    )
-
-
-class Equal(Comparison):
-    """`a == b`, element by element: where the two are equal; axes from the right are equal or 1."""
-
-    operator = "Equal"
-    signature = "equal()(a: [...], b: [...]) -> bool[...]"
-    symbol = "=="
-    numpy = "equal"
-    examples = (
-        Example("a == b", "a: int[2, 5], b: int[5]", gradients=False),
-        Example("x == 0", gradients=False),
-        Example("1 == ids + 1", "ids: int[2, 5]", gradients=False),
-    )
-
-
-class NotEqual(Comparison):
-    """`a != b`, element by element: where the two differ; axes from the right are equal or 1."""
-
-    operator = "Equal"
-    signature = "not_equal()(a: [...], b: [...]) -> bool[...]"
-    symbol = "!="
-    numpy = "not_equal"
-    examples = (
-        Example("a != b", "a: int[2, 5], b: int[5]", gradients=False),
-        Example("x != 0", gradients=False),
-        Example("1 != ids + 1", "ids: int[2, 5]", gradients=False),
-    )
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.Not(super().onnx(node, g))
-
-
-class LogicalAnd(Logical):
-    """`a & b`, element by element, of tensors of true and false: where both are true."""
-
-    operator = "And"
-    signature = "logical_and()(a: bool[...], b: bool[...]) -> bool[...]"
-    numpy = "logical_and"
-    examples = (
-        Example("a & b", "a: bool[2, 5], b: bool[5]", gradients=False),
-        Example("(x > 0) & (x < 1)", gradients=False),
-    )
-
-    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
-        return 0.0 if 0 in known else super().constant(node, known)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0} & {1}")
-
-
-class LogicalOr(Logical):
-    """`a | b`, element by element, of tensors of true and false: where at least one is true."""
-
-    operator = "Or"
-    signature = "logical_or()(a: bool[...], b: bool[...]) -> bool[...]"
-    numpy = "logical_or"
-    examples = (
-        Example("a | b", "a: bool[2, 5], b: bool[5]", gradients=False),
-        Example("(x > 0) | (x < 1)", gradients=False),
-    )
-
-    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
-        return 1.0 if 1 in known else super().constant(node, known)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0} | {1}")
-
-
-class LogicalNot(Prefix, Logical):
-    """`~a`, element by element, of a tensor of true and false: where it is false."""
-
-    operator = "Not"
-    signature = "logical_not()(a: bool[...]) -> bool[...]"
-    symbol = "~"
-    numpy = "logical_not"
-    examples = (Example("~a", "a: bool[2, 5]", gradients=False), Example("~(x > 0)", gradients=False))
-
-
-class Where(Primitive):
+class Where(Elementwise):
     """`a` where the condition is true, else `b`, element by element; axes from the right are equal or 1."""
 
     passes = 0
+    expression = "torch.where({0}, {1}, {2})"
     signature = "where()(c: bool[...], a: [...], b: [...]) -> [...]"
-    elementwise = True
-    mixes = False
     chosen = (1, 2)
     numpy = "where"
     examples = (
@@ -827,17 +677,12 @@ class Where(Primitive):
             return g.Or(g.And(c, a), g.And(g.Not(c), b))
         return g.Where(c, a, b)
 
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.where({0}, {1}, {2})")
 
-
-class Identity(Primitive):
+class Identity(Elementwise):
     """The tensor itself: an activation that is none. Nothing is emitted for it."""
 
     passes = 0
     signature = "identity()(x: [...]) -> [...]"
-    elementwise = True
-    mixes = False
     examples = (Example("2 * identity(x)"), Example("(x -> identity) + 1"))
 
     def build(self, call: Application) -> Sequence[Value]:
@@ -856,6 +701,7 @@ class StopGradient(Primitive):
     by_rows = True
     passes = 0
     moves = True
+    expression = "{0}.detach()"
     signature = "stop_gradient()(x: [...]) -> [...]"
     mixes = False
     examples = (Example("x * stop_gradient(x)"), Example("(x -> stop_gradient) + x"))
@@ -865,9 +711,6 @@ class StopGradient(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.arg(0)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.detach()")
 
 
 METHODS = {"float32": "float", "bfloat16": "bfloat16", "int": "long", "bool": "bool"}
@@ -911,6 +754,7 @@ class CastLike(Primitive):
     by_rows = True
     passes = 0
     moves = True
+    expression = "{0}.type_as({1})"
     signature = "cast_like()(x: [...], like: [...]) -> [...]"
     mixes = False
     examples = (Example("(x -> cast(float32)) -> cast_like(y)", "x: [2, 5, 8], y: [3]", gradients=False),)
@@ -939,50 +783,17 @@ class CastLike(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.arg(0)  # which is brought to the type of the result
 
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.type_as({1})")
+
+# --- activations with options --------------------------------------------------------------------------------------
 
 
-class ReLU(Activation):
-    """Rectified linear unit: `maximum(x, 0)`."""
-
-    operator = "Relu"
-    by_result = True
-    signature = "relu()(x: float[...]) -> [...]"
-    examples = (Example("x -> relu"), Example("relu(x + 1)", "x: [5]"))
-
-    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
-        return 0.0 if known[0] is not None and known[0] <= 0 else None
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("F.relu({0})")
-
-
-class ReLUSquared(Activation):
-    """`relu(x) ** 2` (So et al., 2021, Primer)."""
-
-    signature = "relu_squared()(x: float[...]) -> [...]"
-    examples = (Example("x -> relu_squared"), Example("relu_squared(x + 1)", "x: [5]"))
-
-    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
-        return 0.0 if known[0] is not None and known[0] <= 0 else None
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        x = g.Relu(g.arg(0))
-        return g.Mul(x, x)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("F.relu({0}).square()")
-
-
-class ELU(Activation):
+class ELU(Elementwise):
     """Exponential linear unit (Clevert et al., 2015): x, or `alpha * (exp(x) - 1)` below 0."""
 
     signature = "elu(alpha: number = 1)(x: float[...]) -> [...]"
     examples = (Example("x -> elu"), Example("x -> elu(0.2)"))
 
     def check(self, call: Application) -> None:
-        super().check(call)
         usual(call, alpha=1)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -996,25 +807,13 @@ class ELU(Activation):
         return e.py("F.elu({0})") if equals(alpha, 1) else e.py("F.elu({0}, {alpha})", alpha=alpha)
 
 
-class SELU(Activation):
-    """Scaled exponential linear unit (Klambauer et al., 2017): `1.0507 * elu(x, 1.6733)`; keeps mean and variance."""
-
-    operator = "Selu"
-    signature = "selu()(x: float[...]) -> [...]"
-    examples = (Example("x -> selu"), Example("selu(x + 1)", "x: [5]"))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("F.selu({0})")
-
-
-class LeakyReLU(Activation):
+class LeakyReLU(Elementwise):
     """x, or `slope * x` below 0."""
 
     signature = "leaky_relu(slope: number = 0.01)(x: float[...]) -> [...]"
     examples = (Example("x -> leaky_relu"), Example("x -> leaky_relu(0.2)"))
 
     def check(self, call: Application) -> None:
-        super().check(call)
         usual(call, slope=0.01)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -1060,130 +859,6 @@ class PReLU(Primitive):
 
     def torch_grouped(self, node: OpNode, e: TorchScope, ends: Tree) -> Tree:
         return e.py("{module}({0}, {ends})", ends=ends)
-
-
-class GELU(Activation):
-    """Gaussian error linear unit (Hendrycks and Gimpel, 2016): `x * (1 + erf(x / sqrt(2))) / 2`."""
-
-    operator = "Gelu"
-    signature = "gelu()(x: float[...]) -> [...]"
-    examples = (Example("x -> gelu"), Example("gelu(x + 1)", "x: [5]"))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("F.gelu({0})")
-
-
-class GELUTanh(Activation):
-    """The tanh approximation of GELU: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))`; that of GPT-2."""
-
-    signature = "gelu_tanh()(x: float[...]) -> [...]"
-    examples = (Example("x -> gelu_tanh"), Example("gelu_tanh(x + 1)", "x: [5]"))
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.Gelu(g.arg(0), approximate="tanh")
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py('F.gelu({0}, approximate="tanh")')
-
-
-class QuickGELU(Activation):
-    """The sigmoid approximation of GELU: `x * sigmoid(1.702 * x)`; that of CLIP."""
-
-    signature = "quick_gelu()(x: float[...]) -> [...]"
-    examples = (Example("x -> quick_gelu"), Example("quick_gelu(x + 1)", "x: [5]"))
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        x = g.arg(0)
-        return g.Mul(x, g.Sigmoid(g.Mul(x, 1.702)))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("quick_gelu({0})")
-
-
-class SiLU(Primitive):
-    """Sigmoid-weighted linear unit (Hendrycks and Gimpel, 2016): `x * sigmoid(x)`; also called swish."""
-
-    signature = "silu()(x: float[...]) -> [...]"
-    elementwise = True
-    mixes = False
-    examples = (Example("x -> silu"),)
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        x = g.arg(0)
-        return g.Mul(x, g.Sigmoid(x))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("F.silu({0})")
-
-
-class Mish(Activation):
-    """`x * tanh(softplus(x))` (Misra, 2019)."""
-
-    operator = "Mish"
-    signature = "mish()(x: float[...]) -> [...]"
-    examples = (Example("x -> mish"), Example("mish(x + 1)", "x: [5]"))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("F.mish({0})")
-
-
-class Softplus(Activation):
-    """`log(1 + exp(x))`, without overflow."""
-
-    operator = "Softplus"
-    signature = "softplus()(x: float[...]) -> [...]"
-    examples = (Example("x -> softplus"), Example("softplus(x + 1)", "x: [5]"))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("F.softplus({0})")
-
-
-class Softsign(Activation):
-    """`x / (1 + abs(x))`."""
-
-    operator = "Softsign"
-    signature = "softsign()(x: float[...]) -> [...]"
-    examples = (Example("x -> softsign"), Example("softsign(x + 1)", "x: [5]"))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("F.softsign({0})")
-
-
-class HardSigmoid(Activation):
-    """`clamp(x / 6 + 1 / 2, 0, 1)`."""
-
-    signature = "hard_sigmoid()(x: float[...]) -> [...]"
-    examples = (Example("x -> hard_sigmoid"), Example("hard_sigmoid(x + 1)", "x: [5]"))
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.HardSigmoid(g.arg(0), alpha=1 / 6, beta=0.5)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("F.hardsigmoid({0})")
-
-
-class HardSwish(Activation):
-    """`x * clamp(x / 6 + 1 / 2, 0, 1)` (Howard et al., 2019)."""
-
-    operator = "HardSwish"
-    signature = "hard_swish()(x: float[...]) -> [...]"
-    examples = (Example("x -> hard_swish"), Example("hard_swish(x + 1)", "x: [5]"))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("F.hardswish({0})")
-
-
-class LogSigmoid(Activation):
-    """`log(sigmoid(x))`, without overflow."""
-
-    signature = "log_sigmoid()(x: float[...]) -> [...]"
-    examples = (Example("x -> log_sigmoid"), Example("log_sigmoid(x + 1)", "x: [5]"))
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.Neg(g.Softplus(g.Neg(g.arg(0))))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("F.logsigmoid({0})")
 
 
 class GLU(Primitive):

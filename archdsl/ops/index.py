@@ -483,6 +483,7 @@ class Lookup(Primitive):
     by_rows = True
     passes = 0
     chosen = (0,)
+    expression = "{0}[{1}]"
     signature = "lookup()(table: [rows, ...], ids: int[...]) -> [...]"
     examples = (
         Example("table[ids]", "table: [5, 8], ids: int[2, 3]"),
@@ -507,9 +508,6 @@ class Lookup(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Gather(g.arg(0), g.arg(1), axis=0)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}[{1}]")
 
 
 class OneHot(Primitive):

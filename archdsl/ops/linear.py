@@ -107,6 +107,7 @@ class Embedding(Primitive):
 
     by_rows = True
     passes = 0
+    expression = "{module}({0})"
     signature = "embedding(rows: size, width: size, init: scheme = none)(ids: int[...]) -> [..., width]"
     mixes = False
     examples = (
@@ -133,9 +134,6 @@ class Embedding(Primitive):
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
         return e.py("nn.Embedding({rows}, {width})", rows=number(node, "rows"), width=number(node, "width"))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{module}({0})")
 
 
 class Unembed(Primitive):
@@ -415,6 +413,7 @@ class MatMul(Primitive):
     """The matrix product of the last two axes; those before them are equal from the right, or 1, or missing in one."""
 
     operator = "MatMul"
+    expression = "{0} @ {1}"
     signature = "matmul()(a: float[..., rows, inner], b: float[..., inner, columns]) -> [..., rows, columns]"
     one_type = ("a", "b")
     examples = (
@@ -436,9 +435,6 @@ class MatMul(Primitive):
 
     def flops(self, node: OpNode) -> Cost:
         return Cost((contracted((*node.outputs[0].shape, first_input(node).shape[-1]), (0,), (1,)),))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0} @ {1}")
 
 
 def together(op: Primitive, call: Application, a: Shape, b: Shape) -> Shape:

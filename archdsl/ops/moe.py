@@ -159,6 +159,7 @@ class SelectionBias(Primitive):
     2.1.2)."""
 
     balances = True
+    expression = "{module}({0})"
     signature = "selection_bias()(scores: float[..., experts]) -> [..., experts]"
     mixes = False
     examples = (Example("x -> selection_bias"),)
@@ -176,6 +177,3 @@ class SelectionBias(Primitive):
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
         return e.py("SelectionBias({experts})", experts=node.weights[0].shape[0])
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{module}({0})")

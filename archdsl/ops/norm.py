@@ -366,6 +366,7 @@ class PowerNorm(Primitive):
 
     passes = 4
     batch_statistics = True
+    expression = "{module}({0})"
     signature = (
         "powernorm(eps: positive = 1e-5, momentum: share = 0.1, init: scheme = none)(x: float[batch, ..., channels]) "
         "-> [batch, ..., channels]"
@@ -394,6 +395,3 @@ class PowerNorm(Primitive):
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
         width, more = first_input(node).shape[-1], settings(node, "eps", "momentum")
         return e.py("PowerNorm({width}, {**more})", width=width, more=more)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{module}({0})")

@@ -1,4 +1,4 @@
-"""Finds primitives by name: the classes with a signature of the modules below."""
+"""Finds primitives by name: the classes with a signature, and the rows of tables, of the modules below."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ def _declared(module: ModuleType) -> Iterator[Primitive]:
     for value in vars(module).values():
         if isinstance(value, type) and value.__module__ == module.__name__ and "signature" in vars(value):
             yield value()
+        elif isinstance(value, tuple):
+            yield from (row for row in value if isinstance(row, Primitive))
 
 
 def names() -> frozenset[str]:

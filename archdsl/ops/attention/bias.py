@@ -316,6 +316,7 @@ def scalar(g: OnnxScope, size: Any) -> Any:
 class MaskedBias(Primitive):
     """A bias of scores with minus infinity where the mask says no."""
 
+    expression = "{0}.masked_fill(~{1}, -torch.inf)"
     signature = "masked_bias()(bias: float[...], mask: bool[...]) -> [...]"
     elementwise = True
     chosen = (0,)
@@ -339,6 +340,3 @@ class MaskedBias(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Where(g.arg(1), g.arg(0), -math.inf)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.masked_fill(~{1}, -torch.inf)")
