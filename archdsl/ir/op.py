@@ -427,7 +427,8 @@ class State:
 
 class Primitive:
     """Base of all primitives. A subclass gives `signature`, its docstring (the first line is the reference's), `torch`
-    or `expression`, and whatever of `check`, `shapes`, `dtypes`, `weights`, `reads`, `build` the signature cannot say."""
+    or `expression`, and whatever of `check`, `shapes`, `dtypes`, `weights`, `reads`, `build` the signature cannot
+    say."""
 
     signature: str
     elementwise: ClassVar[bool] = False
@@ -461,7 +462,7 @@ class Primitive:
     cannot stand there."""
     placed: ClassVar[bool] = False
     """Whether its ONNX form asks for places by `places` and `pairs` alone, so that it can stand at any step."""
-    alike: ClassVar[bool] = False
+    alike: bool = False
     """Whether no place of the result differs from another."""
     by_rows: ClassVar[bool] = False
     """Whether its ONNX form takes tensors with a further axis in front: places that differ by row. Element-wise ops
@@ -478,7 +479,7 @@ class Primitive:
     input."""
     passes: ClassVar[int] = 1
     """Element-wise operations for each number of the result; 0 where numbers are only moved or chosen."""
-    additive: ClassVar[bool] = False
+    additive: bool = False
     """Whether it is linear in all inputs that have gradients, so that these need none of them."""
     by_result: bool = False
     """Whether its gradient follows from its result, which is kept in place of the inputs (sigmoid, softmax)."""

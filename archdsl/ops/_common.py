@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
-from archdsl.ir.cost import Amount, elements
 from archdsl.ir.dims import (
     Num,
     Opaque,
@@ -34,8 +33,6 @@ from archdsl.ir.op import (
     Parts,
     Primitive,
     Reads,
-    TorchScope,
-    Tree,
     same,
 )
 from archdsl.ir.static import ListValue, kind_of, told
@@ -125,6 +122,20 @@ def first_input(node: OpNode) -> Value:
     return value
 
 
+def tensor_inputs(use: OpNode | Application, *which: int) -> tuple[Value, ...]:
+    """Return inputs by their number, tensors."""
+    found = [use.inputs[i] for i in which]
+    assert all(isinstance(v, Value) for v in found), use
+    return tuple(v for v in found if isinstance(v, Value))
+
+
+def number_inputs(use: OpNode | Application, *which: int) -> tuple[Num, ...]:
+    """Return inputs by their number, numbers."""
+    found = [use.inputs[i] for i in which]
+    assert all(isinstance(n, Num) for n in found), use
+    return tuple(n for n in found if isinstance(n, Num))
+
+
 def place(node: OpNode, option: str = "axis", rank: int | None = None) -> int:
     """The axis of a node whose options were checked, counted from 0."""
     return int(number(node, option)) % (first_input(node).rank if rank is None else rank)
@@ -207,9 +218,6 @@ def demand_at_most(call: Application, a: Num, b: Num, message: str) -> None:
         call.condition("<=", a, b, message)
 
 
-# --- results that are known -------------------------------------------------------------------------------------------
-
-
 # --- which places are read ------------------------------------------------------------------------------------------
 
 
@@ -230,9 +238,6 @@ def later(axis: int, offset: Num, sign: int = 1) -> At | None:
     return same(axis) if sign < 0 else EVERYWHERE
 
 
-# --- PyTorch --------------------------------------------------------------------------------------------------------
-
-
 # --- ONNX -----------------------------------------------------------------------------------------------------------
 
 
@@ -250,66 +255,7 @@ def reshaped(g: OnnxScope, x: Any, before: Shape, after: Shape) -> Any:
     return g.Reshape(x, items)
 
 
-def in_order(node: OpNode, g: OnnxScope) -> Any:
-    """What stands along the axis of a node in order, and the positions it had; the lower first of equals."""
-    x = first_input(node)
-    values = g.arg(0, "int32") if x.is_bool else g.arg(0)
-    size = g.size(0, place(node))
-    return g.TopK(values, [size], axis=from_right(node), largest=int(node.options["descending"]), outputs=2)
-
-
 # --- families -------------------------------------------------------------------------------------------------------
-
-
-class Reduction(Primitive):
-    """One number for all positions along some axes."""
-
-    method: ClassVar[str]
-    extra: ClassVar[Mapping[str, Any]] = {}
-    """More arguments of the method, by name."""
-
-    def check(self, call: Application) -> None:
-        axes_of(self, call)
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        axes = axes_of(self, call)
-        if call.options["keep"]:
-            return (tuple(one() if i in axes else d for i, d in enumerate(call.shape(0))),)
-        return (tuple(d for i, d in enumerate(call.shape(0)) if i not in axes),)
-
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
-        axes = {int(n) % rank for n in numbers_in(node.options, "axis")}
-        return (kept_reads(rank, axes, bool(node.options["keep"])),)
-
-    def pointwise(self, node: OpNode) -> tuple[Amount, ...]:
-        """Operations on each number that comes in."""
-        return (Amount(mul(self.passes, elements(first_input(node).shape))),)
-
-    def axes_from_right(self, node: OpNode) -> list[int]:
-        rank = first_input(node).rank
-        return [int(n) % rank - rank for n in numbers_in(node.options, "axis")]
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        """In whole numbers where there are truth values."""
-        own = node.outputs[0].dtype
-        x = g.arg(0, "int32" if own == "bool" else own)
-        return getattr(g, self.operator)(x, self.axes_from_right(node), keepdims=int(node.options["keep"]))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return self.reduced(node, e, e.input(0))
-
-    def reduced(self, node: OpNode, e: TorchScope, x: Tree) -> Tree:
-        """By torch's method, of the input or what was made of it."""
-        axes = tuple(int(n) for n in numbers_in(node.options, "axis"))
-        more = {**self.extra, **({"keepdim": True} if node.options["keep"] else {})}
-        where = axes[0] if len(axes) == 1 else axes
-        return e.py(f"{{x}}.{self.method}({{where}}, {{**more}})", x=x, where=where, more=more)
-
-
-def kept_reads(rank: int, gone: set[int], keep: bool) -> tuple[At | None, ...]:
-    """Some axes are read whole; the others stand at their position, moved to the left unless all are kept."""
-    return tuple(EVERYWHERE if i in gone else same(i if keep else i - sum(a < i for a in gone)) for i in range(rank))
 
 
 class AxisOp(Primitive):

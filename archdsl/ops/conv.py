@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 from archdsl.ir.cost import Amount, Cost, contracted, elements, times
 from archdsl.ir.dims import Num, Shape, add, binary, floordiv, free_names, num, product, shape_text, sub
@@ -171,7 +171,7 @@ def padded(x: Tree, found: Sequence[Window], e: TorchScope) -> Tree:
 class Sliding(Primitive):
     """Along time of [..., time, channels], or along height and width of [batch, channels, height, width]."""
 
-    spatial: ClassVar[int]
+    spatial: int
 
     def axes(self, rank: int) -> tuple[int, ...]:
         return (rank - 2,) if self.spatial == 1 else (2, 3)
@@ -402,10 +402,32 @@ class Convolution(Windowed):
         return self.constructor(node, e, "Conv", [w.kernel for w in found], more)
 
 
-class Pooling(Windowed):
-    """One number for each window of each channel."""
+POOLED = {
+    1: "(kernel: size, stride: size = none, padding: int = 0)(x: float[..., time, channels]) -> [..., time, channels]",
+    2: "(kernel: ints, stride: ints = none, padding: ints = 0)(x: float[batch, channels, height, width]) "
+    "-> [batch, channels, rows, columns]",
+}
+"""What poolings take and give, by the number of their axes."""
+POOLINGS_SHOWN = {
+    1: (("2", "[2, 6, 8]"), ("3, stride: 2, padding: 1", "[2, 5, 8]"), ("2, stride: 1", "[2, 3, 5, 8]")),
+    2: (
+        ("2", "[2, 3, 6, 4]"),
+        ("[3, 2], stride: [2, 1], padding: [1, 0]", "[2, 3, 6, 4]"),
+        ("3, stride: 2, padding: 1", "[2, 3, 6, 5]"),
+    ),
+}
 
-    function: ClassVar[str]
+
+class Pooling(Windowed):
+    """One number for each window of each channel, as a row: `max` or `avg`, along how many axes."""
+
+    def __init__(self, function: str, spatial: int, doc: str) -> None:
+        name = f"{function}_pool{spatial}d"
+        self.function = function
+        self.spatial = spatial
+        self.signature = name + POOLED[spatial]
+        self.__doc__ = doc
+        self.examples = tuple(Example(f"x -> {name}({options})", f"x: {x}") for options, x in POOLINGS_SHOWN[spatial])
 
     def check(self, call: Application) -> None:
         super().check(call)
@@ -474,6 +496,18 @@ class Pooling(Windowed):
     def pooled(self, sizes: Sequence[Num], aside: int) -> Any:
         """Sizes for torch's pooling of the last two axes: time and channels, which stand aside, or height and width."""
         return (*sizes, aside) if self.spatial == 1 else joined(sizes)
+
+
+SIDE_BY_SIDE = "`stride` apart, or else side by side."
+ZEROS_COUNT = "\n\nZeros that `padding` puts on either side count like others."
+OF_TIME = f"of each window of `kernel` positions of time, channels last; {SIDE_BY_SIDE}"
+OF_PICTURES = f"of each window over height and width; windows are {SIDE_BY_SIDE}"
+POOLINGS = (
+    Pooling("max", 1, f"The largest {OF_TIME}"),
+    Pooling("max", 2, f"The largest {OF_PICTURES}"),
+    Pooling("avg", 1, f"The mean {OF_TIME}{ZEROS_COUNT}"),
+    Pooling("avg", 2, f"The mean {OF_PICTURES}{ZEROS_COUNT}"),
+)
 
 
 class Transposed(Sliding):
@@ -699,72 +733,4 @@ class ConvTranspose2d(Transposed):
         Example(
             "x -> conv_transpose2d(6, kernel: [3, 2], stride: [2, 1], padding: same, groups: 3)", "x: [2, 3, 4, 3]"
         ),
-    )
-
-
-class MaxPool1d(Pooling):
-    """The largest of each window of `kernel` positions of time, channels last; `stride` apart, or else side by side."""
-
-    signature = (
-        "max_pool1d(kernel: size, stride: size = none, padding: int = 0)(x: float[..., time, channels]) "
-        "-> [..., time, channels]"
-    )
-    spatial = 1
-    function = "max"
-    examples = (
-        Example("x -> max_pool1d(2)", "x: [2, 6, 8]"),
-        Example("x -> max_pool1d(3, stride: 2, padding: 1)"),
-        Example("x -> max_pool1d(2, stride: 1)", "x: [2, 3, 5, 8]"),
-    )
-
-
-class MaxPool2d(Pooling):
-    """The largest of each window over height and width; windows are `stride` apart, or else side by side."""
-
-    signature = (
-        "max_pool2d(kernel: ints, stride: ints = none, padding: ints = 0)(x: float[batch, channels, height, width]) "
-        "-> [batch, channels, rows, columns]"
-    )
-    spatial = 2
-    function = "max"
-    examples = (
-        Example("x -> max_pool2d(2)", "x: [2, 3, 6, 4]"),
-        Example("x -> max_pool2d([3, 2], stride: [2, 1], padding: [1, 0])", "x: [2, 3, 6, 4]"),
-        Example("x -> max_pool2d(3, stride: 2, padding: 1)", "x: [2, 3, 6, 5]"),
-    )
-
-
-class AvgPool1d(Pooling):
-    """The mean of each window of `kernel` positions of time, channels last; `stride` apart, or else side by side.
-
-    Zeros that `padding` puts on either side count like others."""
-
-    signature = (
-        "avg_pool1d(kernel: size, stride: size = none, padding: int = 0)(x: float[..., time, channels]) "
-        "-> [..., time, channels]"
-    )
-    spatial = 1
-    function = "avg"
-    examples = (
-        Example("x -> avg_pool1d(2)", "x: [2, 6, 8]"),
-        Example("x -> avg_pool1d(3, stride: 2, padding: 1)"),
-        Example("x -> avg_pool1d(2, stride: 1)", "x: [2, 3, 5, 8]"),
-    )
-
-
-class AvgPool2d(Pooling):
-    """The mean of each window over height and width; windows are `stride` apart, or else side by side.
-
-    Zeros that `padding` puts on either side count like others."""
-
-    signature = (
-        "avg_pool2d(kernel: ints, stride: ints = none, padding: ints = 0)(x: float[batch, channels, height, width]) "
-        "-> [batch, channels, rows, columns]"
-    )
-    spatial = 2
-    function = "avg"
-    examples = (
-        Example("x -> avg_pool2d(2)", "x: [2, 3, 6, 4]"),
-        Example("x -> avg_pool2d([3, 2], stride: [2, 1], padding: [1, 0])", "x: [2, 3, 6, 4]"),
-        Example("x -> avg_pool2d(3, stride: 2, padding: 1)", "x: [2, 3, 6, 5]"),
     )

@@ -40,6 +40,7 @@ from archdsl.ops._common import (
     own_places,
     place,
     replaced,
+    tensor_inputs,
     usual,
     without_floors,
     written,
@@ -501,9 +502,7 @@ class Lookup(Primitive):
         return 1, first_input(node).shape[0]
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        table, ids = node.inputs
-        assert isinstance(table, Value)
-        assert isinstance(ids, Value)
+        table, ids = tensor_inputs(node, 0, 1)
         return (EVERYWHERE, *(same(ids.rank + i) for i in range(table.rank - 1))), own_places(ids.rank)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -586,9 +585,9 @@ class Filled(Primitive):
     """A tensor of the model's own type, of the sizes `dims`, that is one number everywhere."""
 
     alike = True
+    placed = True
     mixes = False
     passes = 0
-    filling: ClassVar[float]
 
     def check(self, call: Application) -> None:
         demand_sizes(self, call, "dims")
@@ -604,56 +603,47 @@ class Filled(Primitive):
 
     def number(self, node: OpNode) -> float:
         """The number that it is filled with."""
-        return self.filling
+        return float(number(node, "value"))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.Expand(self.filled_with(node, g), numbers_in(node.options, "dims"))
+        return g.Expand(self.scalar(node, g), numbers_in(node.options, "dims"))
 
-    def filled_with(self, node: OpNode, g: OnnxScope) -> Any:
-        """The number as a scalar."""
-        return g.constant(self.filling)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        """By torch's function of the same name."""
-        sizes = numbers_in(node.options, "dims")
-        made = f"torch.{self.name}({{*sizes}}, dtype={{dtype}}, device={{device}})"
-        return e.py(made, sizes=sizes, dtype=e.dtype(), device=e.device())
-
-
-class Zeros(Filled):
-    """A tensor of zeros of the model's own type: `zeros(batch, 8)`."""
-
-    filling = 0.0
-    placed = True
-    signature = "zeros(dims: sizes) -> [...]"
-    numpy = "zeros"
-    examples = (Example("x + zeros(5, 8)"), Example("concat(zeros(2, 1, 8), x, axis: 1)"))
-
-
-class Ones(Filled):
-    """A tensor of ones of the model's own type: `ones(batch, 8)`."""
-
-    filling = 1.0
-    placed = True
-    signature = "ones(dims: sizes) -> [...]"
-    numpy = "ones"
-    examples = (Example("x + ones(5, 8)"), Example("concat(ones(2, 1, 8), x, axis: 1)"))
+    def scalar(self, node: OpNode, g: OnnxScope) -> Any:
+        """The number as a tensor."""
+        return g.number(number(node, "value"), "float")
 
 
 class Fill(Filled):
     """A tensor of one number everywhere, of the model's own type: `fill(0.5, batch, 8)`."""
 
-    placed = True
     signature = "fill(value: number, dims: sizes) -> [...]"
     examples = (Example("x + fill(0.5, 5, 8)"), Example("concat(fill(-1, 2, 1, 8), x, axis: 1)"))
-
-    def number(self, node: OpNode) -> float:
-        return float(number(node, "value"))
-
-    def filled_with(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.number(number(node, "value"), "float")
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         holes = {"sizes": numbers_in(node.options, "dims"), "value": number(node, "value")}
         made = "torch.full({sizes}, {value}, dtype={dtype}, device={device})"
         return e.py(made, **holes, dtype=e.dtype(), device=e.device())
+
+
+class Constant(Filled):
+    """The same of a number that has a function of torch's, as a row."""
+
+    def __init__(self, name: str, filling: float) -> None:
+        self.signature = f"{name}(dims: sizes) -> [...]"
+        self.filling = filling
+        self.numpy = name
+        self.__doc__ = f"A tensor of {name} of the model's own type: `{name}(batch, 8)`."
+        self.examples = Example(f"x + {name}(5, 8)"), Example(f"concat({name}(2, 1, 8), x, axis: 1)")
+
+    def number(self, node: OpNode) -> float:
+        return self.filling
+
+    def scalar(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.constant(self.filling)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        made = f"torch.{self.name}({{*sizes}}, dtype={{dtype}}, device={{device}})"
+        return e.py(made, sizes=numbers_in(node.options, "dims"), dtype=e.dtype(), device=e.device())
+
+
+CONSTANTS = Constant("zeros", 0.0), Constant("ones", 1.0)

@@ -27,7 +27,7 @@ from archdsl.ir.op import (
 )
 from archdsl.ir.ranges import whole_size
 from archdsl.ir.static import Instance, Scheme, Template
-from archdsl.ops._common import equals, number, usual
+from archdsl.ops._common import equals, number, number_inputs, tensor_inputs, usual
 
 
 class Position(Primitive):
@@ -209,8 +209,7 @@ class RopeTable(Primitive):
             call.holds("!=", scaling.numbers["truncate"], 0)
 
     def shapes(self, call: Application) -> Sequence[Shape]:
-        length = call.inputs[0]
-        assert isinstance(length, Num)
+        (length,) = number_inputs(call, 0)
         scaling = call.options["scaling"]
         if isinstance(scaling, Scheme) and scaling.name == "longrope":
             pairs = call.size("dims").value
@@ -230,8 +229,7 @@ class RopeTable(Primitive):
         return ("float32",)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        length = node.inputs[0]
-        assert isinstance(length, Num)
+        (length,) = number_inputs(node, 0)
         place = g.cast(g.places(length), "float32")
         angles = g.Mul(g.Unsqueeze(place, [-1]), self.waves(node, g, length))
         return g.Concat(g.Unsqueeze(g.Cos(angles), [0]), g.Unsqueeze(g.Sin(angles), [0]), axis=0)
@@ -431,9 +429,7 @@ class Turn(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """`RotaryEmbedding`, which takes [batch, heads, time, width] and a table for each row."""
-        x, table = node.inputs
-        assert isinstance(x, Value)
-        assert isinstance(table, Value)
+        x, table = tensor_inputs(node, 0, 1)
         turned, width = 2 * int(table.shape[2]), int(x.shape[-1])
         y = g.arg(0)
         kind = g.dtype(y)
@@ -464,9 +460,7 @@ class Turn(Primitive):
         return y if x.rank == 4 else g.Reshape(y, g.Shape(g.arg(0)))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        x, table = node.inputs
-        assert isinstance(x, Value)
-        assert isinstance(table, Value)
+        x, table = tensor_inputs(node, 0, 1)
         whole = isinstance(table.shape[2].value, int) and table.shape[2].value * 2 == x.shape[-1].value
         part, pairs = "" if whole else "_part", "_pairs" if node.options["interleaved"] else ""
         return e.py(f"rotate{part}{pairs}({{0}}, {{1}})")

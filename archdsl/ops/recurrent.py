@@ -25,7 +25,7 @@ from archdsl.ir.op import (
 )
 from archdsl.ir.signature import promoted
 from archdsl.ir.wording import called
-from archdsl.ops._common import demand_like, first_input, number, own_but
+from archdsl.ops._common import demand_like, first_input, number, own_but, tensor_inputs
 from archdsl.ops._onnx import in_square, recurrence, zeros
 
 
@@ -552,17 +552,13 @@ class SelectiveScan(Primitive):
     def flops(self, node: OpNode) -> Cost:
         """The reading of the states is a contraction; what makes them is done number by number: decays (2), terms (2)
         and steps (2)."""
-        x, a = node.inputs[0], node.inputs[2]
-        assert isinstance(x, Value)
-        assert isinstance(a, Value)
+        x, a = tensor_inputs(node, 0, 2)
         read = contracted((*x.shape, a.shape[-1]), (0, 1, 2, 3), (4,))
         skip = (Amount(times((2, elements(x.shape)))),) if node.inputs[5] is not None else ()
         return Cost((read,), (Amount(times((6, *x.shape, a.shape[-1]))), *skip))
 
     def states(self, node: OpNode) -> Sequence[State]:
-        x, a = node.inputs[0], node.inputs[2]
-        assert isinstance(x, Value)
-        assert isinstance(a, Value)
+        x, a = tensor_inputs(node, 0, 2)
         return (State("h", (x.shape[0], *a.shape), "float32", 1),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:

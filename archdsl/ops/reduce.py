@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from archdsl.ir.dims import Shape, num
+from archdsl.ir.cost import Amount, elements
+from archdsl.ir.dims import Shape, mul, num
 from archdsl.ir.graph import OpNode
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Reads, State, TorchScope, Tree, up_to
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    At,
+    Example,
+    OnnxScope,
+    Primitive,
+    Reads,
+    State,
+    TorchScope,
+    Tree,
+    same,
+    up_to,
+)
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import (
     AxisOp,
-    Reduction,
+    axes_of,
     axis_of,
     demand_at_most,
     first_input,
     from_right,
-    in_order,
-    kept_reads,
     number,
+    numbers_in,
     own_but,
     place,
     replaced,
@@ -27,119 +40,122 @@ from archdsl.ops._common import (
 )
 from archdsl.ops._onnx import END
 
+REAL = "float[...]) -> [...]"
+"""Of real numbers."""
+MADE_REAL = "[...]) -> float[...]"
+"""Of any numbers, with real values."""
+ANY = "[...]) -> [...]"
+"""Of any numbers, with values of the same type."""
 
-class Sum(Reduction):
-    """The sum along one or several axes; `keep` leaves them, of size 1. True counts as 1."""
 
-    operator = "ReduceSum"
-    additive = True
-    signature = "sum(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
-    method = "sum"
-    examples = (
-        Example("x -> sum"),
-        Example("x -> sum(1)"),
-        Example("x -> sum([1, -1], keep: true)"),
-        Example("x -> sum(0, keep: true)"),
-        Example("sum(ids)", "ids: int[2, 5]", gradients=False),
-        Example("sum(real)", "real: bool[2, 5]", gradients=False),
-    )
+class Reduction(Primitive):
+    """One number for all positions along some axes, as a row: its name and the types it takes and gives, torch's
+    method, its ONNX operator or what it is composed of (given x in float32, the axes and whether they are kept)."""
+
+    def __init__(
+        self,
+        name: str,
+        types: str,
+        method: str,
+        onnx: str | Callable[[OnnxScope, Any, list[int], bool], Any],
+        doc: str,
+        *,
+        additive: bool = False,
+        counts: bool = False,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.signature = f"{name}(axis: ints = -1, keep: bool = false)(x: {types}"
+        self.method = method
+        self.composed = None if isinstance(onnx, str) else onnx
+        self.operator = onnx if isinstance(onnx, str) else ""
+        self.__doc__ = doc
+        self.additive = additive
+        self.counts = counts
+        """Whether truth values count as whole numbers."""
+        self.extra = extra or {}
+        """More arguments of the method, by name."""
+        several = "axis: [1, -1]" if types == REAL else "[1, -1]"
+        uses = (name, f"{name}(1)", f"{name}({several}, keep: true)", f"{name}(0, keep: true)")
+        whole = () if types == REAL else (("ids", "int"), ("real", "bool"))
+        self.examples = (
+            *(Example(f"x -> {use}") for use in uses),
+            *(Example(f"{name}({x})", f"{x}: {kind}[2, 5]", gradients=False) for x, kind in whole),
+        )
+
+    def check(self, call: Application) -> None:
+        axes_of(self, call)
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        axes = axes_of(self, call)
+        if call.options["keep"]:
+            return (tuple(num(1) if i in axes else d for i, d in enumerate(call.shape(0))),)
+        return (tuple(d for i, d in enumerate(call.shape(0)) if i not in axes),)
 
     def dtypes(self, call: Application) -> Sequence[str]:
-        found = promoted(call.inputs)
-        return ("int" if found == "bool" else found,)
+        found = super().dtypes(call)
+        return ("int",) if self.counts and found == ["bool"] else found
 
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank = first_input(node).rank
+        axes = {int(n) % rank for n in numbers_in(node.options, "axis")}
+        return (kept_reads(rank, axes, bool(node.options["keep"])),)
 
-class Mean(Reduction):
-    """The mean along one or several axes; `keep` leaves them, of size 1. Whole numbers and bools give float32."""
+    def pointwise(self, node: OpNode) -> tuple[Amount, ...]:
+        """Operations on each number that comes in."""
+        return (Amount(mul(self.passes, elements(first_input(node).shape))),)
 
-    operator = "ReduceMean"
-    additive = True
-    signature = "mean(axis: ints = -1, keep: bool = false)(x: [...]) -> float[...]"
-    method = "mean"
-    examples = (
-        Example("x -> mean"),
-        Example("x -> mean(1)"),
-        Example("x -> mean([1, -1], keep: true)"),
-        Example("x -> mean(0, keep: true)"),
-        Example("mean(ids)", "ids: int[2, 5]", gradients=False),
-        Example("mean(real)", "real: bool[2, 5]", gradients=False),
-    )
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """In whole numbers where there are truth values."""
+        rank, keep, own = first_input(node).rank, bool(node.options["keep"]), node.outputs[0].dtype
+        axes = [int(n) % rank - rank for n in numbers_in(node.options, "axis")]
+        if self.composed is not None:
+            return self.composed(g, g.arg(0, "float32"), axes, keep)
+        return getattr(g, self.operator)(g.arg(0, "int32" if own == "bool" else own), axes, keepdims=int(keep))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        x = e.input(0) if first_input(node).is_float else e.py("{0}.float()")
-        return self.reduced(node, e, x)
+        real = node.outputs[0].is_float and not first_input(node).is_float
+        axes = tuple(int(n) for n in numbers_in(node.options, "axis"))
+        more = {**self.extra, **({"keepdim": True} if node.options["keep"] else {})}
+        where = axes[0] if len(axes) == 1 else axes
+        return e.py(f"{{0}}{'.float()' if real else ''}.{self.method}({{where}}, {{**more}})", where=where, more=more)
 
 
-class Max(Reduction):
-    """The largest along one or several axes; `keep` leaves them, of size 1."""
-
-    operator = "ReduceMax"
-    signature = "max(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
-    method = "amax"
-    examples = (
-        Example("x -> max"),
-        Example("x -> max(1)"),
-        Example("x -> max([1, -1], keep: true)"),
-        Example("x -> max(0, keep: true)"),
-        Example("max(ids)", "ids: int[2, 5]", gradients=False),
-        Example("max(real)", "real: bool[2, 5]", gradients=False),
-    )
+def kept_reads(rank: int, gone: set[int], keep: bool) -> tuple[At | None, ...]:
+    """Some axes are read whole; the others stand at their position, moved to the left unless all are kept."""
+    return tuple(EVERYWHERE if i in gone else same(i if keep else i - sum(a < i for a in gone)) for i in range(rank))
 
 
-class Min(Reduction):
-    """The smallest along one or several axes; `keep` leaves them, of size 1."""
-
-    operator = "ReduceMin"
-    signature = "min(axis: ints = -1, keep: bool = false)(x: [...]) -> [...]"
-    method = "amin"
-    examples = (
-        Example("x -> min"),
-        Example("x -> min(1)"),
-        Example("x -> min([1, -1], keep: true)"),
-        Example("x -> min(0, keep: true)"),
-        Example("min(ids)", "ids: int[2, 5]", gradients=False),
-        Example("min(real)", "real: bool[2, 5]", gradients=False),
-    )
+def _variance(g: OnnxScope, x: Any, axes: list[int], keep: bool) -> Any:
+    apart = g.Sub(x, g.ReduceMean(x, axes, keepdims=1))
+    return g.ReduceMean(g.Mul(apart, apart), axes, keepdims=int(keep))
 
 
-class Var(Reduction):
-    """The variance along one or several axes (divided by n, as norms do); `keep` leaves them, of size 1."""
-
-    signature = "var(axis: ints = -1, keep: bool = false)(x: float[...]) -> [...]"
-    method = "var"
-    extra: ClassVar[Mapping[str, Any]] = {"correction": 0}
-    examples = (
-        Example("x -> var"),
-        Example("x -> var(1)"),
-        Example("x -> var(axis: [1, -1], keep: true)"),
-        Example("x -> var(0, keep: true)"),
-    )
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        x, axes = g.arg(0, "float32"), self.axes_from_right(node)
-        apart = g.Sub(x, g.ReduceMean(x, axes, keepdims=1))
-        return g.ReduceMean(g.Mul(apart, apart), axes, keepdims=int(node.options["keep"]))
+def _logsumexp(g: OnnxScope, x: Any, axes: list[int], keep: bool) -> Any:
+    """Written out: the kernel of `ReduceLogSumExp` on CUDA gives NaN where all is minus infinity."""
+    top = g.ReduceMax(x, axes, keepdims=1)
+    top = g.Where(g.IsInf(top), 0.0, top)
+    total = g.Log(g.ReduceSum(g.Exp(g.Sub(x, top)), axes, keepdims=int(keep)))
+    return g.Add(total, top if keep else g.Squeeze(top, axes))
 
 
-class LogSumExp(Reduction):
-    """`log(sum(exp(x)))` along one or several axes, without overflow; `keep` leaves them, of size 1."""
-
-    signature = "logsumexp(axis: ints = -1, keep: bool = false)(x: float[...]) -> [...]"
-    method = "logsumexp"
-    examples = (
-        Example("x -> logsumexp"),
-        Example("x -> logsumexp(1)"),
-        Example("x -> logsumexp(axis: [1, -1], keep: true)"),
-        Example("x -> logsumexp(0, keep: true)"),
-    )
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        """Written out: the kernel of `ReduceLogSumExp` on CUDA gives NaN where all is minus infinity."""
-        x, axes, keep = g.arg(0, "float32"), self.axes_from_right(node), bool(node.options["keep"])
-        top = g.ReduceMax(x, axes, keepdims=1)
-        top = g.Where(g.IsInf(top), 0.0, top)
-        total = g.Log(g.ReduceSum(g.Exp(g.Sub(x, top)), axes, keepdims=int(keep)))
-        return g.Add(total, top if keep else g.Squeeze(top, axes))
+REDUCTIONS = (
+    Reduction("sum", ANY, "sum", "ReduceSum",
+              "The sum along one or several axes; `keep` leaves them, of size 1. True counts as 1.",
+              additive=True, counts=True),
+    Reduction("mean", MADE_REAL, "mean", "ReduceMean",
+              "The mean along one or several axes; `keep` leaves them, of size 1. Whole numbers and bools give "
+              "float32.",
+              additive=True),
+    Reduction("max", ANY, "amax", "ReduceMax",
+              "The largest along one or several axes; `keep` leaves them, of size 1."),
+    Reduction("min", ANY, "amin", "ReduceMin",
+              "The smallest along one or several axes; `keep` leaves them, of size 1."),
+    Reduction("var", REAL, "var", _variance,
+              "The variance along one or several axes (divided by n, as norms do); `keep` leaves them, of size 1.",
+              extra={"correction": 0}),
+    Reduction("logsumexp", REAL, "logsumexp", _logsumexp,
+              "`log(sum(exp(x)))` along one or several axes, without overflow; `keep` leaves them, of size 1."),
+)  # fmt: skip
 
 
 class ArgMax(Primitive):
@@ -213,6 +229,9 @@ class LogSoftmax(AxisOp):
 class Running(AxisOp):
     """Something of all positions up to the own, along an axis. Its name is that of torch's method."""
 
+    symbol: ClassVar[str]
+    """What puts two together."""
+
     def dtypes(self, call: Application) -> Sequence[str]:
         found = promoted(call.inputs)
         return ("int" if found == "bool" else found,)
@@ -230,12 +249,12 @@ class Running(AxisOp):
         kind = "int" if output.dtype == "int" else "float32"
         return (State(self.name, shape, kind, axis),) if axis else ()
 
-    def torch_after(self, node: OpNode, e: TorchScope, past: Tree, symbol: str) -> tuple[Tree, Sequence[Tree]]:
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         """What is of the new positions alone, put together with what was before them."""
         x, axis, whole = first_input(node), place(node), node.outputs[0].dtype == "int"
         terms = e.input(0) if whole else e.py("{0}.float()")
-        both = f"{{past}}.unsqueeze({{axis}}) {symbol} {{terms}}.{self.name}({{axis}})"
-        y = e.let(self.name, e.py(both, past=past, terms=terms, axis=axis))
+        both = f"{{past}}.unsqueeze({{axis}}) {self.symbol} {{terms}}.{self.name}({{axis}})"
+        y = e.let(self.name, e.py(both, past=past[0], terms=terms, axis=axis))
         last = e.py("{y}.select({axis}, -1)", y=y, axis=axis)
         return (y if whole or x.dtype == "float32" else e.py("{y}.type_as({0})", y=y)), (last,)
 
@@ -246,6 +265,7 @@ class Running(AxisOp):
 class CumSum(Running):
     """The sum of all positions up to the own, along an axis."""
 
+    symbol = "+"
     signature = "cumsum(axis: int = -1)(x: [...]) -> [...]"
     examples = (
         Example("x -> cumsum"),
@@ -262,13 +282,11 @@ class CumSum(Running):
         y = g.Add(g.CumSum(terms, g.constant(axis, "int")), g.Unsqueeze(past[0], [axis]))
         return y, [g.Gather(y, g.constant(-1, "int"), axis=axis)]
 
-    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
-        return self.torch_after(node, e, past[0], "+")
-
 
 class CumProd(Running):
     """The product of all positions up to the own, along an axis."""
 
+    symbol = "*"
     signature = "cumprod(axis: int = -1)(x: [...]) -> [...]"
     examples = (
         Example("x -> cumprod"),
@@ -304,12 +322,17 @@ class CumProd(Running):
 
         return multiplied
 
-    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
-        return self.torch_after(node, e, past[0], "*")
-
     def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
         kind = {} if node.outputs[0].dtype == "int" else {"dtype": e.py("torch.float32")}
         return (e.py("{0}.new_ones({*sizes}, {**kind})", sizes=self.states(node)[0].shape, kind=kind),)
+
+
+def in_order(node: OpNode, g: OnnxScope) -> Any:
+    """What stands along the axis of a node in order, and the positions it had; the lower first of equals."""
+    x = first_input(node)
+    values = g.arg(0, "int32") if x.is_bool else g.arg(0)
+    size = g.size(0, place(node))
+    return g.TopK(values, [size], axis=from_right(node), largest=int(node.options["descending"]), outputs=2)
 
 
 class Sort(Primitive):

@@ -13,7 +13,7 @@ from archdsl.ir.masks import Mask, ahead
 from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
 from archdsl.ir.signature import broadcast
 from archdsl.ir.static import Instance, numbers_of
-from archdsl.ops._common import number
+from archdsl.ops._common import first_input, number, number_inputs
 from archdsl.ops.position import Position, arguments, frequencies
 
 
@@ -45,26 +45,20 @@ class Alibi(Position):
         return q, k, call.once("alibi", "alibi", [q.shape[-2], k.shape[-2]], heads=q.shape[-3])
 
     def shapes(self, call: Application) -> Sequence[Shape]:
-        queries, keys = call.inputs
-        assert isinstance(queries, Num)
-        assert isinstance(keys, Num)
+        queries, keys = number_inputs(call, 0, 1)
         return ((call.size("heads"), queries, keys),)
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("float32",)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        queries, keys = node.inputs
-        assert isinstance(queries, Num)
-        assert isinstance(keys, Num)
+        queries, keys = number_inputs(node, 0, 1)
         query, key = g.pairs(queries, keys)
         distance = g.cast(g.Abs(g.Sub(query, key)), "float32")
         return g.Mul(g.constant([[[-slope]] for slope in slopes(int(node.options["heads"]))], "float32"), distance)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        queries, keys = node.inputs
-        assert isinstance(queries, Num)
-        assert isinstance(keys, Num)
+        queries, keys = number_inputs(node, 0, 1)
         heads, pairs = number(node, "heads"), e.pairs(queries, keys)
         if pairs is not None:
             return e.py("alibi_between({heads}, {*pairs})", heads=heads, pairs=pairs)
@@ -128,9 +122,7 @@ class RelativeBias(Position):
                 )
 
     def shapes(self, call: Application) -> Sequence[Shape]:
-        queries, keys = call.inputs
-        assert isinstance(queries, Num)
-        assert isinstance(keys, Num)
+        queries, keys = number_inputs(call, 0, 1)
         return ((call.size("heads"), queries, keys),)
 
     def dtypes(self, call: Application) -> Sequence[str]:
@@ -140,9 +132,7 @@ class RelativeBias(Position):
         return (Weight("weight", (call.size("buckets"), call.size("heads")), "embedding"),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        queries, keys = node.inputs
-        assert isinstance(queries, Num)
-        assert isinstance(keys, Num)
+        queries, keys = number_inputs(node, 0, 1)
         query, key = g.pairs(queries, keys)
         distance = g.Sub(query, key)
         buckets, most = int(node.weights[0].shape[0]), int(node.options["max_distance"])
@@ -171,9 +161,7 @@ class RelativeBias(Position):
         return e.py("RelativeBias({*sizes}, {**more})", sizes=sizes, more=more)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        queries, keys = node.inputs
-        assert isinstance(queries, Num)
-        assert isinstance(keys, Num)
+        queries, keys = number_inputs(node, 0, 1)
         pairs = e.pairs(queries, keys, 0)
         if pairs is not None:
             return e.py("{module}.between({*pairs})", pairs=pairs)
@@ -253,9 +241,7 @@ class TransformerXL(Position):
 
     def flops(self, node: OpNode) -> Cost:
         """Every distance from queries - 1 positions ahead to keys - 1 back is projected, and scored by every query."""
-        q, keys = node.inputs
-        assert isinstance(q, Value)
-        assert isinstance(keys, Num)
+        q, keys = first_input(node), number_inputs(node, 1)[0]
         distances = sub(add(keys.value, q.shape[-2].value), 1)
         projected = contracted((distances, *node.weights[0].shape), (), ("weight",))
         scores = contracted((*q.shape, distances), (0, "v"), ("weight",))
@@ -265,9 +251,7 @@ class TransformerXL(Position):
         return ((same(0), same(1), same(2), EVERYWHERE), ())
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        q, keys = node.inputs
-        assert isinstance(q, Value)
-        assert isinstance(keys, Num)
+        q, keys = first_input(node), number_inputs(node, 1)[0]
         heads, head_dim, width = (int(node.options[n]) for n in ("heads", "head_dim", "width"))
         x = g.arg(0)
         kind, queries = g.dtype(x), g.size(0, -2)
@@ -299,9 +283,7 @@ class TransformerXL(Position):
         return e.py("RelativeScores({*sizes})", sizes=sizes)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        q, keys = node.inputs
-        assert isinstance(q, Value)
-        assert isinstance(keys, Num)
+        q, keys = first_input(node), number_inputs(node, 1)[0]
         pairs = e.pairs(q.shape[-2], keys)
         if pairs is not None:
             return e.py("{module}.between({0}, {*pairs})", pairs=pairs)

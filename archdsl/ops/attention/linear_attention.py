@@ -23,7 +23,7 @@ from archdsl.ir.op import (
     same,
     up_to,
 )
-from archdsl.ops._common import number
+from archdsl.ops._common import first_input, number, tensor_inputs
 from archdsl.ops._onnx import END, in_chunks, padded, with_kernel
 
 
@@ -105,8 +105,7 @@ class LinearAttention(Primitive):
         it."""
         if not node.options["causal"]:
             return self.step_flops(node)
-        q = node.inputs[0]
-        assert isinstance(q, Value)
+        q = first_input(node)
         dim, value, rows = q.shape[3], self.columns(node), times(q.shape[:2])
         places = mul(64, add(floordiv(q.shape[2].value, 64), 2))
         decay = (3,) if node.inputs[3] is not None else ()
@@ -120,9 +119,7 @@ class LinearAttention(Primitive):
 
     def step_flops(self, node: OpNode) -> Cost:
         """Each key and value go into the state, and each query reads it."""
-        q, k = node.inputs[0], node.inputs[1]
-        assert isinstance(q, Value)
-        assert isinstance(k, Value)
+        q, k = tensor_inputs(node, 0, 1)
         rows, value = times(q.shape[:2]), self.columns(node)
         kept = contracted((rows, *k.shape[2:], value), (1,), (2,))
         read = contracted((rows, *q.shape[2:], value), (0,), (1, 2))
@@ -130,8 +127,7 @@ class LinearAttention(Primitive):
 
     def columns(self, node: OpNode) -> DimValue:
         """How many numbers a value has, with the one that sums what values are multiplied with."""
-        v = node.inputs[2]
-        assert isinstance(v, Value)
+        (v,) = tensor_inputs(node, 2)
         return add(v.shape[3].value, int(bool(node.options["normalize"])))
 
     def scaling(self, node: OpNode, places: DimValue) -> tuple[Amount, ...]:
@@ -160,9 +156,7 @@ class LinearAttention(Primitive):
     def states(self, node: OpNode) -> Sequence[State]:
         if not node.options["causal"]:
             return ()
-        k, v = node.inputs[1], node.inputs[2]
-        assert isinstance(k, Value)
-        assert isinstance(v, Value)
+        k, v = tensor_inputs(node, 1, 2)
         columns = binary("+", v.shape[3], num(1)) if node.options["normalize"] else v.shape[3]
         return (State("kv", (*k.shape[:2], k.shape[3], columns), "float32", 2),)
 

@@ -12,6 +12,7 @@ from archdsl.ir.dims import Num, Shape, num, sub
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import KEY_RULES, RULES, Mask, ahead, breadth, sees
 from archdsl.ir.op import Application, At, OnnxScope, Primitive, Reads, TorchScope, Tree, same
+from archdsl.ops._common import number_inputs
 
 
 class MaskTensor(Primitive):
@@ -32,9 +33,7 @@ class MaskTensor(Primitive):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         mask: Mask = call.options["mask"]
-        queries, keys = call.inputs[0], call.inputs[1]
-        assert isinstance(queries, Num)
-        assert isinstance(keys, Num)
+        queries, keys = number_inputs(call, 0, 1)
         rows = queries if mask.reads_queries else num(1)
         tensors = [v for v in call.inputs[2:] if isinstance(v, Value)]
         if not tensors:
@@ -66,9 +65,7 @@ class MaskTensor(Primitive):
 
     def constants(self, node: OpNode) -> Sequence[tuple[At, float]]:
         """False at keys later than a query may see; the last query stands at the last key."""
-        queries, keys = node.inputs[0], node.inputs[1]
-        assert isinstance(queries, Num)
-        assert isinstance(keys, Num)
+        queries, keys = number_inputs(node, 0, 1)
         bound, before = ahead(node.options["mask"]), sub(keys.value, queries.value)
         if bound is None or not isinstance(before, int):
             return ()
@@ -77,9 +74,7 @@ class MaskTensor(Primitive):
         return ((later, 0.0),)
 
     def element(self, node: OpNode, index: Sequence[int]) -> float | None:
-        queries, keys = node.inputs[0], node.inputs[1]
-        assert isinstance(queries, Num)
-        assert isinstance(keys, Num)
+        queries, keys = number_inputs(node, 0, 1)
         before = sub(keys.value, queries.value)
         if not isinstance(before, int):
             if node.options["mask"].reads_queries:
@@ -106,9 +101,7 @@ class MaskTensor(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         mask: Mask = node.options["mask"]
-        queries, keys = node.inputs[0], node.inputs[1]
-        assert isinstance(queries, Num)
-        assert isinstance(keys, Num)
+        queries, keys = number_inputs(node, 0, 1)
         if not self.needs_tensor(node.options, node.inputs) and not g.in_steps:
             return None
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
@@ -124,9 +117,7 @@ class MaskTensor(Primitive):
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         mask: Mask = node.options["mask"]
-        queries, keys = node.inputs[0], node.inputs[1]
-        assert isinstance(queries, Num)
-        assert isinstance(keys, Num)
+        queries, keys = number_inputs(node, 0, 1)
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
         if node.options.get("blocks") and not e.in_steps:
             return self.by_rule(node, e, tensors)

@@ -27,7 +27,7 @@ from archdsl.ir.op import (
     up_to,
 )
 from archdsl.ir.static import Instance
-from archdsl.ops._common import equals
+from archdsl.ops._common import equals, first_input, tensor_inputs
 from archdsl.ops.attention.mask import tensor_leaves
 from archdsl.ops.position import Position, attention_scale
 
@@ -177,9 +177,7 @@ class SDPA(Primitive):
         return (call.tensor(0).dtype,)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        q, k = node.inputs[0], node.inputs[1]
-        assert isinstance(q, Value)
-        assert isinstance(k, Value)
+        q, k = tensor_inputs(node, 0, 1)
         rank, time = q.rank, q.rank - 2
         lead = tuple(same(i) if rank < 4 or i != rank - 3 else EVERYWHERE for i in range(rank - 2))
         bound = ahead(node.options["mask"])
@@ -203,7 +201,7 @@ class SDPA(Primitive):
     def joint(self, node: OpNode) -> Joint:
         """A key that a query does not see, by the mask or by a bias of minus infinity, counts for nothing. Heads of
         keys, which several heads of queries may share, are all read."""
-        q, k = (first for first in node.inputs[:2] if isinstance(first, Value))
+        q, k = tensor_inputs(node, 0, 1)
         lead = [f"lead{i}" for i in range(q.rank - 2)]
         kv_lead = [*lead]
         if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value:
@@ -216,8 +214,7 @@ class SDPA(Primitive):
         return Joint(tuple(terms), (*lead, "query", "value"), (None, None, None, 0.0, -math.inf, None)[: len(terms)])
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        q = node.inputs[0]
-        assert isinstance(q, Value)
+        q = first_input(node)
         if e.in_steps and q.rank == 3:  # masks of steps are [batch, 1, new, keys]
             return e.py("{y}.squeeze(1)", y=self._attention(node, e, one_head=True))
         return self._attention(node, e)
@@ -230,7 +227,7 @@ class SDPA(Primitive):
             lacks = one_head and isinstance(value, Value) and value.rank == 3
             return e.py("{x}[:, None]", x=e.input(i)) if lacks else e.input(i)
 
-        q, k = (first for first in node.inputs[:2] if isinstance(first, Value))
+        q, k = tensor_inputs(node, 0, 1)
         rank = q.rank + one_head
         kind, mask = ("tensor", headed(4)) if e.has(4) else e.mask(3)
         softcap, dropout = node.options["softcap"], node.options["dropout"]
@@ -263,8 +260,7 @@ class SDPA(Primitive):
         return e.py("F.scaled_dot_product_attention({*given}, {**more})", given=given, more=seen | more)
 
     def torch_absorbed(self, node: OpNode, e: TorchScope, rows: Tree, keys: Tree, values: Tree) -> Tree:
-        q = node.inputs[0]
-        assert isinstance(q, Value)
+        q = first_input(node)
         mask = e.input(4) if e.has(4) else e.mask(3)[1]
         scale = self._scale(node, e, q)
         scale = e.py("{head_dim} ** -0.5", head_dim=q.shape[-1]) if scale is None else scale
@@ -274,7 +270,7 @@ class SDPA(Primitive):
     def flops(self, node: OpNode) -> Cost:
         """Scores and their sums of values, for each pair; of heads of keys that several of queries share, each of these
         has its own scores. Element by element: scaled, the five of a softmax, and what is added or bent."""
-        q, k, v = (first for first in node.inputs[:3] if isinstance(first, Value))
+        q, k, v = tensor_inputs(node, 0, 1, 2)
         pairs = Pairs(node.options["mask"], q.shape[-2], k.shape[-2])
         lead = q.shape[:-2]
         given = tuple(i for i in (0, 1, 4, 5) if isinstance(node.inputs[i], Value))
@@ -286,7 +282,7 @@ class SDPA(Primitive):
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
         """Some of the heads. One head of keys and values that all of queries share is whole; of what is added to the
         scores of each head every device takes that of its own."""
-        q, k, v = (first for first in node.inputs[:3] if isinstance(first, Value))
+        q, k, v = tensor_inputs(node, 0, 1, 2)
         heads = q.rank - 3
         if q.rank < 4 or cut[0] != heads or any(axis is not None for axis in cut[3:]):
             return None
@@ -304,7 +300,7 @@ class SDPA(Primitive):
     def saves(self, node: OpNode) -> Saved:
         """The result and the logarithm of each query's sum of exponentials (Dao et al., 2022); written out, the softmax
         of all scores and, where some of it is dropped, what is left and which it is."""
-        q, k, v = (first for first in node.inputs[:3] if isinstance(first, Value))
+        q, k, v = tensor_inputs(node, 0, 1, 2)
         scores = Amount(times((*q.shape[:-1], k.shape[-2])))
         dropped = not equals(node.options["dropout"], 0)
         written = ((scores, v.dtype), *(((scores, v.dtype), (scores, "bool")) if dropped else ()))
@@ -332,7 +328,7 @@ class SDPA(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """`Attention`, or written out where there is a sink or fewer axes than it takes."""
-        q, k, v = (first for first in node.inputs[:3] if isinstance(first, Value))
+        q, k, v = tensor_inputs(node, 0, 1, 2)
         scale = self.scale(node, q)
         causal = node.options["mask"].rule == "causal" and not g.has(3) and not g.has(4)
         softcap = node.options["softcap"]
@@ -368,7 +364,7 @@ class SDPA(Primitive):
     def grouped_window(self, node: OpNode, g: OnnxScope) -> int | None:
         """The window of the keys that a query sees, -1 where it sees all before it, if onnxruntime's own causal
         attention can do it; else None."""
-        q, k, v = (first for first in node.inputs[:3] if isinstance(first, Value))
+        q, k, v = tensor_inputs(node, 0, 1, 2)
         mask: Mask = node.options["mask"]
         fits = q.rank == 4 and q.shape[-2].value == k.shape[-2].value and k.shape[-1].value == v.shape[-1].value
         if not fits or g.has(4) or not g.offers("GroupQueryAttention") or not g.appends:
@@ -385,9 +381,7 @@ class SDPA(Primitive):
 
     def grouped(self, node: OpNode, g: OnnxScope, tensors: Sequence[Any], scale: float, window: int) -> Any:
         """Causal attention that stores no scores."""
-        q, k = node.inputs[0], node.inputs[1]
-        assert isinstance(q, Value)
-        assert isinstance(k, Value)
+        q, k = tensor_inputs(node, 0, 1)
         merged = [g.Reshape(g.Transpose(t, perm=[0, 2, 1, 3]), [0, 0, -1]) for t in tensors]
         softcap = node.options["softcap"]
         past_key, past_value, last, total = g.cached(1, 2)
@@ -412,8 +406,7 @@ class SDPA(Primitive):
     def onnx_absorbed(self, node: OpNode, g: OnnxScope, rows: Any, keys: Any, values: Any) -> Any:
         """Queries turned into the space of the rows, which are keys and values of all heads (DeepSeek-V2, section
         2.1.2); the result turned back."""
-        q = node.inputs[0]
-        assert isinstance(q, Value)
+        q = first_input(node)
         queries = g.MatMul(g.arg(0), g.Transpose(keys, perm=[0, 1, 3, 2]))
         mask = self.pairs_seen(node, g, g.dtype(queries)) if g.has(3) or g.has(4) else None
         softcap = node.options["softcap"]
@@ -439,9 +432,7 @@ class SDPA(Primitive):
     def written_out(self, node: OpNode, g: OnnxScope, tensors: Sequence[Any], scale: float) -> Any:
         """The equation itself, scores in float32."""
         q, k, v = tensors
-        queries, keys = node.inputs[0], node.inputs[1]
-        assert isinstance(queries, Value)
-        assert isinstance(keys, Value)
+        queries, keys = tensor_inputs(node, 0, 1)
         rank, own = queries.rank, g.dtype(v)
         if rank > 3 and queries.shape[-3].value != keys.shape[-3].value:
             k, v = (self.repeated(node, g, t, i) for i, t in ((1, k), (2, v)))
