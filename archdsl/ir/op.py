@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from archdsl.diagnostics import ArchError
 from archdsl.diagnostics.source import Source, Span
@@ -412,6 +412,10 @@ class Application(Protocol):
 # --- primitives -------------------------------------------------------------------------------------------------------
 
 NumpyFunction = Callable[..., Any]
+Family = Literal[
+    "", "attention", "linear attention", "recurrence", "convolution", "transposed convolution", "linear", "embedding",
+    "slice",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -442,6 +446,18 @@ class Primitive:
     """Tensors of the signature that must be of one type, because PyTorch does not bring them together."""
     mixes: ClassVar[bool] = True
     """Whether places other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
+    family: ClassVar[Family] = ""
+    """What kind of layer or op it is, of those that readers of a model tell apart."""
+    sign: ClassVar[str] = ""
+    """The operator of the language that arithmetic is written as: `*`."""
+    worth_hoisting: ClassVar[bool] = False
+    """Whether a block is split in two where this op, inside it, is the same in every step of a scan."""
+    noisy: ClassVar[bool] = False
+    """Whether it draws random numbers in training: one use of it does not stand for several."""
+    keeps_branch: ClassVar[bool] = False
+    """Whether a residual branch still ends where it ended before: numbers are only scaled, dropped, cast or moved."""
+    keeps_projection: ClassVar[bool] = False
+    """Whether queries and keys behind it still come from the projection before it."""
     of_numbers: bool = False
     """Whether it may be applied to numbers alone."""
     batch_statistics: ClassVar[bool] = False

@@ -311,6 +311,8 @@ def share(call: Application, size: Num, groups: Num) -> Num:
 class Convolution(Windowed):
     """Weighted sums over windows: `nn.Conv1d`, `nn.Conv2d`."""
 
+    family = "convolution"
+    worth_hoisting = True
     own_type = True
 
     def check(self, call: Application) -> None:
@@ -513,6 +515,7 @@ POOLINGS = (
 class Transposed(Sliding):
     """The transpose of a convolution, each position spread over a window: `nn.ConvTranspose1d` and `2d`."""
 
+    family = "transposed convolution"
     own_type = True
 
     def cuts(self, options: Options) -> list[tuple[Num, Num]]:

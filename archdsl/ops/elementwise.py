@@ -290,8 +290,9 @@ class Arithmetic(Elementwise):
 class Addition(Arithmetic):
     """A sum of two operands, one of which may be subtracted: truth values count as numbers."""
 
+    keeps_branch = True
     additive = True
-    sign: ClassVar[int]
+    direction: ClassVar[int]
 
     def dtypes(self, call: Application) -> Sequence[str]:
         found = arithmetic_type(call.inputs, call)
@@ -300,22 +301,23 @@ class Addition(Arithmetic):
     def largest(self, node: OpNode, inputs: Sequence[int | None]) -> int | None:
         a, b = inputs
         numbers = [isinstance(v, Num) for v in node.inputs]
-        fits = any(numbers) if self.sign > 0 else numbers[1]
-        return a + self.sign * b if a is not None and b is not None and fits else None
+        fits = any(numbers) if self.direction > 0 else numbers[1]
+        return a + self.direction * b if a is not None and b is not None and fits else None
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
         a, b = known
-        signed = (a, None if b is None else self.sign * b)
+        signed = (a, None if b is None else self.direction * b)
         return overruling(signed, math.inf, -math.inf) or super().constant(node, known)
 
     def combines(self, node: OpNode) -> Sequence[Fraction]:
-        return Fraction(1), Fraction(self.sign)
+        return Fraction(1), Fraction(self.direction)
 
 
 class Plus(Addition):
     """`a + b`, element by element; axes from the right are equal or 1. True counts as 1, false as 0."""
 
-    sign = 1
+    direction = 1
+    sign = "+"
     operator = "Add"
     signature = "plus()(a: [...], b: [...]) -> [...]"
     numpy = "add"
@@ -336,7 +338,8 @@ class Plus(Addition):
 class Minus(Addition):
     """`a - b`, element by element; axes from the right are equal or 1. True counts as 1, false as 0."""
 
-    sign = -1
+    direction = -1
+    sign = "-"
     operator = "Sub"
     signature = "minus()(a: [...], b: [...]) -> [...]"
     numpy = "subtract"
@@ -358,6 +361,7 @@ class Minus(Addition):
 class Negate(Arithmetic):
     """`-x`, element by element."""
 
+    keeps_branch = True
     expression = "-{0}"
     operator = "Neg"
     additive = True
@@ -372,6 +376,9 @@ class Negate(Arithmetic):
 class Times(Arithmetic):
     """`a * b`, element by element; axes from the right are equal or 1."""
 
+    keeps_branch = True
+    keeps_projection = True
+    sign = "*"
     expression = "{0} * {1}"
     signature = "times()(a: [...], b: [...]) -> [...]"
     numpy = "multiply"
@@ -417,6 +424,8 @@ def remainder(g: OnnxScope, a: Any, b: Any) -> tuple[Any, Any]:
 class Divide(Elementwise):
     """`a / b`, element by element; axes from the right are equal or 1. Whole numbers give float32."""
 
+    keeps_branch = True
+    sign = "/"
     expression = "{0} / {1}"
     operator = "Div"
     signature = "divide()(a: [...], b: [...]) -> float[...]"
@@ -480,6 +489,7 @@ class Power(Arithmetic):
     """`a ** b`, element by element. Whole numbers give float32, unless the exponent is a number that is whole and not
     negative."""
 
+    sign = "**"
     signature = "power()(a: number[...], b: number[...]) -> [...]"
     numpy = "float_power"
     examples = (
@@ -538,6 +548,7 @@ def known_power(g: OnnxScope, x: Any, exponent: float) -> Any:
 class Modulo(Arithmetic):
     """`a % b`, element by element: what `a // b` leaves, with the sign of b."""
 
+    sign = "%"
     expression = "{0} % {1}"
     signature = "modulo()(a: number[...], b: number[...]) -> [...]"
     numpy = "remainder"
@@ -561,6 +572,7 @@ class Modulo(Arithmetic):
 class FloorDivide(Arithmetic):
     """`a // b`, element by element: the quotient rounded down. No gradient flows."""
 
+    sign = "//"
     signature = "floor_divide()(a: number[...], b: number[...]) -> [...]"
     numpy = "floor_divide"
     examples = (
@@ -698,6 +710,7 @@ class Identity(Elementwise):
 class StopGradient(Primitive):
     """The tensor itself, through which no gradient flows back."""
 
+    keeps_branch = True
     by_rows = True
     passes = 0
     moves = True
@@ -719,6 +732,8 @@ METHODS = {"float32": "float", "bfloat16": "bfloat16", "int": "long", "bool": "b
 class Cast(Primitive):
     """The same numbers as another type: float (the model's own), float32, bfloat16, int or bool."""
 
+    keeps_branch = True
+    keeps_projection = True
     by_rows = True
     passes = 0
     moves = True
@@ -751,6 +766,8 @@ class Cast(Primitive):
 class CastLike(Primitive):
     """x in the type of another tensor."""
 
+    keeps_branch = True
+    keeps_projection = True
     by_rows = True
     passes = 0
     moves = True

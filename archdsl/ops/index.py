@@ -56,6 +56,8 @@ class Index(Primitive):
 
     Numbers below 0 count from the end. A slice has to lie within its axis."""
 
+    family = "slice"
+    keeps_projection = True
     passes = 0
     moves = True
     signature = "index(items: list)(x: [...]) -> [...]"

@@ -31,6 +31,8 @@ from archdsl.ops._onnx import with_kernel
 class Linear(Primitive):
     """An affine map of the last axis: `x @ weight.T + bias`."""
 
+    family = "linear"
+    worth_hoisting = True
     by_rows = True
     signature = (
         "linear(features: size, bias: bool = true, init: scheme = none)(x: float[..., inputs]) -> [..., features]"
@@ -105,6 +107,8 @@ class Linear(Primitive):
 class Embedding(Primitive):
     """A learned vector for each of `rows` ids: `weight[ids]`."""
 
+    family = "embedding"
+    worth_hoisting = True
     by_rows = True
     passes = 0
     expression = "{module}({0})"
@@ -192,6 +196,7 @@ class Einsum(Primitive):
     Axes are names with blanks between them (or, without any blanks, single letters); axes of one name have one size;
     `...` are any axes, equal from the right or 1."""
 
+    worth_hoisting = True
     signature = "einsum(pattern: string)(x: float[...]) -> [...]"
     one_type = ("x",)
     variadic = True
@@ -412,6 +417,7 @@ SIDES = (("rows", "inner"), ("inner", "columns"))
 class MatMul(Primitive):
     """The matrix product of the last two axes; those before them are equal from the right, or 1, or missing in one."""
 
+    worth_hoisting = True
     operator = "MatMul"
     expression = "{0} @ {1}"
     signature = "matmul()(a: float[..., rows, inner], b: float[..., inner, columns]) -> [..., rows, columns]"

@@ -25,6 +25,7 @@ class Experts(Primitive):
     Transformer, Fedus et al., 2021, section 2.2). In evaluation none is.
     """
 
+    worth_hoisting = True
     signature = (
         "experts(expert: block, count: size, capacity: positive = none)"
         "(x: float[..., width], weights: float[..., top_k], chosen: int[..., top_k]) -> [..., width]"

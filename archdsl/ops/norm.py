@@ -60,6 +60,7 @@ class LayerNorm(Primitive):
 
     It is computed in float32."""
 
+    keeps_projection = True
     by_rows = True
     shares_weights = True
     passes = 7
@@ -133,6 +134,7 @@ class RMSNorm(Primitive):
 
     It is computed in float32. With `offset` the gain is `1 + weight`, and the weight starts at 0 (Gemma)."""
 
+    keeps_projection = True
     by_rows = True
     shares_weights = True
     passes = 4
@@ -196,6 +198,7 @@ class RMSNorm(Primitive):
 class L2Normalize(AxisOp):
     """Divided by its Euclidean length along an axis, or by eps where that is larger."""
 
+    keeps_projection = True
     passes = 4
     signature = "l2_normalize(axis: int = -1, eps: positive = 1e-12)(x: float[...]) -> [...]"
     examples = (Example("x -> l2_normalize"), Example("x -> l2_normalize(axis: 1, eps: 1e-6)"))

@@ -16,6 +16,8 @@ from archdsl.ops._common import equals, number, numbers_in
 class Dropout(Primitive):
     """In training each number is 0 with probability `rate`, else divided by 1 - rate (Srivastava et al., 2014)."""
 
+    keeps_branch = True
+    noisy = True
     by_rows = True
     passes = 0
     signature = "dropout(rate: rate)(x: float[...]) -> [...]"
@@ -45,6 +47,7 @@ class NormalNoise(Primitive):
 
     `logits + (spread -> noise)` is a noisy gate (Shazeer et al., 2017, equation 4). Gradients reach the spread."""
 
+    noisy = True
     signature = "noise()(x: float[...]) -> [...]"
     mixes = False
     examples = (Example("x -> noise"), Example("x + (softplus(x) -> noise)"))

@@ -69,6 +69,8 @@ def saved(node: OpNode, gates: int) -> Saved:
 class Layer(Primitive):
     """A recurrent layer: [batch, time, inputs] to [batch, time, hidden]."""
 
+    family = "recurrence"
+    worth_hoisting = True
     own_type = True
     writes_over = True
 
@@ -428,6 +430,7 @@ class LinearRecurrence(Primitive):
     `a` has the axes of `b`, or 1 in place of those after time. It is computed in parallel over time (up to 2,097,152
     positions)."""
 
+    family = "recurrence"
     passes = 2
     signature = (
         "linear_recurrence()(a: float[batch, time, ...], b: float[batch, time, ...], start: float[batch, ...] = none) "
@@ -529,6 +532,7 @@ class SelectiveScan(Primitive):
     The result is `y[t] = c[t] · h[t] + skip x[t]`. x and delta (positive) are [batch, time, channels]; a, negative,
     [channels, state]; b and c [batch, time, state]; skip [channels]. In float32, in parallel over time."""
 
+    family = "recurrence"
     signature = (
         "selective_scan()"
         "(x: float[batch, time, channels], delta: float[batch, time, channels], a: float[channels, state], "

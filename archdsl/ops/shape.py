@@ -49,10 +49,17 @@ from archdsl.ops._common import (
 from archdsl.syntax.limits import MAX_LIST
 
 
-class Transpose(Primitive):
-    """Two axes change places."""
+class Moving(Primitive):
+    """An op that only gives numbers other axes, or other places among them."""
 
     passes = 0
+    keeps_branch = True
+    keeps_projection = True
+
+
+class Transpose(Moving):
+    """Two axes change places."""
+
     moves = True
     signature = "transpose(a: int, b: int)(x: [...]) -> [...]"
     moves_axes = True
@@ -88,10 +95,9 @@ def swapped(a: int, b: int, rank: int) -> list[int]:
     return [b if i == a else a if i == b else i for i in range(rank)]
 
 
-class Permute(Primitive):
+class Permute(Moving):
     """The axes in another order, each named once: the result of `permute(0, 2, 1)` has the input's axis 2 as axis 1."""
 
-    passes = 0
     moves = True
     signature = "permute(axes: sizes)(x: [...]) -> [...]"
     moves_axes = True
@@ -129,11 +135,10 @@ class Permute(Primitive):
         return e.py("{0}.permute({*axes})", axes=[int(n) for n in numbers_in(node.options, "axes")])
 
 
-class Squeeze(Primitive):
+class Squeeze(Moving):
     """An axis of size 1 is left out."""
 
     by_rows = True
-    passes = 0
     moves = True
     signature = "squeeze(axis: int)(x: [...]) -> [...]"
     examples = (Example("x -> squeeze(1)", "x: [2, 1, 8]"), Example("x -> squeeze(-1)", "x: [2, 5, 1]"))
@@ -165,11 +170,10 @@ class Squeeze(Primitive):
         return e.py("{0}.squeeze({axis})", axis=written(node))
 
 
-class Unsqueeze(Primitive):
+class Unsqueeze(Moving):
     """A new axis of size 1, which is `axis` of the result."""
 
     by_rows = True
-    passes = 0
     moves = True
     signature = "unsqueeze(axis: int)(x: [...]) -> [...]"
     examples = (Example("x -> unsqueeze(1)"), Example("x -> unsqueeze(-1)"), Example("x -> unsqueeze(0)", "x: [5]"))
@@ -197,10 +201,9 @@ class Unsqueeze(Primitive):
         return e.py("{0}.unsqueeze({axis})", axis=written(node))
 
 
-class Expand(Primitive):
+class Expand(Moving):
     """An axis of size 1 read as one of `size`: the same at every position, without a copy."""
 
-    passes = 0
     moves = True
     placed = True
     signature = "expand(axis: int, size: size)(x: [...]) -> [...]"
@@ -245,6 +248,7 @@ class Expand(Primitive):
 class Repeat(Primitive):
     """Every position along an axis `times` times, one after the other: a b becomes a a b b."""
 
+    keeps_projection = True
     passes = 0
     signature = "repeat(times: size, axis: int = 1)(x: [...]) -> [...]"
     examples = (Example("x -> repeat(3)"), Example("x -> repeat(2, axis: -1)"))
@@ -305,10 +309,9 @@ class Tile(Primitive):
         return e.py("{0}.repeat({*counts})", counts=counts)
 
 
-class Flatten(Primitive):
+class Flatten(Moving):
     """The axes from `first` to `last` become one: of [a, b, c, d], `flatten(2)` makes [a, b, c * d]."""
 
-    passes = 0
     signature = "flatten(first: int = 1, last: int = -1)(x: [...]) -> [...]"
     examples = (
         Example("x -> flatten(2)", "x: [2, 3, 4, 5]"),
@@ -360,10 +363,9 @@ class Flatten(Primitive):
         return e.py("{0}.flatten({*axes})", axes=axes[:1] if axes[1] == -1 else axes)
 
 
-class Unflatten(Primitive):
+class Unflatten(Moving):
     """An axis cut into several whose sizes multiply to it, the last of them running fastest: `unflatten(-1, 4, 16)`."""
 
-    passes = 0
     signature = "unflatten(axis: int, sizes: sizes)(x: [...]) -> [...]"
     examples = (
         Example("x -> unflatten(-1, 4, 2)"),
@@ -416,11 +418,10 @@ class Unflatten(Primitive):
         return e.py("{0}.unflatten({axis}, {sizes})", axis=written(node), sizes=numbers_in(node.options, "sizes"))
 
 
-class SplitHeads(Primitive):
+class SplitHeads(Moving):
     """[batch, time, heads * head_dim] to [batch, heads, time, head_dim]: the last axis is cut into `heads` equal
     parts."""
 
-    passes = 0
     signature = "split_heads(heads: size)(x: [..., time, width]) -> [..., heads, time, head_dim]"
     mixes = False
     examples = (Example("x -> split_heads(4)"), Example("x -> split_heads(2)", "x: [5, 8]"))
@@ -462,10 +463,9 @@ class SplitHeads(Primitive):
         return e.py("{0}.unflatten(-1, (-1, {head_dim})).transpose({*axes})", head_dim=head_dim, axes=axes)
 
 
-class MergeHeads(Primitive):
+class MergeHeads(Moving):
     """[batch, heads, time, head_dim] to [batch, time, heads * head_dim]: the heads side by side in the last axis."""
 
-    passes = 0
     signature = "merge_heads()(x: [..., heads, time, head_dim]) -> [..., time, width]"
     mixes = False
     examples = (Example("x -> merge_heads", "x: [2, 4, 5, 3]"), Example("x -> merge_heads", "x: [4, 5, 3]"))
@@ -500,13 +500,12 @@ Group = tuple[str, ...]
 """The names that one axis is made of, the last of them running fastest: `(n p)`; none where the axis has size 1."""
 
 
-class Rearrange(Primitive):
+class Rearrange(Moving):
     """Axes cut, moved and merged, as in einops: `rearrange("b (n p) d -> b n (p d)", p: 4)`.
 
     `(n p)` is an axis of n * p positions, p running fastest; `1` an axis of size 1; `...` axes that stay together.
     Every name stands once on each side. Of the names in one pair of parentheses at most one size may be left out."""
 
-    passes = 0
     signature = "rearrange(pattern: string, sizes: named_sizes)(x: [...]) -> [...]"
     examples = (
         Example('x -> rearrange("b (n p) d -> b n (p d)", p: 3)', "x: [2, 6, 4]"),
@@ -770,6 +769,7 @@ def planned(options: Mapping[str, Any], shape: Shape) -> Plan:
 class Concat(Primitive):
     """Tensors one after the other along an axis; all other axes are equal."""
 
+    keeps_projection = True
     passes = 0
     signature = "concat(axis: int = -1)(x: [...]) -> [...]"
     variadic = True
@@ -860,6 +860,7 @@ class Stack(Primitive):
 class Split(Primitive):
     """An axis cut into parts of the given sizes, which add up to it: as many results as sizes."""
 
+    keeps_projection = True
     passes = 0
     moves = True
     signature = "split(sizes: sizes, axis: int = -1)(x: [...]) -> [...]"
@@ -938,6 +939,7 @@ def added(sizes: Sequence[Num]) -> Num:
 class Chunk(Primitive):
     """An axis cut into equal parts: as many results as parts."""
 
+    keeps_projection = True
     passes = 0
     moves = True
     signature = "chunk(parts: size, axis: int = -1)(x: [...]) -> [...]"

@@ -35,6 +35,7 @@ class LinearAttention(Primitive):
     [batch, heads, time] or those of them that it has from the right, scales each term by `exp(log_decay[s + 1] + … +
     log_decay[t])` (RetNet, Mamba-2)."""
 
+    family = "linear attention"
     signature = (
         "linear_attention(causal: bool = true, normalize: bool = false, eps: positive = 1e-6)"
         "(q: float[batch, heads, time, dim], k: float[batch, heads, source, dim], "

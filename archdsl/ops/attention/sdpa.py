@@ -59,6 +59,8 @@ class SDPA(Primitive):
     query without keys gives 0.
     """
 
+    family = "attention"
+    worth_hoisting = True
     absorbs = True
     by_rows = True
     further_inputs = 1
