@@ -35,8 +35,9 @@ class TorchScope(Protocol):
         """An expression of Python with typed holes: `e.py("F.pad({0}, {widths})", widths=(1, 0))`.
 
         `{0}` is input 0, a tensor or a number; `{x}` what the keyword says: a tree, a `Num`, a Python number, string or
-        None, or a tuple of these. `{*xs}` are several arguments, `{**options}` keyword arguments, `{*inputs}` all
-        inputs that were given, `{module}` the submodule that the node has (see `Primitive.torch_module`). Parentheses
+        None, or a tuple of these; without a keyword, the node's option of that name, `axis` as the spec has it. `{*xs}`
+        are several arguments, `{**options}` keyword arguments, `{*inputs}` all inputs that were given, `{module}` the
+        submodule that the node has (see `Primitive.torch_module`). Parentheses
         are written where they are needed. Names in a template are torch's (`torch`, `F`, `nn`), `math`, `self`,
         built-ins, and the helpers of `backends/torch/runtime`, which the file then has."""
 

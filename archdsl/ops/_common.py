@@ -25,16 +25,7 @@ from archdsl.ir.dims import (
 )
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import (
-    EVERYWHERE,
-    Application,
-    At,
-    OnnxScope,
-    Parts,
-    Primitive,
-    Reads,
-    same,
-)
+from archdsl.ir.op import EVERYWHERE, Application, At, OnnxScope, Parts, Primitive, Reads, same
 from archdsl.ir.static import ListValue, kind_of, told
 from archdsl.ir.wording import called
 

@@ -215,6 +215,16 @@ class Sliding(Primitive):
             return g.Squeeze(y, [0])
         return y if lead is None else g.Reshape(y, [lead, -1, node.outputs[0].shape[-1]])
 
+    def filters(self, call: Application, rows: Num, columns: Num) -> Sequence[Weight]:
+        """A weight [rows, columns of a group, kernel] and, if there is one, the bias."""
+        groups, kernel = call.size("groups"), per_axis(call.options, "kernel", self.spatial)
+        inner = share(call, columns, groups)
+        fan_in, fan_out = product((inner, *kernel)), product((share(call, rows, groups), *kernel))
+        found = [Weight("weight", (rows, inner, *kernel), "matrix", fan_in=fan_in, fan_out=fan_out)]
+        if call.options["bias"]:
+            found.append(Weight("bias", (call.size("features"),), "bias", fan_in=fan_in, fan_out=fan_out))
+        return found
+
     def onnx_weights(self, node: OpNode, g: OnnxScope) -> list[Any]:
         """The weight, and the bias if there is one."""
         kind = g.dtype(with_kernel(g, g.arg(0)))
@@ -323,14 +333,7 @@ class Convolution(Windowed):
         return self.resized(call, self.sizes(call), call.size("features"))
 
     def weights(self, call: Application) -> Sequence[Weight]:
-        features, groups = call.size("features"), call.size("groups")
-        kernel = per_axis(call.options, "kernel", self.spatial)
-        inputs = share(call, self.channels(call.shape(0)), groups)
-        fan_in, fan_out = product((inputs, *kernel)), product((share(call, features, groups), *kernel))
-        found = [Weight("weight", (features, inputs, *kernel), "matrix", fan_in=fan_in, fan_out=fan_out)]
-        if call.options["bias"]:
-            found.append(Weight("bias", (features,), "bias", fan_in=fan_in, fan_out=fan_out))
-        return found
+        return self.filters(call, call.size("features"), self.channels(call.shape(0)))
 
     def flops(self, node: OpNode) -> Cost:
         """A whole window for each position of the result, zeros around the input included."""
@@ -574,15 +577,8 @@ class Transposed(Sliding):
         return self.resized(call, self.sizes(call), call.size("features"))
 
     def weights(self, call: Application) -> Sequence[Weight]:
-        channels, features, groups = self.channels(call.shape(0)), call.size("features"), call.size("groups")
-        kernel = per_axis(call.options, "kernel", self.spatial)
-        outputs = share(call, features, groups)
         # As torch has it: the weight's second axis, the features of a group, is what its first values depend on.
-        fan_in, fan_out = product((outputs, *kernel)), product((share(call, channels, groups), *kernel))
-        found = [Weight("weight", (channels, outputs, *kernel), "matrix", fan_in=fan_in, fan_out=fan_out)]
-        if call.options["bias"]:
-            found.append(Weight("bias", (features,), "bias", fan_in=fan_in, fan_out=fan_out))
-        return found
+        return self.filters(call, self.channels(call.shape(0)), call.size("features"))
 
     def flops(self, node: OpNode) -> Cost:
         """A whole window for each position of the input, what is cut off included."""

@@ -267,20 +267,19 @@ class Flip(AxisOp):
     """An axis in reverse order."""
 
     passes = 0
+    expression = "{0}.flip({axis})"
     signature = "flip(axis: int = 1)(x: [...]) -> [...]"
     examples = (Example("x -> flip"), Example("x -> flip(-1)"))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Slice(g.arg(0), [-1], [-END], [from_right(node)], [-1])
 
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.flip({axis})", axis=written(node))
-
 
 class Roll(AxisOp):
     """Everything `by` positions later along an axis; what falls off at the end comes in at the start."""
 
     passes = 0
+    expression = "{0}.roll({by}, dims={axis})"
     signature = "roll(by: int = 1, axis: int = 1)(x: [...]) -> [...]"
     examples = (Example("x -> roll"), Example("x -> roll(-2)"), Example("x -> roll(3, axis: -1)"))
 
@@ -302,9 +301,6 @@ class Roll(AxisOp):
         else:
             cut = g.Mod(g.Neg(g.Unsqueeze(g.number(by), [0])), g.size(0, axis))
         return g.Concat(g.Slice(x, [cut], [END], [axis]), g.Slice(x, [0], [cut], [axis]), axis=axis)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.roll({by}, dims={axis})", by=number(node, "by"), axis=written(node))
 
 
 class Shift(Primitive):
@@ -454,6 +450,7 @@ class Gather(Primitive):
 
     passes = 0
     chosen = (0,)
+    expression = "{0}.gather({axis}, {1})"
     signature = "gather(axis: int = -1)(x: [...], places: int[...]) -> [...]"
     examples = (
         Example("gather(x, places)", "x: [2, 5, 8], places: int[2, 5, 3]"),
@@ -475,9 +472,6 @@ class Gather(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.GatherElements(g.arg(0), g.arg(1, "int"), axis=from_right(node))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.gather({axis}, {1})", axis=written(node))
 
 
 class Lookup(Primitive):
@@ -514,6 +508,7 @@ class Lookup(Primitive):
 class OneHot(Primitive):
     """1 at the position of each whole number along a new last axis, 0 elsewhere; of type int, so `cast(float)` it."""
 
+    expression = "F.one_hot({0}, {classes})"
     signature = "one_hot(classes: size)(ids: int[...]) -> int[..., classes]"
     mixes = False
     examples = (
@@ -523,9 +518,6 @@ class OneHot(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.OneHot(g.arg(0), number(node, "classes"), [0, 1], axis=-1)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("F.one_hot({0}, {classes})", classes=number(node, "classes"))
 
 
 class Scattering(AxisOp):

@@ -114,10 +114,7 @@ class Embedding(Primitive):
     expression = "{module}({0})"
     signature = "embedding(rows: size, width: size, init: scheme = none)(ids: int[...]) -> [..., width]"
     mixes = False
-    examples = (
-        Example("ids -> embedding(5, 8)", "ids: int[2, 5]"),
-        Example("ids -> embedding(7, 4)", "ids: int[3]"),
-    )
+    examples = (Example("ids -> embedding(5, 8)", "ids: int[2, 5]"), Example("ids -> embedding(7, 4)", "ids: int[3]"))
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("float",)

@@ -41,6 +41,19 @@ def channels_second(node: OpNode, e: TorchScope, axis: int, norm: str = "{module
     return e.py(f"{norm}.movedim(1, -1)", x=e.py("{0}.movedim(-1, 1)"))
 
 
+def channel_axis(op: Primitive, call: Application) -> int:
+    """The axis of the channels. Raises E0303 where it is neither 1 nor the last."""
+    axis = axis_of(op, call)
+    if axis not in (1, len(call.shape(0)) - 1):
+        raise call.error(
+            "E0303",
+            f"the channels are axis 1 or the last one, not axis {axis}",
+            option="axis",
+            help="move them there: `transpose`",
+        )
+    return axis
+
+
 def per_channel(g: OnnxScope, x: Any, after: int) -> Any:
     """Numbers of channels, as they stand before that many other axes."""
     return g.Reshape(x, [-1] + [1] * after) if after else x
@@ -55,21 +68,46 @@ def scaled(g: OnnxScope, x: Any, square: Any, eps: Any, mean: Any = None, after:
     return g.Add(g.Mul(x, per_channel(g, factor, after)), per_channel(g, term, after))
 
 
-class LayerNorm(Primitive):
-    """Layer normalization of the last axis (Ba et al., 2016): `(x - mean) / sqrt(variance + eps) * weight + bias`.
-
-    It is computed in float32."""
+class LastAxisNorm(Primitive):
+    """A norm of each row, with a gain unless `weight` says no."""
 
     keeps_projection = True
     by_rows = True
     shares_weights = True
+    mixes = False
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank = first_input(node).rank
+        return (own_but(rank, rank - 1),)
+
+    def gain(self, node: OpNode, g: OnnxScope, dtype: str) -> Any:
+        if node.options["weight"]:
+            return g.cast(g.weight("weight"), dtype)
+        return g.Expand(g.constant(1.0, dtype), [first_input(node).shape[-1]])
+
+    def torch_grouped_module(self, node: OpNode, e: TorchScope) -> Tree:
+        sizes, eps = node.weights[0].shape, number(node, "eps")
+        return e.py(f"{self.grouped_class(node)}({{*sizes}}, eps={{eps}})", sizes=sizes, eps=eps)
+
+    def grouped_class(self, node: OpNode) -> str:
+        """The class of the norm of each expert's rows."""
+        raise NotImplementedError
+
+    def torch_grouped(self, node: OpNode, e: TorchScope, ends: Tree) -> Tree | None:
+        return e.py("{module}({0}, {ends})", ends=ends) if node.weights else None
+
+
+class LayerNorm(LastAxisNorm):
+    """Layer normalization of the last axis (Ba et al., 2016): `(x - mean) / sqrt(variance + eps) * weight + bias`.
+
+    It is computed in float32."""
+
     passes = 7
     statistics = 2
     signature = (
         "layernorm(eps: positive = 1e-5, weight: bool = true, bias: bool = true, init: scheme = none)"
         "(x: float[..., width]) -> [..., width]"
     )
-    mixes = False
     examples = (
         Example("x -> layernorm"),
         Example("x -> layernorm(eps: 1e-12, bias: false)"),
@@ -95,14 +133,9 @@ class LayerNorm(Primitive):
             found.append(Weight("bias", (width,), "bias"))
         return found
 
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
-        return (own_but(rank, rank - 1),)
-
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        width, x = first_input(node).shape[-1], g.arg(0)
-        kind = g.dtype(x)
-        gain = g.cast(g.weight("weight"), kind) if node.options["weight"] else g.Expand(g.constant(1.0, kind), [width])
+        x = g.arg(0)
+        gain = self.gain(node, g, g.dtype(x))
         bias = g.cast(g.weight("bias"), g.dtype(x)) if node.options["bias"] else None
         return g.LayerNormalization(x, gain, bias, axis=-1, epsilon=float(number(node, "eps")))
 
@@ -121,29 +154,21 @@ class LayerNorm(Primitive):
         width, eps = first_input(node).shape[-1], number(node, "eps")
         return e.py("F.layer_norm({0}, ({width},), eps={eps})", width=width, eps=eps)
 
-    def torch_grouped_module(self, node: OpNode, e: TorchScope) -> Tree:
-        cls = "GroupedLayerNorm" if node.options["bias"] else "GroupedLayerNormWithoutBias"
-        return e.py(f"{cls}({{*sizes}}, eps={{eps}})", sizes=node.weights[0].shape, eps=number(node, "eps"))
-
-    def torch_grouped(self, node: OpNode, e: TorchScope, ends: Tree) -> Tree | None:
-        return e.py("{module}({0}, {ends})", ends=ends) if node.weights else None
+    def grouped_class(self, node: OpNode) -> str:
+        return "GroupedLayerNorm" if node.options["bias"] else "GroupedLayerNormWithoutBias"
 
 
-class RMSNorm(Primitive):
+class RMSNorm(LastAxisNorm):
     """RMS normalization of the last axis (Zhang and Sennrich, 2019): `x / sqrt(mean(x * x) + eps) * weight`.
 
     It is computed in float32. With `offset` the gain is `1 + weight`, and the weight starts at 0 (Gemma)."""
 
-    keeps_projection = True
-    by_rows = True
-    shares_weights = True
     passes = 4
     statistics = 1
     signature = (
         "rmsnorm(eps: positive = 1e-6, weight: bool = true, offset: bool = false, init: scheme = none)"
         "(x: float[..., width]) -> [..., width]"
     )
-    mixes = False
     examples = (
         Example("x -> rmsnorm"),
         Example("x -> rmsnorm(eps: 1e-5, offset: true)"),
@@ -164,14 +189,9 @@ class RMSNorm(Primitive):
         init = Init("zeros" if call.options["offset"] else "default")
         return (Weight("weight", (call.axes["width"],), "gain", init),) if call.options["weight"] else ()
 
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
-        return (own_but(rank, rank - 1),)
-
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        width, x = first_input(node).shape[-1], g.arg(0)
-        kind = g.dtype(x)
-        gain = g.cast(g.weight("weight"), kind) if node.options["weight"] else g.Expand(g.constant(1.0, kind), [width])
+        x = g.arg(0)
+        gain = self.gain(node, g, g.dtype(x))
         if node.options["offset"]:
             gain = g.Add(gain, 1)
         return g.RMSNormalization(x, gain, axis=-1, epsilon=float(number(node, "eps")))
@@ -187,12 +207,8 @@ class RMSNorm(Primitive):
             "F.rms_norm({0}, ({width},), eps={eps})", width=first_input(node).shape[-1], eps=number(node, "eps")
         )
 
-    def torch_grouped_module(self, node: OpNode, e: TorchScope) -> Tree:
-        cls = "GroupedOffsetRMSNorm" if node.options["offset"] else "GroupedRMSNorm"
-        return e.py(f"{cls}({{*sizes}}, eps={{eps}})", sizes=node.weights[0].shape, eps=number(node, "eps"))
-
-    def torch_grouped(self, node: OpNode, e: TorchScope, ends: Tree) -> Tree | None:
-        return e.py("{module}({0}, {ends})", ends=ends) if node.weights else None
+    def grouped_class(self, node: OpNode) -> str:
+        return "GroupedOffsetRMSNorm" if node.options["offset"] else "GroupedRMSNorm"
 
 
 class L2Normalize(AxisOp):
@@ -240,14 +256,8 @@ class BatchNorm(Primitive):
     def check(self, call: Application) -> None:
         demand_norm(self, call, "eps", "momentum")
         usual(call, **DEFAULTS)
-        rank, axis = len(call.shape(0)), axis_of(self, call)
-        if axis not in (1, rank - 1):
-            raise call.error(
-                "E0303",
-                f"the channels are axis 1 or the last one, not axis {axis}",
-                option="axis",
-                help="move them there: `transpose`",
-            )
+        rank = len(call.shape(0))
+        channel_axis(self, call)
         if rank > 5:
             raise call.error(
                 "E0302",
@@ -315,14 +325,7 @@ class GroupNorm(Primitive):
     def check(self, call: Application) -> None:
         demand_norm(self, call, "groups", "eps")
         usual(call, eps=DEFAULTS["eps"])
-        rank, axis = len(call.shape(0)), axis_of(self, call)
-        if axis not in (1, rank - 1):
-            raise call.error(
-                "E0303",
-                f"the channels are axis 1 or the last one, not axis {axis}",
-                option="axis",
-                help="move them there: `transpose`",
-            )
+        axis = channel_axis(self, call)
         call.condition(
             "%", call.shape(0)[axis], call.size("groups"), "the groups of `groupnorm` share the channels equally"
         )

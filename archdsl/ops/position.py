@@ -97,10 +97,7 @@ class Indices(Primitive):
     hints = ("positions",)
     mixes = False
     numpy = "arange"
-    examples = (
-        Example("x * indices(8)"),
-        Example("indices(5)", gradients=False),
-    )
+    examples = (Example("x * indices(8)"), Example("indices(5)", gradients=False))
 
     def positions(self, node: OpNode) -> At:
         return same(0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from archdsl.ir.cost import Amount, Cost, contracted, elements, times
-from archdsl.ir.dims import Num, Shape, binary, num, shape_text, sub
+from archdsl.ir.dims import Shape, binary, num, shape_text, sub
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.op import (
     EVERYWHERE,
@@ -73,7 +73,8 @@ class Layer(Primitive):
     worth_hoisting = True
     own_type = True
     writes_over = True
-
+    module: ClassVar[str]
+    """torch's class, or the class of the emitted file that stands for it."""
     gates: ClassVar[int]
     carried: ClassVar[tuple[str, ...]] = ("h",)
     """What one step hands to the next."""
@@ -151,6 +152,9 @@ class Layer(Primitive):
         direction = "reverse" if node.options["reverse"] else "forward"
         return {"hidden_size": int(number(node, "hidden")), "direction": direction}
 
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        return constructed(node, e, self.module)
+
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         y = e.let("y", e.py("{module}({0}, {start})", start=past[0]))
         return y, (e.py("{y}[:, -1]", y=y),)
@@ -172,6 +176,7 @@ class Cell(Primitive):
     own_type = True
     writes_over = True
 
+    module: ClassVar[str]
     gates: ClassVar[int]
     mixes = False
 
@@ -194,8 +199,7 @@ class Cell(Primitive):
         return saved(node, self.gates)
 
     def flops(self, node: OpNode) -> Cost:
-        x, h = first_input(node), node.inputs[1]
-        assert isinstance(h, Value)
+        x, h = tensor_inputs(node, 0, 1)
         rows = (*x.shape[:-1], num(self.gates), number(node, "hidden"))
         found = (
             contracted((*rows, x.shape[-1]), (0,), ("weight_ih",)),
@@ -220,15 +224,17 @@ class Cell(Primitive):
         """An input as torch's cells take it, with one leading axis at most."""
         return e.py("{x}.flatten(0, -2)", x=e.input(i)) if first_input(node).rank > 2 else e.input(i)
 
-    def leading_sizes(self, node: OpNode) -> tuple[int | Num, ...]:
-        """The leading axes that `rows` made one."""
-        return (-1, *first_input(node).shape[1:-1])
-
     def back(self, node: OpNode, e: TorchScope, y: Tree) -> Tree:
         """A result with the leading axes again."""
         if first_input(node).rank <= 2:
             return y
-        return e.py("{y}.unflatten(0, {sizes})", y=y, sizes=self.leading_sizes(node))
+        return e.py("{y}.unflatten(0, {sizes})", y=y, sizes=(-1, *first_input(node).shape[1:-1]))
+
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        return constructed(node, e, self.module)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree | Sequence[Tree]:
+        return self.back(node, e, e.py("{module}({*rows})", rows=[self.rows(node, e, i) for i in range(2)]))
 
 
 class Rnn(Layer):
@@ -269,6 +275,7 @@ class Gru(Layer):
         "gru(hidden: size, bias: bool = true, reverse: bool = false, init: scheme = none)"
         "(x: float[batch, time, inputs], h: float[batch, hidden] = none) -> [batch, time, hidden]"
     )
+    module = "GRU"
     gates = 3
     order = (1, 0, 2)
     examples = (
@@ -279,9 +286,6 @@ class Gru(Layer):
 
     def attributes(self, node: OpNode) -> dict[str, Any]:
         return {**super().attributes(node), "linear_before_reset": 1}
-
-    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
-        return constructed(node, e, "GRU")
 
 
 class Lstm(Layer):
@@ -295,6 +299,7 @@ class Lstm(Layer):
         "(x: float[batch, time, inputs], h: float[batch, hidden] = none, c: float[batch, hidden] = none) "
         "-> [batch, time, hidden]"
     )
+    module = "LSTM"
     gates = 4
     carried = ("h", "c")
     order = (0, 3, 1, 2)
@@ -312,9 +317,6 @@ class Lstm(Layer):
                 "`lstm` starts from both `h` and `c`, or from neither",
                 help="give `zeros(batch, hidden)` for the other one",
             )
-
-    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
-        return constructed(node, e, "LSTM")
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         step = e.py("lstm_on({module}, {0}, {*past})", past=past)
@@ -349,9 +351,6 @@ class RnnCell(Cell):
         more = {} if node.options["act"] == "tanh" else {"nonlinearity": "relu"}
         return constructed(node, e, "nn.RNNCell", **more)
 
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return self.back(node, e, e.py("{module}({*rows})", rows=[self.rows(node, e, i) for i in range(2)]))
-
 
 class GruCell(Cell):
     """One step of gated recurrent units (Cho et al., 2014): the state after `x`, given the one before, `h`.
@@ -362,6 +361,7 @@ class GruCell(Cell):
         "gru_cell(hidden: size, bias: bool = true, init: scheme = none)(x: float[..., inputs], h: float[..., hidden]) "
         "-> [..., hidden]"
     )
+    module = "nn.GRUCell"
     gates = 3
     examples = (
         Example("gru_cell(6)(x, h)", "x: [2, 8], h: [2, 6]"),
@@ -377,12 +377,6 @@ class GruCell(Cell):
         new = g.Tanh(g.Add(x[2], g.Mul(reset, h[2])))
         return g.Add(new, g.Mul(update, g.Sub(g.arg(1, g.dtype(new)), new)))
 
-    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
-        return constructed(node, e, "nn.GRUCell")
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return self.back(node, e, e.py("{module}({*rows})", rows=[self.rows(node, e, i) for i in range(2)]))
-
 
 class LstmCell(Cell):
     """One step of long short-term memory (Hochreiter and Schmidhuber, 1997): state and cell after `x`: two results.
@@ -394,6 +388,7 @@ class LstmCell(Cell):
         "(x: float[..., inputs], h: float[..., hidden], c: float[..., hidden]) "
         "-> (state: [..., hidden], cell: [..., hidden])"
     )
+    module = "nn.LSTMCell"
     gates = 4
     examples = (
         Example("h, c", "x: [2, 8], h: [2, 6], c: [2, 6]", statements="h, c = lstm_cell(6)(x, h, c)"),
@@ -411,9 +406,6 @@ class LstmCell(Cell):
         kept = g.Mul(g.Sigmoid(stay), g.arg(2, g.dtype(gates)))
         cell = g.Add(kept, g.Mul(g.Sigmoid(come), g.Tanh(new)))
         return g.Mul(g.Sigmoid(out), g.Tanh(cell)), cell
-
-    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
-        return constructed(node, e, "nn.LSTMCell")
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree | Sequence[Tree]:
         x, *states = (self.rows(node, e, i) for i in range(3))

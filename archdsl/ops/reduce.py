@@ -163,10 +163,7 @@ class ArgMax(Primitive):
 
     passes = 0
     signature = "argmax(axis: int = -1, keep: bool = false)(x: number[...]) -> int[...]"
-    examples = (
-        Example("x -> argmax", gradients=False),
-        Example("x -> argmax(axis: 1, keep: true)", gradients=False),
-    )
+    examples = (Example("x -> argmax", gradients=False), Example("x -> argmax(axis: 1, keep: true)", gradients=False))
 
     def check(self, call: Application) -> None:
         axis_of(self, call)
@@ -191,6 +188,7 @@ class Softmax(AxisOp):
 
     passes = 5
     by_result = True
+    expression = "{0}.softmax({axis})"
     signature = "softmax(axis: int = -1)(x: float[...]) -> [...]"
     examples = (Example("x -> softmax"), Example("x -> softmax(axis: 1)"), Example("softmax(x + 1)", "x: [5]"))
 
@@ -200,15 +198,13 @@ class Softmax(AxisOp):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Softmax(g.arg(0, "float32"), axis=place(node))
 
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.softmax({axis})", axis=written(node))
-
 
 class LogSoftmax(AxisOp):
     """`log(softmax(x))` along an axis, without overflow."""
 
     passes = 5
     by_result = True
+    expression = "{0}.log_softmax({axis})"
     signature = "log_softmax(axis: int = -1)(x: float[...]) -> [...]"
     examples = (
         Example("x -> log_softmax"),
@@ -221,9 +217,6 @@ class LogSoftmax(AxisOp):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.LogSoftmax(g.arg(0, "float32"), axis=from_right(node))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.log_softmax({axis})", axis=written(node))
 
 
 class Running(AxisOp):

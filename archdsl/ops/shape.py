@@ -140,6 +140,7 @@ class Squeeze(Moving):
 
     by_rows = True
     moves = True
+    expression = "{0}.squeeze({axis})"
     signature = "squeeze(axis: int)(x: [...]) -> [...]"
     examples = (Example("x -> squeeze(1)", "x: [2, 1, 8]"), Example("x -> squeeze(-1)", "x: [2, 5, 1]"))
 
@@ -166,15 +167,13 @@ class Squeeze(Moving):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Squeeze(g.arg(0), [from_right(node)])
 
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.squeeze({axis})", axis=written(node))
-
 
 class Unsqueeze(Moving):
     """A new axis of size 1, which is `axis` of the result."""
 
     by_rows = True
     moves = True
+    expression = "{0}.unsqueeze({axis})"
     signature = "unsqueeze(axis: int)(x: [...]) -> [...]"
     examples = (Example("x -> unsqueeze(1)"), Example("x -> unsqueeze(-1)"), Example("x -> unsqueeze(0)", "x: [5]"))
 
@@ -197,9 +196,6 @@ class Unsqueeze(Moving):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Unsqueeze(g.arg(0), [from_right(node, rank=node.outputs[0].rank)])
 
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.unsqueeze({axis})", axis=written(node))
-
 
 class Expand(Moving):
     """An axis of size 1 read as one of `size`: the same at every position, without a copy."""
@@ -207,10 +203,7 @@ class Expand(Moving):
     moves = True
     placed = True
     signature = "expand(axis: int, size: size)(x: [...]) -> [...]"
-    examples = (
-        Example("x -> expand(1, 4)", "x: [2, 1, 5, 8]"),
-        Example("x -> unsqueeze(-1) -> expand(-1, 3)"),
-    )
+    examples = (Example("x -> expand(1, 4)", "x: [2, 1, 5, 8]"), Example("x -> unsqueeze(-1) -> expand(-1, 3)"))
 
     def check(self, call: Application) -> None:
         axis = axis_of(self, call)
@@ -245,13 +238,10 @@ class Expand(Moving):
         return e.py("{0}.expand({*sizes})", sizes=sizes)
 
 
-class Repeat(Primitive):
-    """Every position along an axis `times` times, one after the other: a b becomes a a b b."""
+class Repeating(Primitive):
+    """An axis of `times` as many positions."""
 
-    keeps_projection = True
     passes = 0
-    signature = "repeat(times: size, axis: int = 1)(x: [...]) -> [...]"
-    examples = (Example("x -> repeat(3)"), Example("x -> repeat(2, axis: -1)"))
 
     def check(self, call: Application) -> None:
         axis_of(self, call)
@@ -262,6 +252,15 @@ class Repeat(Primitive):
     def shapes(self, call: Application) -> Sequence[Shape]:
         axis = axis_of(self, call)
         return (replaced(call.shape(0), axis, binary("*", call.shape(0)[axis], call.size("times"))),)
+
+
+class Repeat(Repeating):
+    """Every position along an axis `times` times, one after the other: a b becomes a a b b."""
+
+    keeps_projection = True
+    expression = "{0}.repeat_interleave({times}, dim={axis})"
+    signature = "repeat(times: size, axis: int = 1)(x: [...]) -> [...]"
+    examples = (Example("x -> repeat(3)"), Example("x -> repeat(2, axis: -1)"))
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis, times = place(node), number(node, "times")
@@ -273,26 +272,12 @@ class Repeat(Primitive):
         y = g.Expand(g.Unsqueeze(g.arg(0), [axis + 1]), [times, *[1] * (x.rank - axis - 1)])
         return reshaped(g, y, (*x.shape[: axis + 1], times, *x.shape[axis + 1 :]), node.outputs[0].shape)
 
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.repeat_interleave({times}, dim={axis})", times=number(node, "times"), axis=written(node))
 
-
-class Tile(Primitive):
+class Tile(Repeating):
     """An axis `times` times in a row: a b becomes a b a b."""
 
-    passes = 0
     signature = "tile(times: size, axis: int = 1)(x: [...]) -> [...]"
     examples = (Example("x -> tile(3)"), Example("x -> tile(2, axis: -1)"))
-
-    def check(self, call: Application) -> None:
-        axis_of(self, call)
-
-    def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if call.is_number(call.size("times"), 1) else call.node()
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        axis = axis_of(self, call)
-        return (replaced(call.shape(0), axis, binary("*", call.shape(0)[axis], call.size("times"))),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         # Position t reads t modulo the size, which is never later.
@@ -367,10 +352,7 @@ class Unflatten(Moving):
     """An axis cut into several whose sizes multiply to it, the last of them running fastest: `unflatten(-1, 4, 16)`."""
 
     signature = "unflatten(axis: int, sizes: sizes)(x: [...]) -> [...]"
-    examples = (
-        Example("x -> unflatten(-1, 4, 2)"),
-        Example("x -> unflatten(1, 2, 3)", "x: [2, 6, 4]"),
-    )
+    examples = (Example("x -> unflatten(-1, 4, 2)"), Example("x -> unflatten(1, 2, 3)", "x: [2, 6, 4]"))
 
     def check(self, call: Application) -> None:
         size = call.shape(0)[axis_of(self, call)]
@@ -771,6 +753,7 @@ class Concat(Primitive):
 
     keeps_projection = True
     passes = 0
+    expression = "torch.cat(({*inputs},), dim={axis})"
     signature = "concat(axis: int = -1)(x: [...]) -> [...]"
     variadic = True
     examples = (
@@ -818,14 +801,12 @@ class Concat(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Concat(*g.args(), axis=from_right(node))
 
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.cat(({*inputs},), dim={axis})", axis=written(node))
-
 
 class Stack(Primitive):
     """Tensors of one shape side by side along a new axis."""
 
     passes = 0
+    expression = "torch.stack(({*inputs},), dim={axis})"
     signature = "stack(axis: int = 1)(x: [...]) -> [...]"
     variadic = True
     examples = (
@@ -852,9 +833,6 @@ class Stack(Primitive):
         rank = node.outputs[0].rank
         axis = from_right(node, rank=rank)
         return g.Concat(*(g.Unsqueeze(x, [axis]) for x in g.args()), axis=axis)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("torch.stack(({*inputs},), dim={axis})", axis=written(node))
 
 
 class Split(Primitive):
@@ -942,6 +920,7 @@ class Chunk(Primitive):
     keeps_projection = True
     passes = 0
     moves = True
+    expression = "{0}.chunk({parts}, dim={axis})"
     signature = "chunk(parts: size, axis: int = -1)(x: [...]) -> [...]"
     examples = (
         Example("b, a", statements="a, b = x -> chunk(2)"),
@@ -983,6 +962,3 @@ class Chunk(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         count = len(node.outputs)
         return g.Split(g.arg(0), axis=from_right(node), num_outputs=count, outputs=count)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.chunk({parts}, dim={axis})", parts=number(node, "parts"), axis=written(node))

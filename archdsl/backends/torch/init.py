@@ -334,6 +334,8 @@ class _Scope:
     def _hole(self, name: str) -> Any:
         if name == "inputs":
             return [self.input(i) for i in range(len(self.node.inputs)) if self.has(i)]
+        if name in self.node.options:
+            return lift(self.node.options[name])
         return self.input(int(name))
 
     def input(self, i: int) -> Any:

@@ -42,6 +42,10 @@ class NodeScope:
             return self._module()
         if name == "inputs":
             return [self.input(i) for i in range(len(self.node.inputs)) if self.has(i)]
+        if name == "axis":
+            return int(self.node.options[name])
+        if name in self.node.options:
+            return self._lifted(self.node.options[name])
         return self.input(int(name))
 
     def _lifted(self, x: Any) -> Any:

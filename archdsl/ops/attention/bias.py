@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.cost import Cost, contracted
-from archdsl.ir.dims import Num, Shape, add, binary, function, num, sub
+from archdsl.ir.dims import Shape, add, binary, function, num, sub
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.masks import Mask, ahead
 from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
@@ -25,28 +25,37 @@ def slopes(heads: int) -> list[float]:
     return found + [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
 
 
-class Alibi(Position):
+class HeadBias(Position):
+    """A bias [heads, queries, keys] of the scores."""
+
+    placed = True
+
+    def demand_heads(self, call: Application, q: Value, what: str) -> None:
+        """Refuse queries without heads. Raises E0302."""
+        if q.rank < 4:
+            raise call.error(
+                "E0302",
+                f"{what} for each head, and q has no axis of heads",
+                help="use `split_heads(heads)` first",
+            )
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        queries, keys = number_inputs(call, 0, 1)
+        return ((call.size("heads"), queries, keys),)
+
+
+class Alibi(HeadBias):
     """Attention with linear biases (Press et al., 2021): scores fall with the distance, by a slope 2 ** (-8 i /
     heads) for each head."""
 
-    placed = True
     signature = "alibi(heads: size = none)(queries: [], keys: [])"
     examples = (Example("sdpa(q, q, q, mask: causal, position: alibi)", "q: [2, 6, 5, 8]"),)
 
     def attend(
         self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool
     ) -> tuple[Value, Value, Value | None]:
-        if q.rank < 4:
-            raise call.error(
-                "E0302",
-                "alibi has a slope for each head, and q has no axis of heads",
-                help="use `split_heads(heads)` first",
-            )
+        self.demand_heads(call, q, "alibi has a slope")
         return q, k, call.once("alibi", "alibi", [q.shape[-2], k.shape[-2]], heads=q.shape[-3])
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        queries, keys = number_inputs(call, 0, 1)
-        return ((call.size("heads"), queries, keys),)
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("float32",)
@@ -68,7 +77,7 @@ class Alibi(Position):
 FAR = "the last of all distances is larger than those that have a bucket each"
 
 
-class RelativeBias(Position):
+class RelativeBias(HeadBias):
     """T5's relative position bias: a learned bias for each head and bucket of distances, `buckets` of them, the last
     from `max_distance` on.
 
@@ -76,7 +85,6 @@ class RelativeBias(Position):
     seen.
     """
 
-    placed = True
     passes = 0
     signature = (
         "relative_bias(buckets: size = 32, max_distance: size = 128, bidirectional: bool = none, heads: size = none)"
@@ -90,12 +98,7 @@ class RelativeBias(Position):
     def attend(
         self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool
     ) -> tuple[Value, Value, Value | None]:
-        if q.rank < 4:
-            raise call.error(
-                "E0302",
-                "a relative bias is one for each head, and q has no axis of heads",
-                help="use `split_heads(heads)` first",
-            )
+        self.demand_heads(call, q, "a relative bias is one")
         given = arguments(position)
         both_ways = given.get("bidirectional")
         both_ways = looks_ahead(call, mask) if both_ways is None else both_ways
@@ -120,10 +123,6 @@ class RelativeBias(Position):
                     option="position",
                     help=f"make `max_distance` larger, or `buckets` fewer (at least {4 if both_ways else 2} of them)",
                 )
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        queries, keys = number_inputs(call, 0, 1)
-        return ((call.size("heads"), queries, keys),)
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return ("float",)
@@ -199,18 +198,13 @@ class TransformerXL(Position):
             )
         given = arguments(position)
         heads, head_dim = q.shape[-3], q.shape[-1]
-        options = {
-            **given,
-            "heads": heads,
-            "head_dim": head_dim,
-            "width": given.get("width") or binary("*", heads, head_dim),
-        }
-        width = options["width"]
+        width = given.get("width") or binary("*", heads, head_dim)
+        options = {**given, "heads": heads, "head_dim": head_dim, "width": width}
         waves = "the width must be even: half are sines, half cosines"
         if width.static and not call.holds("==", binary("%", width, num(2)), 0, waves):
             raise call.error(
                 "E0204",
-                f"transformer_xl has a sine and a cosine for each frequency, and a width of {options['width']} is odd",
+                f"transformer_xl has a sine and a cosine for each frequency, and a width of {width} is odd",
                 option="position",
                 help="make head_dim even, or set `width`",
             )
@@ -224,8 +218,7 @@ class TransformerXL(Position):
         return turned, k, scores
 
     def shapes(self, call: Application) -> Sequence[Shape]:
-        q, keys = call.tensor(0).shape, call.inputs[1]
-        assert isinstance(keys, Num)
+        q, (keys,) = call.shape(0), number_inputs(call, 1)
         return (q, (*q[:-1], keys))
 
     def dtypes(self, call: Application) -> Sequence[str]:

@@ -133,8 +133,7 @@ class LinearAttention(Primitive):
 
     def scaling(self, node: OpNode, places: DimValue) -> tuple[Amount, ...]:
         """What is done number by number: the division by the sum, and the decay of queries and keys."""
-        q, y = node.inputs[0], node.outputs[0]
-        assert isinstance(q, Value)
+        q, y = first_input(node), node.outputs[0]
         divided = (Amount(times(y.shape)),) if node.options["normalize"] else ()
         decayed = (Amount(times((2, *q.shape[:2], places, q.shape[3]))),) if node.inputs[3] is not None else ()
         return (*divided, *decayed)

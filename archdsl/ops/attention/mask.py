@@ -6,13 +6,14 @@ import hashlib
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial, reduce
 from typing import Any
 
 from archdsl.ir.dims import Num, Shape, num, sub
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import KEY_RULES, RULES, Mask, ahead, breadth, sees
 from archdsl.ir.op import Application, At, OnnxScope, Primitive, Reads, TorchScope, Tree, same
-from archdsl.ops._common import number_inputs
+from archdsl.ops._common import number_inputs, tensor_inputs
 
 
 class MaskTensor(Primitive):
@@ -106,7 +107,7 @@ class MaskTensor(Primitive):
             return None
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
         query, key = g.pairs(queries, keys)
-        seen = OnnxWriter(node, g, query, key, tensors).write(mask, causal=False)
+        seen = OnnxWriter(node, g, query, key, tensors).write(mask)
         if g.by_row and not int(node.options["heads"]) and node.outputs[0].rank == 3:
             seen = g.Squeeze(seen, [1])  # pairs of positions by row are [batch, 1, queries, keys]
         if not mask.reads_queries or g.by_row:
@@ -125,7 +126,7 @@ class MaskTensor(Primitive):
         pairs = e.pairs(queries, keys, int(node.options["heads"])) if e.in_steps else None
         if pairs is not None:
             writer.query, writer.key = pairs
-        elif any(leaf.rule not in ("keys", "queries", "same", "padding", "documents") for leaf in mask.leaves()):
+        elif any(leaf.rule not in TENSOR_NAMES for leaf in mask.leaves()):
             device = e.device()
             if not mask.reads_queries:
                 writer.key = e.let("key", e.py("torch.arange({1}, device={device})[None, :]", device=device))
@@ -136,7 +137,8 @@ class MaskTensor(Primitive):
                 else:
                     query = e.py("torch.arange({1} - {0}, {1}, device={device})[:, None]", device=device)
                 writer.query = e.let("query", query)
-        return writer.write(mask)
+        seen: Tree = writer.write(mask)
+        return seen
 
     def result_type(self, options: Mapping[str, Any]) -> str:
         return "Tensor | BlockMask" if options.get("blocks") else "Tensor"
@@ -173,7 +175,7 @@ def random_keys(g: OnnxScope, query: Any, key: Any, count: int, seed: int) -> An
 
 def tensor_leaves(mask: Mask) -> list[Mask]:
     """Leaves that read a tensor, once for each tensor they read: `same` across two axes reads two."""
-    return [leaf for leaf in mask.leaves() if leaf.rule in ("keys", "queries", "same", "padding", "documents")]
+    return [leaf for leaf in mask.leaves() if leaf.rule in TENSOR_NAMES]
 
 
 NUMBER_NAMES = {"window": "window", "chunked": "chunk", "prefix": "prefix"}
@@ -201,24 +203,40 @@ def depth(mask: Mask) -> int:
     return 1 + max(map(depth, mask.parts)) if mask.parts else 0
 
 
-class OnnxWriter:
+class MaskWriter:
+    """Masks by their rules: operators here, comparisons of positions by `leaf`."""
+
+    def write(self, mask: Mask, causal: bool = False) -> Any:
+        """`causal` says that keys after the query are ruled out anyway."""
+        if mask.rule == "~":
+            return self.inverted(self.write(mask.parts[0]))
+        if mask.rule not in ("&", "|"):
+            return self.leaf(mask, causal)
+        causal = mask.rule == "&" and any(p.rule == "causal" for p in mask.parts)
+        return reduce(partial(self.joined, mask.rule), [self.write(p, causal) for p in mask.parts])
+
+    def inverted(self, mask: Any) -> Any:
+        raise NotImplementedError
+
+    def joined(self, rule: str, a: Any, b: Any) -> Any:
+        """Both (`&`), or either (`|`)."""
+        raise NotImplementedError
+
+    def leaf(self, mask: Mask, causal: bool) -> Any:
+        raise NotImplementedError
+
+
+class OnnxWriter(MaskWriter):
     """Masks as nodes: the same comparisons of positions."""
 
     def __init__(self, node: OpNode, g: OnnxScope, query: Any, key: Any, tensors: dict[int, int]) -> None:
         self.node, self.g, self.query, self.key, self.tensors = node, g, query, key, tensors
 
-    def write(self, mask: Mask, causal: bool) -> Any:
-        g = self.g
-        if mask.rule in ("&", "|"):
-            causal = mask.rule == "&" and any(p.rule == "causal" for p in mask.parts)
-            parts = [self.write(p, causal) for p in mask.parts]
-            found = parts[0]
-            for part in parts[1:]:
-                found = g.And(found, part) if mask.rule == "&" else g.Or(found, part)
-            return found
-        if mask.rule == "~":
-            return g.Not(self.write(mask.parts[0], causal=False))
-        return self.leaf(mask, causal)
+    def inverted(self, mask: Any) -> Any:
+        return self.g.Not(mask)
+
+    def joined(self, rule: str, a: Any, b: Any) -> Any:
+        return self.g.And(a, b) if rule == "&" else self.g.Or(a, b)
 
     def leaf(self, mask: Mask, causal: bool) -> Any:
         g, query, key = self.g, self.query, self.key
@@ -254,8 +272,7 @@ class OnnxWriter:
 
     def tensor(self, mask: Mask) -> Any:
         g, i = self.g, self.tensors[id(mask)]
-        value, x = self.node.inputs[i], g.arg(i)
-        assert isinstance(value, Value)
+        (value,), x = tensor_inputs(self.node, i), g.arg(i)
         rank = value.rank + g.varies_by_row(i)
         middle = [1 + j for j in range(1 if g.by_row else int(self.node.options["heads"]))] if rank == 2 else []
         last = len(middle) + rank - 1
@@ -269,7 +286,20 @@ class OnnxWriter:
         )
 
 
-class Writer:
+TEMPLATES = {
+    "causal": "{key} <= {query}",
+    "window": "{distance} < {n}",
+    "chunked": "{query} // {n} == {key} // {n}",
+    "prefix": "{key} < {n}",
+    "global": "({query} < {n}) | ({key} < {n})",
+    "strided": "({query} - {key}) % {n} == 0",
+    "dilated": "({distance} < {n} * {m}) & (({query} - {key}) % {m} == 0)",
+    "random": "random_keys({query}, {key}, {n}, {m})",
+}
+"""Rules of positions in Python: of a query and a key, their distance, and the numbers of the rule, n and m."""
+
+
+class Writer(MaskWriter):
     """Masks as Python: each leaf is a comparison of positions, as in the definition."""
 
     def __init__(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> None:
@@ -278,40 +308,19 @@ class Writer:
         self.key: Tree | None = None
         self.middle = "None, " * int(node.options["heads"])
 
-    def write(self, mask: Mask, causal: bool = False) -> Tree:
-        """`causal` says that keys after the query are ruled out anyway."""
-        if mask.rule in ("&", "|"):
-            causal = mask.rule == "&" and any(p.rule == "causal" for p in mask.parts)
-            found, *more = (self.write(p, causal) for p in mask.parts)
-            for part in more:
-                found = self.e.py(f"{{found}} {mask.rule} {{part}}", found=found, part=part)
-            return found
-        if mask.rule == "~":
-            return self.e.py("~{part}", part=self.write(mask.parts[0]))
-        return self.leaf(mask, causal)
+    def inverted(self, mask: Tree) -> Tree:
+        return self.e.py("~{mask}", mask=mask)
+
+    def joined(self, rule: str, a: Tree, b: Tree) -> Tree:
+        return self.e.py(f"{{a}} {rule} {{b}}", a=a, b=b)
 
     def leaf(self, mask: Mask, causal: bool) -> Tree:
+        if mask.rule in TENSOR_NAMES:
+            return self.tensor(mask)
+        if mask.rule == "full":
+            return self.of_places(mask, "{key} >= 0" if self.key is not None else "True")
         distance = "{query} - {key}" if causal else "({query} - {key}).abs()"
-        match mask.rule:
-            case "full":
-                return self.of_places(mask, "{key} >= 0" if self.key is not None else "True")
-            case "causal":
-                return self.of_places(mask, "{key} <= {query}")
-            case "window":
-                return self.of_places(mask, f"{distance} < {{n}}")
-            case "chunked":
-                return self.of_places(mask, "{query} // {n} == {key} // {n}")
-            case "prefix":
-                return self.of_places(mask, "{key} < {n}")
-            case "global":
-                return self.of_places(mask, "({query} < {n}) | ({key} < {n})")
-            case "strided":
-                return self.of_places(mask, "({query} - {key}) % {n} == 0")
-            case "dilated":
-                return self.of_places(mask, f"({distance} < {{n}} * {{m}}) & (({{query}} - {{key}}) % {{m}} == 0)")
-            case "random":
-                return self.of_places(mask, "random_keys({query}, {key}, {n}, {m})")
-        return self.tensor(mask)
+        return self.of_places(mask, TEMPLATES[mask.rule].replace("{distance}", distance))
 
     def of_places(self, mask: Mask, template: str) -> Tree:
         """A rule by the positions of query and key and its own numbers, `n` and `m`."""
@@ -323,8 +332,7 @@ class Writer:
 
     def tensor(self, mask: Mask) -> Tree:
         i = self.tensors[id(mask)]
-        value, x = self.node.inputs[i], self.e.input(i)
-        assert isinstance(value, Value)
+        (value,), x = tensor_inputs(self.node, i), self.e.input(i)
         lead = f":, {self.middle}" if value.rank == 2 else ""
         by_key, by_query = self.e.py(f"{{x}}[{lead}None, :]", x=x), self.e.py(f"{{x}}[{lead}:, None]", x=x)
         if self.e.in_steps:
@@ -366,8 +374,7 @@ class RuleWriter(Writer):
 
     def tensor(self, mask: Mask) -> Tree:
         i = self.tensors[id(mask)]
-        value = self.node.inputs[i]
-        assert isinstance(value, Value)
+        (value,) = tensor_inputs(self.node, i)
         x = self.parameter(TENSOR_NAMES[mask.rule], "Tensor", id(mask), self.e.input(i))
         lead = "b, " if value.rank == 2 else ""
         by_key, by_query = self.e.py(f"{{x}}[{lead}key]", x=x), self.e.py(f"{{x}}[{lead}query]", x=x)

@@ -318,9 +318,7 @@ class SDPA(Primitive):
         return "has several axes of heads, which a step takes as one" if node.outputs[0].rank > 4 else ""
 
     def window(self, node: OpNode) -> tuple[int, Num] | None:
-        q, k, mask = node.inputs[0], node.inputs[1], node.options["mask"]
-        assert isinstance(q, Value)
-        assert isinstance(k, Value)
+        (q, k), mask = tensor_inputs(node, 0, 1), node.options["mask"]
         found = breadth(mask)
         plain = node.inputs[3] is not None and node.inputs[4] is None and not tensor_leaves(mask)
         return (3, found) if found is not None and plain and q.shape[-2].value == k.shape[-2].value else None
@@ -418,11 +416,7 @@ class SDPA(Primitive):
 
     def pairs_seen(self, node: OpNode, g: OnnxScope, dtype: str) -> Any:
         """The mask, or the bias with the mask in it, as `Attention` takes it: with all its queries."""
-        q, k = node.inputs[0], node.inputs[1]
-        given = node.inputs[3] if g.has(3) else node.inputs[4]
-        assert isinstance(q, Value)
-        assert isinstance(k, Value)
-        assert isinstance(given, Value)
+        q, given = tensor_inputs(node, 0, 3 if g.has(3) else 4)
         mask = g.arg(3) if g.has(3) else g.arg(4, dtype)
         if given.rank >= 2 and given.shape[-2].value == 1 != q.shape[-2].value:
             mask = g.Expand(mask, [g.size(0, -2), 1])
@@ -462,9 +456,7 @@ class SDPA(Primitive):
 
     def repeated(self, node: OpNode, g: OnnxScope, x: Any, i: int) -> Any:
         """A head of keys or values for every head of queries."""
-        q, t = node.inputs[0], node.inputs[i]
-        assert isinstance(q, Value)
-        assert isinstance(t, Value)
+        q, t = tensor_inputs(node, 0, i)
         times = int(q.shape[-3]) // int(t.shape[-3])
         rank = t.rank
         x = g.Expand(g.Unsqueeze(x, [rank - 2]), [1] * (rank - 2) + [times, 1, 1])
