@@ -7,6 +7,7 @@ shape rule and what is read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -463,6 +464,9 @@ class Primitive:
     """Whether it may be applied to numbers alone."""
     batch_statistics: ClassVar[bool] = False
     """Whether training takes statistics of the batch, and evaluation running ones."""
+    typed: ClassVar[str | int | None] = None
+    """The type of every result where neither its signature nor all inputs together give it: a type, or the number of
+    the input that has it."""
     own_type: ClassVar[bool] = False
     """Whether its kernel wants real inputs in the type of its weights: others are cast to it first."""
     balances: ClassVar[bool] = False
@@ -542,9 +546,12 @@ class Primitive:
         return result_shapes(self, call)
 
     def dtypes(self, call: Application) -> Sequence[str]:
-        """Types of the outputs; by default those of the signature, or that of the inputs together."""
-        from archdsl.ir.signature import result_types
+        """Types of the outputs; by default as `typed` says, those of the signature, or that of the inputs together."""
+        from archdsl.ir.signature import promoted, result_types
 
+        if self.typed is not None:
+            kind = self.typed if isinstance(self.typed, str) else promoted([call.inputs[self.typed]])
+            return (kind,) * len(self.header.results or (None,))
         return result_types(self, call)
 
     def weights(self, call: Application) -> Sequence[Weight]:
@@ -774,6 +781,9 @@ class Primitive:
         return type(self).torch_grouped is not Primitive.torch_grouped
 
 
+REAL_INPUTS = "x: [2, 5, 8]"
+
+
 @dataclass(frozen=True)
 class Example:
     """A use of a primitive, for the contract test and the reference: an expression over tensors `name: shape`, all
@@ -782,8 +792,19 @@ class Example:
     `inputs` is written as in a signature: `x: [2, 5, 8], ids: int[2, 5]`. Ints are drawn below `below`."""
 
     expression: str
-    inputs: str = "x: [2, 5, 8]"
+    inputs: str = REAL_INPUTS
     below: int = 5
     statements: str = ""
     """Lines before the `return`."""
     gradients: bool = True
+
+
+def shown(*uses: str) -> tuple[Example, ...]:
+    """Examples as `archdsl explain` prints them: `x -> squeeze(1)  # x: [2, 1, 8]`; without a comment over real numbers
+    x: [2, 5, 8]. Where all inputs are whole numbers or truth values there are no gradients."""
+    found = []
+    for use in uses:
+        expression, _, inputs = use.partition("  # ")
+        given = re.findall(r": (\w*)\[", inputs or REAL_INPUTS)
+        found.append(Example(expression, inputs or REAL_INPUTS, gradients=not {*given} <= {"int", "bool"}))
+    return tuple(found)

@@ -18,7 +18,6 @@ from archdsl.ir.dims import (
     div,
     is_size_like,
     mul,
-    num,
     shape_text,
     shortest,
     sub,
@@ -157,10 +156,6 @@ def replaced(shape: Shape, axis: int, size: Num) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def one() -> Num:
-    return num(1)
-
-
 def minus(a: Num, b: Num) -> Num:
     """`a - b`, spelled as short as it goes: `time + 4 - 4` is `time`."""
     difference = binary("-", a, b)
@@ -254,9 +249,6 @@ class AxisOp(Primitive):
 
     def check(self, call: Application) -> None:
         axis_of(self, call)
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        return (call.shape(0),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (own_but(first_input(node).rank, place(node)),)

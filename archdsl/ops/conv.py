@@ -22,6 +22,7 @@ from archdsl.ir.op import (
     TorchScope,
     Tree,
     same,
+    shown,
 )
 from archdsl.ir.static import ListValue, told
 from archdsl.ops._common import equals, first_input, number
@@ -658,14 +659,14 @@ class Conv1d(Convolution):
         "-> [..., time, features]"
     )
     spatial = 1
-    examples = (
-        Example("x -> conv1d(6, kernel: 3)"),
-        Example("x -> conv1d(8, kernel: 4, groups: 8, padding: causal, bias: false)"),
-        Example("x -> conv1d(6, kernel: 3, stride: 2)", "x: [2, 9, 8]"),
-        Example("x -> conv1d(6, kernel: 4, stride: 2)", "x: [2, 8, 4]"),
-        Example("x -> conv1d(6, kernel: 2, dilation: 2, padding: causal)", "x: [2, 3, 5, 8]"),
-        Example("x -> conv1d(6, kernel: 3, stride: 2, padding: none)", "x: [9, 8]"),
-        Example("x -> conv1d(6, kernel: 3, padding: 2)"),
+    examples = shown(
+        "x -> conv1d(6, kernel: 3)",
+        "x -> conv1d(8, kernel: 4, groups: 8, padding: causal, bias: false)",
+        "x -> conv1d(6, kernel: 3, stride: 2)  # x: [2, 9, 8]",
+        "x -> conv1d(6, kernel: 4, stride: 2)  # x: [2, 8, 4]",
+        "x -> conv1d(6, kernel: 2, dilation: 2, padding: causal)  # x: [2, 3, 5, 8]",
+        "x -> conv1d(6, kernel: 3, stride: 2, padding: none)  # x: [9, 8]",
+        "x -> conv1d(6, kernel: 3, padding: 2)",
     )
 
 
@@ -681,12 +682,12 @@ class Conv2d(Convolution):
         "-> [batch, features, rows, columns]"
     )
     spatial = 2
-    examples = (
-        Example("x -> conv2d(6, kernel: 2, stride: 2)", "x: [2, 3, 8, 6]"),
-        Example("x -> conv2d(6, kernel: 3, stride: 2, padding: 1, bias: false)", "x: [2, 3, 7, 8]"),
-        Example("x -> conv2d(4, kernel: [3, 1], padding: [1, 0], groups: 2)", "x: [2, 2, 5, 4]"),
-        Example("x -> conv2d(4, kernel: [2, 3], padding: same, dilation: [2, 1])", "x: [2, 2, 5, 4]"),
-        Example("x -> conv2d(4, kernel: [3, 2], stride: [1, 2], padding: same)", "x: [2, 2, 5, 4]"),
+    examples = shown(
+        "x -> conv2d(6, kernel: 2, stride: 2)  # x: [2, 3, 8, 6]",
+        "x -> conv2d(6, kernel: 3, stride: 2, padding: 1, bias: false)  # x: [2, 3, 7, 8]",
+        "x -> conv2d(4, kernel: [3, 1], padding: [1, 0], groups: 2)  # x: [2, 2, 5, 4]",
+        "x -> conv2d(4, kernel: [2, 3], padding: same, dilation: [2, 1])  # x: [2, 2, 5, 4]",
+        "x -> conv2d(4, kernel: [3, 2], stride: [1, 2], padding: same)  # x: [2, 2, 5, 4]",
     )
 
 
@@ -702,14 +703,14 @@ class ConvTranspose1d(Transposed):
         "bias: bool = true, init: scheme = none)(x: float[..., time, channels]) -> [..., time, features]"
     )
     spatial = 1
-    examples = (
-        Example("x -> conv_transpose1d(6, kernel: 4, stride: 2)"),
-        Example("x -> conv_transpose1d(6, kernel: 3, stride: 2, bias: false)"),
-        Example("x -> conv_transpose1d(6, kernel: 4)"),
-        Example("x -> conv_transpose1d(6, kernel: 2, stride: 3, groups: 2)"),
-        Example("x -> conv_transpose1d(6, kernel: 4, stride: 2, padding: causal)"),
-        Example("x -> conv_transpose1d(6, kernel: 3, stride: 2, padding: none)", "x: [2, 3, 5, 8]"),
-        Example("x -> conv_transpose1d(6, kernel: 4, stride: 2, padding: 1)", "x: [5, 8]"),
+    examples = shown(
+        "x -> conv_transpose1d(6, kernel: 4, stride: 2)",
+        "x -> conv_transpose1d(6, kernel: 3, stride: 2, bias: false)",
+        "x -> conv_transpose1d(6, kernel: 4)",
+        "x -> conv_transpose1d(6, kernel: 2, stride: 3, groups: 2)",
+        "x -> conv_transpose1d(6, kernel: 4, stride: 2, padding: causal)",
+        "x -> conv_transpose1d(6, kernel: 3, stride: 2, padding: none)  # x: [2, 3, 5, 8]",
+        "x -> conv_transpose1d(6, kernel: 4, stride: 2, padding: 1)  # x: [5, 8]",
     )
 
 
@@ -726,10 +727,8 @@ class ConvTranspose2d(Transposed):
         "-> [batch, features, rows, columns]"
     )
     spatial = 2
-    examples = (
-        Example("x -> conv_transpose2d(6, kernel: 2, stride: 2)", "x: [2, 3, 4, 3]"),
-        Example("x -> conv_transpose2d(6, kernel: 4, stride: 2, padding: 1, bias: false)", "x: [2, 3, 4, 3]"),
-        Example(
-            "x -> conv_transpose2d(6, kernel: [3, 2], stride: [2, 1], padding: same, groups: 3)", "x: [2, 3, 4, 3]"
-        ),
+    examples = shown(
+        "x -> conv_transpose2d(6, kernel: 2, stride: 2)  # x: [2, 3, 4, 3]",
+        "x -> conv_transpose2d(6, kernel: 4, stride: 2, padding: 1, bias: false)  # x: [2, 3, 4, 3]",
+        "x -> conv_transpose2d(6, kernel: [3, 2], stride: [2, 1], padding: same, groups: 3)  # x: [2, 3, 4, 3]",
     )

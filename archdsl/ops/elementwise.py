@@ -26,6 +26,7 @@ from archdsl.ir.op import (
     TorchScope,
     Tree,
     same,
+    shown,
 )
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import (
@@ -105,7 +106,7 @@ ANY = "()(x: number[...]) -> [...]"
 """Of any numbers, with values of the same type."""
 
 
-def shown(*texts: str) -> tuple[Example, ...]:
+def uses(*texts: str) -> tuple[Example, ...]:
     """Examples of x, real numbers, or of `ids`, whole ones."""
     return tuple(Example(t, "ids: int[2, 5]", gradients=False) if "ids" in t else Example(t) for t in texts)
 
@@ -127,39 +128,39 @@ def _relu_squared(g: OnnxScope, x: Any) -> Any:
 
 FUNCTIONS = (
     Function("abs", ANY, "{0}.abs()", "Abs", "The absolute value, element by element.",
-             numpy="abs", of_numbers=True, examples=shown("x -> abs", "abs(ids)", "abs(2) * x")),
+             numpy="abs", of_numbers=True, examples=uses("x -> abs", "abs(ids)", "abs(2) * x")),
     Function("square", ANY, "{0}.square()", lambda g, x: g.Mul(x, x), "`x ** 2`, element by element.",
-             numpy="square", examples=shown("x -> square", "square(ids)")),
+             numpy="square", examples=uses("x -> square", "square(ids)")),
     Function("sqrt", MADE_REAL, "torch.sqrt({0})", "Sqrt", "The square root, element by element.",
              numpy="sqrt", of_numbers=True, by_result=True,
-             examples=shown("sqrt(1 + x * x)", "sqrt(ids)", "sqrt(2) * x")),
+             examples=uses("sqrt(1 + x * x)", "sqrt(ids)", "sqrt(2) * x")),
     Function("rsqrt", MADE_REAL, "torch.rsqrt({0})", lambda g, x: g.Div(1.0, g.Sqrt(x)),
              "`1 / sqrt(x)`, element by element.",
-             by_result=True, examples=shown("rsqrt(1 + x * x)", "rsqrt(ids + 1)")),
+             by_result=True, examples=uses("rsqrt(1 + x * x)", "rsqrt(ids + 1)")),
     Function("reciprocal", MADE_REAL, "1 / {0}", "Reciprocal", "`1 / x`, element by element.",
-             numpy="reciprocal", by_result=True, examples=shown("reciprocal(1 + x * x)", "reciprocal(ids + 1)")),
+             numpy="reciprocal", by_result=True, examples=uses("reciprocal(1 + x * x)", "reciprocal(ids + 1)")),
     Function("exp", MADE_REAL, "torch.exp({0})", "Exp", "`e ** x`, element by element.",
              numpy="exp", of_numbers=True, by_result=True, zero_up_to=VANISHES,
-             examples=shown("x -> exp", "exp(ids)", "exp(2) * x")),
+             examples=uses("x -> exp", "exp(ids)", "exp(2) * x")),
     Function("log", MADE_REAL, "torch.log({0})", "Log", "The natural logarithm, element by element.",
-             numpy="log", of_numbers=True, examples=shown("log(1 + x * x)", "log(ids + 1)", "log(2) * x")),
+             numpy="log", of_numbers=True, examples=uses("log(1 + x * x)", "log(ids + 1)", "log(2) * x")),
     Function("sin", MADE_REAL, "torch.sin({0})", "Sin", "The sine, element by element.",
-             numpy="sin", of_numbers=True, examples=shown("x -> sin", "sin(ids)", "sin(2) * x")),
+             numpy="sin", of_numbers=True, examples=uses("x -> sin", "sin(ids)", "sin(2) * x")),
     Function("cos", MADE_REAL, "torch.cos({0})", "Cos", "The cosine, element by element.",
-             numpy="cos", of_numbers=True, examples=shown("x -> cos", "cos(ids)", "cos(2) * x")),
+             numpy="cos", of_numbers=True, examples=uses("x -> cos", "cos(ids)", "cos(2) * x")),
     Function("erf", MADE_REAL, "torch.erf({0})", "Erf", "The error function, element by element.",
-             examples=shown("x -> erf", "erf(ids)")),
+             examples=uses("x -> erf", "erf(ids)")),
     Function("tanh", MADE_REAL, "torch.tanh({0})", "Tanh", "The hyperbolic tangent.",
-             numpy="tanh", of_numbers=True, by_result=True, examples=(*applied("tanh"), *shown("tanh(ids)"))),
+             numpy="tanh", of_numbers=True, by_result=True, examples=(*applied("tanh"), *uses("tanh(ids)"))),
     Function("sigmoid", MADE_REAL, "torch.sigmoid({0})", "Sigmoid", "The logistic function: `1 / (1 + exp(-x))`.",
-             by_result=True, zero_up_to=VANISHES, examples=(*applied("sigmoid"), *shown("sigmoid(ids)"))),
+             by_result=True, zero_up_to=VANISHES, examples=(*applied("sigmoid"), *uses("sigmoid(ids)"))),
     Function("sign", ANY, "torch.sign({0})", "Sign", "-1, 0 or 1, element by element. Its gradient is zero.",
-             numpy="sign", of_numbers=True, examples=shown("x -> sign", "sign(ids)")),
+             numpy="sign", of_numbers=True, examples=uses("x -> sign", "sign(ids)")),
     Function("floor", ANY, "torch.floor({0})", rounded("Floor"),
              "Rounded down, element by element. Its gradient is zero.",
-             numpy="floor", of_numbers=True, examples=shown("x -> floor", "floor(ids)")),
+             numpy="floor", of_numbers=True, examples=uses("x -> floor", "floor(ids)")),
     Function("ceil", ANY, "torch.ceil({0})", rounded("Ceil"), "Rounded up, element by element. Its gradient is zero.",
-             numpy="ceil", of_numbers=True, examples=shown("x -> ceil", "ceil(ids)")),
+             numpy="ceil", of_numbers=True, examples=uses("x -> ceil", "ceil(ids)")),
     Function("relu", REAL, "F.relu({0})", "Relu", "Rectified linear unit: `maximum(x, 0)`.",
              by_result=True, zero_up_to=0),
     Function("relu_squared", REAL, "F.relu({0}).square()", _relu_squared, "`relu(x) ** 2` (So et al., 2021, Primer).",
@@ -176,7 +177,7 @@ FUNCTIONS = (
              "The sigmoid approximation of GELU: `x * sigmoid(1.702 * x)`; that of CLIP."),
     Function("silu", REAL, "F.silu({0})", lambda g, x: g.Mul(x, g.Sigmoid(x)),
              "Sigmoid-weighted linear unit (Hendrycks and Gimpel, 2016): `x * sigmoid(x)`; also called swish.",
-             examples=shown("x -> silu")),
+             examples=uses("x -> silu")),
     Function("mish", REAL, "F.mish({0})", "Mish", "`x * tanh(softplus(x))` (Misra, 2019)."),
     Function("softplus", REAL, "F.softplus({0})", "Softplus", "`log(1 + exp(x))`, without overflow."),
     Function("softsign", REAL, "F.softsign({0})", "Softsign", "`x / (1 + abs(x))`."),
@@ -321,12 +322,12 @@ class Plus(Addition):
     operator = "Add"
     signature = "plus()(a: [...], b: [...]) -> [...]"
     numpy = "add"
-    examples = (
-        Example("x + y", "x: [2, 5, 8], y: [8]"),
-        Example("1 + x"),
-        Example("x + y", "x: [2, 1, 8], y: [5, 1]"),
-        Example("ids + 0.5", "ids: int[2, 5]", gradients=False),
-        Example("(ids > 1) + (ids > 2)", "ids: int[2, 5]", gradients=False),
+    examples = shown(
+        "x + y  # x: [2, 5, 8], y: [8]",
+        "1 + x",
+        "x + y  # x: [2, 1, 8], y: [5, 1]",
+        "ids + 0.5  # ids: int[2, 5]",
+        "(ids > 1) + (ids > 2)  # ids: int[2, 5]",
     )
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
@@ -343,12 +344,7 @@ class Minus(Addition):
     operator = "Sub"
     signature = "minus()(a: [...], b: [...]) -> [...]"
     numpy = "subtract"
-    examples = (
-        Example("x - y", "x: [2, 5, 8], y: [8]"),
-        Example("1 - x"),
-        Example("x - (x - 1)"),
-        Example("1 - real", "real: bool[2, 5]", gradients=False),
-    )
+    examples = shown("x - y  # x: [2, 5, 8], y: [8]", "1 - x", "x - (x - 1)", "1 - real  # real: bool[2, 5]")
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         a, b = (
@@ -367,7 +363,7 @@ class Negate(Arithmetic):
     additive = True
     signature = "negate()(x: number[...]) -> [...]"
     numpy = "negative"
-    examples = shown("-x", "-(x + 1)", "-ids")
+    examples = uses("-x", "-(x + 1)", "-ids")
 
     def combines(self, node: OpNode) -> Sequence[Fraction]:
         return (Fraction(-1),)
@@ -382,12 +378,7 @@ class Times(Arithmetic):
     expression = "{0} * {1}"
     signature = "times()(a: [...], b: [...]) -> [...]"
     numpy = "multiply"
-    examples = (
-        Example("x * y", "x: [2, 5, 8], y: [5, 1]"),
-        Example("0.5 * x"),
-        Example("(x + 1) * (x - 1)"),
-        Example("ids * 2", "ids: int[2, 5]", gradients=False),
-    )
+    examples = shown("x * y  # x: [2, 5, 8], y: [5, 1]", "0.5 * x", "(x + 1) * (x - 1)", "ids * 2  # ids: int[2, 5]")
 
     def saves(self, node: OpNode) -> Saved:
         """Each factor is the other's gradient."""
@@ -430,12 +421,7 @@ class Divide(Elementwise):
     operator = "Div"
     signature = "divide()(a: [...], b: [...]) -> float[...]"
     numpy = "divide"
-    examples = (
-        Example("x / exp(y)", "x: [2, 5, 8], y: [8]"),
-        Example("x / 4"),
-        Example("1 / (1 + x * x)"),
-        Example("ids / 2", "ids: int[2, 5]", gradients=False),
-    )
+    examples = shown("x / exp(y)  # x: [2, 5, 8], y: [8]", "x / 4", "1 / (1 + x * x)", "ids / 2  # ids: int[2, 5]")
 
     def check(self, call: Application) -> None:
         demand_divisor(self, call)
@@ -492,15 +478,15 @@ class Power(Arithmetic):
     sign = "**"
     signature = "power()(a: number[...], b: number[...]) -> [...]"
     numpy = "float_power"
-    examples = (
-        Example("x ** 2"),
-        Example("exp(x) ** -0.5"),
-        Example("2 ** x"),
-        Example("-(x + 1) ** 2"),
-        Example("10_000 ** -(ids / 8)", "ids: int[8]", gradients=False),
-        Example("ids ** 2", "ids: int[8]", gradients=False),
-        Example("(ids + 1) ** -2", "ids: int[8]", gradients=False),
-        Example("2 ** (-2 * ids)", "ids: int[8]", gradients=False),
+    examples = shown(
+        "x ** 2",
+        "exp(x) ** -0.5",
+        "2 ** x",
+        "-(x + 1) ** 2",
+        "10_000 ** -(ids / 8)  # ids: int[8]",
+        "ids ** 2  # ids: int[8]",
+        "(ids + 1) ** -2  # ids: int[8]",
+        "2 ** (-2 * ids)  # ids: int[8]",
     )
 
     def dtypes(self, call: Application) -> Sequence[str]:
@@ -552,11 +538,7 @@ class Modulo(Arithmetic):
     expression = "{0} % {1}"
     signature = "modulo()(a: number[...], b: number[...]) -> [...]"
     numpy = "remainder"
-    examples = (
-        Example("ids % 2", "ids: int[2, 5]", gradients=False),
-        Example("x % 1.5"),
-        Example("7 % (ids + 1)", "ids: int[2, 5]", gradients=False),
-    )
+    examples = shown("ids % 2  # ids: int[2, 5]", "x % 1.5", "7 % (ids + 1)  # ids: int[2, 5]")
 
     def check(self, call: Application) -> None:
         demand_divisor(self, call)
@@ -614,11 +596,11 @@ class Clamp(Arithmetic):
     """Element by element not below `low` and not above `high`; either may be left out."""
 
     signature = "clamp(low: number = none, high: number = none)(x: number[...]) -> [...]"
-    examples = (
-        Example("x -> clamp(-1, 1)"),
-        Example("x -> clamp(low: 0)"),
-        Example("x -> clamp(high: 0.5)"),
-        Example("ids -> clamp(1, 3)", "ids: int[2, 5]", gradients=False),
+    examples = shown(
+        "x -> clamp(-1, 1)",
+        "x -> clamp(low: 0)",
+        "x -> clamp(high: 0.5)",
+        "ids -> clamp(1, 3)  # ids: int[2, 5]",
     )
 
     def check(self, call: Application) -> None:
@@ -658,12 +640,12 @@ class Where(Elementwise):
     signature = "where()(c: bool[...], a: [...], b: [...]) -> [...]"
     chosen = (1, 2)
     numpy = "where"
-    examples = (
-        Example("where(c, x, y)", "c: bool[2, 5, 1], x: [2, 5, 8], y: [8]"),
-        Example("where(c, x, 0)", "c: bool[5, 8], x: [2, 5, 8]"),
-        Example("where(x > 0, 1.5, x)"),
-        Example("where(c, 1, 0)", "c: bool[2, 5]", gradients=False),
-        Example("where(c, 0.5, 0)", "c: bool[2, 5]", gradients=False),
+    examples = shown(
+        "where(c, x, y)  # c: bool[2, 5, 1], x: [2, 5, 8], y: [8]",
+        "where(c, x, 0)  # c: bool[5, 8], x: [2, 5, 8]",
+        "where(x > 0, 1.5, x)",
+        "where(c, 1, 0)  # c: bool[2, 5]",
+        "where(c, 0.5, 0)  # c: bool[2, 5]",
     )
 
     def dtypes(self, call: Application) -> Sequence[str]:
@@ -695,7 +677,7 @@ class Identity(Elementwise):
 
     passes = 0
     signature = "identity()(x: [...]) -> [...]"
-    examples = (Example("2 * identity(x)"), Example("(x -> identity) + 1"))
+    examples = shown("2 * identity(x)", "(x -> identity) + 1")
 
     def build(self, call: Application) -> Sequence[Value]:
         return (call.tensor(0),)
@@ -707,38 +689,38 @@ class Identity(Elementwise):
         return e.input(0)
 
 
-class StopGradient(Primitive):
-    """The tensor itself, through which no gradient flows back."""
+class Same(Primitive):
+    """The same numbers, of the same type or another."""
 
     keeps_branch = True
     by_rows = True
     passes = 0
     moves = True
+    mixes = False
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.arg(0)  # which is brought to the type of the result
+
+
+class StopGradient(Same):
+    """The tensor itself, through which no gradient flows back."""
+
     expression = "{0}.detach()"
     signature = "stop_gradient()(x: [...]) -> [...]"
-    mixes = False
-    examples = (Example("x * stop_gradient(x)"), Example("(x -> stop_gradient) + x"))
+    examples = shown("x * stop_gradient(x)", "(x -> stop_gradient) + x")
 
     def differentiates(self, node: OpNode, i: int) -> bool:
         return False
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.arg(0)
 
 
 METHODS = {"float32": "float", "bfloat16": "bfloat16", "int": "long", "bool": "bool"}
 
 
-class Cast(Primitive):
+class Cast(Same):
     """The same numbers as another type: float (the model's own), float32, bfloat16, int or bool."""
 
-    keeps_branch = True
     keeps_projection = True
-    by_rows = True
-    passes = 0
-    moves = True
     signature = "cast(dtype: type)(x: [...]) -> [...]"
-    mixes = False
     examples = (
         Example("x -> cast(float32)"),
         Example("x -> cast(bfloat16)"),
@@ -753,9 +735,6 @@ class Cast(Primitive):
     def dtypes(self, call: Application) -> Sequence[str]:
         return (call.options["dtype"],)
 
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.arg(0)  # which is brought to the type of the result
-
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         dtype = node.options["dtype"]
         if dtype == "float":
@@ -763,21 +742,13 @@ class Cast(Primitive):
         return e.py(f"{{0}}.{METHODS[dtype]}()")
 
 
-class CastLike(Primitive):
+class CastLike(Same):
     """x in the type of another tensor."""
 
-    keeps_branch = True
     keeps_projection = True
-    by_rows = True
-    passes = 0
-    moves = True
     expression = "{0}.type_as({1})"
     signature = "cast_like()(x: [...], like: [...]) -> [...]"
-    mixes = False
     examples = (Example("(x -> cast(float32)) -> cast_like(y)", "x: [2, 5, 8], y: [3]", gradients=False),)
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        return (call.shape(0),)
 
     def dtypes(self, call: Application) -> Sequence[str]:
         return (call.tensor(1).dtype,)
@@ -797,9 +768,6 @@ class CastLike(Primitive):
     def leading(self, node: OpNode, i: int) -> int | None:
         return 0 if i == 0 else None
 
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.arg(0)  # which is brought to the type of the result
-
 
 # --- activations with options --------------------------------------------------------------------------------------
 
@@ -808,7 +776,7 @@ class ELU(Elementwise):
     """Exponential linear unit (Clevert et al., 2015): x, or `alpha * (exp(x) - 1)` below 0."""
 
     signature = "elu(alpha: number = 1)(x: float[...]) -> [...]"
-    examples = (Example("x -> elu"), Example("x -> elu(0.2)"))
+    examples = shown("x -> elu", "x -> elu(0.2)")
 
     def check(self, call: Application) -> None:
         usual(call, alpha=1)
@@ -820,15 +788,14 @@ class ELU(Elementwise):
         return g.Add(g.Relu(x), g.Mul(g.Min(g.Elu(x), 0.0), alpha))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        alpha = number(node, "alpha")
-        return e.py("F.elu({0})") if equals(alpha, 1) else e.py("F.elu({0}, {alpha})", alpha=alpha)
+        return e.py("F.elu({0})" if equals(number(node, "alpha"), 1) else "F.elu({0}, {alpha})")
 
 
 class LeakyReLU(Elementwise):
     """x, or `slope * x` below 0."""
 
     signature = "leaky_relu(slope: number = 0.01)(x: float[...]) -> [...]"
-    examples = (Example("x -> leaky_relu"), Example("x -> leaky_relu(0.2)"))
+    examples = shown("x -> leaky_relu", "x -> leaky_relu(0.2)")
 
     def check(self, call: Application) -> None:
         usual(call, slope=0.01)
@@ -838,8 +805,7 @@ class LeakyReLU(Elementwise):
         return g.LeakyRelu(x, alpha=float(slope)) if slope.static else g.PRelu(x, slope)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        slope = number(node, "slope")
-        return e.py("F.leaky_relu({0})") if equals(slope, 0.01) else e.py("F.leaky_relu({0}, {slope})", slope=slope)
+        return e.py("F.leaky_relu({0})" if equals(number(node, "slope"), 0.01) else "F.leaky_relu({0}, {slope})")
 
 
 class PReLU(Primitive):
@@ -847,7 +813,7 @@ class PReLU(Primitive):
 
     signature = "prelu(slope: number = 0.25, init: scheme = none)(x: float[...]) -> [...]"
     mixes = False
-    examples = (Example("x -> prelu"), Example("x -> prelu(0.1)"))
+    examples = shown("x -> prelu", "x -> prelu(0.1)")
 
     def check(self, call: Application) -> None:
         if not call.size("slope").static:
@@ -883,7 +849,7 @@ class GLU(Primitive):
 
     passes = 2
     signature = "glu(axis: int = -1)(x: float[...]) -> [...]"
-    examples = (Example("x -> glu"), Example("x -> glu(axis: 1)", "x: [2, 6, 4]"))
+    examples = shown("x -> glu", "x -> glu(axis: 1)  # x: [2, 6, 4]")
 
     def check(self, call: Application) -> None:
         size = call.shape(0)[axis_of(self, call)]

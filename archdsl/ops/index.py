@@ -20,8 +20,8 @@ from archdsl.ir.op import (
     TorchScope,
     Tree,
     same,
+    shown,
 )
-from archdsl.ir.signature import promoted
 from archdsl.ir.wording import called
 from archdsl.ops._common import (
     AxisOp,
@@ -61,15 +61,15 @@ class Index(Primitive):
     passes = 0
     moves = True
     signature = "index(items: list)(x: [...]) -> [...]"
-    examples = (
-        Example("x[:, 0]"),
-        Example("x[..., -1]"),
-        Example("x[0, ..., 1:]"),
-        Example("x[:, -3:-1] + 1"),
-        Example("x[:, :3, 2]"),
-        Example("x[1]"),
-        Example("(x + 1)[:, 2:4]"),
-        Example("x[...]"),
+    examples = shown(
+        "x[:, 0]",
+        "x[..., -1]",
+        "x[0, ..., 1:]",
+        "x[:, -3:-1] + 1",
+        "x[:, :3, 2]",
+        "x[1]",
+        "(x + 1)[:, 2:4]",
+        "x[...]",
     )
 
     def check(self, call: Application) -> None:
@@ -240,7 +240,7 @@ class Every(Primitive):
     passes = 0
     moves = True
     signature = "every(step: size, axis: int = 1)(x: [...])"
-    examples = (Example("x -> every(2)"), Example("x -> every(3, axis: 2)"))
+    examples = shown("x -> every(2)", "x -> every(3, axis: 2)")
 
     def check(self, call: Application) -> None:
         if not call.size("step").static:
@@ -269,7 +269,7 @@ class Flip(AxisOp):
     passes = 0
     expression = "{0}.flip({axis})"
     signature = "flip(axis: int = 1)(x: [...]) -> [...]"
-    examples = (Example("x -> flip"), Example("x -> flip(-1)"))
+    examples = shown("x -> flip", "x -> flip(-1)")
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Slice(g.arg(0), [-1], [-END], [from_right(node)], [-1])
@@ -281,7 +281,7 @@ class Roll(AxisOp):
     passes = 0
     expression = "{0}.roll({by}, dims={axis})"
     signature = "roll(by: int = 1, axis: int = 1)(x: [...]) -> [...]"
-    examples = (Example("x -> roll"), Example("x -> roll(-2)"), Example("x -> roll(3, axis: -1)"))
+    examples = shown("x -> roll", "x -> roll(-2)", "x -> roll(3, axis: -1)")
 
     def build(self, call: Application) -> Sequence[Value]:
         return (call.tensor(0),) if call.is_number(call.size("by"), 0) else call.node()
@@ -303,18 +303,27 @@ class Roll(AxisOp):
         return g.Concat(g.Slice(x, [cut], [END], [axis]), g.Slice(x, [0], [cut], [axis]), axis=axis)
 
 
+def demand_filling(call: Application, option: str) -> None:
+    """What fills new positions, usually 0. Raises E0204 for a fraction among whole numbers."""
+    value = call.size(option)
+    usual(call, **{option: 0})
+    if not call.tensor(0).is_float and not call.is_whole(value):
+        text = f"{called(call.tensor(0))} holds whole numbers, which {value} is not"
+        raise call.error("E0204", text, option=option)
+
+
 class Shift(Primitive):
     """`out[t] = x[t - by]` along an axis: everything `by` positions later (below 0: earlier); the rest becomes
     `fill`."""
 
     passes = 0
     signature = "shift(by: int = 1, axis: int = 1, fill: number = 0)(x: [...]) -> [...]"
-    examples = (
-        Example("x -> shift"),
-        Example("x -> shift(2, fill: 0.5)"),
-        Example("x -> shift(-1)"),
-        Example("x -> shift(1, axis: -1)"),
-        Example("ids -> shift(fill: 4)", "ids: int[2, 5]", gradients=False),
+    examples = shown(
+        "x -> shift",
+        "x -> shift(2, fill: 0.5)",
+        "x -> shift(-1)",
+        "x -> shift(1, axis: -1)",
+        "ids -> shift(fill: 4)  # ids: int[2, 5]",
     )
 
     def check(self, call: Application) -> None:
@@ -326,22 +335,12 @@ class Shift(Primitive):
                 f"`shift` goes by a number of places that is known before the model runs, not by {by}",
                 option="by",
             )
-        fill = call.size("fill")
-        if not call.tensor(0).is_float and not call.is_whole(fill):
-            raise call.error(
-                "E0204",
-                f"{called(call.tensor(0))} holds whole numbers, which {call.size('fill')} is not",
-                option="fill",
-            )
-        usual(call, fill=0)
+        demand_filling(call, "fill")
         far = by if call.holds(">=", by, 0) else binary("-", num(0), by)
         demand_at_most(call, far, call.shape(0)[axis], "`shift` goes by no more places than there are")
 
     def build(self, call: Application) -> Sequence[Value]:
         return (call.tensor(0),) if call.is_number(call.size("by"), 0) else call.node()
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        return (call.shape(0),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = place(node)
@@ -390,11 +389,11 @@ class Pad(Primitive):
 
     passes = 0
     signature = "pad(before: int = 0, after: int = 0, axis: int = 1, value: number = 0)(x: [...]) -> [...]"
-    examples = (
-        Example("x -> pad(2)"),
-        Example("x -> pad(1, 2, axis: -1, value: -0.5)"),
-        Example("x -> pad(after: 3)"),
-        Example("ids -> pad(before: 1, value: 4)", "ids: int[2, 5]", gradients=False),
+    examples = shown(
+        "x -> pad(2)",
+        "x -> pad(1, 2, axis: -1, value: -0.5)",
+        "x -> pad(after: 3)",
+        "ids -> pad(before: 1, value: 4)  # ids: int[2, 5]",
     )
 
     def check(self, call: Application) -> None:
@@ -408,14 +407,7 @@ class Pad(Primitive):
                     option=option,
                     help="cut places off by a slice: `x[:, 1:]`",
                 )
-        value = call.size("value")
-        usual(call, value=0)
-        if not call.tensor(0).is_float and not call.is_whole(value):
-            raise call.error(
-                "E0204",
-                f"{called(call.tensor(0))} holds whole numbers, which {call.size('value')} is not",
-                option="value",
-            )
+        demand_filling(call, "value")
 
     def build(self, call: Application) -> Sequence[Value]:
         return (
@@ -451,10 +443,11 @@ class Gather(Primitive):
     passes = 0
     chosen = (0,)
     expression = "{0}.gather({axis}, {1})"
+    typed = 0
     signature = "gather(axis: int = -1)(x: [...], places: int[...]) -> [...]"
-    examples = (
-        Example("gather(x, places)", "x: [2, 5, 8], places: int[2, 5, 3]"),
-        Example("gather(x, places, axis: 1)", "x: [2, 5, 8], places: int[2, 3, 8]"),
+    examples = shown(
+        "gather(x, places)  # x: [2, 5, 8], places: int[2, 5, 3]",
+        "gather(x, places, axis: 1)  # x: [2, 5, 8], places: int[2, 3, 8]",
     )
 
     def check(self, call: Application) -> None:
@@ -462,9 +455,6 @@ class Gather(Primitive):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return (call.shape(1),)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (promoted([call.tensor(0)]),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = first_input(node).rank
@@ -481,18 +471,16 @@ class Lookup(Primitive):
     passes = 0
     chosen = (0,)
     expression = "{0}[{1}]"
+    typed = 0
     signature = "lookup()(table: [rows, ...], ids: int[...]) -> [...]"
-    examples = (
-        Example("table[ids]", "table: [5, 8], ids: int[2, 3]"),
-        Example("table[ids]", "table: [5, 2, 4], ids: int[3]"),
-        Example("table[ids]", "table: [5], ids: int[2, 3]"),
+    examples = shown(
+        "table[ids]  # table: [5, 8], ids: int[2, 3]",
+        "table[ids]  # table: [5, 2, 4], ids: int[3]",
+        "table[ids]  # table: [5], ids: int[2, 3]",
     )
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return ((*call.shape(1), *call.shape(0)[1:]),)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (promoted([call.tensor(0)]),)
 
     def table(self, node: OpNode) -> tuple[int, Num]:
         return 1, first_input(node).shape[0]
@@ -511,10 +499,7 @@ class OneHot(Primitive):
     expression = "F.one_hot({0}, {classes})"
     signature = "one_hot(classes: size)(ids: int[...]) -> int[..., classes]"
     mixes = False
-    examples = (
-        Example("ids -> one_hot(6)", "ids: int[2, 5]", gradients=False),
-        Example("x * one_hot(5)(ids)", "x: [2, 3, 5], ids: int[3]"),
-    )
+    examples = shown("ids -> one_hot(6)  # ids: int[2, 5]", "x * one_hot(5)(ids)  # x: [2, 3, 5], ids: int[3]")
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.OneHot(g.arg(0), number(node, "classes"), [0, 1], axis=-1)
@@ -523,6 +508,7 @@ class OneHot(Primitive):
 class Scattering(AxisOp):
     """Values go to given positions along an axis. Its name is that of torch's method."""
 
+    typed = 0
     chosen = (0, 2)
     one_type = ("x", "values")
     reduction: ClassVar[str] = "none"
@@ -532,9 +518,6 @@ class Scattering(AxisOp):
         axis = axis_of(self, call)
         demand_like(self, call, 1, but=axis)
         demand_like(self, call, 2, to=1)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (promoted([call.tensor(0)]),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank, axis = first_input(node).rank, place(node)
@@ -558,9 +541,9 @@ class Scatter(Scattering):
 
     passes = 0
     signature = "scatter(axis: int = -1)(x: [...], places: int[...], values: [...]) -> [...]"
-    examples = (
-        Example("scatter(x, argsort(y), y)", "x: [2, 8], y: [2, 3]"),
-        Example("scatter(x, argsort(y, axis: 1), y, axis: 1)", "x: [2, 5, 8], y: [2, 3, 8]"),
+    examples = shown(
+        "scatter(x, argsort(y), y)  # x: [2, 8], y: [2, 3]",
+        "scatter(x, argsort(y, axis: 1), y, axis: 1)  # x: [2, 5, 8], y: [2, 3, 8]",
     )
 
 
@@ -569,15 +552,16 @@ class ScatterAdd(Scattering):
 
     reduction = "add"
     signature = "scatter_add(axis: int = -1)(x: [...], places: int[...], values: [...]) -> [...]"
-    examples = (
-        Example("scatter_add(x, places, values)", "x: [2, 5, 8], places: int[2, 5, 3], values: [2, 5, 3]"),
-        Example("scatter_add(x, places, values, axis: 1)", "x: [2, 5, 8], places: int[2, 3, 8], values: [2, 3, 8]"),
+    examples = shown(
+        "scatter_add(x, places, values)  # x: [2, 5, 8], places: int[2, 5, 3], values: [2, 5, 3]",
+        "scatter_add(x, places, values, axis: 1)  # x: [2, 5, 8], places: int[2, 3, 8], values: [2, 3, 8]",
     )
 
 
 class Filled(Primitive):
     """A tensor of the model's own type, of the sizes `dims`, that is one number everywhere."""
 
+    typed = "float"
     alike = True
     placed = True
     mixes = False
@@ -588,9 +572,6 @@ class Filled(Primitive):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return (numbers_in(call.options, "dims"),)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("float",)
 
     def constants(self, node: OpNode) -> Sequence[tuple[At, float]]:
         return ((At((), Fraction(1)), self.number(node)),)
@@ -611,7 +592,7 @@ class Fill(Filled):
     """A tensor of one number everywhere, of the model's own type: `fill(0.5, batch, 8)`."""
 
     signature = "fill(value: number, dims: sizes) -> [...]"
-    examples = (Example("x + fill(0.5, 5, 8)"), Example("concat(fill(-1, 2, 1, 8), x, axis: 1)"))
+    examples = shown("x + fill(0.5, 5, 8)", "concat(fill(-1, 2, 1, 8), x, axis: 1)")
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         holes = {"sizes": numbers_in(node.options, "dims"), "value": number(node, "value")}

@@ -22,9 +22,10 @@ from archdsl.ir.op import (
     TorchScope,
     Tree,
     same,
+    shown,
 )
 from archdsl.ir.wording import called
-from archdsl.ops._common import first_input, number
+from archdsl.ops._common import first_input, number, tensor_inputs
 from archdsl.ops._onnx import with_kernel
 
 
@@ -34,18 +35,12 @@ class Linear(Primitive):
     family = "linear"
     worth_hoisting = True
     by_rows = True
+    typed = 0
     signature = (
         "linear(features: size, bias: bool = true, init: scheme = none)(x: float[..., inputs]) -> [..., features]"
     )
     mixes = False
-    examples = (
-        Example("x -> linear(5)"),
-        Example("x -> linear(5, bias: false)"),
-        Example("x -> linear(5)", "x: [3, 8]"),
-    )
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (call.tensor(0).dtype,)
+    examples = shown("x -> linear(5)", "x -> linear(5, bias: false)", "x -> linear(5)  # x: [3, 8]")
 
     def weights(self, call: Application) -> Sequence[Weight]:
         inputs, features = call.axes["inputs"], call.size("features")
@@ -112,12 +107,10 @@ class Embedding(Primitive):
     by_rows = True
     passes = 0
     expression = "{module}({0})"
+    typed = "float"
     signature = "embedding(rows: size, width: size, init: scheme = none)(ids: int[...]) -> [..., width]"
     mixes = False
     examples = (Example("ids -> embedding(5, 8)", "ids: int[2, 5]"), Example("ids -> embedding(7, 4)", "ids: int[3]"))
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("float",)
 
     def weights(self, call: Application) -> Sequence[Weight]:
         rows, width = call.size("rows"), call.size("width")
@@ -140,6 +133,7 @@ class Embedding(Primitive):
 class Unembed(Primitive):
     """A score for each row of a table, `x @ table.T`: a head tied to `let words = shared(embedding(vocab, width))`."""
 
+    typed = 0
     signature = "unembed()(x: float[..., width], table: float[rows, table_width]) -> [..., rows]"
     mixes = False
     examples = (
@@ -162,9 +156,6 @@ class Unembed(Primitive):
         if table.dtype in ("float", x.dtype):
             return call.node()
         return call.node(inputs=(x, call.apply("cast", table, dtype=x.dtype)))
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (call.tensor(0).dtype,)
 
     def flops(self, node: OpNode) -> Cost:
         return Cost((contracted((*first_input(node).shape, node.outputs[0].shape[-1]), (0,), (1,)),))
@@ -197,13 +188,13 @@ class Einsum(Primitive):
     signature = "einsum(pattern: string)(x: float[...]) -> [...]"
     one_type = ("x",)
     variadic = True
-    examples = (
-        Example('einsum("r t, b h t d -> b h r d", e, k)', "e: [4, 5], k: [2, 3, 5, 8]"),
-        Example('einsum("bqd,bkd->bqk", x, y)', "x: [2, 5, 8], y: [2, 3, 8]"),
-        Example('einsum("batch time width -> batch width", x)'),
-        Example('einsum("... i, i -> ...", x, y)', "x: [2, 5, 8], y: [8]"),
-        Example('einsum("b t d, d e, e -> t b", x, y, z)', "x: [2, 5, 8], y: [8, 3], z: [3]"),
-        Example('einsum("b i i -> b i", x)', "x: [2, 5, 5]"),
+    examples = shown(
+        'einsum("r t, b h t d -> b h r d", e, k)  # e: [4, 5], k: [2, 3, 5, 8]',
+        'einsum("bqd,bkd->bqk", x, y)  # x: [2, 5, 8], y: [2, 3, 8]',
+        'einsum("batch time width -> batch width", x)',
+        'einsum("... i, i -> ...", x, y)  # x: [2, 5, 8], y: [8]',
+        'einsum("b t d, d e, e -> t b", x, y, z)  # x: [2, 5, 8], y: [8, 3], z: [3]',
+        'einsum("b i i -> b i", x)  # x: [2, 5, 5]',
     )
 
     def check(self, call: Application) -> None:
@@ -289,8 +280,7 @@ class Einsum(Primitive):
         terms, result = parsed(node.options["pattern"])
         out = spread(result, node.outputs[0].rank)
         reads: list[Reads] = []
-        for term, value in zip(terms, node.inputs, strict=True):
-            assert isinstance(value, Value)
+        for term, value in zip(terms, tensor_inputs(node, *range(len(terms))), strict=True):
             places: list[At | None] = [same(out.index(n)) if n in out else EVERYWHERE for n in spread(term, value.rank)]
             reads.append(tuple(places))
         return reads
@@ -419,10 +409,10 @@ class MatMul(Primitive):
     expression = "{0} @ {1}"
     signature = "matmul()(a: float[..., rows, inner], b: float[..., inner, columns]) -> [..., rows, columns]"
     one_type = ("a", "b")
-    examples = (
-        Example("matmul(a, b)", "a: [2, 5, 8], b: [2, 8, 3]"),
-        Example("matmul(a, b)", "a: [2, 1, 5, 8], b: [3, 8, 4]"),
-        Example("matmul(a + 1, b)", "a: [5, 8], b: [2, 8, 5]"),
+    examples = shown(
+        "matmul(a, b)  # a: [2, 5, 8], b: [2, 8, 3]",
+        "matmul(a, b)  # a: [2, 1, 5, 8], b: [3, 8, 4]",
+        "matmul(a + 1, b)  # a: [5, 8], b: [2, 8, 5]",
     )
 
     def shapes(self, call: Application) -> Sequence[Shape]:

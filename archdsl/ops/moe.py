@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.cost import Amount, elements, times
-from archdsl.ir.dims import Shape, binary, num, shape_text
+from archdsl.ir.dims import binary, num, shape_text
 from archdsl.ir.graph import Init, OpNode, Value, Weight
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, Saved, TorchScope, Tree, same
+from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, Saved, TorchScope, Tree, same, shown
 from archdsl.ir.signature import ORDER
 from archdsl.ops._common import first_input, number, own_but, reshaped
 
@@ -26,16 +26,15 @@ class Experts(Primitive):
     """
 
     worth_hoisting = True
+    typed = "float"
     signature = (
         "experts(expert: block, count: size, capacity: positive = none)"
         "(x: float[..., width], weights: float[..., top_k], chosen: int[..., top_k]) -> [..., width]"
     )
-    examples = (
-        Example("experts(swiglu(hidden: 8), 5)(x, w, c)", "x: [2, 6, 8], w: [2, 6, 2], c: int[2, 6, 2]"),
-        Example("experts(mlp(hidden: 8), 5)(x, w, c)", "x: [6, 8], w: [6, 1], c: int[6, 1]"),
-        Example(
-            "experts(swiglu(hidden: 8), 5, capacity: 1.25)(x, w, c)", "x: [2, 6, 8], w: [2, 6, 2], c: int[2, 6, 2]"
-        ),
+    examples = shown(
+        "experts(swiglu(hidden: 8), 5)(x, w, c)  # x: [2, 6, 8], w: [2, 6, 2], c: int[2, 6, 2]",
+        "experts(mlp(hidden: 8), 5)(x, w, c)  # x: [6, 8], w: [6, 1], c: int[6, 1]",
+        "experts(swiglu(hidden: 8), 5, capacity: 1.25)(x, w, c)  # x: [2, 6, 8], w: [2, 6, 2], c: int[2, 6, 2]",
     )
 
     def check(self, call: Application) -> None:
@@ -65,12 +64,6 @@ class Experts(Primitive):
             x = call.apply("cast", x, dtype="float")
         expert = call.expert(call.options["expert"], count, call.axes["width"])
         return call.node(inputs=(x, *rest), blocks={"": expert}, copies=count, active=call.axes["top_k"])
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        return (call.shape(0),)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("float",)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rows = tuple(same(i) for i in range(node.outputs[0].rank - 1))
@@ -111,10 +104,10 @@ class KeepGroups(Primitive):
         "keep_groups(groups: size, top: size, score: word = top2)(scores: float[..., experts]) -> [..., experts]"
     )
     mixes = False
-    examples = (
-        Example("x -> keep_groups(4, 2)"),
-        Example("x -> keep_groups(4, 1, score: max)"),
-        Example("x -> keep_groups(2, 2)", "x: [3, 8]"),
+    examples = shown(
+        "x -> keep_groups(4, 2)",
+        "x -> keep_groups(4, 1, score: max)",
+        "x -> keep_groups(2, 2)  # x: [3, 8]",
     )
 
     def check(self, call: Application) -> None:
@@ -163,7 +156,7 @@ class SelectionBias(Primitive):
     expression = "{module}({0})"
     signature = "selection_bias()(scores: float[..., experts]) -> [..., experts]"
     mixes = False
-    examples = (Example("x -> selection_bias"),)
+    examples = shown("x -> selection_bias")
 
     def dtypes(self, call: Application) -> Sequence[str]:
         """The bias is of the model's own type."""

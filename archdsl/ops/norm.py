@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Init, OpNode, Value, Weight
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
+from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, TorchScope, Tree, same, shown
 from archdsl.ops._common import CASTS, AxisOp, axis_of, equals, first_input, number, own_but, place, usual, written
 
 DEFAULTS = {"eps": 1e-5, "momentum": 0.1}
@@ -108,10 +108,10 @@ class LayerNorm(LastAxisNorm):
         "layernorm(eps: positive = 1e-5, weight: bool = true, bias: bool = true, init: scheme = none)"
         "(x: float[..., width]) -> [..., width]"
     )
-    examples = (
-        Example("x -> layernorm"),
-        Example("x -> layernorm(eps: 1e-12, bias: false)"),
-        Example("x -> layernorm(weight: false, bias: false)"),
+    examples = shown(
+        "x -> layernorm",
+        "x -> layernorm(eps: 1e-12, bias: false)",
+        "x -> layernorm(weight: false, bias: false)",
     )
 
     def check(self, call: Application) -> None:
@@ -169,10 +169,10 @@ class RMSNorm(LastAxisNorm):
         "rmsnorm(eps: positive = 1e-6, weight: bool = true, offset: bool = false, init: scheme = none)"
         "(x: float[..., width]) -> [..., width]"
     )
-    examples = (
-        Example("x -> rmsnorm"),
-        Example("x -> rmsnorm(eps: 1e-5, offset: true)"),
-        Example("x -> rmsnorm(weight: false)", "x: [2, 3, 5, 8]"),
+    examples = shown(
+        "x -> rmsnorm",
+        "x -> rmsnorm(eps: 1e-5, offset: true)",
+        "x -> rmsnorm(weight: false)  # x: [2, 3, 5, 8]",
     )
 
     def check(self, call: Application) -> None:
@@ -217,7 +217,7 @@ class L2Normalize(AxisOp):
     keeps_projection = True
     passes = 4
     signature = "l2_normalize(axis: int = -1, eps: positive = 1e-12)(x: float[...]) -> [...]"
-    examples = (Example("x -> l2_normalize"), Example("x -> l2_normalize(axis: 1, eps: 1e-6)"))
+    examples = shown("x -> l2_normalize", "x -> l2_normalize(axis: 1, eps: 1e-6)")
 
     def check(self, call: Application) -> None:
         super().check(call)
@@ -246,11 +246,11 @@ class BatchNorm(Primitive):
         "batchnorm(eps: positive = 1e-5, momentum: share = 0.1, axis: int = -1, init: scheme = none)"
         "(x: float[batch, ..., channels]) -> [batch, ..., channels]"
     )
-    examples = (
-        Example("x -> batchnorm"),
-        Example("x -> batchnorm(eps: 1e-3, momentum: 0.01)", "x: [5, 8]"),
-        Example("x -> batchnorm(axis: 1)", "x: [2, 3, 4, 5]"),
-        Example("x -> batchnorm", "x: [2, 3, 4, 5]"),
+    examples = shown(
+        "x -> batchnorm",
+        "x -> batchnorm(eps: 1e-3, momentum: 0.01)  # x: [5, 8]",
+        "x -> batchnorm(axis: 1)  # x: [2, 3, 4, 5]",
+        "x -> batchnorm  # x: [2, 3, 4, 5]",
     )
 
     def check(self, call: Application) -> None:
@@ -316,10 +316,10 @@ class GroupNorm(Primitive):
         "groupnorm(groups: size, eps: positive = 1e-5, axis: int = -1, init: scheme = none)"
         "(x: float[batch, ..., channels]) -> [batch, ..., channels]"
     )
-    examples = (
-        Example("x -> groupnorm(2)"),
-        Example("x -> groupnorm(4, eps: 1e-3)", "x: [5, 8]"),
-        Example("x -> groupnorm(3, axis: 1)", "x: [2, 6, 4, 5]"),
+    examples = shown(
+        "x -> groupnorm(2)",
+        "x -> groupnorm(4, eps: 1e-3)  # x: [5, 8]",
+        "x -> groupnorm(3, axis: 1)  # x: [2, 6, 4, 5]",
     )
 
     def check(self, call: Application) -> None:
@@ -377,7 +377,7 @@ class PowerNorm(Primitive):
         "powernorm(eps: positive = 1e-5, momentum: share = 0.1, init: scheme = none)(x: float[batch, ..., channels]) "
         "-> [batch, ..., channels]"
     )
-    examples = (Example("x -> powernorm"), Example("x -> powernorm(eps: 1e-3, momentum: 0.2)", "x: [5, 8]"))
+    examples = shown("x -> powernorm", "x -> powernorm(eps: 1e-3, momentum: 0.2)  # x: [5, 8]")
 
     def check(self, call: Application) -> None:
         demand_norm(self, call, "eps", "momentum")

@@ -24,6 +24,7 @@ from archdsl.ir.op import (
     TorchScope,
     Tree,
     same,
+    shown,
 )
 from archdsl.ir.ranges import whole_size
 from archdsl.ir.static import Instance, Scheme, Template
@@ -198,6 +199,7 @@ class RopeTable(Primitive):
     """Cosines and sines [2, time, dims / 2] of the angles that rope turns by; made once by the model."""
 
     placed = True
+    typed = "float32"
     signature = "rope_table(theta: positive, dims: size, scaling: scaling = none)(length: [])"
 
     def check(self, call: Application) -> None:
@@ -221,9 +223,6 @@ class RopeTable(Primitive):
                         f"and `{field}` has {count}",
                     )
         return ((num(2), length, binary("//", call.size("dims"), num(2))),)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("float32",)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         (length,) = number_inputs(node, 0)
@@ -292,17 +291,15 @@ class Rope(Position):
         "scaling: scaling = none)"
         "(x: float[..., time, width]) -> [..., time, width]"
     )
-    examples = (
-        Example("x -> rope", "x: [2, 4, 5, 8]"),
-        Example("x -> rope(theta: 500, interleaved: true)", "x: [2, 4, 5, 8]"),
-        Example("x -> rope(dims: 4)", "x: [2, 4, 5, 8]"),
-        Example("x -> rope(fraction: 0.5, interleaved: true, scaling: linear(factor: 2))", "x: [2, 5, 8]"),
-        Example("x -> rope(scaling: yarn(factor: 4, original: 8))", "x: [2, 4, 5, 8]"),
-        Example("x -> rope(scaling: llama3(factor: 8, original: 16))", "x: [2, 4, 5, 8]"),
-        Example("x -> rope(scaling: ntk(factor: 2))", "x: [2, 4, 5, 8]"),
-        Example(
-            "x -> rope(scaling: longrope(short: [1, 1, 1.5, 2], long: [1, 2, 3, 4], original: 3))", "x: [2, 4, 5, 8]"
-        ),
+    examples = shown(
+        "x -> rope  # x: [2, 4, 5, 8]",
+        "x -> rope(theta: 500, interleaved: true)  # x: [2, 4, 5, 8]",
+        "x -> rope(dims: 4)  # x: [2, 4, 5, 8]",
+        "x -> rope(fraction: 0.5, interleaved: true, scaling: linear(factor: 2))",
+        "x -> rope(scaling: yarn(factor: 4, original: 8))  # x: [2, 4, 5, 8]",
+        "x -> rope(scaling: llama3(factor: 8, original: 16))  # x: [2, 4, 5, 8]",
+        "x -> rope(scaling: ntk(factor: 2))  # x: [2, 4, 5, 8]",
+        "x -> rope(scaling: longrope(short: [1, 1, 1.5, 2], long: [1, 2, 3, 4], original: 3))  # x: [2, 4, 5, 8]",
     )
 
     def build(self, call: Application) -> Sequence[Value]:
@@ -402,17 +399,12 @@ class Turn(Primitive):
     by_rows = True
     passes = 3
     additive = True
+    typed = 0
     signature = (
         "turn(interleaved: bool = false)"
         "(x: float[..., time, width], table: float[two, time, half]) -> [..., time, width]"
     )
     hints = ("=",)
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        return (call.shape(0),)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (call.tensor(0).dtype,)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = node.outputs[0].rank

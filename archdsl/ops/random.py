@@ -8,7 +8,7 @@ from typing import Any
 from archdsl.ir.cost import Amount, elements
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Application, Example, OnnxScope, Primitive, Saved, TorchScope, Tree
+from archdsl.ir.op import Application, OnnxScope, Primitive, Saved, TorchScope, Tree, shown
 from archdsl.ir.static import Scheme
 from archdsl.ops._common import equals, number, numbers_in
 
@@ -22,7 +22,7 @@ class Dropout(Primitive):
     passes = 0
     signature = "dropout(rate: rate)(x: float[...]) -> [...]"
     mixes = False
-    examples = (Example("x -> dropout(0.1)"), Example("(x -> dropout(0)) + 1"))
+    examples = shown("x -> dropout(0.1)", "(x -> dropout(0)) + 1")
 
     def build(self, call: Application) -> Sequence[Value]:
         return (call.tensor(0),) if call.is_number(call.size("rate"), 0) else call.node()
@@ -50,7 +50,7 @@ class NormalNoise(Primitive):
     noisy = True
     signature = "noise()(x: float[...]) -> [...]"
     mixes = False
-    examples = (Example("x -> noise"), Example("x + (softplus(x) -> noise)"))
+    examples = shown("x -> noise", "x + (softplus(x) -> noise)")
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Mul(g.arg(0), 0)  # of inference
@@ -66,6 +66,7 @@ class Draw(Primitive):
     """Random numbers of a shape by a scheme that says all by itself: normal, truncated_normal, uniform, constant,
     zeros, ones."""
 
+    typed = "float"
     signature = "draw(scheme: scheme, dims: sizes) -> [...]"
     mixes = False
     numpy = "draw"
@@ -81,9 +82,6 @@ class Draw(Primitive):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return (numbers_in(call.options, "dims"),)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("float",)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         scheme: Scheme = node.options["scheme"]

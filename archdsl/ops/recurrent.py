@@ -21,6 +21,7 @@ from archdsl.ir.op import (
     TorchScope,
     Tree,
     same,
+    shown,
     up_to,
 )
 from archdsl.ir.signature import promoted
@@ -248,10 +249,10 @@ class Rnn(Layer):
     )
     gates = 1
     order = (0,)
-    examples = (
-        Example("x -> rnn(6)"),
-        Example("rnn(6, act: relu, bias: false)(x, h)", "x: [2, 5, 8], h: [2, 6]"),
-        Example("x -> rnn(6, reverse: true)"),
+    examples = shown(
+        "x -> rnn(6)",
+        "rnn(6, act: relu, bias: false)(x, h)  # x: [2, 5, 8], h: [2, 6]",
+        "x -> rnn(6, reverse: true)",
     )
 
     def check(self, call: Application) -> None:
@@ -278,10 +279,10 @@ class Gru(Layer):
     module = "GRU"
     gates = 3
     order = (1, 0, 2)
-    examples = (
-        Example("x -> gru(6)"),
-        Example("gru(6, bias: false)(x, h)", "x: [2, 5, 8], h: [2, 6]"),
-        Example("x -> gru(6, reverse: true)"),
+    examples = shown(
+        "x -> gru(6)",
+        "gru(6, bias: false)(x, h)  # x: [2, 5, 8], h: [2, 6]",
+        "x -> gru(6, reverse: true)",
     )
 
     def attributes(self, node: OpNode) -> dict[str, Any]:
@@ -303,10 +304,10 @@ class Lstm(Layer):
     gates = 4
     carried = ("h", "c")
     order = (0, 3, 1, 2)
-    examples = (
-        Example("x -> lstm(6)"),
-        Example("lstm(6, bias: false)(x, h, c)", "x: [2, 5, 8], h: [2, 6], c: [2, 6]"),
-        Example("x -> lstm(6, reverse: true)"),
+    examples = shown(
+        "x -> lstm(6)",
+        "lstm(6, bias: false)(x, h, c)  # x: [2, 5, 8], h: [2, 6], c: [2, 6]",
+        "x -> lstm(6, reverse: true)",
     )
 
     def check(self, call: Application) -> None:
@@ -334,9 +335,9 @@ class RnnCell(Cell):
         "(x: float[..., inputs], h: float[..., hidden]) -> [..., hidden]"
     )
     gates = 1
-    examples = (
-        Example("rnn_cell(6)(x, h)", "x: [2, 8], h: [2, 6]"),
-        Example("rnn_cell(6, act: relu, bias: false)(x, h)", "x: [2, 3, 8], h: [2, 3, 6]"),
+    examples = shown(
+        "rnn_cell(6)(x, h)  # x: [2, 8], h: [2, 6]",
+        "rnn_cell(6, act: relu, bias: false)(x, h)  # x: [2, 3, 8], h: [2, 3, 6]",
     )
 
     def check(self, call: Application) -> None:
@@ -363,9 +364,9 @@ class GruCell(Cell):
     )
     module = "nn.GRUCell"
     gates = 3
-    examples = (
-        Example("gru_cell(6)(x, h)", "x: [2, 8], h: [2, 6]"),
-        Example("gru_cell(6, bias: false)(x, h)", "x: [2, 3, 8], h: [2, 3, 6]"),
+    examples = shown(
+        "gru_cell(6)(x, h)  # x: [2, 8], h: [2, 6]",
+        "gru_cell(6, bias: false)(x, h)  # x: [2, 3, 8], h: [2, 3, 6]",
     )
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -424,14 +425,15 @@ class LinearRecurrence(Primitive):
 
     family = "recurrence"
     passes = 2
+    typed = 1
     signature = (
         "linear_recurrence()(a: float[batch, time, ...], b: float[batch, time, ...], start: float[batch, ...] = none) "
         "-> [batch, time, ...]"
     )
-    examples = (
-        Example("linear_recurrence(sigmoid(x), y)", "x: [2, 5, 8], y: [2, 5, 8]"),
-        Example("linear_recurrence(sigmoid(x), y, h)", "x: [2, 70, 3], y: [2, 70, 3], h: [2, 3]"),
-        Example("linear_recurrence(sigmoid(x), y)", "x: [2, 5, 1, 1], y: [2, 5, 3, 4]"),
+    examples = shown(
+        "linear_recurrence(sigmoid(x), y)  # x: [2, 5, 8], y: [2, 5, 8]",
+        "linear_recurrence(sigmoid(x), y, h)  # x: [2, 70, 3], y: [2, 70, 3], h: [2, 3]",
+        "linear_recurrence(sigmoid(x), y)  # x: [2, 5, 1, 1], y: [2, 5, 3, 4]",
     )
 
     def check(self, call: Application) -> None:
@@ -454,9 +456,6 @@ class LinearRecurrence(Primitive):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return (call.shape(1),)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (call.tensor(1).dtype,)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = node.outputs[0].rank
@@ -531,15 +530,11 @@ class SelectiveScan(Primitive):
         "b: float[batch, time, state], c: float[batch, time, state], skip: float[channels] = none) "
         "-> [batch, time, channels]"
     )
-    examples = (
-        Example(
-            "selective_scan(x, softplus(d), -exp(a), b, c, skip: s)",
-            "x: [2, 5, 8], d: [2, 5, 8], a: [8, 4], b: [2, 5, 4], c: [2, 5, 4], s: [8]",
-        ),
-        Example(
-            "selective_scan(x, softplus(d), -exp(a), b, c)",
-            "x: [1, 70, 3], d: [1, 70, 3], a: [3, 2], b: [1, 70, 2], c: [1, 70, 2]",
-        ),
+    examples = shown(
+        "selective_scan(x, softplus(d), -exp(a), b, c, skip: s)"
+        "  # x: [2, 5, 8], d: [2, 5, 8], a: [8, 4], b: [2, 5, 4], c: [2, 5, 4], s: [8]",
+        "selective_scan(x, softplus(d), -exp(a), b, c)"
+        "  # x: [1, 70, 3], d: [1, 70, 3], a: [3, 2], b: [1, 70, 2], c: [1, 70, 2]",
     )
 
     def dtypes(self, call: Application) -> Sequence[str]:

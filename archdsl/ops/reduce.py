@@ -21,6 +21,7 @@ from archdsl.ir.op import (
     TorchScope,
     Tree,
     same,
+    shown,
     up_to,
 )
 from archdsl.ir.signature import promoted
@@ -190,7 +191,7 @@ class Softmax(AxisOp):
     by_result = True
     expression = "{0}.softmax({axis})"
     signature = "softmax(axis: int = -1)(x: float[...]) -> [...]"
-    examples = (Example("x -> softmax"), Example("x -> softmax(axis: 1)"), Example("softmax(x + 1)", "x: [5]"))
+    examples = shown("x -> softmax", "x -> softmax(axis: 1)", "softmax(x + 1)  # x: [5]")
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
         return 0.0 if known[0] == -math.inf else None
@@ -206,11 +207,7 @@ class LogSoftmax(AxisOp):
     by_result = True
     expression = "{0}.log_softmax({axis})"
     signature = "log_softmax(axis: int = -1)(x: float[...]) -> [...]"
-    examples = (
-        Example("x -> log_softmax"),
-        Example("x -> log_softmax(axis: 1)"),
-        Example("log_softmax(x + 1)", "x: [5]"),
-    )
+    examples = shown("x -> log_softmax", "x -> log_softmax(axis: 1)", "log_softmax(x + 1)  # x: [5]")
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
         return -math.inf if known[0] == -math.inf else None
@@ -260,11 +257,7 @@ class CumSum(Running):
 
     symbol = "+"
     signature = "cumsum(axis: int = -1)(x: [...]) -> [...]"
-    examples = (
-        Example("x -> cumsum"),
-        Example("x -> cumsum(axis: 1)"),
-        Example("cumsum(real)", "real: bool[2, 5]", gradients=False),
-    )
+    examples = shown("x -> cumsum", "x -> cumsum(axis: 1)", "cumsum(real)  # real: bool[2, 5]")
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.CumSum(self.terms(node, g), g.constant(place(node), "int"))
@@ -281,11 +274,7 @@ class CumProd(Running):
 
     symbol = "*"
     signature = "cumprod(axis: int = -1)(x: [...]) -> [...]"
-    examples = (
-        Example("x -> cumprod"),
-        Example("x -> cumprod(axis: 1)"),
-        Example("cumprod(real)", "real: bool[2, 5]", gradients=False),
-    )
+    examples = shown("x -> cumprod", "x -> cumprod(axis: 1)", "cumprod(real)  # real: bool[2, 5]")
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """The product of 2 positions, of 4, of 8, …; step by step where only the running model knows how many there
@@ -328,7 +317,7 @@ def in_order(node: OpNode, g: OnnxScope) -> Any:
     return g.TopK(values, [size], axis=from_right(node), largest=int(node.options["descending"]), outputs=2)
 
 
-class Sort(Primitive):
+class Sort(AxisOp):
     """Sorted along an axis, the smallest first (`descending`: the largest), and the position each had: two results."""
 
     passes = 0
@@ -337,15 +326,6 @@ class Sort(Primitive):
         Example("values, places", statements="values, places = x -> sort"),
         Example("values", statements="values, places = x -> sort(axis: 1, descending: true)"),
     )
-
-    def check(self, call: Application) -> None:
-        axis_of(self, call)
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        return call.shape(0), call.shape(0)
-
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (own_but(first_input(node).rank, place(node)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return in_order(node, g)

@@ -25,6 +25,7 @@ from archdsl.ir.op import (
     TorchScope,
     Tree,
     same,
+    shown,
 )
 from archdsl.ir.signature import promoted, regrouped_parts
 from archdsl.ir.static import kind_of
@@ -63,11 +64,7 @@ class Transpose(Moving):
     moves = True
     signature = "transpose(a: int, b: int)(x: [...]) -> [...]"
     moves_axes = True
-    examples = (
-        Example("x -> transpose(1, 2)"),
-        Example("x -> transpose(0, -1)"),
-        Example("(x -> transpose(2, -1)) * 2"),
-    )
+    examples = shown("x -> transpose(1, 2)", "x -> transpose(0, -1)", "(x -> transpose(2, -1)) * 2")
 
     def check(self, call: Application) -> None:
         axis_of(self, call, "a")
@@ -101,7 +98,7 @@ class Permute(Moving):
     moves = True
     signature = "permute(axes: sizes)(x: [...]) -> [...]"
     moves_axes = True
-    examples = (Example("x -> permute(2, 0, 1)"), Example("x -> permute(0, -1, 1)"), Example("x -> permute(0, 1, 2)"))
+    examples = shown("x -> permute(2, 0, 1)", "x -> permute(0, -1, 1)", "x -> permute(0, 1, 2)")
 
     def check(self, call: Application) -> None:
         found = axes_of(self, call, "axes")
@@ -135,6 +132,19 @@ class Permute(Moving):
         return e.py("{0}.permute({*axes})", axes=[int(n) for n in numbers_in(node.options, "axes")])
 
 
+def demand_one(call: Application, axis: int, what: str, help: str) -> None:
+    """Refuse an axis of another size than 1. Raises E0301."""
+    if not call.is_number(call.shape(0)[axis], 1):
+        raise call.error(
+            "E0301",
+            f"{what} an axis of size 1, but axis {call.size('axis')} of {shape_text(call.shape(0))} "
+            f"is {call.shape(0)[axis]}",
+            option="axis",
+            input=0,
+            help=help,
+        )
+
+
 class Squeeze(Moving):
     """An axis of size 1 is left out."""
 
@@ -142,19 +152,10 @@ class Squeeze(Moving):
     moves = True
     expression = "{0}.squeeze({axis})"
     signature = "squeeze(axis: int)(x: [...]) -> [...]"
-    examples = (Example("x -> squeeze(1)", "x: [2, 1, 8]"), Example("x -> squeeze(-1)", "x: [2, 5, 1]"))
+    examples = shown("x -> squeeze(1)  # x: [2, 1, 8]", "x -> squeeze(-1)  # x: [2, 5, 1]")
 
     def check(self, call: Application) -> None:
-        axis = axis_of(self, call)
-        if not call.is_number(call.shape(0)[axis], 1):
-            raise call.error(
-                "E0301",
-                f"`squeeze` leaves out an axis of size 1, but axis {call.size('axis')} of {shape_text(call.shape(0))} "
-                f"is {call.shape(0)[axis]}",
-                option="axis",
-                input=0,
-                help="to take one place of the axis write `x[:, 0]`",
-            )
+        demand_one(call, axis_of(self, call), "`squeeze` leaves out", "to take one place of the axis write `x[:, 0]`")
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         axis = axis_of(self, call)
@@ -175,7 +176,7 @@ class Unsqueeze(Moving):
     moves = True
     expression = "{0}.unsqueeze({axis})"
     signature = "unsqueeze(axis: int)(x: [...]) -> [...]"
-    examples = (Example("x -> unsqueeze(1)"), Example("x -> unsqueeze(-1)"), Example("x -> unsqueeze(0)", "x: [5]"))
+    examples = shown("x -> unsqueeze(1)", "x -> unsqueeze(-1)", "x -> unsqueeze(0)  # x: [5]")
 
     def check(self, call: Application) -> None:
         axis_of(self, call, rank=len(call.shape(0)) + 1)
@@ -203,19 +204,15 @@ class Expand(Moving):
     moves = True
     placed = True
     signature = "expand(axis: int, size: size)(x: [...]) -> [...]"
-    examples = (Example("x -> expand(1, 4)", "x: [2, 1, 5, 8]"), Example("x -> unsqueeze(-1) -> expand(-1, 3)"))
+    examples = shown("x -> expand(1, 4)  # x: [2, 1, 5, 8]", "x -> unsqueeze(-1) -> expand(-1, 3)")
 
     def check(self, call: Application) -> None:
-        axis = axis_of(self, call)
-        if not call.is_number(call.shape(0)[axis], 1):
-            raise call.error(
-                "E0301",
-                f"`expand` needs an axis of size 1, but axis {call.size('axis')} of {shape_text(call.shape(0))} "
-                f"is {call.shape(0)[axis]}",
-                option="axis",
-                input=0,
-                help="`repeat` and `tile` repeat axes of any size; `unsqueeze(axis)` makes a new one of size 1",
-            )
+        demand_one(
+            call,
+            axis_of(self, call),
+            "`expand` needs",
+            "`repeat` and `tile` repeat axes of any size; `unsqueeze(axis)` makes a new one of size 1",
+        )
 
     def build(self, call: Application) -> Sequence[Value]:
         return (call.tensor(0),) if call.is_number(call.size("size"), 1) else call.node()
@@ -260,7 +257,7 @@ class Repeat(Repeating):
     keeps_projection = True
     expression = "{0}.repeat_interleave({times}, dim={axis})"
     signature = "repeat(times: size, axis: int = 1)(x: [...]) -> [...]"
-    examples = (Example("x -> repeat(3)"), Example("x -> repeat(2, axis: -1)"))
+    examples = shown("x -> repeat(3)", "x -> repeat(2, axis: -1)")
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis, times = place(node), number(node, "times")
@@ -277,7 +274,7 @@ class Tile(Repeating):
     """An axis `times` times in a row: a b becomes a b a b."""
 
     signature = "tile(times: size, axis: int = 1)(x: [...]) -> [...]"
-    examples = (Example("x -> tile(3)"), Example("x -> tile(2, axis: -1)"))
+    examples = shown("x -> tile(3)", "x -> tile(2, axis: -1)")
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         # Position t reads t modulo the size, which is never later.
@@ -298,11 +295,11 @@ class Flatten(Moving):
     """The axes from `first` to `last` become one: of [a, b, c, d], `flatten(2)` makes [a, b, c * d]."""
 
     signature = "flatten(first: int = 1, last: int = -1)(x: [...]) -> [...]"
-    examples = (
-        Example("x -> flatten(2)", "x: [2, 3, 4, 5]"),
-        Example("x -> flatten", "x: [2, 3, 4]"),
-        Example("x -> flatten(0, 1)"),
-        Example("x -> flatten(-3, -2)", "x: [2, 3, 4, 5]"),
+    examples = shown(
+        "x -> flatten(2)  # x: [2, 3, 4, 5]",
+        "x -> flatten  # x: [2, 3, 4]",
+        "x -> flatten(0, 1)",
+        "x -> flatten(-3, -2)  # x: [2, 3, 4, 5]",
     )
 
     def check(self, call: Application) -> None:
@@ -352,7 +349,7 @@ class Unflatten(Moving):
     """An axis cut into several whose sizes multiply to it, the last of them running fastest: `unflatten(-1, 4, 16)`."""
 
     signature = "unflatten(axis: int, sizes: sizes)(x: [...]) -> [...]"
-    examples = (Example("x -> unflatten(-1, 4, 2)"), Example("x -> unflatten(1, 2, 3)", "x: [2, 6, 4]"))
+    examples = shown("x -> unflatten(-1, 4, 2)", "x -> unflatten(1, 2, 3)  # x: [2, 6, 4]")
 
     def check(self, call: Application) -> None:
         size = call.shape(0)[axis_of(self, call)]
@@ -406,7 +403,7 @@ class SplitHeads(Moving):
 
     signature = "split_heads(heads: size)(x: [..., time, width]) -> [..., heads, time, head_dim]"
     mixes = False
-    examples = (Example("x -> split_heads(4)"), Example("x -> split_heads(2)", "x: [5, 8]"))
+    examples = shown("x -> split_heads(4)", "x -> split_heads(2)  # x: [5, 8]")
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         heads, width = call.size("heads"), call.axes["width"]
@@ -450,7 +447,7 @@ class MergeHeads(Moving):
 
     signature = "merge_heads()(x: [..., heads, time, head_dim]) -> [..., time, width]"
     mixes = False
-    examples = (Example("x -> merge_heads", "x: [2, 4, 5, 3]"), Example("x -> merge_heads", "x: [4, 5, 3]"))
+    examples = shown("x -> merge_heads  # x: [2, 4, 5, 3]", "x -> merge_heads  # x: [4, 5, 3]")
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         *rest, heads, time, head_dim = call.shape(0)
@@ -489,16 +486,16 @@ class Rearrange(Moving):
     Every name stands once on each side. Of the names in one pair of parentheses at most one size may be left out."""
 
     signature = "rearrange(pattern: string, sizes: named_sizes)(x: [...]) -> [...]"
-    examples = (
-        Example('x -> rearrange("b (n p) d -> b n (p d)", p: 3)', "x: [2, 6, 4]"),
-        Example('x -> rearrange("b c (h p) (w q) -> b (h w) (p q c)", p: 2, q: 2)', "x: [2, 3, 4, 6]"),
-        Example('x -> rearrange("b t (h d) -> b h t d", h: 4)'),
-        Example('x -> rearrange("b h t d -> b t (h d)")', "x: [2, 4, 5, 3]"),
-        Example('x -> rearrange("b 1 d -> d b 1")', "x: [2, 1, 8]"),
-        Example('x -> rearrange("... t d -> ... d t")'),
-        Example('x -> rearrange("b n (p d) -> b (n p) d", p: 2)'),
-        Example('x -> rearrange("b (n p) d -> b (p n) d", n: 2, p: 3)', "x: [2, 6, 4]"),
-        Example('(x -> rearrange("b t d -> b t d")) + 1'),
+    examples = shown(
+        'x -> rearrange("b (n p) d -> b n (p d)", p: 3)  # x: [2, 6, 4]',
+        'x -> rearrange("b c (h p) (w q) -> b (h w) (p q c)", p: 2, q: 2)  # x: [2, 3, 4, 6]',
+        'x -> rearrange("b t (h d) -> b h t d", h: 4)',
+        'x -> rearrange("b h t d -> b t (h d)")  # x: [2, 4, 5, 3]',
+        'x -> rearrange("b 1 d -> d b 1")  # x: [2, 1, 8]',
+        'x -> rearrange("... t d -> ... d t")',
+        'x -> rearrange("b n (p d) -> b (n p) d", p: 2)',
+        'x -> rearrange("b (n p) d -> b (p n) d", n: 2, p: 3)  # x: [2, 6, 4]',
+        '(x -> rearrange("b t d -> b t d")) + 1',
     )
 
     def check(self, call: Application) -> None:
@@ -756,11 +753,11 @@ class Concat(Primitive):
     expression = "torch.cat(({*inputs},), dim={axis})"
     signature = "concat(axis: int = -1)(x: [...]) -> [...]"
     variadic = True
-    examples = (
-        Example("concat(x, y)", "x: [2, 5, 8], y: [2, 5, 3]"),
-        Example("concat(x, y, x, axis: 1)", "x: [2, 5, 8], y: [2, 3, 8]"),
-        Example("concat(x, axis: 1)"),
-        Example("concat(ids, ids)", "ids: int[2, 5]", gradients=False),
+    examples = shown(
+        "concat(x, y)  # x: [2, 5, 8], y: [2, 5, 3]",
+        "concat(x, y, x, axis: 1)  # x: [2, 5, 8], y: [2, 3, 8]",
+        "concat(x, axis: 1)",
+        "concat(ids, ids)  # ids: int[2, 5]",
     )
 
     def check(self, call: Application) -> None:
@@ -809,10 +806,7 @@ class Stack(Primitive):
     expression = "torch.stack(({*inputs},), dim={axis})"
     signature = "stack(axis: int = 1)(x: [...]) -> [...]"
     variadic = True
-    examples = (
-        Example("stack(x, y)", "x: [2, 5, 8], y: [2, 5, 8]"),
-        Example("stack(x, y, x, axis: -1)", "x: [2, 5], y: [2, 5]"),
-    )
+    examples = shown("stack(x, y)  # x: [2, 5, 8], y: [2, 5, 8]", "stack(x, y, x, axis: -1)  # x: [2, 5], y: [2, 5]")
 
     def check(self, call: Application) -> None:
         axis_of(self, call, rank=len(call.shape(0)) + 1)
@@ -835,12 +829,29 @@ class Stack(Primitive):
         return g.Concat(*(g.Unsqueeze(x, [axis]) for x in g.args()), axis=axis)
 
 
-class Split(Primitive):
-    """An axis cut into parts of the given sizes, which add up to it: as many results as sizes."""
+class Cutting(Primitive):
+    """An axis cut into parts, a result each."""
 
-    keeps_projection = True
     passes = 0
     moves = True
+    keeps_projection = True
+
+    def before(self, node: OpNode, result: int) -> Num:
+        """How many positions are before those of a result."""
+        raise NotImplementedError
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        """One bound for all results: that of the last, which reads the latest positions."""
+        return self.reads_of(node, len(node.outputs) - 1)
+
+    def reads_of(self, node: OpNode, result: int) -> Sequence[Reads]:
+        axis = place(node)
+        return (own_but(first_input(node).rank, axis, later(axis, self.before(node, result))),)
+
+
+class Split(Cutting):
+    """An axis cut into parts of the given sizes, which add up to it: as many results as sizes."""
+
     signature = "split(sizes: sizes, axis: int = -1)(x: [...]) -> [...]"
     examples = (
         Example("b, a", statements="a, b = x -> split(3, 5)"),
@@ -879,14 +890,8 @@ class Split(Primitive):
     def dtypes(self, call: Application) -> Sequence[str]:
         return (promoted(call.inputs),) * len(parts(call))
 
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        # One bound for all results: that of the last, which reads the latest positions.
-        axis = place(node)
-        return (own_but(first_input(node).rank, axis, later(axis, added(numbers_in(node.options, "sizes")[:-1]))),)
-
-    def reads_of(self, node: OpNode, result: int) -> Sequence[Reads]:
-        axis = place(node)
-        return (own_but(first_input(node).rank, axis, later(axis, added(numbers_in(node.options, "sizes")[:result]))),)
+    def before(self, node: OpNode, result: int) -> Num:
+        return added(numbers_in(node.options, "sizes")[:result])
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
         return None if cut[0] is None or cut[0] == place(node) else Parts(cut[0])
@@ -914,12 +919,9 @@ def added(sizes: Sequence[Num]) -> Num:
     return total
 
 
-class Chunk(Primitive):
+class Chunk(Cutting):
     """An axis cut into equal parts: as many results as parts."""
 
-    keeps_projection = True
-    passes = 0
-    moves = True
     expression = "{0}.chunk({parts}, dim={axis})"
     signature = "chunk(parts: size, axis: int = -1)(x: [...]) -> [...]"
     examples = (
@@ -948,16 +950,11 @@ class Chunk(Primitive):
     def dtypes(self, call: Application) -> Sequence[str]:
         return (promoted(call.inputs),) * int(call.size("parts"))
 
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        # One bound for all results: that of the last, which reads the latest positions.
+    def before(self, node: OpNode, result: int) -> Num:
         axis = place(node)
-        before = binary("-", first_input(node).shape[axis], node.outputs[0].shape[axis])
-        return (own_but(first_input(node).rank, axis, later(axis, before)),)
-
-    def reads_of(self, node: OpNode, result: int) -> Sequence[Reads]:
-        axis = place(node)
-        before = binary("*", node.outputs[0].shape[axis], num(result))
-        return (own_but(first_input(node).rank, axis, later(axis, before)),)
+        if result == len(node.outputs) - 1:
+            return binary("-", first_input(node).shape[axis], node.outputs[0].shape[axis])
+        return binary("*", node.outputs[0].shape[axis], num(result))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         count = len(node.outputs)

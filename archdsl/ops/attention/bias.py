@@ -10,7 +10,7 @@ from archdsl.ir.cost import Cost, contracted
 from archdsl.ir.dims import Shape, add, binary, function, num, sub
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.masks import Mask, ahead
-from archdsl.ir.op import EVERYWHERE, Application, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
+from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, TorchScope, Tree, same, shown
 from archdsl.ir.signature import broadcast
 from archdsl.ir.static import Instance, numbers_of
 from archdsl.ops._common import first_input, number, number_inputs
@@ -48,17 +48,15 @@ class Alibi(HeadBias):
     """Attention with linear biases (Press et al., 2021): scores fall with the distance, by a slope 2 ** (-8 i /
     heads) for each head."""
 
+    typed = "float32"
     signature = "alibi(heads: size = none)(queries: [], keys: [])"
-    examples = (Example("sdpa(q, q, q, mask: causal, position: alibi)", "q: [2, 6, 5, 8]"),)
+    examples = shown("sdpa(q, q, q, mask: causal, position: alibi)  # q: [2, 6, 5, 8]")
 
     def attend(
         self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool
     ) -> tuple[Value, Value, Value | None]:
         self.demand_heads(call, q, "alibi has a slope")
         return q, k, call.once("alibi", "alibi", [q.shape[-2], k.shape[-2]], heads=q.shape[-3])
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("float32",)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         queries, keys = number_inputs(node, 0, 1)
@@ -86,13 +84,14 @@ class RelativeBias(HeadBias):
     """
 
     passes = 0
+    typed = "float"
     signature = (
         "relative_bias(buckets: size = 32, max_distance: size = 128, bidirectional: bool = none, heads: size = none)"
         "(queries: [], keys: [])"
     )
-    examples = (
-        Example("sdpa(q, q, q, position: relative_bias(buckets: 8, max_distance: 4))", "q: [2, 4, 5, 8]"),
-        Example("sdpa(q, q, q, mask: causal, position: relative_bias)", "q: [2, 4, 5, 8]"),
+    examples = shown(
+        "sdpa(q, q, q, position: relative_bias(buckets: 8, max_distance: 4))  # q: [2, 4, 5, 8]",
+        "sdpa(q, q, q, mask: causal, position: relative_bias)  # q: [2, 4, 5, 8]",
     )
 
     def attend(
@@ -123,9 +122,6 @@ class RelativeBias(HeadBias):
                     option="position",
                     help=f"make `max_distance` larger, or `buckets` fewer (at least {4 if both_ways else 2} of them)",
                 )
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("float",)
 
     def weights(self, call: Application) -> Sequence[Weight]:
         return (Weight("weight", (call.size("buckets"), call.size("heads")), "embedding"),)
@@ -187,7 +183,7 @@ class TransformerXL(Position):
         "(q: float[..., heads, time, head_dim], keys: [])"
     )
     hints = ("=", "distance")
-    examples = (Example("sdpa(q, q, q, position: transformer_xl)", "q: [2, 4, 5, 8]"),)
+    examples = shown("sdpa(q, q, q, position: transformer_xl)  # q: [2, 4, 5, 8]")
 
     def attend(
         self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool
@@ -292,6 +288,7 @@ class MaskedBias(Primitive):
     """A bias of scores with minus infinity where the mask says no."""
 
     expression = "{0}.masked_fill(~{1}, -torch.inf)"
+    typed = 0
     signature = "masked_bias()(bias: float[...], mask: bool[...]) -> [...]"
     elementwise = True
     chosen = (0,)
@@ -302,9 +299,6 @@ class MaskedBias(Primitive):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return (broadcast(call, "masked_bias"),)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (call.tensor(0).dtype,)
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
         bias, mask = known

@@ -13,7 +13,6 @@ from archdsl.ir.op import (
     EVERYWHERE,
     Application,
     At,
-    Example,
     OnnxScope,
     Primitive,
     Reads,
@@ -21,6 +20,7 @@ from archdsl.ir.op import (
     TorchScope,
     Tree,
     same,
+    shown,
     up_to,
 )
 from archdsl.ops._common import first_input, number, tensor_inputs
@@ -36,31 +36,24 @@ class LinearAttention(Primitive):
     log_decay[t])` (RetNet, Mamba-2)."""
 
     family = "linear attention"
+    typed = 2
     signature = (
         "linear_attention(causal: bool = true, normalize: bool = false, eps: positive = 1e-6)"
         "(q: float[batch, heads, time, dim], k: float[batch, heads, source, dim], "
         "v: float[batch, heads, source, value], log_decay: float[...] = none) -> [batch, heads, time, value]"
     )
     one_type = ("q", "k", "v")
-    examples = (
-        Example("linear_attention(q, k, v)", "q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6]"),
-        Example(
-            "linear_attention(elu(q) + 1, elu(k) + 1, v, normalize: true)",
-            "q: [1, 2, 70, 4], k: [1, 2, 70, 4], v: [1, 2, 70, 4]",
-        ),
-        Example("linear_attention(q, k, v, causal: false)", "q: [2, 3, 5, 4], k: [2, 3, 7, 4], v: [2, 3, 7, 6]"),
-        Example(
-            "linear_attention(elu(q) + 1, elu(k) + 1, v, causal: false, normalize: true, eps: 1e-3)",
-            "q: [2, 3, 5, 4], k: [2, 3, 7, 4], v: [2, 3, 7, 6]",
-        ),
-        Example(
-            "linear_attention(q, k, v, log_decay: log_sigmoid(g))",
-            "q: [1, 3, 70, 4], k: [1, 3, 70, 4], v: [1, 3, 70, 6], g: [1, 3, 70]",
-        ),
-        Example(
-            "linear_attention(q, k, v, log_decay: log_sigmoid(g))",
-            "q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6], g: [3, 1]",
-        ),
+    examples = shown(
+        "linear_attention(q, k, v)  # q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6]",
+        "linear_attention(elu(q) + 1, elu(k) + 1, v, normalize: true)"
+        "  # q: [1, 2, 70, 4], k: [1, 2, 70, 4], v: [1, 2, 70, 4]",
+        "linear_attention(q, k, v, causal: false)  # q: [2, 3, 5, 4], k: [2, 3, 7, 4], v: [2, 3, 7, 6]",
+        "linear_attention(elu(q) + 1, elu(k) + 1, v, causal: false, normalize: true, eps: 1e-3)"
+        "  # q: [2, 3, 5, 4], k: [2, 3, 7, 4], v: [2, 3, 7, 6]",
+        "linear_attention(q, k, v, log_decay: log_sigmoid(g))"
+        "  # q: [1, 3, 70, 4], k: [1, 3, 70, 4], v: [1, 3, 70, 6], g: [1, 3, 70]",
+        "linear_attention(q, k, v, log_decay: log_sigmoid(g))"
+        "  # q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6], g: [3, 1]",
     )
 
     def check(self, call: Application) -> None:
@@ -84,9 +77,6 @@ class LinearAttention(Primitive):
                 input=3,
                 help="one decay for each head is [heads, 1]",
             )
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (call.tensor(2).dtype,)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         source = up_to(2) if node.options["causal"] else EVERYWHERE
@@ -148,10 +138,7 @@ class LinearAttention(Primitive):
             y = self.causal(g, q, k, v, g.arg(3, "float32") if decays else None)
         else:
             y = g.MatMul(q, g.MatMul(g.Transpose(k, perm=[0, 1, 3, 2]), v))
-        if not node.options["normalize"]:
-            return y
-        sums = g.Slice(y, [-1], [END], [3])
-        return g.Div(g.Slice(y, [0], [-1], [3]), g.Add(sums, number(node, "eps")))
+        return self.normalized(node, g, y)
 
     def states(self, node: OpNode) -> Sequence[State]:
         if not node.options["causal"]:
@@ -176,10 +163,14 @@ class LinearAttention(Primitive):
             carried = g.Mul(carried, g.Exp(last))
         y = g.Add(self.causal(g, q, k, v, decay), g.MatMul(reading, past[0]))
         after = g.Add(carried, g.MatMul(g.Transpose(kept, perm=[0, 1, 3, 2]), v))
+        return self.normalized(node, g, y), [after]
+
+    def normalized(self, node: OpNode, g: OnnxScope, y: Any) -> Any:
+        """The sums over values by that of what they are multiplied with, where they are to be."""
         if not node.options["normalize"]:
-            return y, [after]
+            return y
         sums = g.Slice(y, [-1], [END], [3])
-        return g.Div(g.Slice(y, [0], [-1], [3]), g.Add(sums, number(node, "eps"))), [after]
+        return g.Div(g.Slice(y, [0], [-1], [3]), g.Add(sums, number(node, "eps")))
 
     def causal(self, g: OnnxScope, q: Any, k: Any, v: Any, log_decay: Any) -> Any:
         """Within chunks of 64 positions by scores, between them by a state."""

@@ -26,6 +26,7 @@ class MaskTensor(Primitive):
     by_rows = True
     passes = 0
     chosen = tuple(range(2, 10))
+    typed = "bool"
     signature = (
         "mask(mask: mask, heads: int = 1, plain: bool = false, blocks: bool = none)"
         "(queries: [], keys: [], tensors: [...])"
@@ -42,9 +43,6 @@ class MaskTensor(Primitive):
         batch = [v.shape[0] for v in tensors if v.rank == 2]
         middle = [num(1)] * call.size("heads").value if batch else []  # type: ignore[operator]
         return ((*batch[:1], *middle, rows, keys),)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return ("bool",)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = node.outputs[0].rank

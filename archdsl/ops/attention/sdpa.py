@@ -14,7 +14,6 @@ from archdsl.ir.op import (
     EVERYWHERE,
     Application,
     At,
-    Example,
     Joint,
     OnnxScope,
     Parts,
@@ -24,6 +23,7 @@ from archdsl.ir.op import (
     TorchScope,
     Tree,
     same,
+    shown,
     up_to,
 )
 from archdsl.ir.static import Instance
@@ -64,6 +64,7 @@ class SDPA(Primitive):
     absorbs = True
     by_rows = True
     further_inputs = 1
+    typed = 0
     signature = (
         "sdpa(mask: mask = full, position: position = none, scale: nonzero = none, dropout: rate = 0, "
         "softcap: positive = none, rotated: bool = false)"
@@ -71,18 +72,14 @@ class SDPA(Primitive):
         "bias: float[...] = none, sink: float[...] = none) -> [..., time, value_dim]"
     )
     one_type = ("q", "k", "v")
-    examples = (
-        Example("sdpa(q, k, v)", "q: [2, 4, 5, 8], k: [2, 4, 7, 8], v: [2, 4, 7, 6]"),
-        Example("sdpa(q, k, v, mask: causal)", "q: [2, 4, 5, 8], k: [2, 2, 5, 8], v: [2, 2, 5, 8]"),
-        Example(
-            "sdpa(q, k, v, mask: causal & window(2), scale: 0.5)", "q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8]"
-        ),
-        Example("sdpa(q, k, v, mask: causal, softcap: 20)", "q: [2, 4, 5, 8], k: [2, 2, 5, 8], v: [2, 2, 5, 8]"),
-        Example(
-            "sdpa(q, k, v, s_bias, sink: s)",
-            "q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8], s_bias: [4, 5, 5], s: [4]",
-        ),
-        Example("sdpa(q, k, v, mask: causal, position: alibi)", "q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8]"),
+    examples = shown(
+        "sdpa(q, k, v)  # q: [2, 4, 5, 8], k: [2, 4, 7, 8], v: [2, 4, 7, 6]",
+        "sdpa(q, k, v, mask: causal)  # q: [2, 4, 5, 8], k: [2, 2, 5, 8], v: [2, 2, 5, 8]",
+        "sdpa(q, k, v, mask: causal & window(2), scale: 0.5)  # q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8]",
+        "sdpa(q, k, v, mask: causal, softcap: 20)  # q: [2, 4, 5, 8], k: [2, 2, 5, 8], v: [2, 2, 5, 8]",
+        "sdpa(q, k, v, s_bias, sink: s)"
+        "  # q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8], s_bias: [4, 5, 5], s: [4]",
+        "sdpa(q, k, v, mask: causal, position: alibi)  # q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8]",
     )
 
     def check(self, call: Application) -> None:
@@ -174,9 +171,6 @@ class SDPA(Primitive):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return ((*call.shape(0)[:-1], call.shape(2)[-1]),)
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (call.tensor(0).dtype,)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         q, k = tensor_inputs(node, 0, 1)
