@@ -1,4 +1,4 @@
-"""The contract of a primitive: one class in one file answers everything the compiler asks of it.
+"""The contract of a primitive: one class, or one row of a table, answers everything the compiler asks of it.
 
 A primitive's signature is a line of the language itself, `linear(features: size, bias: bool = true)(x: [..., inputs])
 -> [..., features]`; it gives the options with kinds and defaults, the tensors, and, where names of axes suffice, the
