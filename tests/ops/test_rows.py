@@ -36,6 +36,13 @@ def test_a_row_is_an_op(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 PACKAGE = Path(archdsl.__file__).parent
+
+
+def test_every_vocabulary_is_looked_through() -> None:
+    files = (p.relative_to(PACKAGE / "ops").with_suffix("") for p in (PACKAGE / "ops").rglob("[a-z]*.py"))
+    assert {".".join(f.parts) for f in files} == {*registry.VOCABULARIES, "registry"}
+
+
 OUTSIDE = [path for path in sorted(PACKAGE.rglob("*.py")) if path.parts[len(PACKAGE.parts)] != "ops"]
 
 
