@@ -41,24 +41,23 @@ from archdsl.ir.graph import (
 Kind = Literal["decoder", "encoder", "encoder-decoder", "recurrent", "convolutional", "vision", "layer"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
-ATTENDS = frozenset({"sdpa", "linear_attention"})
-RECURS = frozenset({"rnn", "lstm", "gru", "linear_recurrence", "selective_scan"})
-CONVOLVES = frozenset({"conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"})
+ATTENTION = frozenset({"attention", "linear attention"})
+CONVOLUTIONS = frozenset({"convolution", "transposed convolution"})
 
 
 def kind_of_model(model: Model) -> Kind:
     """The first kind that fits a model which has been checked: its claims of causality hold."""
     data = [v for _, v in model.inputs if v.dtype not in (*BOOLEANS, "documents")]
     nodes = list(every_node(model.block))
-    names = {n.op.name for n in nodes if isinstance(n, OpNode)}
-    attends = bool(names & ATTENDS)
+    families = {n.op.family for n in nodes if isinstance(n, OpNode)}
+    attends = bool(families & ATTENTION)
     if _decodes(model, data):
         return "encoder-decoder"
     if any(_is_image(v) for v in data):
         return "vision"
-    if not attends and (names & RECURS or any(isinstance(n, ScanNode) for n in nodes)):
+    if not attends and ("recurrence" in families or any(isinstance(n, ScanNode) for n in nodes)):
         return "recurrent"
-    if not attends and names & CONVOLVES:
+    if not attends and families & CONVOLUTIONS:
         return "convolutional"
     if all(v.is_float for v in data) and layer_count(model.block) == 0:
         return "layer"

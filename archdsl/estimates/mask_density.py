@@ -235,8 +235,8 @@ BLOCK = 32_768
 
 
 def _random(start: int, end: int, keys: int, chosen: int, seed: int) -> tuple[Integers, Integers]:
-    """For each query from `start` to `end` the keys whose hash with it is largest, as `archdsl.ops.mask` defines it:
-    rows, counted from `start`, and keys.
+    """For each query from `start` to `end` the keys whose hash with it is largest, as `archdsl.ops.attention.mask`
+    defines it: rows, counted from `start`, and keys.
 
     Nearly all keys are left out by comparing their hashes with a number that a few more than those to be chosen exceed;
     the hashes of a row that are left are partitioned."""

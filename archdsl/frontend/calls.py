@@ -33,12 +33,6 @@ from archdsl.ir.static import Declared, Instance, ListValue, Template, as_operan
 from archdsl.ir.wording import listed, one_of, spelled
 from archdsl.syntax import ast
 
-NUMBER_FUNCTIONS = frozenset(
-    {"sqrt", "exp", "log", "sin", "cos", "tanh", "abs", "sign", "floor", "ceil", "minimum", "maximum"}
-)
-"""Element-wise primitives that take numbers alone."""
-
-
 SIZES = frozenset({"size", "int", "sizes", "named_sizes", "ints"})
 """Kinds of options that are whole numbers, of which those of names that a primitive does not declare are, too."""
 
@@ -168,7 +162,7 @@ class Calls(Elaboration):
         inputs = [value for _, value, _ in given]
         numbers = [v for v in inputs if isinstance(v, Num)]
         if len(numbers) == len(inputs):
-            if op.name not in NUMBER_FUNCTIONS:
+            if not op.of_numbers:
                 raise error("E0203", f"`{op.name}` needs a tensor", span)
             try:
                 return dims.function(op.name, numbers, span)

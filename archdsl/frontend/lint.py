@@ -245,7 +245,7 @@ def _matrices(model: Model) -> Iterator[Diagnostic]:
     known = {f.value.value for f in model.config if f.name in ("vocab", "width")}
     for block, span in _blocks(model.block, model.block.span, set()):
         for node in _ops(block.graph):
-            for weight in node.weights if node.op.name == "linear" else ():
+            for weight in node.weights if node.op.family == "linear" else ():
                 for size in weight.shape[-2:]:
                     number = size.value
                     if not isinstance(number, int) or number < SMALL or number % ALIGNED == 0 or number in known:
@@ -266,7 +266,7 @@ def _heads(model: Model) -> Iterator[Diagnostic]:
     """W0402: sizes of heads that no fused attention kernel takes."""
     for block, span in _blocks(model.block, model.block.span, set()):
         for node in _ops(block.graph):
-            if node.op.name != "sdpa" or not isinstance(node.inputs[0], Value):
+            if node.op.family != "attention" or not isinstance(node.inputs[0], Value):
                 continue
             size: Num = node.inputs[0].shape[-1]
             if isinstance(size.value, int) and (size.value % HEAD_GRAIN or size.value > LARGEST_HEAD):

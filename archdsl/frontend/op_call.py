@@ -163,7 +163,7 @@ class Site:
         frame.put(node, self.level)
         if (weights or blocks) and instance is None:
             explicit = bool(self.as_name or self.label)
-            frame.name_later(self.as_name or self.label or op.name, explicit, op.name == "linear")
+            frame.name_later(self.as_name or self.label or op.name, explicit, op.family == "linear")
         elif instance is not None and self.handle is None:
             object.__setattr__(node, "name", instance.path)
         return outputs

@@ -55,7 +55,7 @@ class Primitives(Elaboration):
     def _fix_by_options(self, instance: Instance, scope: Scope, span: Span) -> None:
         """An embedding's table is known before its first use: all its sizes are options."""
         target = instance.template.target
-        if not (isinstance(target, Primitive) and target.name == "embedding"):
+        if not (isinstance(target, Primitive) and target.family == "embedding"):
             text = f"the shared `{instance.name}` has no sizes yet: apply it before its weight is read"
             raise error("E0211", text, span)
         site = self._site(scope.frame, scope, target, [Value((num(1),), "int")], instance.template.args, span)

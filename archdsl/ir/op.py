@@ -1,4 +1,4 @@
-"""The contract of a primitive: one class in one file answers everything the compiler asks of it.
+"""The contract of a primitive: one class, or one row of a table, answers everything the compiler asks of it.
 
 A primitive's signature is a line of the language itself, `linear(features: size, bias: bool = true)(x: [..., inputs])
 -> [..., features]`; it gives the options with kinds and defaults, the tensors, and, where names of axes suffice, the
@@ -7,11 +7,12 @@ shape rule and what is read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from archdsl.diagnostics import ArchError
 from archdsl.diagnostics.source import Source, Span
@@ -35,8 +36,9 @@ class TorchScope(Protocol):
         """An expression of Python with typed holes: `e.py("F.pad({0}, {widths})", widths=(1, 0))`.
 
         `{0}` is input 0, a tensor or a number; `{x}` what the keyword says: a tree, a `Num`, a Python number, string or
-        None, or a tuple of these. `{*xs}` are several arguments, `{**options}` keyword arguments, `{*inputs}` all
-        inputs that were given, `{module}` the submodule that the node has (see `Primitive.torch_module`). Parentheses
+        None, or a tuple of these; without a keyword, the node's option of that name, `axis` as the spec has it. `{*xs}`
+        are several arguments, `{**options}` keyword arguments, `{*inputs}` all inputs that were given, `{module}` the
+        submodule that the node has (see `Primitive.torch_module`). Parentheses
         are written where they are needed. Names in a template are torch's (`torch`, `F`, `nn`), `math`, `self`,
         built-ins, and the helpers of `backends/torch/runtime`, which the file then has."""
 
@@ -423,6 +425,10 @@ class Application(Protocol):
 # --- primitives -------------------------------------------------------------------------------------------------------
 
 NumpyFunction = Callable[..., Any]
+Family = Literal[
+    "", "attention", "linear attention", "recurrence", "convolution", "transposed convolution", "linear", "embedding",
+    "slice",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -437,10 +443,11 @@ class State:
 
 
 class Primitive:
-    """Base of all primitives. A subclass gives `signature`, its docstring (the first line is the reference's), `torch`,
-    and whatever of `check`, `shapes`, `dtypes`, `weights`, `reads`, `build` the signature cannot say."""
+    """Base of all primitives. A subclass gives `signature`, its docstring (the first line is the reference's), `torch`
+    or `expression`, and whatever of `check`, `shapes`, `dtypes`, `weights`, `reads`, `build` the signature cannot
+    say."""
 
-    signature: ClassVar[str]
+    signature: str
     elementwise: ClassVar[bool] = False
     """Output = broadcast shape of the inputs; numbers may stand for tensors; applied to numbers alone it is computed
     now."""
@@ -452,8 +459,25 @@ class Primitive:
     """Tensors of the signature that must be of one type, because PyTorch does not bring them together."""
     mixes: ClassVar[bool] = True
     """Whether places other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
+    family: ClassVar[Family] = ""
+    """What kind of layer or op it is, of those that readers of a model tell apart."""
+    sign: ClassVar[str] = ""
+    """The operator of the language that arithmetic is written as: `*`."""
+    worth_hoisting: ClassVar[bool] = False
+    """Whether a block is split in two where this op, inside it, is the same in every step of a scan."""
+    noisy: ClassVar[bool] = False
+    """Whether it draws random numbers in training: one use of it does not stand for several."""
+    keeps_branch: ClassVar[bool] = False
+    """Whether a residual branch still ends where it ended before: numbers are only scaled, dropped, cast or moved."""
+    keeps_projection: ClassVar[bool] = False
+    """Whether queries and keys behind it still come from the projection before it."""
+    of_numbers: bool = False
+    """Whether it may be applied to numbers alone."""
     batch_statistics: ClassVar[bool] = False
     """Whether training takes statistics of the batch, and evaluation running ones."""
+    typed: ClassVar[str | int | None] = None
+    """The type of every result where neither its signature nor all inputs together give it: a type, or the number of
+    the input that has it."""
     own_type: ClassVar[bool] = False
     """Whether its kernel wants real inputs in the type of its weights: others are cast to it first."""
     balances: ClassVar[bool] = False
@@ -465,35 +489,37 @@ class Primitive:
     writes_over: ClassVar[bool] = False
     """Whether its PyTorch kernel takes the steps of a recurrence in place: of what it computes inside nothing can be
     kept to be used again."""
-    numpy: ClassVar[str | NumpyFunction | None] = None
+    numpy: str | NumpyFunction | None = None
     """How to compute it with numpy in a weight's first value: a function's name in numpy, or a function; None where it
     cannot stand there."""
     placed: ClassVar[bool] = False
     """Whether its ONNX form asks for places by `places` and `pairs` alone, so that it can stand at any step."""
-    alike: ClassVar[bool] = False
+    alike: bool = False
     """Whether no place of the result differs from another."""
     by_rows: ClassVar[bool] = False
     """Whether its ONNX form takes tensors with a further axis in front: places that differ by row. Element-wise ops
     do."""
     absorbs: ClassVar[bool] = False
     """Whether it can read keys and values in the form of what they are linear maps of: see `onnx_absorbed`."""
-    operator: ClassVar[str] = ""
+    expression: str = ""
+    """The template of its PyTorch (see `TorchScope.py`), where options do not change it."""
+    operator: str = ""
     """The ONNX operator that it is, its inputs being brought to the type of the result."""
-    examples: ClassVar[tuple[Example, ...]] = ()
+    examples: tuple[Example, ...] = ()
     hints: ClassVar[tuple[str, ...]] = ()
     """What to call the outputs in emitted code where the spec has no name for them; `=` is the name of the first
     input."""
     passes: ClassVar[int] = 1
     """Element-wise operations for each number of the result; 0 where numbers are only moved or chosen."""
-    additive: ClassVar[bool] = False
+    additive: bool = False
     """Whether it is linear in all inputs that have gradients, so that these need none of them."""
-    by_result: ClassVar[bool] = False
+    by_result: bool = False
     """Whether its gradient follows from its result, which is kept in place of the inputs (sigmoid, softmax)."""
     statistics: ClassVar[int] = 0
     """Of a norm: how many float32 numbers of each row its gradients need beside the input."""
     moves: ClassVar[bool] = False
     """Whether each element of the result is that of the first input at exactly the position that `reads` gives."""
-    relation: ClassVar[str] = ""
+    relation: str = ""
     """`<=`, `==`, …, where the result says whether the first input stands in that relation to the second."""
     chosen: ClassVar[tuple[int, ...]] = ()
     """Inputs of which others decide what is read, or whether it is."""
@@ -504,7 +530,7 @@ class Primitive:
     def _parsed(self) -> tuple[str, ast.Header]:
         from archdsl.syntax.parse import parse_header
 
-        return parse_header(Source(f"{self.__class__.__name__.lower()} (primitive)", self.signature, library=True))
+        return parse_header(Source(f"{self.name} (primitive)", self.signature, library=True))
 
     @cached_property
     def name(self) -> str:
@@ -531,9 +557,12 @@ class Primitive:
         return result_shapes(self, call)
 
     def dtypes(self, call: Application) -> Sequence[str]:
-        """Types of the outputs; by default those of the signature, or that of the inputs together."""
-        from archdsl.ir.signature import result_types
+        """Types of the outputs; by default as `typed` says, those of the signature, or that of the inputs together."""
+        from archdsl.ir.signature import promoted, result_types
 
+        if self.typed is not None:
+            kind = self.typed if isinstance(self.typed, str) else promoted([call.inputs[self.typed]])
+            return (kind,) * len(self.header.results or (None,))
         return result_types(self, call)
 
     def weights(self, call: Application) -> Sequence[Weight]:
@@ -643,7 +672,9 @@ class Primitive:
     def torch(self, node: OpNode, e: TorchScope) -> Tree | Sequence[Tree]:
         """The PyTorch expression: one whose value is the output (or, of several outputs, their tuple), or one for each
         output."""
-        raise TypeError(f"{type(self).__name__} says nothing of PyTorch")
+        if not self.expression:
+            raise TypeError(f"{type(self).__name__} says nothing of PyTorch")
+        return e.py(self.expression)
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
         """What makes the node's submodule in `__init__`, where it has one: an expression of static numbers alone."""
@@ -765,6 +796,9 @@ class Primitive:
         return type(self).torch_grouped is not Primitive.torch_grouped
 
 
+REAL_INPUTS = "x: [2, 5, 8]"
+
+
 @dataclass(frozen=True)
 class Example:
     """A use of a primitive, for the contract test and the reference: an expression over tensors `name: shape`, all
@@ -773,8 +807,19 @@ class Example:
     `inputs` is written as in a signature: `x: [2, 5, 8], ids: int[2, 5]`. Ints are drawn below `below`."""
 
     expression: str
-    inputs: str = "x: [2, 5, 8]"
+    inputs: str = REAL_INPUTS
     below: int = 5
     statements: str = ""
     """Lines before the `return`."""
     gradients: bool = True
+
+
+def shown(*uses: str) -> tuple[Example, ...]:
+    """Examples as `archdsl explain` prints them: `x -> squeeze(1)  # x: [2, 1, 8]`; without a comment over real numbers
+    x: [2, 5, 8]. Where all inputs are whole numbers or truth values there are no gradients."""
+    found = []
+    for use in uses:
+        expression, _, inputs = use.partition("  # ")
+        given = re.findall(r": (\w*)\[", inputs or REAL_INPUTS)
+        found.append(Example(expression, inputs or REAL_INPUTS, gradients=not {*given} <= {"int", "bool"}))
+    return tuple(found)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
-from archdsl.ir.cost import Amount, elements
 from archdsl.ir.dims import (
     Num,
     Opaque,
@@ -20,26 +18,13 @@ from archdsl.ir.dims import (
     div,
     is_size_like,
     mul,
-    num,
     shape_text,
     shortest,
     sub,
 )
 from archdsl.ir.dims import Value as DimValue
-from archdsl.ir.graph import Input, OpNode, Value
-from archdsl.ir.op import (
-    EVERYWHERE,
-    Application,
-    At,
-    OnnxScope,
-    Parts,
-    Primitive,
-    Reads,
-    TorchScope,
-    Tree,
-    same,
-)
-from archdsl.ir.signature import promoted
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import EVERYWHERE, Application, At, OnnxScope, Parts, Primitive, Reads, same
 from archdsl.ir.static import ListValue, kind_of, told
 from archdsl.ir.wording import called
 
@@ -56,22 +41,9 @@ def equals(n: Num, value: float) -> bool:
     return n.static and float(n) == value
 
 
-def arithmetic_type(inputs: Sequence[Input], call: Application | None = None) -> str:
-    """The type of a sum or product: a number adapts to tensors, but whole ones and a fraction give float32. While an
-    application is checked, `call` records what that was decided from."""
-    found = promoted([v for v in inputs if isinstance(v, Value)])
-    numbers = [v for v in inputs if isinstance(v, Num)]
-    if found in ("int", "bool") and numbers:
-        whole = [is_whole(n) if call is None else call.is_whole(n) for n in numbers]
-        return "int" if all(whole) else "float32"
-    return found
-
-
 CASTS = {"float": "", "float32": ".float()", "bfloat16": ".bfloat16()"}
 """What brings a weight, which is of the model's own type, to that of a result."""
 
-
-RATE = "a rate is at least 0 and less than 1"
 
 # --- axes -----------------------------------------------------------------------------------------------------------
 
@@ -140,6 +112,20 @@ def first_input(node: OpNode) -> Value:
     return value
 
 
+def tensor_inputs(use: OpNode | Application, *which: int) -> tuple[Value, ...]:
+    """Return inputs by their number, tensors."""
+    found = [use.inputs[i] for i in which]
+    assert all(isinstance(v, Value) for v in found), use
+    return tuple(v for v in found if isinstance(v, Value))
+
+
+def number_inputs(use: OpNode | Application, *which: int) -> tuple[Num, ...]:
+    """Return inputs by their number, numbers."""
+    found = [use.inputs[i] for i in which]
+    assert all(isinstance(n, Num) for n in found), use
+    return tuple(n for n in found if isinstance(n, Num))
+
+
 def place(node: OpNode, option: str = "axis", rank: int | None = None) -> int:
     """The axis of a node whose options were checked, counted from 0."""
     return int(number(node, option)) % (first_input(node).rank if rank is None else rank)
@@ -168,10 +154,6 @@ def axes_of(op: Primitive, call: Application, option: str = "axis") -> tuple[int
 def replaced(shape: Shape, axis: int, size: Num) -> Shape:
     """The shape with another size in one position."""
     return (*shape[:axis], size, *shape[axis + 1 :])
-
-
-def one() -> Num:
-    return num(1)
 
 
 def minus(a: Num, b: Num) -> Num:
@@ -222,24 +204,6 @@ def demand_at_most(call: Application, a: Num, b: Num, message: str) -> None:
         call.condition("<=", a, b, message)
 
 
-# --- results that are known -------------------------------------------------------------------------------------------
-
-
-VANISHES = -1000.0
-"""`exp` of it, or of less, is 0 in every type."""
-
-
-def overruling(known: Sequence[float | None], *numbers: float) -> float | None:
-    """Of those numbers, the one that stands among what is known, whatever the rest is; the rest is finite."""
-    found = {n for n in known if n is not None and (n in numbers or math.isinf(n))}
-    return found.pop() if len(found) == 1 and found <= {*numbers} else None
-
-
-def factor(n: Input) -> Fraction | None:
-    """A number as an exact factor."""
-    return Fraction(n.value) if isinstance(n, Num) and isinstance(n.value, int | Fraction) else None
-
-
 # --- which places are read ------------------------------------------------------------------------------------------
 
 
@@ -260,15 +224,6 @@ def later(axis: int, offset: Num, sign: int = 1) -> At | None:
     return same(axis) if sign < 0 else EVERYWHERE
 
 
-# --- PyTorch --------------------------------------------------------------------------------------------------------
-
-
-def numeric_operand(node: OpNode, e: TorchScope, i: int) -> Tree:
-    """An operand; truth values are made numbers."""
-    value = node.inputs[i]
-    return e.py("{x}.long()", x=e.input(i)) if isinstance(value, Value) and value.is_bool else e.input(i)
-
-
 # --- ONNX -----------------------------------------------------------------------------------------------------------
 
 
@@ -286,143 +241,7 @@ def reshaped(g: OnnxScope, x: Any, before: Shape, after: Shape) -> Any:
     return g.Reshape(x, items)
 
 
-def in_order(node: OpNode, g: OnnxScope) -> Any:
-    """What stands along the axis of a node in order, and the positions it had; the lower first of equals."""
-    x = first_input(node)
-    values = g.arg(0, "int32") if x.is_bool else g.arg(0)
-    size = g.size(0, place(node))
-    return g.TopK(values, [size], axis=from_right(node), largest=int(node.options["descending"]), outputs=2)
-
-
-def remainder(g: OnnxScope, a: Any, b: Any) -> tuple[Any, Any]:
-    """What a quotient of real numbers that is rounded towards 0 leaves, and where one that is rounded down is less by
-    one."""
-    rest = g.Mod(a, b, fmod=1)
-    return rest, g.And(g.Xor(g.Less(rest, 0.0), g.Less(b, 0.0)), g.Not(g.Equal(rest, 0.0)))
-
-
 # --- families -------------------------------------------------------------------------------------------------------
-
-
-class Activation(Primitive):
-    """An element-wise function of real numbers."""
-
-    elementwise = True
-    mixes = False
-
-
-class RealFunction(Primitive):
-    """An element-wise function with real values, also of whole numbers."""
-
-    elementwise = True
-    mixes = False
-
-
-class Arithmetic(Primitive):
-    """An element-wise operation whose result has the type of its operands together."""
-
-    elementwise = True
-    mixes = False
-
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (arithmetic_type(call.inputs, call),)
-
-
-class Rounding(Arithmetic):
-    """A way of rounding, which leaves whole numbers as they are."""
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.arg(0) if first_input(node).is_int else getattr(g, self.operator)(g.arg(0))
-
-
-class Comparison(Primitive):
-    """An element-wise comparison."""
-
-    elementwise = True
-    mixes = False
-    symbol: ClassVar[str]
-
-    @property
-    def relation(self) -> str:  # type: ignore[override]
-        return self.symbol
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return getattr(g, self.operator)(*self.operands(node, g))
-
-    def operands(self, node: OpNode, g: OnnxScope) -> list[Any]:
-        """What is compared, of one type; truth values have no order in ONNX."""
-        dtype = arithmetic_type(node.inputs)
-        return g.args("int32" if dtype == "bool" else dtype)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py(f"{{0}} {self.symbol} {{1}}")
-
-
-class Logical(Primitive):
-    """An element-wise operation on truth values."""
-
-    elementwise = True
-    mixes = False
-
-
-class Prefix(Primitive):
-    """An element-wise operator that stands before its operand."""
-
-    symbol: ClassVar[str]
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py(f"{self.symbol}{{0}}")
-
-
-class Reduction(Primitive):
-    """One number for all positions along some axes."""
-
-    method: ClassVar[str]
-    extra: ClassVar[Mapping[str, Any]] = {}
-    """More arguments of the method, by name."""
-
-    def check(self, call: Application) -> None:
-        axes_of(self, call)
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        axes = axes_of(self, call)
-        if call.options["keep"]:
-            return (tuple(one() if i in axes else d for i, d in enumerate(call.shape(0))),)
-        return (tuple(d for i, d in enumerate(call.shape(0)) if i not in axes),)
-
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
-        axes = {int(n) % rank for n in numbers_in(node.options, "axis")}
-        return (kept_reads(rank, axes, bool(node.options["keep"])),)
-
-    def pointwise(self, node: OpNode) -> tuple[Amount, ...]:
-        """Operations on each number that comes in."""
-        return (Amount(mul(self.passes, elements(first_input(node).shape))),)
-
-    def axes_from_right(self, node: OpNode) -> list[int]:
-        rank = first_input(node).rank
-        return [int(n) % rank - rank for n in numbers_in(node.options, "axis")]
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        """In whole numbers where there are truth values."""
-        own = node.outputs[0].dtype
-        x = g.arg(0, "int32" if own == "bool" else own)
-        return getattr(g, self.operator)(x, self.axes_from_right(node), keepdims=int(node.options["keep"]))
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return self.reduced(node, e, e.input(0))
-
-    def reduced(self, node: OpNode, e: TorchScope, x: Tree) -> Tree:
-        """By torch's method, of the input or what was made of it."""
-        axes = tuple(int(n) for n in numbers_in(node.options, "axis"))
-        more = {**self.extra, **({"keepdim": True} if node.options["keep"] else {})}
-        where = axes[0] if len(axes) == 1 else axes
-        return e.py(f"{{x}}.{self.method}({{where}}, {{**more}})", x=x, where=where, more=more)
-
-
-def kept_reads(rank: int, gone: set[int], keep: bool) -> tuple[At | None, ...]:
-    """Some axes are read whole; the others stand at their position, moved to the left unless all are kept."""
-    return tuple(EVERYWHERE if i in gone else same(i if keep else i - sum(a < i for a in gone)) for i in range(rank))
 
 
 class AxisOp(Primitive):
@@ -430,9 +249,6 @@ class AxisOp(Primitive):
 
     def check(self, call: Application) -> None:
         axis_of(self, call)
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        return (call.shape(0),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (own_but(first_input(node).rank, place(node)),)
@@ -468,10 +284,3 @@ def usual(call: Application, **options: float) -> None:
     """Record options that are what torch takes where nothing is said: the emitted text leaves them out."""
     for option, value in options.items():
         call.is_number(call.size(option), value)
-
-
-def demand_divisor(op: Primitive, call: Application) -> None:
-    """Refuse the number 0 as a divisor."""
-    divisor = call.inputs[1]
-    if isinstance(divisor, Num) and divisor.static and not call.holds("!=", divisor, 0, f"`{op.name}` by 0"):
-        raise call.error("E0204", f"`{op.name}` by the number 0")

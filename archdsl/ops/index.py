@@ -1,17 +1,51 @@
-"""`x[…]`"""
+"""Positions along an axis chosen, moved and filled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from archdsl.ir.dims import Num, Poly, Shape, binary, free_names, neg, num, shape_text
-from archdsl.ir.graph import OpNode
-from archdsl.ir.op import EVERYWHERE, Application, At, Example, OnnxScope, Primitive, Reads, TorchScope, Tree, same
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    At,
+    Example,
+    OnnxScope,
+    Primitive,
+    Reads,
+    State,
+    TorchScope,
+    Tree,
+    same,
+    shown,
+)
 from archdsl.ir.wording import called
-from archdsl.ops._common import demand_at_most, equals, first_input, later, minus, without_floors
-from archdsl.ops._onnx import END
+from archdsl.ops._common import (
+    AxisOp,
+    axis_of,
+    demand_at_most,
+    demand_like,
+    demand_sizes,
+    equals,
+    first_input,
+    from_right,
+    later,
+    minus,
+    number,
+    numbers_in,
+    own_but,
+    own_places,
+    place,
+    replaced,
+    tensor_inputs,
+    usual,
+    without_floors,
+    written,
+)
+from archdsl.ops._onnx import END, padded
 
 INDEX = "an index lies within its axis"
 LIES = "slices lie within their axis"
@@ -22,18 +56,20 @@ class Index(Primitive):
 
     Numbers below 0 count from the end. A slice has to lie within its axis."""
 
+    family = "slice"
+    keeps_projection = True
     passes = 0
     moves = True
     signature = "index(items: list)(x: [...]) -> [...]"
-    examples = (
-        Example("x[:, 0]"),
-        Example("x[..., -1]"),
-        Example("x[0, ..., 1:]"),
-        Example("x[:, -3:-1] + 1"),
-        Example("x[:, :3, 2]"),
-        Example("x[1]"),
-        Example("(x + 1)[:, 2:4]"),
-        Example("x[...]"),
+    examples = shown(
+        "x[:, 0]",
+        "x[..., -1]",
+        "x[0, ..., 1:]",
+        "x[:, -3:-1] + 1",
+        "x[:, :3, 2]",
+        "x[1]",
+        "(x + 1)[:, 2:4]",
+        "x[...]",
     )
 
     def check(self, call: Application) -> None:
@@ -196,3 +232,393 @@ def from_start(n: Num, size: Num) -> Num:
     if isinstance(n.value, int) and not free_names(n.expr):
         return minus(size, num(-n.value))
     return binary("+", size, n)
+
+
+class Every(Primitive):
+    """Every `step`-th position along an axis, the first one included."""
+
+    passes = 0
+    moves = True
+    signature = "every(step: size, axis: int = 1)(x: [...])"
+    examples = shown("x -> every(2)", "x -> every(3, axis: 2)")
+
+    def check(self, call: Application) -> None:
+        if not call.size("step").static:
+            raise call.error("E0402", "a step is a number that is known before the model runs", option="step")
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        shape, step, axis = list(call.shape(0)), call.size("step"), axis_of(self, call)
+        shape[axis] = binary("//", binary("+", shape[axis], binary("-", step, num(1))), step)
+        return (tuple(shape),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank, axis = node.outputs[0].rank, place(node)
+        return (tuple(At(((i, Fraction(int(node.options["step"]))),)) if i == axis else same(i) for i in range(rank)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        axis = place(node) - node.outputs[0].rank
+        return g.Slice(g.arg(0), [0], [END], [axis], [number(node, "step")])
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py(f"{{0}}[{':, ' * place(node)}::{{step}}]", step=number(node, "step"))
+
+
+class Flip(AxisOp):
+    """An axis in reverse order."""
+
+    passes = 0
+    expression = "{0}.flip({axis})"
+    signature = "flip(axis: int = 1)(x: [...]) -> [...]"
+    examples = shown("x -> flip", "x -> flip(-1)")
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Slice(g.arg(0), [-1], [-END], [from_right(node)], [-1])
+
+
+class Roll(AxisOp):
+    """Everything `by` positions later along an axis; what falls off at the end comes in at the start."""
+
+    passes = 0
+    expression = "{0}.roll({by}, dims={axis})"
+    signature = "roll(by: int = 1, axis: int = 1)(x: [...]) -> [...]"
+    examples = shown("x -> roll", "x -> roll(-2)", "x -> roll(3, axis: -1)")
+
+    def build(self, call: Application) -> Sequence[Value]:
+        return (call.tensor(0),) if call.is_number(call.size("by"), 0) else call.node()
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        axis, by = place(node), number(node, "by")
+        forward = isinstance(by.value, int) and by.value <= 0
+        return (own_but(first_input(node).rank, axis, later(axis, by, -1) if forward else EVERYWHERE),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        x, by, axis = g.arg(0), number(node, "by"), place(node)
+        length = first_input(node).shape[axis]
+        if by.static and length.static:
+            cut: Any = -int(by) % int(length)
+        elif by.static and abs(int(by)) == 1:
+            cut = -int(by)  # every axis has that many places
+        else:
+            cut = g.Mod(g.Neg(g.Unsqueeze(g.number(by), [0])), g.size(0, axis))
+        return g.Concat(g.Slice(x, [cut], [END], [axis]), g.Slice(x, [0], [cut], [axis]), axis=axis)
+
+
+def demand_filling(call: Application, option: str) -> None:
+    """What fills new positions, usually 0. Raises E0204 for a fraction among whole numbers."""
+    value = call.size(option)
+    usual(call, **{option: 0})
+    if not call.tensor(0).is_float and not call.is_whole(value):
+        text = f"{called(call.tensor(0))} holds whole numbers, which {value} is not"
+        raise call.error("E0204", text, option=option)
+
+
+class Shift(Primitive):
+    """`out[t] = x[t - by]` along an axis: everything `by` positions later (below 0: earlier); the rest becomes
+    `fill`."""
+
+    passes = 0
+    signature = "shift(by: int = 1, axis: int = 1, fill: number = 0)(x: [...]) -> [...]"
+    examples = shown(
+        "x -> shift",
+        "x -> shift(2, fill: 0.5)",
+        "x -> shift(-1)",
+        "x -> shift(1, axis: -1)",
+        "ids -> shift(fill: 4)  # ids: int[2, 5]",
+    )
+
+    def check(self, call: Application) -> None:
+        axis = axis_of(self, call)
+        by = call.size("by")
+        if not isinstance(by.value, int):
+            raise call.error(
+                "E0204",
+                f"`shift` goes by a number of places that is known before the model runs, not by {by}",
+                option="by",
+            )
+        demand_filling(call, "fill")
+        far = by if call.holds(">=", by, 0) else binary("-", num(0), by)
+        demand_at_most(call, far, call.shape(0)[axis], "`shift` goes by no more places than there are")
+
+    def build(self, call: Application) -> Sequence[Value]:
+        return (call.tensor(0),) if call.is_number(call.size("by"), 0) else call.node()
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        axis = place(node)
+        return (own_but(first_input(node).rank, axis, later(axis, number(node, "by"), -1)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        by = int(number(node, "by"))
+        return padded(g, g.arg(0), by, -by, place(node), number(node, "fill"))
+
+    def states(self, node: OpNode) -> Sequence[State]:
+        """The last positions, less `fill`, so that there is nothing before the first."""
+        x, axis, by = first_input(node), place(node), number(node, "by")
+        if x.is_bool or int(by) < 0 or axis == 0:
+            return ()
+        return (State("shifted", replaced(x.shape, axis, by), x.dtype, axis),)
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        axis, rank, fill, by = place(node), first_input(node).rank, number(node, "fill"), int(number(node, "by"))
+        x = g.gated(g.Sub(g.arg(0), fill), 0, rank, axis)
+        both = g.Concat(past[0], x, axis=axis)
+        return g.Add(g.Slice(both, [0], [-by], [axis]), fill), [g.tail(both, by, rank, axis)]
+
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
+        axis, by = place(node), int(number(node, "by"))
+        both = e.let("places", e.py("torch.cat(({past}, {0}), dim={axis})", past=past[0], axis=axis))
+        lead = ":, " * axis
+        y = e.py(f"{{both}}[{lead}:{{end}}]", both=both, end=-by)
+        return y, (e.py(f"{{both}}[{lead}{{start}}:]", both=both, start=-by),)
+
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
+        fill = number(node, "fill")
+        if equals(fill, 0):
+            return (None,)
+        sizes = replaced(first_input(node).shape, place(node), number(node, "by"))
+        return (e.py("{0}.new_full({sizes}, {fill})", sizes=sizes, fill=fill),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        by, fill = int(number(node, "by")), number(node, "fill")
+        after = first_input(node).rank - 1 - place(node)
+        more = {} if equals(fill, 0) else {"value": fill}
+        return e.py("F.pad({0}, {widths}, {**more})", widths=(*(0, 0) * after, by, -by), more=more)
+
+
+class Pad(Primitive):
+    """`before` and `after` positions more along an axis, filled with `value`."""
+
+    passes = 0
+    signature = "pad(before: int = 0, after: int = 0, axis: int = 1, value: number = 0)(x: [...]) -> [...]"
+    examples = shown(
+        "x -> pad(2)",
+        "x -> pad(1, 2, axis: -1, value: -0.5)",
+        "x -> pad(after: 3)",
+        "ids -> pad(before: 1, value: 4)  # ids: int[2, 5]",
+    )
+
+    def check(self, call: Application) -> None:
+        axis_of(self, call)
+        for option in ("before", "after"):
+            n = call.size(option)
+            if n.static and not call.holds(">=", n, 0, "`pad` only adds places"):
+                raise call.error(
+                    "E0204",
+                    f"`{option}` is {n}: `pad` only adds places",
+                    option=option,
+                    help="cut places off by a slice: `x[:, 1:]`",
+                )
+        demand_filling(call, "value")
+
+    def build(self, call: Application) -> Sequence[Value]:
+        return (
+            (call.tensor(0),)
+            if call.is_number(call.size("before"), 0) and call.is_number(call.size("after"), 0)
+            else call.node()
+        )
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        axis = axis_of(self, call)
+        size = binary("+", binary("+", call.shape(0)[axis], call.size("before")), call.size("after"))
+        return (replaced(call.shape(0), axis, size),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        axis = place(node)
+        return (own_but(first_input(node).rank, axis, later(axis, number(node, "before"), -1)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        before, after = (int(n) if n.static else n for n in (number(node, "before"), number(node, "after")))
+        return padded(g, g.arg(0), before, after, place(node), number(node, "value"))
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        after, value = first_input(node).rank - 1 - place(node), number(node, "value")
+        widths = (*(0, 0) * after, number(node, "before"), number(node, "after"))
+        more = {} if equals(value, 0) else {"value": value}
+        return e.py("F.pad({0}, {widths}, {**more})", widths=widths, more=more)
+
+
+class Gather(Primitive):
+    """What stands at the given positions along an axis, `gather(scores, chosen)`; all other axes of the two are
+    equal."""
+
+    passes = 0
+    chosen = (0,)
+    expression = "{0}.gather({axis}, {1})"
+    typed = 0
+    signature = "gather(axis: int = -1)(x: [...], places: int[...]) -> [...]"
+    examples = shown(
+        "gather(x, places)  # x: [2, 5, 8], places: int[2, 5, 3]",
+        "gather(x, places, axis: 1)  # x: [2, 5, 8], places: int[2, 3, 8]",
+    )
+
+    def check(self, call: Application) -> None:
+        demand_like(self, call, 1, but=axis_of(self, call))
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return (call.shape(1),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank = first_input(node).rank
+        return own_but(rank, place(node)), own_places(rank)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.GatherElements(g.arg(0), g.arg(1, "int"), axis=from_right(node))
+
+
+class Lookup(Primitive):
+    """`table[ids]`: the row of a table for every whole number."""
+
+    by_rows = True
+    passes = 0
+    chosen = (0,)
+    expression = "{0}[{1}]"
+    typed = 0
+    signature = "lookup()(table: [rows, ...], ids: int[...]) -> [...]"
+    examples = shown(
+        "table[ids]  # table: [5, 8], ids: int[2, 3]",
+        "table[ids]  # table: [5, 2, 4], ids: int[3]",
+        "table[ids]  # table: [5], ids: int[2, 3]",
+    )
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return ((*call.shape(1), *call.shape(0)[1:]),)
+
+    def table(self, node: OpNode) -> tuple[int, Num]:
+        return 1, first_input(node).shape[0]
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        table, ids = tensor_inputs(node, 0, 1)
+        return (EVERYWHERE, *(same(ids.rank + i) for i in range(table.rank - 1))), own_places(ids.rank)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Gather(g.arg(0), g.arg(1), axis=0)
+
+
+class OneHot(Primitive):
+    """1 at the position of each whole number along a new last axis, 0 elsewhere; of type int, so `cast(float)` it."""
+
+    expression = "F.one_hot({0}, {classes})"
+    signature = "one_hot(classes: size)(ids: int[...]) -> int[..., classes]"
+    mixes = False
+    examples = shown("ids -> one_hot(6)  # ids: int[2, 5]", "x * one_hot(5)(ids)  # x: [2, 3, 5], ids: int[3]")
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.OneHot(g.arg(0), number(node, "classes"), [0, 1], axis=-1)
+
+
+class Scattering(AxisOp):
+    """Values go to given positions along an axis. Its name is that of torch's method."""
+
+    typed = 0
+    chosen = (0, 2)
+    one_type = ("x", "values")
+    reduction: ClassVar[str] = "none"
+    """What becomes of values that go to one place."""
+
+    def check(self, call: Application) -> None:
+        axis = axis_of(self, call)
+        demand_like(self, call, 1, but=axis)
+        demand_like(self, call, 2, to=1)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank, axis = first_input(node).rank, place(node)
+        return own_places(rank), own_but(rank, axis), own_but(rank, axis)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        own = node.outputs[0].dtype
+        if self.reduction != "none":
+            # Sums of half precision and of truth values have no kernel.
+            own = {"float": "float32", "bfloat16": "float32", "bool": "int"}.get(own, own)
+        x, values = g.arg(0, own), g.arg(2, own)
+        return g.ScatterElements(x, g.arg(1, "int"), values, axis=from_right(node), reduction=self.reduction)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py(f"{{0}}.{self.name}({{axis}}, {{1}}, {{2}})", axis=written(node))
+
+
+class Scatter(Scattering):
+    """x with the values written at the given positions, which differ, along an axis; the other axes of all are
+    equal."""
+
+    passes = 0
+    signature = "scatter(axis: int = -1)(x: [...], places: int[...], values: [...]) -> [...]"
+    examples = shown(
+        "scatter(x, argsort(y), y)  # x: [2, 8], y: [2, 3]",
+        "scatter(x, argsort(y, axis: 1), y, axis: 1)  # x: [2, 5, 8], y: [2, 3, 8]",
+    )
+
+
+class ScatterAdd(Scattering):
+    """x with the values added at the given positions along an axis; all three are equal in the other axes."""
+
+    reduction = "add"
+    signature = "scatter_add(axis: int = -1)(x: [...], places: int[...], values: [...]) -> [...]"
+    examples = shown(
+        "scatter_add(x, places, values)  # x: [2, 5, 8], places: int[2, 5, 3], values: [2, 5, 3]",
+        "scatter_add(x, places, values, axis: 1)  # x: [2, 5, 8], places: int[2, 3, 8], values: [2, 3, 8]",
+    )
+
+
+class Filled(Primitive):
+    """A tensor of the model's own type, of the sizes `dims`, that is one number everywhere."""
+
+    typed = "float"
+    alike = True
+    placed = True
+    mixes = False
+    passes = 0
+
+    def check(self, call: Application) -> None:
+        demand_sizes(self, call, "dims")
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return (numbers_in(call.options, "dims"),)
+
+    def constants(self, node: OpNode) -> Sequence[tuple[At, float]]:
+        return ((At((), Fraction(1)), self.number(node)),)
+
+    def number(self, node: OpNode) -> float:
+        """The number that it is filled with."""
+        return float(number(node, "value"))
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Expand(self.scalar(node, g), numbers_in(node.options, "dims"))
+
+    def scalar(self, node: OpNode, g: OnnxScope) -> Any:
+        """The number as a tensor."""
+        return g.number(number(node, "value"), "float")
+
+
+class Fill(Filled):
+    """A tensor of one number everywhere, of the model's own type: `fill(0.5, batch, 8)`."""
+
+    signature = "fill(value: number, dims: sizes) -> [...]"
+    examples = shown("x + fill(0.5, 5, 8)", "concat(fill(-1, 2, 1, 8), x, axis: 1)")
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        holes = {"sizes": numbers_in(node.options, "dims"), "value": number(node, "value")}
+        made = "torch.full({sizes}, {value}, dtype={dtype}, device={device})"
+        return e.py(made, **holes, dtype=e.dtype(), device=e.device())
+
+
+class Constant(Filled):
+    """The same of a number that has a function of torch's, as a row."""
+
+    def __init__(self, name: str, filling: float) -> None:
+        self.signature = f"{name}(dims: sizes) -> [...]"
+        self.filling = filling
+        self.numpy = name
+        self.__doc__ = f"A tensor of {name} of the model's own type: `{name}(batch, 8)`."
+        self.examples = Example(f"x + {name}(5, 8)"), Example(f"concat({name}(2, 1, 8), x, axis: 1)")
+
+    def number(self, node: OpNode) -> float:
+        return self.filling
+
+    def scalar(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.constant(self.filling)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        made = f"torch.{self.name}({{*sizes}}, dtype={{dtype}}, device={{device}})"
+        return e.py(made, sizes=numbers_in(node.options, "dims"), dtype=e.dtype(), device=e.device())
+
+
+CONSTANTS = Constant("zeros", 0.0), Constant("ones", 1.0)

@@ -1,38 +1,58 @@
-"""Finds primitives by name: `linear` is the subclass of Primitive in `archdsl/ops/linear.py`."""
+"""Finds primitives by name: the classes with a signature, and the rows of tables, of the modules below."""
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
+from importlib import import_module
+from types import ModuleType
 
 from archdsl.ir.op import Primitive
 
+VOCABULARIES = (
+    "elementwise",
+    "reduce",
+    "shape",
+    "index",
+    "linear",
+    "conv",
+    "norm",
+    "position",
+    "recurrent",
+    "moe",
+    "random",
+    "attention.mask",
+    "attention.bias",
+    "attention.sdpa",
+    "attention.linear_attention",
+)
+
 
 @cache
-def names() -> frozenset[str]:
-    """Every primitive's name. Looks at file names only."""
-    return frozenset(
-        p.stem.rstrip("_")
-        for p in Path(__file__).parent.glob("*.py")
-        if not p.stem.startswith("_") and p.stem != "registry"
-    )
+def primitives() -> dict[str, Primitive]:
+    """Return every primitive by its name."""
+    modules = [import_module(f"archdsl.ops.{name}") for name in VOCABULARIES]
+    return {op.name: op for module in modules for op in _declared(module)}
 
 
-@cache
-def find(name: str) -> Primitive | None:
-    """The primitive of that name, or None."""
-    if name not in names():
-        return None
-    module = importlib.import_module(f"archdsl.ops.{name}")
+def _declared(module: ModuleType) -> Iterator[Primitive]:
     for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, Primitive) and value.__module__ == module.__name__:
-            return value()
-    raise TypeError(f"archdsl/ops/{name}.py holds no primitive")
+        if isinstance(value, type) and value.__module__ == module.__name__ and "signature" in vars(value):
+            yield value()
+        elif isinstance(value, tuple):
+            yield from (row for row in value if isinstance(row, Primitive))
+
+
+def names() -> frozenset[str]:
+    """Return the name of every primitive."""
+    return frozenset(primitives())
+
+
+def find(name: str) -> Primitive | None:
+    """Return the primitive of that name, or None."""
+    return primitives().get(name)
 
 
 def get(name: str) -> Primitive:
-    """The primitive of that name; it must exist."""
-    op = find(name)
-    assert op is not None, name
-    return op
+    """Return the primitive of that name, which must exist."""
+    return primitives()[name]

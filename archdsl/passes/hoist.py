@@ -9,12 +9,6 @@ from dataclasses import replace
 from archdsl.ir.closure import contexts_read, outward_names
 from archdsl.ir.graph import Block, CallNode, Graph, Node, OpNode, ParamNode, Value, captured, node_outputs, reads
 
-CONTRACTIONS = frozenset(
-    {"linear", "matmul", "einsum", "conv1d", "conv2d", "sdpa", "embedding", "experts", "gru", "lstm", "rnn"}
-)
-"""Ops that are worth a block of their own: a block is split only where such a one is fixed."""
-NOISY = frozenset({"dropout"})
-
 
 def hoist(nodes: Sequence[Node], changing: AbstractSet[int], *, split_calls: bool) -> tuple[list[Node], list[Node]]:
     """What no step of a scan changes, and the rest. Random draws and conditions stay; a block is split if a part of it
@@ -50,7 +44,7 @@ def _split(call: CallNode, varying: AbstractSet[int]) -> tuple[CallNode, CallNod
     }
     changing |= {id(c.value) for c, given in zip(block.contexts, call.contexts, strict=True) if id(given) in varying}
     fixed, rest = hoist(block.graph.nodes, changing, split_calls=False)
-    if not any(isinstance(n, CallNode) or (isinstance(n, OpNode) and n.op.name in CONTRACTIONS) for n in fixed):
+    if not any(isinstance(n, CallNode) or (isinstance(n, OpNode) and n.op.worth_hoisting) for n in fixed):
         return None
     made = {id(v) for n in fixed for v in node_outputs(n)}
     step_graph = Graph((), tuple(rest), block.graph.outputs)
@@ -103,5 +97,5 @@ def _part(block: Block, graph: Graph, crossing: Sequence[Value]) -> Block:
 def _draws_noise(node: Node) -> bool:
     """Whether a node, or a block that it calls, draws random numbers."""
     if isinstance(node, OpNode):
-        return node.op.name in NOISY
+        return node.op.noisy
     return isinstance(node, CallNode) and any(_draws_noise(n) for n in node.block.graph.nodes)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from archdsl.diagnostics import error
-from archdsl.estimates.kinds import ATTENDS, every_node
+from archdsl.estimates.kinds import ATTENTION, every_node
 from archdsl.ir.dims import Lit, Num, Poly, expr_text, free_names
 from archdsl.ir.graph import (
     Block,
@@ -35,7 +35,6 @@ from archdsl.ir.masks import Mask
 from archdsl.ir.static import Instance, Template, Word
 from archdsl.ir.wording import one_of
 from archdsl.syntax import ast
-from archdsl.weights.branches import MOVES
 
 # --- the drawing ------------------------------------------------------------------------------------------------------
 
@@ -93,10 +92,7 @@ DEEPEST = 3
 DISTINCT = 3
 """Layers of a stack that are drawn apart; with more that differ in sizes alone, the first stands for all."""
 
-SIGNS = {
-    "plus": "+", "minus": "−", "times": "×", "divide": "÷", "floor_divide": "//", "modulo": "mod", "power": "^",
-}  # fmt: skip
-QUIET = MOVES | {"dropout", "stop_gradient", "identity"}
+SIGNS = {"+": "+", "-": "−", "*": "×", "/": "÷", "//": "//", "%": "mod", "**": "^"}
 UNTOLD = frozenset({"eps", "momentum", "dropout", "rate", "start", "axis", "keep", "padding"})
 """Options that a drawing does not say."""
 LONG = 44
@@ -318,13 +314,13 @@ class _Pen:
             env[id(output)] = (box.id,)
 
     def op_box(self, node: OpNode, values: list[Value], tied: list[str]) -> tuple[Role, list[str]]:
-        sign = SIGNS.get(node.op.name)
+        sign = SIGNS.get(node.op.sign)
         if sign is not None and not node.weights:
             constant = next((v for v in node.inputs if isinstance(v, Num)), None)
             if constant is None:
                 return "sum", [sign]
             text = number_text(constant) if _plain(constant) else expr_text(constant.expr)
-            first = isinstance(node.inputs[0], Num) and node.op.name in ("minus", "divide")
+            first = isinstance(node.inputs[0], Num) and node.op.sign in ("-", "/")
             return "op", [f"{text} {sign}" if first else f"{sign} {text}"]
         lines = [_titled(_step(node), node.op.name)]
         table = [w for w in node.weights if w.kind == "embedding"]
@@ -459,8 +455,8 @@ def _is_quiet(node: OpNode, value: Value) -> bool:
     """Whether an op only moves, casts, drops or cuts off numbers of its first input."""
     if node.weights:
         return False
-    cuts = node.op.name == "index" and node.outputs[0].rank == value.rank
-    return cuts or node.op.name in QUIET or node.op.regroups(node) is not None
+    cuts = node.op.family == "slice" and node.outputs[0].rank == value.rank
+    return cuts or (node.op.keeps_branch and not node.op.elementwise) or node.op.regroups(node) is not None
 
 
 def _layer(node: CallNode, variable: str) -> str:
@@ -489,7 +485,7 @@ def _role_of_block(block: Block) -> Role:
         if isinstance(node, OpNode):
             if node.copies is not None:
                 return "experts"
-            if node.op.name in ATTENDS:
+            if node.op.family in ATTENTION:
                 role = "attention"
             elif role == "op" and node.weights:
                 role = "weights"
@@ -501,7 +497,7 @@ def _role_of_block(block: Block) -> Role:
 def _role_of_op(node: OpNode) -> Role:
     if node.copies is not None:
         return "experts"
-    if node.op.name in ATTENDS:
+    if node.op.family in ATTENTION:
         return "attention"
     if node.weights and all(w.kind in ("gain", "bias", "buffer") for w in node.weights):
         return "norm"

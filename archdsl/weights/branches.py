@@ -11,20 +11,8 @@ from dataclasses import dataclass, field
 
 from archdsl.ir.graph import Block, CallNode, Graph, Node, OpNode, Value, node_outputs, reads, subgraphs
 
-SUMS = frozenset({"plus", "minus"})
-MOVES = frozenset({
-    "cast", "cast_like", "merge_heads", "split_heads", "flatten", "unflatten", "rearrange", "transpose", "permute",
-    "squeeze", "unsqueeze", "expand",
-})  # fmt: skip
-PASSES = SUMS | MOVES | {"times", "divide", "negate", "dropout", "stop_gradient"}
-"""Ops through which a branch still ends where it ended before."""
-
-TURNS = MOVES | {
-    "split", "chunk", "concat", "index", "repeat", "turn", "times", "rmsnorm", "layernorm", "l2_normalize",
-}  # fmt: skip
-"""Ops through which queries and keys come from their projection."""
-
-MAPS = frozenset({"linear", "conv1d", "conv2d"})
+MAPS = frozenset({"linear", "convolution"})
+"""The families of ops that end branches and make queries and keys."""
 
 
 @dataclass
@@ -74,9 +62,9 @@ class _Body:
             found.values.add(id(value))
             node, k = self.made.get(id(value), (None, 0))
             if isinstance(node, OpNode):
-                if node.op.name in MAPS:
+                if node.op.family in MAPS:
                     found.maps.add(id(node))
-                elif node.op.name in PASSES:
+                elif node.op.keeps_branch:
                     stack += [v for v in node.inputs if isinstance(v, Value)]
                 for call in node.blocks.values():
                     found.maps |= self.finder.body(call.block).outputs[0].maps
@@ -109,7 +97,7 @@ class _Body:
     def sums(self) -> None:
         """Look at every sum, and at those of called blocks that add two of their inputs."""
         for node in self.nodes:
-            if isinstance(node, OpNode) and node.op.name in SUMS:
+            if isinstance(node, OpNode) and _adds(node):
                 sides = [v for v in node.inputs if isinstance(v, Value)]
                 if len(sides) == 2:
                     self.add([sides[0]], [sides[1]], (frozenset(), frozenset()))
@@ -152,6 +140,12 @@ class _Finder:
         return found
 
 
+def _adds(node: OpNode) -> bool:
+    """Whether the result is a sum or a difference."""
+    factors = node.op.combines(node) or ()
+    return len(factors) == 2 and all(factors)
+
+
 def branch_ends(root: Block) -> frozenset[int]:
     """The last linear maps (and convolutions) of residual branches in a block and all that it applies: ids of their
     nodes."""
@@ -175,7 +169,7 @@ def query_key_maps(block: Block) -> frozenset[int]:
     values: set[int] = set()
     body = _Body(block, _Finder())
     for node in body.nodes:
-        if isinstance(node, OpNode) and node.op.name == "sdpa":
+        if isinstance(node, OpNode) and node.op.family == "attention":
             for i, value in enumerate(node.inputs[:3]):
                 if isinstance(value, Value):
                     (values if i == 2 else scores).update(_projections(body, value))
@@ -193,7 +187,7 @@ def _projections(body: _Body, value: Value) -> Iterator[int]:
         node, _ = body.made.get(id(value), (None, 0))
         if not isinstance(node, OpNode):
             continue
-        if node.op.name in MAPS:
+        if node.op.family in MAPS:
             yield id(node)
-        elif node.op.name in TURNS:
+        elif node.op.keeps_projection:
             stack += [v for v in node.inputs if isinstance(v, Value)]

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from archdsl.backends.torch.scope import counted
-from archdsl.backends.torch.tree import OMITTED, Node, Part, Read, Variable, constant, lift, mapped, py
+from archdsl.backends.torch.tree import OMITTED, Node, Part, Read, Variable, constant, counted, lift, mapped, py
 from archdsl.ir.dims import Expr, Num, binary, free_names, num, same_shape, whole_number
 from archdsl.ir.graph import (
     Block,
@@ -335,6 +334,8 @@ class _Scope:
     def _hole(self, name: str) -> Any:
         if name == "inputs":
             return [self.input(i) for i in range(len(self.node.inputs)) if self.has(i)]
+        if name in self.node.options:
+            return lift(self.node.options[name])
         return self.input(int(name))
 
     def input(self, i: int) -> Any:

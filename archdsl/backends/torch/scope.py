@@ -6,21 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from archdsl.backends.torch.program import Let
-from archdsl.backends.torch.tree import Read, Variable, py, word, words
-from archdsl.ir.dims import Expr, Num, Poly, binary, is_size_like
+from archdsl.backends.torch.tree import Read, Variable, counted, py, word, words
+from archdsl.ir.dims import Expr, Num, Poly, is_size_like
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import Tree
 from archdsl.ir.ranges import NUMBERS
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.lower import Lowering
-
-
-def counted(e: Any, length: Num, offset: Num | None) -> Tree:
-    """The positions 0 to length - 1, counted from `offset`, through a scope."""
-    bounds = (length,) if offset is None else (offset, binary("+", length, offset))
-    made: Tree = e.py("torch.arange({*bounds}, device={device})", bounds=bounds, device=e.device())
-    return made
 
 
 class NodeScope:
@@ -50,6 +43,10 @@ class NodeScope:
             return self._module()
         if name == "inputs":
             return [self.input(i) for i in range(len(self.node.inputs)) if self.has(i)]
+        if name == "axis":
+            return int(self.node.options[name])
+        if name in self.node.options:
+            return self._lifted(self.node.options[name])
         return self.input(int(name))
 
     def _lifted(self, x: Any) -> Any:

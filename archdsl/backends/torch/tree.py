@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from archdsl.ir.dims import Expr, Num
+from archdsl.ir.dims import Expr, Num, binary
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.op import Tree
 
@@ -303,3 +303,10 @@ def literal(text: str) -> str:
     if text.startswith("'") and '"' not in text:
         return f'"{text[1:-1]}"'
     return text
+
+
+def counted(e: Any, length: Num, offset: Num | None) -> Tree:
+    """The positions 0 to length - 1, counted from `offset`, through a scope."""
+    bounds = (length,) if offset is None else (offset, binary("+", length, offset))
+    made: Tree = e.py("torch.arange({*bounds}, device={device})", bounds=bounds, device=e.device())
+    return made

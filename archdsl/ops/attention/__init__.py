@@ -1,0 +1,1 @@
+"""Attention: its core, its masks, its biases, and attention in linear time."""

@@ -1,0 +1,245 @@
+"""`linear_attention`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from archdsl.ir.cost import Amount, Cost, contracted, times
+from archdsl.ir.dims import Value as DimValue
+from archdsl.ir.dims import add, binary, floordiv, mul, num, shape_text
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    At,
+    OnnxScope,
+    Primitive,
+    Reads,
+    State,
+    TorchScope,
+    Tree,
+    same,
+    shown,
+    up_to,
+)
+from archdsl.ops._common import first_input, number, tensor_inputs
+from archdsl.ops._onnx import END, in_chunks, padded, with_kernel
+
+
+class LinearAttention(Primitive):
+    """Attention without softmax (Katharopoulos et al., 2020): the sum over s of `(q[t] · k[s]) v[s]`, in linear time.
+
+    q is [batch, heads, time, dim], k [batch, heads, source, dim], v [batch, heads, source, value]. `causal` sums over
+    s <= t; `normalize` divides by the sum of the `q[t] · k[s]`, plus `eps`. `log_decay`, at most 0, with the axes
+    [batch, heads, time] or those of them that it has from the right, scales each term by `exp(log_decay[s + 1] + … +
+    log_decay[t])` (RetNet, Mamba-2)."""
+
+    family = "linear attention"
+    typed = 2
+    signature = (
+        "linear_attention(causal: bool = true, normalize: bool = false, eps: positive = 1e-6)"
+        "(q: float[batch, heads, time, dim], k: float[batch, heads, source, dim], "
+        "v: float[batch, heads, source, value], log_decay: float[...] = none) -> [batch, heads, time, value]"
+    )
+    one_type = ("q", "k", "v")
+    examples = shown(
+        "linear_attention(q, k, v)  # q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6]",
+        "linear_attention(elu(q) + 1, elu(k) + 1, v, normalize: true)"
+        "  # q: [1, 2, 70, 4], k: [1, 2, 70, 4], v: [1, 2, 70, 4]",
+        "linear_attention(q, k, v, causal: false)  # q: [2, 3, 5, 4], k: [2, 3, 7, 4], v: [2, 3, 7, 6]",
+        "linear_attention(elu(q) + 1, elu(k) + 1, v, causal: false, normalize: true, eps: 1e-3)"
+        "  # q: [2, 3, 5, 4], k: [2, 3, 7, 4], v: [2, 3, 7, 6]",
+        "linear_attention(q, k, v, log_decay: log_sigmoid(g))"
+        "  # q: [1, 3, 70, 4], k: [1, 3, 70, 4], v: [1, 3, 70, 6], g: [1, 3, 70]",
+        "linear_attention(q, k, v, log_decay: log_sigmoid(g))"
+        "  # q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6], g: [3, 1]",
+    )
+
+    def check(self, call: Application) -> None:
+        if call.options["causal"]:
+            call.condition("==", call.axes["time"], call.axes["source"], "causal attention has a query for every key")
+        if call.inputs[3] is None:
+            return
+        if not call.options["causal"]:
+            raise call.error(
+                "E0204",
+                "`log_decay` counts the places since each key, so it needs `causal: true`",
+                option="causal",
+                input=3,
+            )
+        wanted = (*call.shape(0)[:2], call.axes["source"])
+        given = call.shape(3)
+        if len(given) > 3 or not all(call.fits(d, w) for d, w in zip(given[::-1], wanted[::-1], strict=False)):
+            raise call.error(
+                "E0301",
+                f"`log_decay` has the axes {shape_text(wanted)} or some from the right, but it is {shape_text(given)}",
+                input=3,
+                help="one decay for each head is [heads, 1]",
+            )
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        source = up_to(2) if node.options["causal"] else EVERYWHERE
+        found: list[Reads] = [
+            (same(0), same(1), same(2), EVERYWHERE),
+            (same(0), same(1), source, EVERYWHERE),
+            (same(0), same(1), source, same(3)),
+        ]
+        decay = node.inputs[3]
+        shape = decay.shape if isinstance(decay, Value) else ()
+        own = (same(0), same(1), up_to(2))[3 - len(shape) :]
+        found.append(tuple(At() if d.value == 1 else read for d, read in zip(shape, own, strict=True)))
+        return found
+
+    def flops(self, node: OpNode) -> Cost:
+        """Causal sums as they are computed: chunks of 64 positions, the last one filled up and an empty one behind
+        it."""
+        if not node.options["causal"]:
+            return self.step_flops(node)
+        q = first_input(node)
+        dim, value, rows = q.shape[3], self.columns(node), times(q.shape[:2])
+        places = mul(64, add(floordiv(q.shape[2].value, 64), 2))
+        decay = (3,) if node.inputs[3] is not None else ()
+        found = (
+            contracted((rows, places, dim, value), (1, *decay), (2,)),
+            contracted((rows, places, dim, value), (0, *decay), (1, 2, *decay)),
+            contracted((rows, places, dim, 64), (0,), (1,)),
+            contracted((rows, places, value, 64), (0, 1, *decay), (2,)),
+        )
+        return Cost(found, self.scaling(node, places))
+
+    def step_flops(self, node: OpNode) -> Cost:
+        """Each key and value go into the state, and each query reads it."""
+        q, k = tensor_inputs(node, 0, 1)
+        rows, value = times(q.shape[:2]), self.columns(node)
+        kept = contracted((rows, *k.shape[2:], value), (1,), (2,))
+        read = contracted((rows, *q.shape[2:], value), (0,), (1, 2))
+        return Cost((kept, read), self.scaling(node, q.shape[2].value))
+
+    def columns(self, node: OpNode) -> DimValue:
+        """How many numbers a value has, with the one that sums what values are multiplied with."""
+        (v,) = tensor_inputs(node, 2)
+        return add(v.shape[3].value, int(bool(node.options["normalize"])))
+
+    def scaling(self, node: OpNode, places: DimValue) -> tuple[Amount, ...]:
+        """What is done number by number: the division by the sum, and the decay of queries and keys."""
+        q, y = first_input(node), node.outputs[0]
+        divided = (Amount(times(y.shape)),) if node.options["normalize"] else ()
+        decayed = (Amount(times((2, *q.shape[:2], places, q.shape[3]))),) if node.inputs[3] is not None else ()
+        return (*divided, *decayed)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        decays = g.has(3)
+        q, k, v = (g.arg(i, "float32" if decays else None) for i in range(3))
+        if node.options["normalize"]:
+            # A column of ones gives the sum of what each value is multiplied with.
+            v = g.cast(padded(g, v, 0, 1, 3, 1.0), g.dtype(v))
+        if node.options["causal"]:
+            y = self.causal(g, q, k, v, g.arg(3, "float32") if decays else None)
+        else:
+            y = g.MatMul(q, g.MatMul(g.Transpose(k, perm=[0, 1, 3, 2]), v))
+        return self.normalized(node, g, y)
+
+    def states(self, node: OpNode) -> Sequence[State]:
+        if not node.options["causal"]:
+            return ()
+        k, v = tensor_inputs(node, 1, 2)
+        columns = binary("+", v.shape[3], num(1)) if node.options["normalize"] else v.shape[3]
+        return (State("kv", (*k.shape[:2], k.shape[3], columns), "float32", 2),)
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """What the new positions give one another, and what they read off the state."""
+        q, v = g.arg(0, "float32"), g.arg(2, "float32")
+        k = g.gated(g.arg(1, "float32"), 0.0, 4, 2)
+        if node.options["normalize"]:
+            v = padded(g, v, 0, 1, 3, 1.0)
+        decay = None
+        carried, reading, kept = past[0], q, k
+        if g.has(3):
+            decay = g.gated(g.Expand(g.arg(3, "float32"), g.Shape(q, start=0, end=3)), 0.0, 3, 2)
+            passed = g.Unsqueeze(g.CumSum(decay, g.constant(2, "int")), [-1])  # since the step began
+            last = g.Slice(passed, [-1], [END], [2])
+            reading, kept = g.Mul(q, g.Exp(passed)), g.Mul(k, g.Exp(g.Sub(last, passed)))
+            carried = g.Mul(carried, g.Exp(last))
+        y = g.Add(self.causal(g, q, k, v, decay), g.MatMul(reading, past[0]))
+        after = g.Add(carried, g.MatMul(g.Transpose(kept, perm=[0, 1, 3, 2]), v))
+        return self.normalized(node, g, y), [after]
+
+    def normalized(self, node: OpNode, g: OnnxScope, y: Any) -> Any:
+        """The sums over values by that of what they are multiplied with, where they are to be."""
+        if not node.options["normalize"]:
+            return y
+        sums = g.Slice(y, [-1], [END], [3])
+        return g.Div(g.Slice(y, [0], [-1], [3]), g.Add(sums, number(node, "eps")))
+
+    def causal(self, g: OnnxScope, q: Any, k: Any, v: Any, log_decay: Any) -> Any:
+        """Within chunks of 64 positions by scores, between them by a state."""
+        length = g.size(0, 2)
+        each, count, missing = in_chunks(g, length, 64)
+        if log_decay is not None:
+            log_decay = g.Unsqueeze(g.Expand(log_decay, g.Shape(q, start=0, end=3)), [-1])
+
+        def cut(x: Any) -> Any:
+            """[batch, heads, chunk, position, dim]"""
+            kind = g.dtype(x)
+            if not isinstance(missing, int) or missing:
+                x = g.cast(padded(g, x, 0, missing, 2), kind)
+            return g.Reshape(x, [0, 0, count, each, g.Shape(x, start=3)])
+
+        q, k, v = cut(q), cut(k), cut(v)
+        scores = g.MatMul(q, swapped(g, k))
+        if log_decay is None:
+            sums = g.cast(g.MatMul(swapped(g, k), v), "float32")
+            states = g.cast(g.CumSum(sums, g.constant(2, "int"), exclusive=1), g.dtype(v))
+        else:
+            passed = g.CumSum(cut(log_decay), g.constant(3, "int"))  # since the chunk began
+            later = g.Trilu(g.Sub(passed, swapped(g, passed)), None, upper=0)
+            scores = g.Mul(scores, g.Exp(later))
+            last = g.Slice(passed, [-1], [END], [3])
+            sums = g.MatMul(swapped(g, g.Mul(k, g.Exp(g.Sub(last, passed)))), v)
+            shape = [g.Shape(sums, start=0, end=2), g.Shape(sums, start=3)]
+            start = g.Expand(g.constant(0.0, "float32"), shape)
+            _, states = g.scan(lambda s, f, u: (g.Add(g.Mul(f, s), u), s), [start], [g.Exp(last), sums], axis=2)
+            q = g.Mul(q, g.Exp(passed))
+        inside = g.MatMul(lower(g, scores), v)
+        y = inside if isinstance(count, int) and count == 1 else g.Add(g.MatMul(q, states), inside)
+        y = g.Reshape(y, [0, 0, -1, g.Shape(v, start=4)])
+        return y if isinstance(missing, int) and not missing else g.Slice(y, [0], [length], [2])
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        if not node.options["normalize"]:
+            return self.weighted(node, e, e.input(2))
+        return self.divided(node, e, e.let("y", self.weighted(node, e, self.with_ones(e))))
+
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
+        values = self.with_ones(e) if node.options["normalize"] else e.input(2)
+        decay = [e.input(3)] if e.has(3) else []
+        on = e.py("linear_attention_on({0}, {1}, {v}, {kv}, {*decay})", v=values, kv=past[0], decay=decay)
+        y, after = e.unpack(("y", self.states(node)[0].name), on)
+        return (self.divided(node, e, y) if node.options["normalize"] else y), (after,)
+
+    def weighted(self, node: OpNode, e: TorchScope, v: Tree) -> Tree:
+        """The sum over values `v`."""
+        if not node.options["causal"]:
+            return e.py("{0} @ ({1}.transpose(-2, -1) @ {v})", v=v)
+        if not e.has(3):
+            return e.py("causal_linear_attention({0}, {1}, {v})", v=v)
+        return e.py("decayed_linear_attention({0}, {1}, {v}, {3})", v=v)
+
+    def with_ones(self, e: TorchScope) -> Tree:
+        """The values with a column of ones, which gives the sum of what each value is multiplied with."""
+        return e.py("F.pad({2}, (0, 1), value=1.0)")
+
+    def divided(self, node: OpNode, e: TorchScope, y: Tree) -> Tree:
+        """The sums over values by that of what they are multiplied with."""
+        return e.py("{y}[..., :-1] / ({y}[..., -1:] + {eps})", y=y, eps=number(node, "eps"))
+
+
+def swapped(g: OnnxScope, x: Any) -> Any:
+    """[batch, heads, chunk, position, dim] with its last two axes changed about."""
+    return g.Transpose(x, perm=[0, 1, 2, 4, 3])
+
+
+def lower(g: OnnxScope, scores: Any) -> Any:
+    """Scores of keys up to the query."""
+    return g.cast(g.Trilu(with_kernel(g, scores), None, upper=0), g.dtype(scores))

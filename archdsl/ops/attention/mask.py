@@ -1,0 +1,379 @@
+"""`mask`: a mask as a tensor, made once for all layers that ask for it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from fractions import Fraction
+from functools import partial, reduce
+from typing import Any
+
+from archdsl.ir.dims import Num, Shape, num, sub
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.masks import KEY_RULES, RULES, Mask, ahead, breadth, sees
+from archdsl.ir.op import Application, At, OnnxScope, Primitive, Reads, TorchScope, Tree, same
+from archdsl.ops._common import number_inputs, tensor_inputs
+
+
+class MaskTensor(Primitive):
+    """A mask as a bool tensor [query, key], or with axes of batch (and heads) before them where it reads tensors.
+
+    With `blocks` all that read it take a mask in blocks as well.
+    """
+
+    placed = True
+    by_rows = True
+    passes = 0
+    chosen = tuple(range(2, 10))
+    typed = "bool"
+    signature = (
+        "mask(mask: mask, heads: int = 1, plain: bool = false, blocks: bool = none)"
+        "(queries: [], keys: [], tensors: [...])"
+    )
+    variadic = True
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        mask: Mask = call.options["mask"]
+        queries, keys = number_inputs(call, 0, 1)
+        rows = queries if mask.reads_queries else num(1)
+        tensors = [v for v in call.inputs[2:] if isinstance(v, Value)]
+        if not tensors:
+            return ((rows, keys),)
+        batch = [v.shape[0] for v in tensors if v.rank == 2]
+        middle = [num(1)] * call.size("heads").value if batch else []  # type: ignore[operator]
+        return ((*batch[:1], *middle, rows, keys),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank = node.outputs[0].rank
+        found: list[Reads] = []
+        leaves = iter(tensor_leaves(node.options["mask"]))
+        for value in node.inputs:
+            if not isinstance(value, Value):
+                found.append(())
+                continue
+            rule = next(leaves).rule
+            if rule == "queries":
+                place = same(rank - 2)
+            elif rule in ("keys", "padding"):
+                place = same(rank - 1)
+            else:  # `same` and `documents` compare the key's with the query's
+                place = At(((rank - 1, Fraction(1)),), also=(same(rank - 2),))
+            found.append((same(0), place) if value.rank == 2 else (place,))
+        return found
+
+    def constants(self, node: OpNode) -> Sequence[tuple[At, float]]:
+        """False at keys later than a query may see; the last query stands at the last key."""
+        queries, keys = number_inputs(node, 0, 1)
+        bound, before = ahead(node.options["mask"]), sub(keys.value, queries.value)
+        if bound is None or not isinstance(before, int):
+            return ()
+        rank = node.outputs[0].rank
+        later = At(((rank - 1, Fraction(1)), (rank - 2, Fraction(-1))), Fraction(-bound - before))
+        return ((later, 0.0),)
+
+    def element(self, node: OpNode, index: Sequence[int]) -> float | None:
+        queries, keys = number_inputs(node, 0, 1)
+        before = sub(keys.value, queries.value)
+        if not isinstance(before, int):
+            if node.options["mask"].reads_queries:
+                return None
+            before = 0
+        seen = sees(node.options["mask"], index[-2] + before, index[-1])
+        return None if seen is None else float(seen)
+
+    def is_mask(self, options: Mapping[str, Any]) -> bool:
+        return not options.get("plain")
+
+    def undivided(self, node: OpNode) -> str:
+        drawn = any(leaf.rule == "random" for leaf in node.options["mask"].leaves())
+        return "draws keys among all places of the sequence" if drawn else ""
+
+    def needs_tensor(self, options: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
+        queries, keys = inputs[0], inputs[1]
+        square = isinstance(queries, Num) and isinstance(keys, Num) and queries.value == keys.value
+        return not (self.is_mask(options) and options["mask"].rule == "causal" and square)
+
+    def window(self, node: OpNode) -> tuple[int, Num] | None:
+        found = breadth(node.options["mask"])
+        return None if found is None else (0, found)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        mask: Mask = node.options["mask"]
+        queries, keys = number_inputs(node, 0, 1)
+        if not self.needs_tensor(node.options, node.inputs) and not g.in_steps:
+            return None
+        tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
+        query, key = g.pairs(queries, keys)
+        seen = OnnxWriter(node, g, query, key, tensors).write(mask)
+        if g.by_row and not int(node.options["heads"]) and node.outputs[0].rank == 3:
+            seen = g.Squeeze(seen, [1])  # pairs of positions by row are [batch, 1, queries, keys]
+        if not mask.reads_queries or g.by_row:
+            return seen
+        if any(leaf.rule not in ("queries", *KEY_RULES) for leaf in mask.leaves()):
+            return seen  # which compares every query with every key
+        return g.And(seen, g.LessOrEqual(g.Mul(query, 0), key))
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        mask: Mask = node.options["mask"]
+        queries, keys = number_inputs(node, 0, 1)
+        tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
+        if node.options.get("blocks") and not e.in_steps:
+            return self.by_rule(node, e, tensors)
+        writer = Writer(node, e, tensors)
+        pairs = e.pairs(queries, keys, int(node.options["heads"])) if e.in_steps else None
+        if pairs is not None:
+            writer.query, writer.key = pairs
+        elif any(leaf.rule not in TENSOR_NAMES for leaf in mask.leaves()):
+            device = e.device()
+            if not mask.reads_queries:
+                writer.key = e.let("key", e.py("torch.arange({1}, device={device})[None, :]", device=device))
+            else:
+                writer.key = e.let("key", e.py("torch.arange({1}, device={device})", device=device))
+                if queries.value == keys.value:
+                    query = e.py("{key}[:, None]", key=writer.key)
+                else:
+                    query = e.py("torch.arange({1} - {0}, {1}, device={device})[:, None]", device=device)
+                writer.query = e.let("query", query)
+        seen: Tree = writer.write(mask)
+        return seen
+
+    def result_type(self, options: Mapping[str, Any]) -> str:
+        return "Tensor | BlockMask" if options.get("blocks") else "Tensor"
+
+    def by_rule(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> Tree:
+        """A function of positions above the classes, and the mask that is made of it."""
+        mask: Mask = node.options["mask"]
+        writer = RuleWriter(node, e, tensors)
+        seen = writer.write(mask)
+        name = rule_name(mask)
+        if depth(mask) > 2:  # names of masks within masks within masks may be the same
+            name += f"_{hashlib.sha256(repr(seen).encode()).hexdigest()[:6]}"
+        rule = e.define(name, {"b": "Tensor", "query": "Tensor", "key": "Tensor", **writer.types}, seen)
+        given = writer.given.values()
+        rows = [v.shape[0] for v in node.inputs[2:] if isinstance(v, Value)]
+        batch = rows[0] if rows else 1
+        return e.py(
+            "mask_of({rule}, {batch}, {1}, {device}, {*given})", rule=rule, batch=batch, device=e.device(), given=given
+        )
+
+
+def random_keys(g: OnnxScope, query: Any, key: Any, count: int, seed: int) -> Any:
+    """For each query the `count` keys whose hash with it is largest: what emitted code computes by the same name."""
+    modulus = 2_147_483_647
+    mixed = g.Add(g.Add(g.Mul(query, 40_503), g.Mul(key, 30_011)), seed * 7_919 + 1)
+    mixed = g.Mod(mixed, modulus)
+    mixed = g.Mod(g.Add(g.Mul(mixed, mixed), g.Add(g.Mul(query, 97), key)), modulus)
+    mixed = g.Mod(g.Add(g.Mul(mixed, mixed), g.Mul(key, 89)), modulus)
+    keys = g.Shape(mixed, start=-1)
+    _, best = g.TopK(mixed, g.Min(keys, count), axis=-1, outputs=2, types=("int", "int"))
+    marks = g.Expand(g.constant(True, "bool"), g.Shape(best))
+    return g.ScatterElements(g.Expand(g.constant(False, "bool"), g.Shape(mixed)), best, marks, axis=-1)
+
+
+def tensor_leaves(mask: Mask) -> list[Mask]:
+    """Leaves that read a tensor, once for each tensor they read: `same` across two axes reads two."""
+    return [leaf for leaf in mask.leaves() if leaf.rule in TENSOR_NAMES]
+
+
+NUMBER_NAMES = {"window": "window", "chunked": "chunk", "prefix": "prefix"}
+"""What the number of a rule is called where that of another may stand beside it."""
+TENSOR_NAMES = {"keys": "keys", "queries": "queries", "same": "group", "padding": "padding", "documents": "documents"}
+
+
+def rule_name(mask: Mask) -> str:
+    """What the function of a mask is called: `causal_and_window_mask`."""
+
+    def inner(mask: Mask, within: bool) -> str:
+        if mask.rule == "~":
+            return f"not_{inner(mask.parts[0], True)}"
+        if not mask.parts:
+            return mask.rule
+        every = mask.rule == "&"
+        first = ("both_" if every else "either_") if within else ""
+        return first + ("_and_" if every else "_or_").join(inner(p, True) for p in mask.parts)
+
+    return f"{inner(mask, False)}_mask"
+
+
+def depth(mask: Mask) -> int:
+    """How many operators stand within each other."""
+    return 1 + max(map(depth, mask.parts)) if mask.parts else 0
+
+
+class MaskWriter:
+    """Masks by their rules: operators here, comparisons of positions by `leaf`."""
+
+    def write(self, mask: Mask, causal: bool = False) -> Any:
+        """`causal` says that keys after the query are ruled out anyway."""
+        if mask.rule == "~":
+            return self.inverted(self.write(mask.parts[0]))
+        if mask.rule not in ("&", "|"):
+            return self.leaf(mask, causal)
+        causal = mask.rule == "&" and any(p.rule == "causal" for p in mask.parts)
+        return reduce(partial(self.joined, mask.rule), [self.write(p, causal) for p in mask.parts])
+
+    def inverted(self, mask: Any) -> Any:
+        raise NotImplementedError
+
+    def joined(self, rule: str, a: Any, b: Any) -> Any:
+        """Both (`&`), or either (`|`)."""
+        raise NotImplementedError
+
+    def leaf(self, mask: Mask, causal: bool) -> Any:
+        raise NotImplementedError
+
+
+class OnnxWriter(MaskWriter):
+    """Masks as nodes: the same comparisons of positions."""
+
+    def __init__(self, node: OpNode, g: OnnxScope, query: Any, key: Any, tensors: dict[int, int]) -> None:
+        self.node, self.g, self.query, self.key, self.tensors = node, g, query, key, tensors
+
+    def inverted(self, mask: Any) -> Any:
+        return self.g.Not(mask)
+
+    def joined(self, rule: str, a: Any, b: Any) -> Any:
+        return self.g.And(a, b) if rule == "&" else self.g.Or(a, b)
+
+    def leaf(self, mask: Mask, causal: bool) -> Any:
+        g, query, key = self.g, self.query, self.key
+
+        def n(i: int = 0) -> Any:
+            return g.number(mask.numbers[i])
+
+        def distance() -> Any:
+            back = g.Sub(query, key)
+            return back if causal else g.Abs(back)
+
+        match mask.rule:
+            case "full":
+                return g.GreaterOrEqual(key, 0)
+            case "causal":
+                return g.LessOrEqual(key, query)
+            case "window":
+                return g.Less(distance(), n())
+            case "chunked":
+                return g.Equal(g.Div(query, n()), g.Div(key, n()))
+            case "prefix":
+                return g.Less(key, n())
+            case "global":
+                return g.Or(g.Less(query, n()), g.Less(key, n()))
+            case "strided":
+                return g.Equal(g.Mod(g.Sub(query, key), n()), 0)
+            case "dilated":
+                near = g.Less(distance(), g.Mul(n(0), n(1)))
+                return g.And(near, g.Equal(g.Mod(g.Sub(query, key), n(1)), 0))
+            case "random":
+                return random_keys(g, query, key, int(mask.numbers[0]), int(mask.numbers[1]))
+        return self.tensor(mask)
+
+    def tensor(self, mask: Mask) -> Any:
+        g, i = self.g, self.tensors[id(mask)]
+        (value,), x = tensor_inputs(self.node, i), g.arg(i)
+        rank = value.rank + g.varies_by_row(i)
+        middle = [1 + j for j in range(1 if g.by_row else int(self.node.options["heads"]))] if rank == 2 else []
+        last = len(middle) + rank - 1
+        if mask.rule == "queries":
+            return g.Unsqueeze(g.newest(i), [*middle, last + 1])
+        by_key = g.Unsqueeze(x, [*middle, last])
+        return (
+            by_key
+            if mask.rule in ("keys", "padding")
+            else g.Equal(g.Unsqueeze(g.newest(i), [*middle, last + 1]), by_key)
+        )
+
+
+TEMPLATES = {
+    "causal": "{key} <= {query}",
+    "window": "{distance} < {n}",
+    "chunked": "{query} // {n} == {key} // {n}",
+    "prefix": "{key} < {n}",
+    "global": "({query} < {n}) | ({key} < {n})",
+    "strided": "({query} - {key}) % {n} == 0",
+    "dilated": "({distance} < {n} * {m}) & (({query} - {key}) % {m} == 0)",
+    "random": "random_keys({query}, {key}, {n}, {m})",
+}
+"""Rules of positions in Python: of a query and a key, their distance, and the numbers of the rule, n and m."""
+
+
+class Writer(MaskWriter):
+    """Masks as Python: each leaf is a comparison of positions, as in the definition."""
+
+    def __init__(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> None:
+        self.node, self.e, self.tensors = node, e, tensors
+        self.query: Tree | None = None
+        self.key: Tree | None = None
+        self.middle = "None, " * int(node.options["heads"])
+
+    def inverted(self, mask: Tree) -> Tree:
+        return self.e.py("~{mask}", mask=mask)
+
+    def joined(self, rule: str, a: Tree, b: Tree) -> Tree:
+        return self.e.py(f"{{a}} {rule} {{b}}", a=a, b=b)
+
+    def leaf(self, mask: Mask, causal: bool) -> Tree:
+        if mask.rule in TENSOR_NAMES:
+            return self.tensor(mask)
+        if mask.rule == "full":
+            return self.of_places(mask, "{key} >= 0" if self.key is not None else "True")
+        distance = "{query} - {key}" if causal else "({query} - {key}).abs()"
+        return self.of_places(mask, TEMPLATES[mask.rule].replace("{distance}", distance))
+
+    def of_places(self, mask: Mask, template: str) -> Tree:
+        """A rule by the positions of query and key and its own numbers, `n` and `m`."""
+        numbers = [self.number(mask, i) for i in range(len(mask.numbers))]
+        return self.e.py(template, query=self.query, key=self.key, **dict(zip("nm", numbers, strict=False)))
+
+    def number(self, mask: Mask, i: int) -> Num | Tree:
+        return mask.numbers[i]
+
+    def tensor(self, mask: Mask) -> Tree:
+        i = self.tensors[id(mask)]
+        (value,), x = tensor_inputs(self.node, i), self.e.input(i)
+        lead = f":, {self.middle}" if value.rank == 2 else ""
+        by_key, by_query = self.e.py(f"{{x}}[{lead}None, :]", x=x), self.e.py(f"{{x}}[{lead}:, None]", x=x)
+        if self.e.in_steps:
+            by_query = self.e.py(f"{{x}}[:, {self.middle}:, None]", x=self.e.newest(i))
+        return self.compared(mask, by_query, by_key)
+
+    def compared(self, mask: Mask, by_query: Tree, by_key: Tree) -> Tree:
+        """A rule by what a tensor says of query and key."""
+        if mask.rule in ("keys", "padding"):
+            return by_key
+        if mask.rule == "queries":
+            return by_query
+        return self.e.py("{by_query} == {by_key}", by_query=by_query, by_key=by_key)
+
+
+class RuleWriter(Writer):
+    """A mask as a function of the positions of a query and a key, and of what it is `given`: numbers and tensors."""
+
+    def __init__(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> None:
+        super().__init__(node, e, tensors)
+        self.query, self.key = e.py("query"), e.py("key")
+        self.types: dict[str, str] = {}
+        """The types of its further parameters."""
+        self.given: dict[str, Num | Tree] = {}
+        """What is handed to them."""
+        self.names: dict[Hashable, str] = {}
+        """The parameter of each number and tensor."""
+
+    def parameter(self, name: str, kind: str, of: Hashable, given: Num | Tree) -> Tree:
+        if of not in self.names:
+            taken = sum(re.fullmatch(rf"{name}(_\d+)?", other) is not None for other in self.given)
+            self.names[of] = found = f"{name}_{taken + 1}" if taken else name
+            self.types[found], self.given[found] = kind, given
+        return self.e.py(self.names[of])
+
+    def number(self, mask: Mask, i: int) -> Num | Tree:
+        name = NUMBER_NAMES.get(mask.rule, RULES[mask.rule][i])
+        return self.parameter(name, "int", (id(mask), i), mask.numbers[i])
+
+    def tensor(self, mask: Mask) -> Tree:
+        i = self.tensors[id(mask)]
+        (value,) = tensor_inputs(self.node, i)
+        x = self.parameter(TENSOR_NAMES[mask.rule], "Tensor", id(mask), self.e.input(i))
+        lead = "b, " if value.rank == 2 else ""
+        by_key, by_query = self.e.py(f"{{x}}[{lead}key]", x=x), self.e.py(f"{{x}}[{lead}query]", x=x)
+        return self.compared(mask, by_query, by_key)

@@ -1,0 +1,474 @@
+"""`sdpa`"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from archdsl.ir.cost import Amount, Cost, Pairs, contracted, times
+from archdsl.ir.dims import Num, Shape, num, shape_text, sub, whole_axis
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.masks import Mask, ahead, behind, breadth, normal
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    At,
+    Joint,
+    OnnxScope,
+    Parts,
+    Primitive,
+    Reads,
+    Saved,
+    TorchScope,
+    Tree,
+    same,
+    shown,
+    up_to,
+)
+from archdsl.ir.static import Instance
+from archdsl.ops._common import equals, first_input, tensor_inputs
+from archdsl.ops.attention.mask import tensor_leaves
+from archdsl.ops.position import Position, attention_scale
+
+
+def in_blocks(mask: Mask, q: Value, k: Value, dropout: Num) -> bool:
+    """Whether a mask may come in the blocks of FlexAttention, which drops no weights and wants 16 channels or more. A
+    mask of keys alone is small as it is; one with random keys compares all of them."""
+    narrow = any(isinstance(v.shape[-1].value, int) and v.shape[-1].value < 16 for v in (q, k))
+    square = q.rank == k.rank == 4 and q.shape[-2].value == k.shape[-2].value
+    drawn = any(leaf.rule == "random" for leaf in mask.leaves())
+    return square and mask.reads_queries and not drawn and not narrow and equals(dropout, 0)
+
+
+def scores_pairs(target: Any) -> bool:
+    """Whether a block of the user's takes queries and keys and so may add to the scores."""
+    node = getattr(target, "node", None)
+    return node is not None and node.header.tensors is not None and len(node.header.tensors) == 2
+
+
+class SDPA(Primitive):
+    """Scaled dot-product attention (Vaswani et al., 2017, equation 1): `softmax(q k^T * scale + bias) v` over the
+    keys that `mask` lets see.
+
+    q: [batch, heads, time, head_dim], k and v: [batch, kv_heads, source, …], kv_heads dividing heads; or all without
+    the axis of heads.
+    `scale` is 1 / sqrt(head_dim) unless given. `position` acts inside: rope turns q and k (unless `rotated`), others
+    add a bias to the scores.
+    `bias` is added to the scores; `sink: [heads]` is one more score for each query, of a key that holds nothing. A
+    query without keys gives 0.
+    """
+
+    family = "attention"
+    worth_hoisting = True
+    absorbs = True
+    by_rows = True
+    further_inputs = 1
+    typed = 0
+    signature = (
+        "sdpa(mask: mask = full, position: position = none, scale: nonzero = none, dropout: rate = 0, "
+        "softcap: positive = none, rotated: bool = false)"
+        "(q: float[..., time, head_dim], k: float[..., source, head_dim], v: float[..., source, value_dim], "
+        "bias: float[...] = none, sink: float[...] = none) -> [..., time, value_dim]"
+    )
+    one_type = ("q", "k", "v")
+    examples = shown(
+        "sdpa(q, k, v)  # q: [2, 4, 5, 8], k: [2, 4, 7, 8], v: [2, 4, 7, 6]",
+        "sdpa(q, k, v, mask: causal)  # q: [2, 4, 5, 8], k: [2, 2, 5, 8], v: [2, 2, 5, 8]",
+        "sdpa(q, k, v, mask: causal & window(2), scale: 0.5)  # q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8]",
+        "sdpa(q, k, v, mask: causal, softcap: 20)  # q: [2, 4, 5, 8], k: [2, 2, 5, 8], v: [2, 2, 5, 8]",
+        "sdpa(q, k, v, s_bias, sink: s)"
+        "  # q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8], s_bias: [4, 5, 5], s: [4]",
+        "sdpa(q, k, v, mask: causal, position: alibi)  # q: [2, 4, 5, 8], k: [2, 4, 5, 8], v: [2, 4, 5, 8]",
+    )
+
+    def check(self, call: Application) -> None:
+        q, k, v = (call.shape(i) for i in range(3))
+        if not len(q) == len(k) == len(v) or len(q) < 2:
+            raise call.error(
+                "E0302",
+                f"`sdpa` takes q, k and v with the same number of axes: "
+                f"{shape_text(q)}, {shape_text(k)} and {shape_text(v)} were given",
+                help="cut the last axis into heads with `split_heads(heads)`",
+            )
+        if len(q) >= 4:
+            heads, kv_heads = q[-3], k[-3]
+            if not call.same(kv_heads, v[-3]):
+                raise call.error(
+                    "E0301",
+                    f"`sdpa` needs as many heads of values as of keys: there are {kv_heads} of k and {v[-3]} of v",
+                    input=2,
+                )
+            if not call.same(heads, kv_heads, "attention is written for kv_heads == heads: compile again with --set"):
+                call.condition("%", heads, kv_heads, "the heads of keys divide those of queries")
+        call.is_number(call.options["dropout"], 0)  # then nothing is dropped, and the mask may come in blocks
+        call.same(q[-2], k[-2], "queries and keys stand at the same places: compile anew where not")
+
+    def build(self, call: Application) -> Sequence[Value]:
+        q, k, v = (call.tensor(i) for i in range(3))
+        bias, sink = call.inputs[3], call.inputs[4]
+        options: dict[str, Any] = dict(call.options)
+        position = options["position"]
+        mask = normal(options["mask"])
+        if position is not None:
+            target = (position.template if isinstance(position, Instance) else position).target
+            if isinstance(target, Position):
+                q, k, extra = target.attend(call, position, q, k, mask, options["rotated"])
+            elif not scores_pairs(target):
+                raise call.error(
+                    "E0204",
+                    f"`{target.name}` does not act inside attention",
+                    option="position",
+                    help="a position that is added to the embedding belongs to the model's `position` slot",
+                )
+            else:
+                # A block of the user's: scores from queries and keys.
+                extra = call.apply_block(position, (q, k), "position")[0]
+            if extra is not None:
+                bias = extra if bias is None else call.apply("plus", bias, extra)
+        if isinstance(bias, Value) and bias.dtype not in ("float32", q.dtype):
+            bias = call.once("cast", "bias", [bias], dtype=q.dtype)  # torch takes a bias in float32 or as the queries
+        if bias is not None or sink is not None or options["softcap"] is not None or len(q.shape) < 3:
+            tensor = self._mask(call, mask, q, k, plain=True)
+        else:
+            tensor = self._mask(call, mask, q, k, plain=False, blocks=in_blocks(mask, q, k, options["dropout"]))
+        if bias is not None and tensor is not None:
+            assert isinstance(bias, Value)
+            bias, tensor = call.once("masked_bias", "bias", [bias, tensor]), None
+        call.options.update(mask=mask, position=None, factor=attention_scale(position, call))  # type: ignore[attr-defined]
+        return call.node(inputs=(q, k, v, tensor, bias, sink))
+
+    def _mask(
+        self, call: Application, mask: Mask, q: Value, k: Value, plain: bool, blocks: bool = False
+    ) -> Value | None:
+        """The mask as a tensor; None if every query sees every key. `plain` asks for a tensor even where a kernel
+        needs none; a mask in `blocks` will do as well."""
+        if mask.rule == "full":
+            return None
+        queries, keys = q.shape[-2], k.shape[-2]
+        tensors: list[Value] = []
+        for leaf in tensor_leaves(mask):
+            if leaf.tensor is not None:
+                tensors.append(call.bring(leaf.tensor))
+            elif leaf.rule == "padding":
+                tensors.append(call.model_input("padding", keys))
+            else:
+                tensors.append(call.model_input("documents", keys))
+            axis = tensors[-1].shape[-1]
+            wanted = queries if leaf.rule == "queries" else keys
+            if axis.value != wanted.value and whole_axis(axis)[0] != whole_axis(wanted)[0]:
+                raise call.error(
+                    "E0403",
+                    f"the mask `{leaf}` speaks of {axis} places, "
+                    f"but there are {wanted} {'queries' if leaf.rule == 'queries' else 'keys'}",
+                    option="mask",
+                )
+        heads = num(max(q.rank - 3, 0))
+        if not mask.reads_queries:
+            queries = num(1)  # one mask of keys serves every query, whichever axis they stand on
+        how = {name: True for name, asked in (("plain", plain), ("blocks", blocks)) if asked}
+        return call.once("mask", "mask", [queries, keys, *tensors], mask=mask, heads=heads, **how)
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return ((*call.shape(0)[:-1], call.shape(2)[-1]),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        q, k = tensor_inputs(node, 0, 1)
+        rank, time = q.rank, q.rank - 2
+        lead = tuple(same(i) if rank < 4 or i != rank - 3 else EVERYWHERE for i in range(rank - 2))
+        bound = ahead(node.options["mask"])
+        later = sub(k.shape[-2].value, q.shape[-2].value)  # the last query stands at the last key
+        bound = None if bound is None or not isinstance(later, int) else bound + max(later, 0)
+        keys = EVERYWHERE if bound is None else up_to(time, bound)
+        found: list[Reads] = [(*lead, same(time), EVERYWHERE), (*lead, keys, EVERYWHERE), (*lead, keys, EVERYWHERE)]
+        for value in node.inputs[3:]:
+            if not isinstance(value, Value):
+                found.append(())
+            elif value.rank == 1:
+                found.append((EVERYWHERE,))
+            else:
+                axes: list[At | None] = []
+                for i, d in enumerate(value.shape[:-2]):
+                    axes.append(At() if d.value == 1 else same(i + rank - value.rank))
+                row = At() if value.shape[-2].value == 1 != q.shape[-2].value else same(time)
+                found.append((*axes, row, keys))
+        return found
+
+    def joint(self, node: OpNode) -> Joint:
+        """A key that a query does not see, by the mask or by a bias of minus infinity, counts for nothing. Heads of
+        keys, which several heads of queries may share, are all read."""
+        q, k = tensor_inputs(node, 0, 1)
+        lead = [f"lead{i}" for i in range(q.rank - 2)]
+        kv_lead = [*lead]
+        if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value:
+            kv_lead[-1] = "kv_head"
+        scores = [*lead, "query", "key"]
+        terms = [(*lead, "query", "of q"), (*kv_lead, "key", "of k"), (*kv_lead, "key", "value")]
+        for given in node.inputs[3:]:
+            rank = given.rank if isinstance(given, Value) else 0
+            terms.append(tuple(scores[-rank:]) if rank >= 2 else tuple(f"sink{i}" for i in range(rank)))
+        return Joint(tuple(terms), (*lead, "query", "value"), (None, None, None, 0.0, -math.inf, None)[: len(terms)])
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        q = first_input(node)
+        if e.in_steps and q.rank == 3:  # masks of steps are [batch, 1, new, keys]
+            return e.py("{y}.squeeze(1)", y=self._attention(node, e, one_head=True))
+        return self._attention(node, e)
+
+    def _attention(self, node: OpNode, e: TorchScope, one_head: bool = False) -> Tree:
+        """With `one_head` tensors without heads are given one."""
+
+        def headed(i: int) -> Tree:
+            value = node.inputs[i]
+            lacks = one_head and isinstance(value, Value) and value.rank == 3
+            return e.py("{x}[:, None]", x=e.input(i)) if lacks else e.input(i)
+
+        q, k = tensor_inputs(node, 0, 1)
+        rank = q.rank + one_head
+        kind, mask = ("tensor", headed(4)) if e.has(4) else e.mask(3)
+        softcap, dropout = node.options["softcap"], node.options["dropout"]
+        given = [headed(i) for i in range(3)]
+        masked = given if mask is None else [*given, mask]
+        scale = self._scale(node, e, q)
+        scaled: dict[str, Any] = {} if scale is None else {"scale": scale}
+        if e.for_few_rows and rank == 4 and softcap is None and not e.has(5):
+            more = scaled | ({"causal": False} if mask is None else {})
+            return e.py("attend({*masked}, {**more})", masked=masked, more=more)
+        rate = None if dropout.value == 0 else e.py("{dropout} if self.training else 0.0", dropout=dropout)
+        if softcap is not None or e.has(5):
+            more = scaled | ({} if softcap is None else {"softcap": softcap})
+            more |= {"sink": e.input(5)} if e.has(5) else {}
+            more |= {} if rate is None else {"dropout": rate}
+            return e.py("attention({*masked}, {**more})", masked=masked, more=more)
+        more = ({} if rate is None else {"dropout_p": rate}) | scaled
+        more |= {"enable_gqa": True} if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value else {}
+        bare = not (e.has(4) or e.in_steps)  # only a mask, of which there may be blocks
+        blocks = bare and kind in ("tensor", "either") and in_blocks(node.options["mask"], q, k, dropout)
+        if blocks:
+            return e.py("masked_attention({*masked}, {**more})", masked=masked, more=more)
+        seen: dict[str, Any] = {}
+        if kind == "causal":
+            seen = {"is_causal": True}
+        elif kind == "either":
+            seen = {"attn_mask": mask, "is_causal": e.py("{mask} is None", mask=mask)}
+        elif kind == "tensor" and mask is not None:
+            causal = e.causal(mask)
+            seen = {"attn_mask": mask} | ({} if causal is None else {"is_causal": causal})
+        return e.py("F.scaled_dot_product_attention({*given}, {**more})", given=given, more=seen | more)
+
+    def torch_absorbed(self, node: OpNode, e: TorchScope, rows: Tree, keys: Tree, values: Tree) -> Tree:
+        q = first_input(node)
+        mask = e.input(4) if e.has(4) else e.mask(3)[1]
+        scale = self._scale(node, e, q)
+        scale = e.py("{head_dim} ** -0.5", head_dim=q.shape[-1]) if scale is None else scale
+        given = (rows, keys, values, mask, scale)
+        return e.py("attend_latent({0}, {*given})", given=given)
+
+    def flops(self, node: OpNode) -> Cost:
+        """Scores and their sums of values, for each pair; of heads of keys that several of queries share, each of these
+        has its own scores. Element by element: scaled, the five of a softmax, and what is added or bent."""
+        q, k, v = tensor_inputs(node, 0, 1, 2)
+        pairs = Pairs(node.options["mask"], q.shape[-2], k.shape[-2])
+        lead = q.shape[:-2]
+        given = tuple(i for i in (0, 1, 4, 5) if isinstance(node.inputs[i], Value))
+        scores = contracted((*lead, q.shape[-1]), (0,), (1,), pairs)
+        sums = contracted((*lead, v.shape[-1]), given, (2,), pairs)
+        extra = (node.inputs[4] is not None) + 3 * (node.options["softcap"] is not None)
+        return Cost((scores, sums), (Amount(times((6 + extra, *lead)), pairs),))
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        """Some of the heads. One head of keys and values that all of queries share is whole; of what is added to the
+        scores of each head every device takes that of its own."""
+        q, k, v = tensor_inputs(node, 0, 1, 2)
+        heads = q.rank - 3
+        if q.rank < 4 or cut[0] != heads or any(axis is not None for axis in cut[3:]):
+            return None
+        for i, value in ((1, k), (2, v)):
+            if cut[i] != heads and (cut[i] is not None or value.shape[heads].value != 1):
+                return None
+        own = {}
+        for i, given in enumerate(node.inputs[3:], start=3):
+            if isinstance(given, Value):
+                axis = 0 if given.rank == 1 else given.rank - 3
+                if axis >= 0 and given.shape[axis].value != 1:
+                    own[i] = axis
+        return Parts(heads, own=own, sizes=(q.shape[heads],))
+
+    def saves(self, node: OpNode) -> Saved:
+        """The result and the logarithm of each query's sum of exponentials (Dao et al., 2022); written out, the softmax
+        of all scores and, where some of it is dropped, what is left and which it is."""
+        q, k, v = tensor_inputs(node, 0, 1, 2)
+        scores = Amount(times((*q.shape[:-1], k.shape[-2])))
+        dropped = not equals(node.options["dropout"], 0)
+        written = ((scores, v.dtype), *(((scores, v.dtype), (scores, "bool")) if dropped else ()))
+        if node.options["softcap"] is not None or node.inputs[5] is not None:
+            return Saved(outputs=(0,), own=written)  # no fused kernel has them
+        return Saved(outputs=(0,), own=((Amount(times(q.shape[:-1])), "float32"),), scores=written)
+
+    def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
+        rank = node.outputs[0].rank
+        return {1: (rank - 2, "key"), 2: (rank - 2, "value")}
+
+    def undivided(self, node: OpNode) -> str:
+        return "has several axes of heads, which a step takes as one" if node.outputs[0].rank > 4 else ""
+
+    def window(self, node: OpNode) -> tuple[int, Num] | None:
+        (q, k), mask = tensor_inputs(node, 0, 1), node.options["mask"]
+        found = breadth(mask)
+        plain = node.inputs[3] is not None and node.inputs[4] is None and not tensor_leaves(mask)
+        return (3, found) if found is not None and plain and q.shape[-2].value == k.shape[-2].value else None
+
+    def behind(self, node: OpNode, i: int) -> int | None:
+        return behind(node.options["mask"])
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """`Attention`, or written out where there is a sink or fewer axes than it takes."""
+        q, k, v = tensor_inputs(node, 0, 1, 2)
+        scale = self.scale(node, q)
+        causal = node.options["mask"].rule == "causal" and not g.has(3) and not g.has(4)
+        softcap = node.options["softcap"]
+        window = self.grouped_window(node, g)
+        if window is not None:
+            return self.grouped(node, g, [g.arg(0), *(g.new(i) for i in (1, 2))], scale, window)
+        tensors = [g.arg(0), g.arg(1), g.arg(2)]
+        own = g.dtype(tensors[0])
+        if g.has(5) or q.rank < 4 or any(d.value == 0 for d in q.shape):
+            return self.written_out(node, g, tensors, scale)
+        lead = q.shape[:-3]
+        if q.rank > 4:  # several axes of batch are one
+            tensors = [
+                g.Reshape(t, [-1, x.shape[-3], g.size(i, -2), x.shape[-1]])
+                for i, (t, x) in enumerate(zip(tensors, (q, k, v), strict=True))
+            ]
+        mask = self.pairs_seen(node, g, own) if g.has(3) or g.has(4) else None
+        y = g.Attention(
+            *tensors,
+            mask,
+            scale=scale,
+            is_causal=int(causal),
+            **({"softcap": float(softcap)} if softcap is not None else {}),
+        )
+        if q.rank > 4:
+            shape = g.Shape(g.arg(0))
+            y = g.Reshape(y, [g.Slice(shape, [0], [len(lead) + 2]), v.shape[-1]])
+        return y
+
+    def caches_itself(self, node: OpNode, g: OnnxScope) -> bool:
+        return self.grouped_window(node, g) is not None
+
+    def grouped_window(self, node: OpNode, g: OnnxScope) -> int | None:
+        """The window of the keys that a query sees, -1 where it sees all before it, if onnxruntime's own causal
+        attention can do it; else None."""
+        q, k, v = tensor_inputs(node, 0, 1, 2)
+        mask: Mask = node.options["mask"]
+        fits = q.rank == 4 and q.shape[-2].value == k.shape[-2].value and k.shape[-1].value == v.shape[-1].value
+        if not fits or g.has(4) or not g.offers("GroupQueryAttention") or not g.appends:
+            return None
+        if not q.shape[-1].static or int(q.shape[-1]) % 8:  # onnxruntime refuses heads of another size
+            return None
+        if mask.rule == "causal":
+            return -1
+        rules = sorted(p.rule for p in mask.parts)
+        if mask.rule == "&" and rules == ["causal", "window"]:
+            width = next(p for p in mask.parts if p.rule == "window").numbers[0]
+            return int(width) if width.static else None
+        return None
+
+    def grouped(self, node: OpNode, g: OnnxScope, tensors: Sequence[Any], scale: float, window: int) -> Any:
+        """Causal attention that stores no scores."""
+        q, k = tensor_inputs(node, 0, 1)
+        merged = [g.Reshape(g.Transpose(t, perm=[0, 2, 1, 3]), [0, 0, -1]) for t in tensors]
+        softcap = node.options["softcap"]
+        past_key, past_value, last, total = g.cached(1, 2)
+        y, key, value = g.contrib(
+            "GroupQueryAttention",
+            *merged,
+            past_key,
+            past_value,
+            last,
+            total,
+            *(() if not g.has(5) else (None, None, None, None, g.arg(5))),
+            outputs=3,
+            num_heads=int(q.shape[1]),
+            kv_num_heads=int(k.shape[1]),
+            scale=scale,
+            local_window_size=window,
+            softcap=float(softcap) if softcap is not None else 0.0,
+        )
+        g.keep({1: key, 2: value})
+        return g.Transpose(g.Reshape(y, [0, 0, q.shape[1], q.shape[3]]), perm=[0, 2, 1, 3])
+
+    def onnx_absorbed(self, node: OpNode, g: OnnxScope, rows: Any, keys: Any, values: Any) -> Any:
+        """Queries turned into the space of the rows, which are keys and values of all heads (DeepSeek-V2, section
+        2.1.2); the result turned back."""
+        q = first_input(node)
+        queries = g.MatMul(g.arg(0), g.Transpose(keys, perm=[0, 1, 3, 2]))
+        mask = self.pairs_seen(node, g, g.dtype(queries)) if g.has(3) or g.has(4) else None
+        softcap = node.options["softcap"]
+        capped = {"softcap": float(softcap)} if softcap is not None else {}
+        y = g.Attention(queries, rows, rows, mask, scale=self.scale(node, q), **capped)
+        return g.MatMul(y, values)
+
+    def pairs_seen(self, node: OpNode, g: OnnxScope, dtype: str) -> Any:
+        """The mask, or the bias with the mask in it, as `Attention` takes it: with all its queries."""
+        q, given = tensor_inputs(node, 0, 3 if g.has(3) else 4)
+        mask = g.arg(3) if g.has(3) else g.arg(4, dtype)
+        if given.rank >= 2 and given.shape[-2].value == 1 != q.shape[-2].value:
+            mask = g.Expand(mask, [g.size(0, -2), 1])
+        if q.rank > 4 and given.rank > 3 and len(given.shape) == q.rank:
+            mask = g.Expand(mask, [*(g.size(0, i) for i in range(q.rank - 3)), 1, 1, 1])
+            mask = g.Reshape(mask, [-1, given.shape[-3], g.size(0, -2), g.size(1, -2)])
+        return mask
+
+    def written_out(self, node: OpNode, g: OnnxScope, tensors: Sequence[Any], scale: float) -> Any:
+        """The equation itself, scores in float32."""
+        q, k, v = tensors
+        queries, keys = tensor_inputs(node, 0, 1)
+        rank, own = queries.rank, g.dtype(v)
+        if rank > 3 and queries.shape[-3].value != keys.shape[-3].value:
+            k, v = (self.repeated(node, g, t, i) for i, t in ((1, k), (2, v)))
+        order = [*range(rank - 2), rank - 1, rank - 2]
+        scores = g.Mul(g.cast(g.MatMul(q, g.Transpose(k, perm=order)), "float32"), scale)
+        if node.options["softcap"] is not None:
+            cap = float(node.options["softcap"])
+            scores = g.Mul(g.Tanh(g.Div(scores, cap)), cap)
+        if g.has(4):
+            scores = g.Add(scores, g.arg(4, "float32"))
+        elif g.has(3):
+            scores = g.Where(g.arg(3), scores, -math.inf)
+        elif node.options["mask"].rule == "causal":  # of as many queries as keys: no tensor was made
+            query, key = g.pairs(queries.shape[-2], keys.shape[-2])
+            scores = g.Where(g.LessOrEqual(key, query), scores, -math.inf)
+        if g.has(5):
+            sink = g.Reshape(g.arg(5, "float32"), [-1, 1, 1])
+            shape = g.Concat(g.Shape(scores, start=0, end=rank - 1), [1], axis=0)
+            scores = g.Concat(scores, g.Expand(sink, shape), axis=-1)
+        weights = g.Softmax(scores, axis=-1)
+        weights = g.Where(g.IsNaN(weights), 0.0, weights)  # a query without keys gives 0
+        if g.has(5):
+            weights = g.Slice(weights, [0], [-1], [rank - 1])
+        return g.MatMul(g.cast(weights, own), v)
+
+    def repeated(self, node: OpNode, g: OnnxScope, x: Any, i: int) -> Any:
+        """A head of keys or values for every head of queries."""
+        q, t = tensor_inputs(node, 0, i)
+        times = int(q.shape[-3]) // int(t.shape[-3])
+        rank = t.rank
+        x = g.Expand(g.Unsqueeze(x, [rank - 2]), [1] * (rank - 2) + [times, 1, 1])
+        return g.Reshape(x, [*([0] * (rank - 3)), q.shape[-3], g.size(i, -2), t.shape[-1]])
+
+    @staticmethod
+    def scale(node: OpNode, q: Value) -> float:
+        """What the scores are multiplied with."""
+        scale, factor = node.options["scale"], node.options.get("factor")
+        own = float(scale) if scale is not None else float(q.shape[-1]) ** -0.5
+        return own if factor is None else own * float(factor.value)
+
+    def _scale(self, node: OpNode, e: TorchScope, q: Value) -> Num | Tree | None:
+        """The same in PyTorch; None for 1 / sqrt(head_dim)."""
+        scale: Num | None = node.options["scale"]
+        factor = node.options.get("factor")
+        if factor is None:
+            return scale
+        own = e.py("{head_dim} ** -0.5", head_dim=q.shape[-1]) if scale is None else scale
+        return e.py("{own} * {factor}", own=own, factor=factor.torch(e))

@@ -1,0 +1,100 @@
+"""Random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from archdsl.ir.cost import Amount, elements
+from archdsl.ir.dims import Shape
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import Application, OnnxScope, Primitive, Saved, TorchScope, Tree, shown
+from archdsl.ir.static import Scheme
+from archdsl.ops._common import equals, number, numbers_in
+
+
+class Dropout(Primitive):
+    """In training each number is 0 with probability `rate`, else divided by 1 - rate (Srivastava et al., 2014)."""
+
+    keeps_branch = True
+    noisy = True
+    by_rows = True
+    passes = 0
+    signature = "dropout(rate: rate)(x: float[...]) -> [...]"
+    mixes = False
+    examples = shown("x -> dropout(0.1)", "(x -> dropout(0)) + 1")
+
+    def build(self, call: Application) -> Sequence[Value]:
+        return (call.tensor(0),) if call.is_number(call.size("rate"), 0) else call.node()
+
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        return 0.0 if known[0] == 0 else None
+
+    def saves(self, node: OpNode) -> Saved:
+        """Which numbers were kept."""
+        return Saved(own=((Amount(elements(node.outputs[0].shape)), "bool"),))
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.arg(0)  # of inference
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        module = e.stateless("dropout", e.py("nn.Dropout({rate})", rate=number(node, "rate")))
+        return e.py("{module}({0})", module=module)
+
+
+class NormalNoise(Primitive):
+    """In training a normal draw for each number, whose standard deviation that number is; 0 else.
+
+    `logits + (spread -> noise)` is a noisy gate (Shazeer et al., 2017, equation 4). Gradients reach the spread."""
+
+    noisy = True
+    signature = "noise()(x: float[...]) -> [...]"
+    mixes = False
+    examples = shown("x -> noise", "x + (softplus(x) -> noise)")
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Mul(g.arg(0), 0)  # of inference
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py("{module}({0})", module=e.stateless("noise", e.py("Noise()")))
+
+
+CONSTANTS = {"zeros": "torch.zeros", "ones": "torch.ones"}
+
+
+class Draw(Primitive):
+    """Random numbers of a shape by a scheme that says all by itself: normal, truncated_normal, uniform, constant,
+    zeros, ones."""
+
+    typed = "float"
+    signature = "draw(scheme: scheme, dims: sizes) -> [...]"
+    mixes = False
+    numpy = "draw"
+
+    def check(self, call: Application) -> None:
+        scheme: Scheme = call.options["scheme"]
+        if scheme.name not in ("normal", "truncated_normal", "uniform", "constant", *CONSTANTS):
+            raise call.error(
+                "E0204",
+                f"`{scheme.name}` cannot stand in an expression: it needs to know the whole weight",
+                help="use normal, truncated_normal or uniform there",
+            )
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        return (numbers_in(call.options, "dims"),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        scheme: Scheme = node.options["scheme"]
+        holes = {**scheme.numbers, "sizes": numbers_in(node.options, "dims")}
+        if scheme.name in CONSTANTS:
+            return e.py(f"{CONSTANTS[scheme.name]}({{*sizes}})", **holes)
+        if scheme.name == "constant":
+            return e.py("torch.full({sizes}, {value})", **holes)
+        if scheme.name == "uniform":
+            return e.py("torch.empty({*sizes}).uniform_(-{bound}, {bound})", **holes)
+        if scheme.name == "truncated_normal":
+            made = "nn.init.trunc_normal_(torch.empty({*sizes}), std={std}, a=-{limit} * {std}, b={limit} * {std})"
+            return e.py(made, **holes)
+        if equals(scheme.numbers["mean"], 0):
+            return e.py("torch.randn({*sizes}) * {std}", **holes)
+        return e.py("torch.empty({*sizes}).normal_({mean}, {std})", **holes)

@@ -1,0 +1,388 @@
+"""Reductions, softmax, running sums and orders along axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from archdsl.ir.cost import Amount, elements
+from archdsl.ir.dims import Shape, mul, num
+from archdsl.ir.graph import OpNode
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    At,
+    Example,
+    OnnxScope,
+    Primitive,
+    Reads,
+    State,
+    TorchScope,
+    Tree,
+    same,
+    shown,
+    up_to,
+)
+from archdsl.ir.signature import promoted
+from archdsl.ops._common import (
+    AxisOp,
+    axes_of,
+    axis_of,
+    demand_at_most,
+    first_input,
+    from_right,
+    number,
+    numbers_in,
+    own_but,
+    place,
+    replaced,
+    written,
+)
+from archdsl.ops._onnx import END
+
+REAL = "float[...]) -> [...]"
+"""Of real numbers."""
+MADE_REAL = "[...]) -> float[...]"
+"""Of any numbers, with real values."""
+ANY = "[...]) -> [...]"
+"""Of any numbers, with values of the same type."""
+
+
+class Reduction(Primitive):
+    """One number for all positions along some axes, as a row: its name and the types it takes and gives, torch's
+    method, its ONNX operator or what it is composed of (given x in float32, the axes and whether they are kept)."""
+
+    def __init__(
+        self,
+        name: str,
+        types: str,
+        method: str,
+        onnx: str | Callable[[OnnxScope, Any, list[int], bool], Any],
+        doc: str,
+        *,
+        additive: bool = False,
+        counts: bool = False,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.signature = f"{name}(axis: ints = -1, keep: bool = false)(x: {types}"
+        self.method = method
+        self.composed = None if isinstance(onnx, str) else onnx
+        self.operator = onnx if isinstance(onnx, str) else ""
+        self.__doc__ = doc
+        self.additive = additive
+        self.counts = counts
+        """Whether truth values count as whole numbers."""
+        self.extra = extra or {}
+        """More arguments of the method, by name."""
+        several = "axis: [1, -1]" if types == REAL else "[1, -1]"
+        uses = (name, f"{name}(1)", f"{name}({several}, keep: true)", f"{name}(0, keep: true)")
+        whole = () if types == REAL else (("ids", "int"), ("real", "bool"))
+        self.examples = (
+            *(Example(f"x -> {use}") for use in uses),
+            *(Example(f"{name}({x})", f"{x}: {kind}[2, 5]", gradients=False) for x, kind in whole),
+        )
+
+    def check(self, call: Application) -> None:
+        axes_of(self, call)
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        axes = axes_of(self, call)
+        if call.options["keep"]:
+            return (tuple(num(1) if i in axes else d for i, d in enumerate(call.shape(0))),)
+        return (tuple(d for i, d in enumerate(call.shape(0)) if i not in axes),)
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        found = super().dtypes(call)
+        return ("int",) if self.counts and found == ["bool"] else found
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        rank = first_input(node).rank
+        axes = {int(n) % rank for n in numbers_in(node.options, "axis")}
+        return (kept_reads(rank, axes, bool(node.options["keep"])),)
+
+    def pointwise(self, node: OpNode) -> tuple[Amount, ...]:
+        """Operations on each number that comes in."""
+        return (Amount(mul(self.passes, elements(first_input(node).shape))),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """In whole numbers where there are truth values."""
+        rank, keep, own = first_input(node).rank, bool(node.options["keep"]), node.outputs[0].dtype
+        axes = [int(n) % rank - rank for n in numbers_in(node.options, "axis")]
+        if self.composed is not None:
+            return self.composed(g, g.arg(0, "float32"), axes, keep)
+        return getattr(g, self.operator)(g.arg(0, "int32" if own == "bool" else own), axes, keepdims=int(keep))
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        real = node.outputs[0].is_float and not first_input(node).is_float
+        axes = tuple(int(n) for n in numbers_in(node.options, "axis"))
+        more = {**self.extra, **({"keepdim": True} if node.options["keep"] else {})}
+        where = axes[0] if len(axes) == 1 else axes
+        return e.py(f"{{0}}{'.float()' if real else ''}.{self.method}({{where}}, {{**more}})", where=where, more=more)
+
+
+def kept_reads(rank: int, gone: set[int], keep: bool) -> tuple[At | None, ...]:
+    """Some axes are read whole; the others stand at their position, moved to the left unless all are kept."""
+    return tuple(EVERYWHERE if i in gone else same(i if keep else i - sum(a < i for a in gone)) for i in range(rank))
+
+
+def _variance(g: OnnxScope, x: Any, axes: list[int], keep: bool) -> Any:
+    apart = g.Sub(x, g.ReduceMean(x, axes, keepdims=1))
+    return g.ReduceMean(g.Mul(apart, apart), axes, keepdims=int(keep))
+
+
+def _logsumexp(g: OnnxScope, x: Any, axes: list[int], keep: bool) -> Any:
+    """Written out: the kernel of `ReduceLogSumExp` on CUDA gives NaN where all is minus infinity."""
+    top = g.ReduceMax(x, axes, keepdims=1)
+    top = g.Where(g.IsInf(top), 0.0, top)
+    total = g.Log(g.ReduceSum(g.Exp(g.Sub(x, top)), axes, keepdims=int(keep)))
+    return g.Add(total, top if keep else g.Squeeze(top, axes))
+
+
+REDUCTIONS = (
+    Reduction("sum", ANY, "sum", "ReduceSum",
+              "The sum along one or several axes; `keep` leaves them, of size 1. True counts as 1.",
+              additive=True, counts=True),
+    Reduction("mean", MADE_REAL, "mean", "ReduceMean",
+              "The mean along one or several axes; `keep` leaves them, of size 1. Whole numbers and bools give "
+              "float32.",
+              additive=True),
+    Reduction("max", ANY, "amax", "ReduceMax",
+              "The largest along one or several axes; `keep` leaves them, of size 1."),
+    Reduction("min", ANY, "amin", "ReduceMin",
+              "The smallest along one or several axes; `keep` leaves them, of size 1."),
+    Reduction("var", REAL, "var", _variance,
+              "The variance along one or several axes (divided by n, as norms do); `keep` leaves them, of size 1.",
+              extra={"correction": 0}),
+    Reduction("logsumexp", REAL, "logsumexp", _logsumexp,
+              "`log(sum(exp(x)))` along one or several axes, without overflow; `keep` leaves them, of size 1."),
+)  # fmt: skip
+
+
+class ArgMax(Primitive):
+    """The position of the largest along an axis; `keep` leaves the axis, of size 1."""
+
+    passes = 0
+    signature = "argmax(axis: int = -1, keep: bool = false)(x: number[...]) -> int[...]"
+    examples = (Example("x -> argmax", gradients=False), Example("x -> argmax(axis: 1, keep: true)", gradients=False))
+
+    def check(self, call: Application) -> None:
+        axis_of(self, call)
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        axis, shape = axis_of(self, call), call.shape(0)
+        return (replaced(shape, axis, num(1)) if call.options["keep"] else (*shape[:axis], *shape[axis + 1 :]),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        return (kept_reads(first_input(node).rank, {place(node)}, bool(node.options["keep"])),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.ArgMax(g.arg(0), axis=from_right(node), keepdims=int(node.options["keep"]))
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        keep = {"keepdim": True} if node.options["keep"] else {}
+        return e.py("{0}.argmax({axis}, {**keep})", axis=written(node), keep=keep)
+
+
+class Softmax(AxisOp):
+    """`exp(x) / sum(exp(x))` along an axis, without overflow."""
+
+    passes = 5
+    by_result = True
+    expression = "{0}.softmax({axis})"
+    signature = "softmax(axis: int = -1)(x: float[...]) -> [...]"
+    examples = shown("x -> softmax", "x -> softmax(axis: 1)", "softmax(x + 1)  # x: [5]")
+
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        return 0.0 if known[0] == -math.inf else None
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.Softmax(g.arg(0, "float32"), axis=place(node))
+
+
+class LogSoftmax(AxisOp):
+    """`log(softmax(x))` along an axis, without overflow."""
+
+    passes = 5
+    by_result = True
+    expression = "{0}.log_softmax({axis})"
+    signature = "log_softmax(axis: int = -1)(x: float[...]) -> [...]"
+    examples = shown("x -> log_softmax", "x -> log_softmax(axis: 1)", "log_softmax(x + 1)  # x: [5]")
+
+    def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
+        return -math.inf if known[0] == -math.inf else None
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.LogSoftmax(g.arg(0, "float32"), axis=from_right(node))
+
+
+class Running(AxisOp):
+    """Something of all positions up to the own, along an axis. Its name is that of torch's method."""
+
+    symbol: ClassVar[str]
+    """What puts two together."""
+
+    def dtypes(self, call: Application) -> Sequence[str]:
+        found = promoted(call.inputs)
+        return ("int" if found == "bool" else found,)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        return (own_but(first_input(node).rank, place(node), up_to(place(node))),)
+
+    def terms(self, node: OpNode, g: OnnxScope) -> Any:
+        """The input, real numbers in float32."""
+        return g.arg(0, "int" if node.outputs[0].dtype == "int" else "float32")
+
+    def states(self, node: OpNode) -> Sequence[State]:
+        output, axis = node.outputs[0], place(node)
+        shape = tuple(d for i, d in enumerate(output.shape) if i != axis)
+        kind = "int" if output.dtype == "int" else "float32"
+        return (State(self.name, shape, kind, axis),) if axis else ()
+
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
+        """What is of the new positions alone, put together with what was before them."""
+        x, axis, whole = first_input(node), place(node), node.outputs[0].dtype == "int"
+        terms = e.input(0) if whole else e.py("{0}.float()")
+        both = f"{{past}}.unsqueeze({{axis}}) {self.symbol} {{terms}}.{self.name}({{axis}})"
+        y = e.let(self.name, e.py(both, past=past[0], terms=terms, axis=axis))
+        last = e.py("{y}.select({axis}, -1)", y=y, axis=axis)
+        return (y if whole or x.dtype == "float32" else e.py("{y}.type_as({0})", y=y)), (last,)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py(f"{{0}}.{self.name}({{axis}})", axis=written(node))
+
+
+class CumSum(Running):
+    """The sum of all positions up to the own, along an axis."""
+
+    symbol = "+"
+    signature = "cumsum(axis: int = -1)(x: [...]) -> [...]"
+    examples = shown("x -> cumsum", "x -> cumsum(axis: 1)", "cumsum(real)  # real: bool[2, 5]")
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return g.CumSum(self.terms(node, g), g.constant(place(node), "int"))
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        axis, rank = place(node), first_input(node).rank
+        terms = g.gated(self.terms(node, g), 0, rank, axis)
+        y = g.Add(g.CumSum(terms, g.constant(axis, "int")), g.Unsqueeze(past[0], [axis]))
+        return y, [g.Gather(y, g.constant(-1, "int"), axis=axis)]
+
+
+class CumProd(Running):
+    """The product of all positions up to the own, along an axis."""
+
+    symbol = "*"
+    signature = "cumprod(axis: int = -1)(x: [...]) -> [...]"
+    examples = shown("x -> cumprod", "x -> cumprod(axis: 1)", "cumprod(real)  # real: bool[2, 5]")
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """The product of 2 positions, of 4, of 8, …; step by step where only the running model knows how many there
+        are: no operator of the opset multiplies along an axis."""
+        x, axis, length = self.terms(node, g), place(node), first_input(node).shape[place(node)]
+        if not length.static:
+            shape = g.Shape(g.Gather(x, g.constant(0, "int"), axis=axis))
+            _, y = g.scan(self.step(g), [g.Expand(g.constant(1, g.dtype(x)), shape)], [x], axis=axis)
+            return y
+        reach = 1
+        while reach < int(length):
+            first, later = g.Slice(x, [0], [reach], [axis]), g.Slice(x, [reach], [END], [axis])
+            x = g.Concat(first, g.Mul(later, g.Slice(x, [0], [-reach], [axis])), axis=axis)
+            reach *= 2
+        return x
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        axis, rank = place(node), first_input(node).rank
+        terms = g.gated(self.terms(node, g), 1, rank, axis)
+        last, y = g.scan(self.step(g), [g.Where(g.first, 1, past[0])], [terms], axis=axis)
+        return y, [last]
+
+    def step(self, g: OnnxScope) -> Any:
+        def multiplied(before: Any, x: Any) -> tuple[Any, Any]:
+            after = g.Mul(before, x)
+            return after, after
+
+        return multiplied
+
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
+        kind = {} if node.outputs[0].dtype == "int" else {"dtype": e.py("torch.float32")}
+        return (e.py("{0}.new_ones({*sizes}, {**kind})", sizes=self.states(node)[0].shape, kind=kind),)
+
+
+def in_order(node: OpNode, g: OnnxScope) -> Any:
+    """What stands along the axis of a node in order, and the positions it had; the lower first of equals."""
+    x = first_input(node)
+    values = g.arg(0, "int32") if x.is_bool else g.arg(0)
+    size = g.size(0, place(node))
+    return g.TopK(values, [size], axis=from_right(node), largest=int(node.options["descending"]), outputs=2)
+
+
+class Sort(AxisOp):
+    """Sorted along an axis, the smallest first (`descending`: the largest), and the position each had: two results."""
+
+    passes = 0
+    signature = "sort(axis: int = -1, descending: bool = false)(x: [...]) -> (values: [...], places: int[...])"
+    examples = (
+        Example("values, places", statements="values, places = x -> sort"),
+        Example("values", statements="values, places = x -> sort(axis: 1, descending: true)"),
+    )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return in_order(node, g)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        more = {"descending": True} if node.options["descending"] else {}
+        return e.py("{0}.sort(dim={axis}, {**more})", axis=written(node), more=more)
+
+
+class ArgSort(AxisOp):
+    """The positions along an axis in the order of what stands there, the smallest first (or the largest:
+    `descending`)."""
+
+    passes = 0
+    signature = "argsort(axis: int = -1, descending: bool = false)(x: [...]) -> int[...]"
+    examples = (
+        Example("x -> argsort", gradients=False),
+        Example("x -> argsort(axis: 1, descending: true)", gradients=False),
+    )
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        return in_order(node, g)[1]
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        order = {"descending": True} if node.options["descending"] else {}
+        return e.py("{0}.argsort(dim={axis}, {**order})", axis=written(node), order=order)
+
+
+class TopK(Primitive):
+    """The k largest along an axis, the largest first, and their positions: two results."""
+
+    passes = 0
+    signature = "topk(k: size, axis: int = -1)(x: number[...]) -> (values: [...], places: int[...])"
+    hints = ("best", "chosen")
+    examples = (
+        Example("values", statements="values, places = x -> topk(3)"),
+        Example("values, places", statements="values, places = x -> topk(2, axis: 1)"),
+        Example("places", statements="values, places = topk(2)(x)", gradients=False),
+    )
+
+    def check(self, call: Application) -> None:
+        size = call.shape(0)[axis_of(self, call)]
+        demand_at_most(call, call.size("k"), size, "k of `topk` must be at most the length of the axis")
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        shape = replaced(call.shape(0), axis_of(self, call), call.size("k"))
+        return shape, shape
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        return (own_but(first_input(node).rank, place(node)),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        k = number(node, "k")
+        count = [k] if k.static else g.Unsqueeze(g.number(k), [0])
+        return g.TopK(g.arg(0), count, axis=from_right(node), outputs=2)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        axis = written(node)
+        more = {} if axis == -1 else {"dim": axis}
+        return e.py("{0}.topk({k}, {**more})", k=number(node, "k"), more=more)
