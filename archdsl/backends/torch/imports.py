@@ -19,6 +19,7 @@ TORCH = {
     "torch.distributed.tensor.parallel": (
         "ColwiseParallel",
         "RowwiseParallel",
+        "PrepareModuleOutput",
         "SequenceParallel",
         "parallelize_module",
     ),

@@ -18,7 +18,7 @@ from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, expr_text, free_names
 from archdsl.ir.weights import weights
 from archdsl.passes.flatten import FlatOp, Unrolled, unroll, walk
-from archdsl.passes.placement import tensor_parallel
+from archdsl.passes.partition import partition
 
 AXES = {
     "dp": "`dp` splits batches, and with them weights, gradients and optimizer states (FSDP)",
@@ -26,6 +26,9 @@ AXES = {
     "ep": "`ep`, if it is there, splits batches and experts (Lepikhin et al., 2020)",
 }
 """What each axis of a mesh is for."""
+
+ENTRY = "entry"
+"""The local that holds the style of norms that several sharded linear layers read."""
 
 
 class Parallel(Section):
@@ -38,7 +41,7 @@ class Parallel(Section):
     def __init__(self, classes: Classes, generate: Generate | None) -> None:
         self.classes, self.model, self.generate = classes, classes.model, generate
         self.weights = {w.path: w.weight.kind for w in weights(self.model)}
-        self.plan = tensor_parallel(self.model)
+        self.plan = partition(self.model)
         self.stacks = list(dict.fromkeys(stack for path in self.modules if (stack := layer_of(path)[0])))
         self.styles = self._styles()
         if not self.stacks and not self.styles:
@@ -95,6 +98,10 @@ class Parallel(Section):
         yield 'if "tp" in (mesh.mesh_dim_names or ()):'
         yield '    tp = mesh["tp"]'
         yield from (f"    {line}" for line in self._asserts())
+        if ENTRY in self.styles.values():
+            yield f"    {ENTRY} = PrepareModuleOutput("
+            yield "        output_layouts=Replicate(), desired_output_layouts=Replicate(), use_local_output=False"
+            yield "    )  # its readers' gradients are summed, then all-reduced once"
         if plan:
             yield f"    plan = {dict_of(plan)}"
             yield "    parallelize_module(model, tp, plan)"
@@ -143,6 +150,8 @@ class Parallel(Section):
             elif path in self.plan.norms:
                 axis = self.plan.norms[path]
                 found[module] = f"SequenceParallel(sequence_dim={axis}, use_local_output=True)"
+            elif module in self.plan.entries:
+                found[module] = ENTRY
         return found
 
     def _plan(self) -> tuple[dict[str, str], dict[tuple[str, tuple[str, ...]], dict[str, str]]]:
