@@ -54,7 +54,7 @@ class Parallel(Section):
     def functions(self, forward: Scheduled) -> Iterable[str]:
         experts = self._experts()
         if experts:
-            yield from (helpers()[name].source for name in ("AllToAll", "shard_experts"))
+            yield helpers()["shard_experts"].source
         body = [*self._expert_parallel(experts), *self._tensor_parallel()]
         data = "data" if experts else 'mesh["dp"]'
         if self.stacks:
@@ -105,11 +105,11 @@ class Parallel(Section):
         if plan:
             yield f"    plan = {dict_of(plan)}"
             yield "    parallelize_module(model, tp, plan)"
-        for (stack, classes), own in of_classes.items():
-            yield f"    plan = {dict_of(own)}"
-            yield f"    for block in model.{stack}:"
-            yield f"        if isinstance(block, {any_of(classes)}):"
-            yield "            parallelize_module(block, tp, plan)"
+        if of_classes:
+            yield "    for module in model.modules():"
+        for keyword, (name, own) in zip(("if", *["elif"] * len(of_classes)), of_classes.items(), strict=False):
+            yield f"        {keyword} isinstance(module, {name}):"
+            yield f"            parallelize_module(module, tp, {dict_of(own)})"
 
     def _asserts(self) -> Iterator[str]:
         """What the number of ranks has to divide: fields of the Config where it is made of them."""
@@ -154,41 +154,38 @@ class Parallel(Section):
                 found[module] = ENTRY
         return found
 
-    def _plan(self) -> tuple[dict[str, str], dict[tuple[str, tuple[str, ...]], dict[str, str]]]:
-        """The styles by path, with `*` for the number of a layer where all layers agree; and those of layers of some
-        classes, by stack and classes."""
-        classes = dict(self._layers(unroll(self.model)[1]))
+    def _plan(self) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+        """Return the styles by path, with `*` for the number of a layer where all layers agree; and those of parts of
+        modules by the class of the module, where all of a class agree."""
+        classes = dict(self._modules(unroll(self.model)[1]))
         alike: dict[str, list[str]] = {}
         layers: dict[str, set[int]] = {}
         for path in self.modules:
             alike.setdefault(starred(path), []).append(path)
             layers.setdefault(layer_of(path)[0], set()).add(layer_of(path)[1])
         plan: dict[str, str] = {}
-        of_classes: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
+        of_classes: dict[str, dict[str, str]] = {}
         for path, paths in alike.items():
             styles = {self.styles.get(p, "") for p in paths}
-            stack, _, rest = layer_of(paths[0])
-            having = {layer_of(p)[1] for p in paths}
-            own = tuple(dict.fromkeys(classes.get(f"{stack}.{n}", "") for n in sorted(having)))
-            if len(styles) > 1:
-                plan |= {p: self.styles[p] for p in paths if p in self.styles}
-            elif styles == {""}:
+            if len(styles) == 1 and {layer_of(p)[1] for p in paths} == layers[layer_of(paths[0])[0]]:
+                plan |= dict.fromkeys([path], styles.pop()) if styles != {""} else {}
                 continue
-            elif having == layers[stack]:
-                plan[path] = styles.pop()
-            elif all((classes.get(f"{stack}.{n}", "") in own) == (n in having) for n in layers[stack]):
-                of_classes.setdefault((stack, own), {})[starred(rest)] = styles.pop()
-            else:
-                plan |= dict.fromkeys(paths, styles.pop())
+            for p in paths:
+                around, _, part = p.rpartition(".")
+                parts = {f"{other}.{part}" for other, name in classes.items() if name == classes.get(around)}
+                if p in self.styles and {self.styles.get(other) for other in parts} == {self.styles[p]}:
+                    of_classes.setdefault(classes[around], {})[part] = self.styles[p]
+                elif p in self.styles:
+                    plan[p] = self.styles[p]
         return plan, of_classes
 
-    def _layers(self, unrolled: Unrolled) -> Iterator[tuple[str, str]]:
-        """The class of each block, by its path."""
+    def _modules(self, unrolled: Unrolled) -> Iterator[tuple[str, str]]:
+        """Yield the path and the class of each block."""
         for calls in unrolled.calls.values():
             for call in calls:
                 if call.block in self.classes.by_block:  # of a scan, a part may be of no class
                     yield call.path, self.classes.by_block[call.block].name
-                yield from self._layers(call)
+                yield from self._modules(call)
 
 
 def layer_of(path: str) -> tuple[str, int, str]:
@@ -204,5 +201,5 @@ def starred(path: str) -> str:
 
 
 def dict_of(plan: Mapping[str, str]) -> str:
-    """A plan as text, one entry a line."""
-    return "{" + "".join(f'"{path}": {style}, ' for path, style in plan.items()) + "}"
+    """Format a plan."""
+    return "{" + ", ".join(f'"{path}": {style}' for path, style in plan.items()) + "}"
