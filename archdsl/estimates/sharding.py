@@ -651,8 +651,14 @@ class Step:
             else:
                 yield "all-gather", axis, f"weights{of}", "forward", copies, weights, m
                 yield "all-gather", axis, f"weights{of}", "backward", copies, weights, m
-        numbers = sum(t.numbers for t, _ in self.tensors(w for p, w in self.shares.partial().items() if p in own))
-        yield "all-reduce", "tp", "gradients of replicated weights on shards", "step", mesh.tp, numbers * grain, 1
+        partial = [w for path, w in self.shares.partial().items() if path in own]
+        of = "gradients of replicated weights on shards"
+        if self.shares.sequence_parallel:
+            yield "all-reduce", "tp", of, "step", mesh.tp, sum(t.numbers for t, _ in self.tensors(partial)) * grain, 1
+        else:
+            yield from (
+                ("all-reduce", "tp", of, "backward", mesh.tp, t.numbers * grain, m) for t, _ in self.tensors(partial)
+            )
         several: dict[int, int] = defaultdict(int)
         others = [self.weights_of(s).keys() for s in range(mesh.pp) if s != stage] if mesh.pp > 1 else []
         for path, weight in own.items():

@@ -55,7 +55,10 @@ class Parallel(Section):
         experts = self._experts()
         if experts:
             yield helpers()["shard_experts"].source
-        body = [*self._expert_parallel(experts), *self._tensor_parallel()]
+        axes = ["dp", *["ep"] * bool(experts), *["tp"] * bool(self.styles)]
+        known = ", ".join(f'"{axis}"' for axis in axes)
+        body = [f'assert {{{known}}}.issuperset(mesh.mesh_dim_names or ()), "nothing is sharded over other axes"']
+        body += [*self._expert_parallel(experts), *self._tensor_parallel()]
         data = "data" if experts else 'mesh["dp"]'
         if self.stacks:
             listed = [f"model.{stack}" for stack in self.stacks]
@@ -65,7 +68,6 @@ class Parallel(Section):
         for name in self.generate.names if self.generate is not None else ():  # steps gather sharded weights, too
             body += ["for module in model.modules():", f'    if hasattr(module, "{name}"):']
             body.append(f'        register_fsdp_forward_method(module, "{name}")')
-        axes = ["dp", *["ep"] * bool(experts), *["tp"] * bool(self.styles)]
         said = f"Shard a model in place over the axes of a mesh: {'; '.join(AXES[a] for a in axes)}."
         doc = textwrap.fill(f'"""{said}"""', WIDTH - 4)
         name = self.classes.root_class
