@@ -321,8 +321,9 @@ class Talk:
             case "leave":
                 yield "all-reduce", "tp", "sums out of sharded matrices", "forward", tp, payload
             case "gather" if spread:
-                yield "all-to-all", "tp", "logits to shards of the sequence", "forward", tp, payload / tp
-                yield "all-to-all", "tp", "gradients of logits", "backward", tp, payload / tp
+                # Logits stay sharded: their maximum, the sum of their exponentials and that of the target, in float32.
+                tokens = self.elements(value) / int(value.shape[-1]) / cp
+                yield "all-reduce", "tp", "the loss over a sharded vocabulary", "forward", tp, 3 * 4 * tokens
             case "gather":
                 yield "all-gather", "tp", "logits", "forward", tp, payload
             case "keys":
@@ -656,9 +657,8 @@ class Step:
         if self.shares.sequence_parallel:
             yield "all-reduce", "tp", of, "step", mesh.tp, sum(t.numbers for t, _ in self.tensors(partial)) * grain, 1
         else:
-            yield from (
-                ("all-reduce", "tp", of, "backward", mesh.tp, t.numbers * grain, m) for t, _ in self.tensors(partial)
-            )
+            for tensor, _ in self.tensors(partial):
+                yield "all-reduce", "tp", of, "backward", mesh.tp, tensor.numbers * grain, m
         several: dict[int, int] = defaultdict(int)
         others = [self.weights_of(s).keys() for s in range(mesh.pp) if s != stage] if mesh.pp > 1 else []
         for path, weight in own.items():

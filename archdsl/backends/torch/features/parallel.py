@@ -57,7 +57,8 @@ class Parallel(Section):
             yield helpers()["shard_experts"].source
         axes = ["dp", *["ep"] * bool(experts), *["tp"] * bool(self.styles)]
         known = ", ".join(f'"{axis}"' for axis in axes)
-        body = [f'assert {{{known}}}.issuperset(mesh.mesh_dim_names or ()), "nothing is sharded over other axes"']
+        refused = f"the axes of the mesh must be among {', '.join(axes)}"
+        body = [f'assert {{{known}}}.issuperset(mesh.mesh_dim_names or ()), "{refused}"']
         body += [*self._expert_parallel(experts), *self._tensor_parallel()]
         data = "data" if experts else 'mesh["dp"]'
         if self.stacks:
