@@ -8,7 +8,8 @@ import pytest
 import archdsl
 from archdsl.api import list_zoo
 from archdsl.ir.weights import weights
-from archdsl.passes.partition import Placement, _Partitioner, partition
+from archdsl.passes.flatten import flatten
+from archdsl.passes.partition import Placement, _Partitioner, partition, sharded
 
 KINDS = ("column", "row", "vocab", "expert")
 
@@ -95,8 +96,11 @@ def test_gains_within_heads() -> None:
     }
     model m { vocab: 64  context: 16  width: 32  blocks: 2 * layer  head: lm }
     """
-    found = partition(archdsl.load(text=text))
-    assert found.norms == {f"blocks.{i}.attention.{n}_norm.weight": 1 for i in (0, 1) for n in "qk"}
+    model = archdsl.load(text=text)
+    found = partition(model)
+    on_shards = sharded(flatten(model), found.placements)
+    paths = {f"blocks.{i}.attention.{n}_norm.weight": 1 for i in (0, 1) for n in "qk"}
+    assert {path: axis for path, (_, axis) in on_shards.partial.items()} == paths
     assert {(group, int(size)) for group, size in found.sizes} == {(f"blocks.{i}.attention", 4) for i in (0, 1)}
 
 

@@ -28,6 +28,7 @@ from archdsl.estimates.sharding import Collective, Plan, Sharding, Shares, Step,
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.dims import with_symbol
 from archdsl.ir.graph import Model, Value
+from archdsl.ir.paths import starred
 from archdsl.passes.decode import NEW, planned
 from archdsl.passes.flatten import FlatGraph, FlatNode, flatten
 
@@ -453,7 +454,7 @@ class _Roofline:
         bounds: dict[tuple[str, str], float] = {}
         for decode, found in ((False, forward), (True, steps)):
             for kernel in found:
-                key = _starred(kernel.path), kernel.op
+                key = starred(kernel.path), kernel.op
                 row = rows.get(key)
                 if row is None:
                     row = rows[key] = OpTime(
@@ -489,7 +490,3 @@ class _Roofline:
 
 def _usable(device: Device) -> str:
     return next((t for t in ("bfloat16", "float16", "float32") if t in device.peak), "float32")
-
-
-def _starred(path: str) -> str:
-    return ".".join("*" if step.isdecimal() else step for step in path.split("."))

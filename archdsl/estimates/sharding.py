@@ -14,7 +14,6 @@ half of that for a reduce-scatter or an all-gather (Patarasuk and Yuan, 2009).
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -26,11 +25,11 @@ from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.activations import Saving
 from archdsl.estimates.dtypes import BYTES, Dtype, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
-from archdsl.estimates.kernels import wanting
 from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states
 from archdsl.estimates.mesh import Mesh, divisors, nearest_divisors, one_of
 from archdsl.ir.dims import Poly, expr_text, free_names
 from archdsl.ir.graph import Model, Value
+from archdsl.ir.paths import layer_of
 from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.flatten import (
     FlatGraph,
@@ -43,6 +42,7 @@ from archdsl.passes.flatten import (
     walk,
     weights_read,
 )
+from archdsl.passes.gradients import wanting
 from archdsl.passes.partition import (
     REPLICATED,
     Partition,
@@ -163,8 +163,8 @@ class Shares:
 
     def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, *, sequence_parallel: bool = False) -> None:
         self.graph, self.mesh, self.sequence_parallel = graph, mesh, sequence_parallel and mesh.tp > 1
-        self.partition = partition(model) if mesh.tp > 1 else Partition(expert_placements(graph), {}, ())
-        self.sharded = sharded(graph, self.partition)
+        self.partition = partition(model) if mesh.tp > 1 else Partition(expert_placements(graph), ())
+        self.sharded = sharded(graph, self.partition.placements)
         self.wants = wanting(graph)
         self.symbols = {s.name for s in model.symbols if s.name != "batch"}
         self.along: dict[int, tuple[object, bool]] = {}
@@ -196,7 +196,7 @@ class Shares:
     def partial(self) -> dict[str, FlatWeight]:
         """Return the replicated weights whose gradients are summed over `tp`."""
         if not self.sequence_parallel:
-            return {p: w for p, w in self.sharded.partial.items() if w.weight.trained}
+            return {p: w for p, (w, _) in self.sharded.partial.items() if w.weight.trained}
         read = (w for n in self.graph.nodes if isinstance(n, FlatOp) for w in n.weights.values())
         return {w.path: w for w in read if w.weight.trained and self.placement(w) == REPLICATED}
 
@@ -225,9 +225,6 @@ class Shares:
 
 # --- stages of the pipeline -------------------------------------------------------------------------------------------
 
-LAYER = re.compile(r"(?:[^\W\d]\w*\.)*?[^\W\d]\w*\.\d+(?=\.|$)")
-"""The path of a layer: the first step of a path that is numbered."""
-
 
 @dataclass
 class Chunk:
@@ -243,8 +240,10 @@ class Chunk:
         return [*self.head, *(n for layer in self.layers for n in layer), *self.tail]
 
 
-def _path(node: FlatNode) -> str:
-    return node.weight.path if isinstance(node, FlatParam) else node.path
+def layer(node: FlatNode) -> tuple[str, int] | None:
+    """Return the list and the number of the layer that a node is of."""
+    stack, number, _ = layer_of(node.weight.path if isinstance(node, FlatParam) else node.path)
+    return (stack, number) if stack else None
 
 
 def chunks(model: Model, graph: FlatGraph, count: int) -> list[Chunk]:
@@ -253,15 +252,14 @@ def chunks(model: Model, graph: FlatGraph, count: int) -> list[Chunk]:
     Raises ArchError E0516 where there are no layers, and E0515 where their number does not divide."""
     head: list[FlatNode] = []
     layers: list[list[FlatNode]] = []
-    current = ""
+    current = None
     for node in graph.nodes:
-        found = LAYER.match(_path(node))
-        if found is not None and found[0] != current:
-            current = found[0]
+        if layer(node) not in (None, current):
+            current = layer(node)
             layers.append([])
         (layers[-1] if layers else head).append(node)
     tail: list[FlatNode] = []
-    while layers and LAYER.match(_path(layers[-1][-1])) is None:
+    while layers and layer(layers[-1][-1]) is None:
         tail.insert(0, layers[-1].pop())
     if count > 1 and len(layers) < 2:
         raise error(
@@ -534,7 +532,6 @@ class Step:
             "context parallel (cp)": self.mesh.cp > 1,
             "pipeline parallel (pp)": self.mesh.pp > 1,
             "experts over the ranks of tp (ep does not divide dp)": self.mesh.dp % self.mesh.ep > 0,
-            f"ZeRO {self.plan.zero} (fully_shard is ZeRO 3)": self.mesh.replicas > 1 and self.plan.zero < 3,
         }
         if any(ways.values()):
             yield f"an estimate alone, not emitted by `--with parallel`: {', '.join(w for w, x in ways.items() if x)}"
@@ -711,12 +708,12 @@ class Step:
 
     def gathered(self, stage: int) -> int:
         """Bytes of the largest layer's weights and their gradients, put together."""
-        units: dict[str, int] = defaultdict(int)
+        units: dict[object, int] = defaultdict(int)
         for path, weight in self.weights_of(stage).items():
-            found = LAYER.match(path)
+            stack, number, _ = layer_of(path)
             for tensor, expert in self.tensors([weight]):
                 if weight.weight.trained and self.replicas(expert) > 1:
-                    units[found[0] if found is not None else path] += tensor.numbers
+                    units[(stack, number) if stack else path] += tensor.numbers
         each = BYTES[self.plan.dtype] + BYTES[self.plan.gradient_dtype or self.plan.dtype]
         return max(units.values(), default=0) * each
 

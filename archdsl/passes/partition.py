@@ -12,8 +12,9 @@ computed by every rank, and so is an LM head whose weight is the embedding's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import takewhile
@@ -21,7 +22,7 @@ from typing import Literal
 
 from archdsl.ir.closure import outward_names
 from archdsl.ir.dims import Expr, Num, expr_text, substitute
-from archdsl.ir.graph import Block, CallNode, CondNode, Graph, LossNode, Model, OpNode, Value, subgraphs
+from archdsl.ir.graph import Block, CallNode, CondNode, LossNode, Model, OpNode, Value, every_node
 from archdsl.ir.op import Parts
 from archdsl.ir.weights import weights
 from archdsl.passes.flatten import (
@@ -36,6 +37,7 @@ from archdsl.passes.flatten import (
     walk,
     weights_read,
 )
+from archdsl.passes.gradients import wanting
 
 Kind = Literal["column", "row", "vocab", "expert", "replicated"]
 
@@ -87,10 +89,12 @@ class Sharded:
     worked: set[int] = field(default_factory=set)
     """Ops, by `id`, that compute a shard."""
     redistributions: list[Redistribution] = field(default_factory=list)
-    entered: set[Value] = field(default_factory=set)
-    """Replicated tensors that ops read that work on shards."""
-    partial: dict[str, FlatWeight] = field(default_factory=dict)
-    """Replicated weights that work on shards: their gradients are all-reduced over `tp`."""
+    partial: dict[str, tuple[FlatWeight, int | None]] = field(default_factory=dict)
+    """Replicated weights that work on shards, those of norms, with the axis along which their input is sharded: their
+    gradients are all-reduced over `tp`."""
+    entries: set[str] = field(default_factory=set)
+    """Paths of norms that only sharded linear layers read, several: gradients of what they give are all-reduced once
+    for all of these layers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,29 +103,19 @@ class Partition:
 
     placements: Mapping[str, Placement]
     """Of every weight, buffers too, by its path."""
-    norms: Mapping[str, int]
-    """Paths of weights of norms that work on shards, and the axis along which their input is sharded."""
     sizes: tuple[tuple[str, Num], ...]
     """What the ranks of `tp` have to divide, each with the group that it is of, in the names of the model."""
-    entries: frozenset[str] = frozenset()
-    """Paths of norms that only linear layers sharded by columns read: the gradients of their outputs are all-reduced
-    once for all of these layers."""
 
 
 @lru_cache(maxsize=4)
 def partition(model: Model) -> Partition:
     """Return what ranks share of a model. Linear in the number of layers; the last ones are remembered."""
     partitioner = _Partitioner(model)
-    uses = partitioner.run()
-    return Partition(
-        partitioner.placements(uses),
-        partitioner.norms(uses),
-        tuple(partitioner.sizes(uses)),
-        frozenset(partitioner.entries(uses)),
-    )
+    partitioner.run()
+    return Partition(partitioner.placements(), tuple(partitioner.sizes()))
 
 
-def sharded(graph: FlatGraph, partition: Partition) -> Sharded:
+def sharded(graph: FlatGraph, placements: Mapping[str, Placement]) -> Sharded:
     """Return how ranks compute a graph of a model, whole or a decode step."""
     found = Sharded()
     for node in graph.nodes:
@@ -130,10 +124,27 @@ def sharded(graph: FlatGraph, partition: Partition) -> Sharded:
             kept = (node.inputs[i] for i in node.node.op.keeps(node.node))
             found.redistributions += [Redistribution("experts", node, v) for v in tensors[:1] if node.blocks]
             found.redistributions += [Redistribution("keys", node, v) for v in kept if isinstance(v, Value)]
-            _shard_op(node, partition.placements, found)
-    joined = {v for n in graph.nodes if isinstance(n, FlatOp) and n.path in partition.entries for v in n.outputs}
-    found.redistributions = [r for r in found.redistributions if r.kind != "reenter" or r.value not in joined]
+            _shard_op(node, placements, found)
+    entering = Counter(r.value for r in found.redistributions if r.kind == "enter")
+    reading = Counter(v for n in graph.nodes for v in n.inputs if isinstance(v, Value)) + Counter(graph.outputs)
+    norms = [n for n in graph.nodes if isinstance(n, FlatOp) and n.node.op.shares_weights and n.weights]
+    apart = {n.path for n in norms if not 1 < entering[n.outputs[0]] == reading[n.outputs[0]]}
+    joined = {n.outputs[0]: n.path for n in norms if n.path not in apart}
+    found.entries = set(joined.values())
+    found.redistributions = list(_once(found.redistributions, joined))
     return found
+
+
+def _once(redistributions: Iterable[Redistribution], joined: Container[Value]) -> Iterator[Redistribution]:
+    """Yield `reenter` for a tensor that has entered, or nothing where that is done together."""
+    entered: set[Value] = set()
+    for r in redistributions:
+        if r.kind != "enter" or r.value not in entered:
+            yield r
+        elif r.value not in joined:
+            yield replace(r, kind="reenter")
+        if r.kind == "enter":
+            entered.add(r.value)
 
 
 def _shard_op(node: FlatOp, placements: Mapping[str, Placement], found: Sharded) -> None:
@@ -149,12 +160,10 @@ def _shard_op(node: FlatOp, placements: Mapping[str, Placement], found: Sharded)
         return
     found.worked.add(id(node))
     if parts.axis is not None:
-        found.partial |= {w.path: w for w in node.weights.values() if of_weights[w.path].axis is None}
+        found.partial |= {w.path: (w, axes[0]) for w in node.weights.values() if of_weights[w.path].axis is None}
     for value, axis in zip(node.inputs, axes, strict=True):
         if isinstance(value, Value) and axis is None and value.is_float:
-            kind: Literal["enter", "reenter"] = "reenter" if value in found.entered else "enter"
-            found.redistributions.append(Redistribution(kind, node, value))
-            found.entered.add(value)
+            found.redistributions.append(Redistribution("enter", node, value))
     if parts.axis is not None and "vocab" not in kinds:
         found.axes |= dict.fromkeys(node.outputs, parts.axis)
     else:
@@ -196,21 +205,20 @@ class _Partitioner:
         self.uses: dict[int, _Use] = {}
         self.changed = set(range(len(self.nodes)))
         """Ops to look at in the next pass."""
-        self.learned = self._learned()
+        self.wants = wanting(self.graph)
         self.readers: dict[int, list[int]] = {}
         for number, node in enumerate(self.nodes):
             for v in node.inputs:
                 if isinstance(v, Value):
                     self.readers.setdefault(id(v), []).append(number)
 
-    def run(self) -> dict[int, _Use]:
-        """Return each op that works on shards, by its number among the nodes."""
+    def run(self) -> None:
+        """Find each op that works on shards."""
         while self.changed:
             self._propagate()
             if not self.changed:
                 self.uses = dict(sorted(self.uses.items()))
                 self._close_disagreeing()
-        return self.uses
 
     # --- which linear layers are sharded ---
 
@@ -272,7 +280,11 @@ class _Partitioner:
             return None
         if node.weights.keys() - parts.weights.keys() and parts.axis is not None and not op.shares_weights:
             return None
-        whole = (i for i, v in enumerate(node.inputs) if id(v) in self.learned and axes[i] is None)
+        whole = (
+            i
+            for i, v in enumerate(node.inputs)
+            if axes[i] is None and isinstance(v, Value) and self.wants.get(v, False)
+        )
         return None if any(op.differentiates(node.node, i) for i in whole) else parts
 
     def _close_disagreeing(self) -> None:
@@ -323,11 +335,11 @@ class _Partitioner:
 
     # --- what follows ---
 
-    def placements(self, uses: Mapping[int, _Use]) -> dict[str, Placement]:
+    def placements(self) -> dict[str, Placement]:
         """Return the placement of every weight, by its path."""
         found = dict(self._vocabulary())
-        for number, group in self._named(uses).items():
-            node, use = self.nodes[number], uses[number]
+        for number, group in self._named().items():
+            node, use = self.nodes[number], self.uses[number]
             assert isinstance(node, FlatOp)
             kind: Kind = "row" if any(axis is not None for axis in use.axes) else "column"
             found |= {node.weights[name].path: Placement(kind, axis, group) for name, axis in use.parts.weights.items()}
@@ -350,22 +362,13 @@ class _Partitioner:
             if number in self.closed and isinstance(node, FlatOp) and {int(n) for n in parts.sizes} <= rows:
                 yield from ((node.weights[n].path, Placement("vocab", a, node.path)) for n, a in parts.weights.items())
 
-    def norms(self, uses: Mapping[int, _Use]) -> dict[str, int]:
-        """Return the weights of norms that work on shards, and the axis along which their input is sharded."""
-        found: dict[str, int] = {}
-        for number, use in uses.items():
-            node, axis = self.nodes[number], use.axes[0] if use.axes else None
-            if isinstance(node, FlatOp) and node.node.op.shares_weights and axis is not None:
-                found |= {weight.path: axis for weight in node.weights.values()}
-        return found
-
-    def sizes(self, uses: Mapping[int, _Use]) -> Iterator[tuple[str, Num]]:
+    def sizes(self) -> Iterator[tuple[str, Num]]:
         """Yield what the ranks of `tp` have to divide, but for multiples of another size of the same group."""
         names = dict(_names_of(unroll(self.model)[1], _root_names(self.model)))
         found: dict[str, dict[str, Num]] = {}
-        for number, group in self._named(uses).items():
+        for number, group in self._named().items():
             node = self.nodes[number]
-            for size in uses[number].parts.sizes:
+            for size in self.uses[number].parts.sizes:
                 if size.static:
                     outer = size.outward(names.get(node, {}))
                     found.setdefault(group, {}).setdefault(expr_text(outer.expr), outer)
@@ -375,37 +378,11 @@ class _Partitioner:
                 if not any(n < int(size) and int(size) % n == 0 for n in numbers):
                     yield group, size
 
-    def entries(self, uses: Mapping[int, _Use]) -> set[str]:
-        """Return the paths of norms of which every use is read by several linear layers sharded by columns alone."""
-        found: dict[str, bool] = {}
-        for node in self.nodes:
-            if isinstance(node, FlatOp) and node.node.op.shares_weights and node.weights:
-                value = node.outputs[0]
-                readers = self.readers.get(id(value), [])
-                alone = len(readers) > 1 and value not in self.graph.outputs
-                alone = alone and all(n in self.opened and n in uses and n not in self.closed for n in readers)
-                found[node.path] = found.get(node.path, True) and alone
-        return {path for path, alone in found.items() if alone}
-
-    def _learned(self) -> set[int]:
-        """Return the values, by `id`, that depend on trained weights: they have gradients."""
-        found: set[int] = set()
-        for node in self.nodes:
-            if isinstance(node, FlatParam):
-                known = node.weight.weight.trained
-            elif isinstance(node, FlatOp):
-                known = any(w.weight.trained for w in node.weights.values()) or bool(node.blocks)
-            else:
-                known = True
-            if known or any(id(v) in found for v in node.inputs):
-                found |= {id(v) for v in node.outputs if v.is_float}
-        return found
-
-    def _named(self, uses: Mapping[int, _Use]) -> dict[int, str]:
+    def _named(self) -> dict[int, str]:
         """Return the group of each op that works on shards: what the paths of its weights have in common."""
         groups = self._groups()
         paths: dict[frozenset[int], list[list[str]]] = {}
-        for number in uses:
+        for number in self.uses:
             node = self.nodes[number]
             if isinstance(node, FlatOp) and node.weights:
                 paths.setdefault(groups[number], []).append(node.path.split("."))
@@ -413,7 +390,7 @@ class _Partitioner:
         for group, several in paths.items():
             common = takewhile(lambda steps: len(set(steps)) == 1, zip(*several, strict=False))
             found[group] = ".".join(steps[0] for steps in common)
-        return {number: found[groups[number]] for number in uses}
+        return {number: found[groups[number]] for number in self.uses}
 
 
 def expert_placements(graph: FlatGraph) -> dict[str, Placement]:
@@ -447,15 +424,8 @@ def blocks_of_two_graphs(root: Block) -> Iterator[OpNode]:
         if id(block) in seen:
             continue
         seen.add(id(block))
-        nodes = list(_nodes(block.graph))
+        nodes = list(every_node(block.graph))
         waiting += [n.block for n in nodes if isinstance(n, CallNode)]
         waiting += [call.block for n in nodes if isinstance(n, OpNode) for call in n.blocks.values()]
         if any(isinstance(n, CondNode | LossNode) for n in nodes):
             yield from (n for n in nodes if isinstance(n, OpNode))
-
-
-def _nodes(graph: Graph) -> Iterator[object]:
-    for node in graph.nodes:
-        yield node
-        for inner in subgraphs(node):
-            yield from _nodes(inner)

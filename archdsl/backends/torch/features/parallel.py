@@ -16,9 +16,10 @@ from archdsl.backends.torch.text import Scheduled
 from archdsl.backends.torch.tree import Node, py, unparse, word
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, expr_text, free_names
+from archdsl.ir.paths import layer_of, starred
 from archdsl.ir.weights import weights
-from archdsl.passes.flatten import FlatOp, Unrolled, unroll, walk
-from archdsl.passes.partition import partition
+from archdsl.passes.flatten import FlatOp, Unrolled, flatten, unroll, walk
+from archdsl.passes.partition import partition, sharded
 
 AXES = {
     "dp": "`dp` splits batches, and with them weights, gradients and optimizer states (FSDP)",
@@ -42,6 +43,7 @@ class Parallel(Section):
         self.classes, self.model, self.generate = classes, classes.model, generate
         self.weights = {w.path: w.weight.kind for w in weights(self.model)}
         self.plan = partition(self.model)
+        self.sharded = sharded(flatten(self.model), self.plan.placements)
         self.stacks = list(dict.fromkeys(stack for path in self.modules if (stack := layer_of(path)[0])))
         self.styles = self._styles()
         if not self.stacks and not self.styles:
@@ -150,10 +152,10 @@ class Parallel(Section):
                 found[module] = "RowwiseParallel(input_layouts=Replicate())"
             elif placement.kind == "vocab":
                 found[module] = "ColwiseParallel(output_layouts=Replicate())"
-            elif path in self.plan.norms:
-                axis = self.plan.norms[path]
+            elif path in self.sharded.partial:
+                axis = self.sharded.partial[path][1]
                 found[module] = f"SequenceParallel(sequence_dim={axis}, use_local_output=True)"
-            elif module in self.plan.entries:
+            elif module in self.sharded.entries:
                 found[module] = ENTRY
         return found
 
@@ -189,18 +191,6 @@ class Parallel(Section):
                 if call.block in self.classes.by_block:  # of a scan, a part may be of no class
                     yield call.path, self.classes.by_block[call.block].name
                 yield from self._modules(call)
-
-
-def layer_of(path: str) -> tuple[str, int, str]:
-    """The list that a module is in, the number of its layer and the path within: `blocks`, 3, `ffn.up`."""
-    steps = path.split(".")
-    at = next((i for i, step in enumerate(steps) if step.isdigit()), None)
-    return ("", 0, path) if at is None else (".".join(steps[:at]), int(steps[at]), ".".join(steps[at + 1 :]))
-
-
-def starred(path: str) -> str:
-    """A path with `*` for numbers of layers."""
-    return ".".join("*" if step.isdigit() else step for step in path.split("."))
 
 
 def dict_of(plan: Mapping[str, str]) -> str:
