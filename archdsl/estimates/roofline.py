@@ -24,7 +24,7 @@ from archdsl.estimates.flops import estimate as count_flops
 from archdsl.estimates.hardware import Device, Type
 from archdsl.estimates.kernels import Kernel, kernels
 from archdsl.estimates.mesh import Mesh
-from archdsl.estimates.sharding import Collective, Plan, Sharding, Shares, Step, Talk, sent_share
+from archdsl.estimates.sharding import Collective, Plan, Sharding, Shares, Step, sent_share
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.dims import with_symbol
 from archdsl.ir.graph import Model, Value
@@ -388,10 +388,9 @@ class _Roofline:
                 return count
             return whole_at(elements(value.shape), sizes)
 
-        talk = Talk(shares, self.plan.dtype, numbers)
         waited = 0.0
         for redistribution in shares.sharded.redistributions:
-            for kind, axis, _, phase, devices, payload in talk.collectives(redistribution):
+            for kind, axis, _, phase, devices, payload in shares.collectives(redistribution, self.plan.dtype, numbers):
                 if phase == "forward" and devices > 1:
                     waited += payload * sent_share(kind, devices) / self.link(axis)
         waited += self.stages(mesh, sizes, decode is True)

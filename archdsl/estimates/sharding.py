@@ -222,6 +222,51 @@ class Shares:
         """Return how many ranks send tokens to the experts of one."""
         return self.mesh.ep
 
+    def collectives(
+        self, r: Redistribution, dtype: Dtype, elements: Callable[[Value], int]
+    ) -> Iterator[tuple[Kind, str, str, Phase, int, float]]:
+        """Yield the collectives of one micro-batch: kind, axis, purpose, phase, ranks, and bytes of the tensor.
+        `elements` returns how many numbers the whole tensor has."""
+        mesh, value = self.mesh, r.value
+        tp, cp, ep = mesh.tp, mesh.cp, mesh.ep
+        along, depends = self.in_sequence(value), self.depends(value)
+        spread = self.sequence_parallel and along
+        payload = elements(value) * width(value.dtype, dtype) / (cp if along else 1)
+        match r.kind:
+            case "enter" if depends and spread:
+                yield "all-gather", "tp", "into sharded matrices", "forward", tp, payload
+                # Kept in shards, it is gathered once more for the gradients of the weights.
+                yield "all-gather", "tp", "into sharded matrices", "backward", tp, payload
+                yield "reduce-scatter", "tp", "gradients from there", "backward", tp, payload
+            case "enter" | "reenter" if depends and not spread:
+                yield "all-reduce", "tp", "gradients from sharded matrices", "backward", tp, payload
+            case "leave" if spread:
+                yield "reduce-scatter", "tp", "sums out of sharded matrices", "forward", tp, payload
+                if depends:
+                    yield "all-gather", "tp", "gradients into them", "backward", tp, payload
+            case "leave":
+                yield "all-reduce", "tp", "sums out of sharded matrices", "forward", tp, payload
+            case "gather" if spread:
+                # Logits stay sharded: their maximum, the sum of their exponentials and that of the target, in float32.
+                tokens = elements(value) / int(value.shape[-1]) / cp
+                yield "all-reduce", "tp", "the loss over a sharded vocabulary", "forward", tp, 3 * 4 * tokens
+            case "gather":
+                yield "all-gather", "tp", "logits", "forward", tp, payload
+            case "keys":
+                payload *= (cp if along else 1) / (tp if value in self.sharded.axes else 1)
+                yield "all-gather", "cp", "keys and values", "forward", cp, payload
+                yield "all-gather", "cp", "keys and values", "backward", cp, payload
+                yield "reduce-scatter", "cp", "gradients of keys and values", "backward", cp, payload
+            case "experts":
+                assert isinstance(r.node, FlatOp)
+                assert r.node.node.active is not None
+                over_tp = self.experts_over_tp
+                rows = payload / (tp if over_tp else 1) * int(r.node.node.active)
+                for phase in ("forward", "backward"):
+                    yield "all-to-all", "ep", "tokens to experts and back", phase, ep, 2 * rows
+                    if over_tp and not spread:
+                        yield "all-gather", "tp", "outputs of experts to each shard of the tokens", phase, tp, payload
+
 
 # --- stages of the pipeline -------------------------------------------------------------------------------------------
 
@@ -291,55 +336,6 @@ def under_way(stage: int, mesh: Mesh, interleave: int, micro_batches: int) -> li
     return found
 
 
-class Talk:
-    """What ranks send of a tensor in one micro-batch. `elements` returns how many numbers the whole tensor has."""
-
-    def __init__(self, shares: Shares, dtype: Dtype, elements: Callable[[Value], int]) -> None:
-        self.shares, self.dtype, self.elements = shares, dtype, elements
-
-    def collectives(self, r: Redistribution) -> Iterator[tuple[Kind, str, str, Phase, int, float]]:
-        """Yield the collectives of one micro-batch: kind, axis, purpose, phase, ranks, and bytes of the tensor."""
-        mesh, value = self.shares.mesh, r.value
-        tp, cp, ep = mesh.tp, mesh.cp, mesh.ep
-        along, depends = self.shares.in_sequence(value), self.shares.depends(value)
-        spread = self.shares.sequence_parallel and along
-        payload = self.elements(value) * width(value.dtype, self.dtype) / (cp if along else 1)
-        match r.kind:
-            case "enter" if depends and spread:
-                yield "all-gather", "tp", "into sharded matrices", "forward", tp, payload
-                # Kept in shards, it is gathered once more for the gradients of the weights.
-                yield "all-gather", "tp", "into sharded matrices", "backward", tp, payload
-                yield "reduce-scatter", "tp", "gradients from there", "backward", tp, payload
-            case "enter" | "reenter" if depends and not spread:
-                yield "all-reduce", "tp", "gradients from sharded matrices", "backward", tp, payload
-            case "leave" if spread:
-                yield "reduce-scatter", "tp", "sums out of sharded matrices", "forward", tp, payload
-                if depends:
-                    yield "all-gather", "tp", "gradients into them", "backward", tp, payload
-            case "leave":
-                yield "all-reduce", "tp", "sums out of sharded matrices", "forward", tp, payload
-            case "gather" if spread:
-                # Logits stay sharded: their maximum, the sum of their exponentials and that of the target, in float32.
-                tokens = self.elements(value) / int(value.shape[-1]) / cp
-                yield "all-reduce", "tp", "the loss over a sharded vocabulary", "forward", tp, 3 * 4 * tokens
-            case "gather":
-                yield "all-gather", "tp", "logits", "forward", tp, payload
-            case "keys":
-                payload *= (cp if along else 1) / (tp if value in self.shares.sharded.axes else 1)
-                yield "all-gather", "cp", "keys and values", "forward", cp, payload
-                yield "all-gather", "cp", "keys and values", "backward", cp, payload
-                yield "reduce-scatter", "cp", "gradients of keys and values", "backward", cp, payload
-            case "experts":
-                assert isinstance(r.node, FlatOp)
-                assert r.node.node.active is not None
-                over_tp = self.shares.experts_over_tp
-                rows = payload / (tp if over_tp else 1) * int(r.node.node.active)
-                for phase in ("forward", "backward"):
-                    yield "all-to-all", "ep", "tokens to experts and back", phase, ep, 2 * rows
-                    if over_tp and not spread:
-                        yield "all-gather", "tp", "outputs of experts to each shard of the tokens", phase, tp, payload
-
-
 # --- the estimate -----------------------------------------------------------------------------------------------------
 
 
@@ -385,7 +381,6 @@ class Step:
         self.home = {v: i for i, c in enumerate(self.chunks) for n in c.nodes for v in n.outputs}
         """The piece that makes each tensor."""
         self.crossings: dict[int, float] = {}
-        self.talks = Talk(self.shares, plan.dtype, self.elements)
         self.read: dict[int, dict[str, FlatWeight]] = {}
 
     # --- what is refused ---
@@ -611,7 +606,9 @@ class Step:
         nodes = {id(n) for c in self.of_stage(stage) for n in c.nodes}
         for redistribution in self.shares.sharded.redistributions:
             if id(redistribution.node) in nodes:
-                for kind, axis, purpose, phase, devices, payload in self.talks.collectives(redistribution):
+                for kind, axis, purpose, phase, devices, payload in self.shares.collectives(
+                    redistribution, self.plan.dtype, self.elements
+                ):
                     add(kind, axis, purpose, phase, devices, payload, self.plan.micro_batches)
         for kind, axis, purpose, phase, devices, payload, calls in (*self.replicate(stage), *self.pass_on(stage)):
             add(kind, axis, purpose, phase, devices, payload, calls)

@@ -280,12 +280,8 @@ class _Partitioner:
             return None
         if node.weights.keys() - parts.weights.keys() and parts.axis is not None and not op.shares_weights:
             return None
-        whole = (
-            i
-            for i, v in enumerate(node.inputs)
-            if axes[i] is None and isinstance(v, Value) and self.wants.get(v, False)
-        )
-        return None if any(op.differentiates(node.node, i) for i in whole) else parts
+        whole = [(i, v) for i, v in enumerate(node.inputs) if axes[i] is None and isinstance(v, Value)]
+        return None if any(self.wants.get(v, False) and op.differentiates(node.node, i) for i, v in whole) else parts
 
     def _close_disagreeing(self) -> None:
         """All uses of an op of a block are written once, and a weight has one placement: where two uses differ, nothing
