@@ -293,7 +293,7 @@ def test_ranks_hold_what_the_estimate_says(name: str, tmp_path: Path) -> None:
         try:
             found = shard(model, Plan(mesh, zero=3))
         except ArchError:
-            with pytest.raises(AssertionError, match=r"multiple of the axis|nothing is sharded over"):
+            with pytest.raises(AssertionError, match=r"multiple of the axis|must be among"):
                 held(path, mesh)
             continue
         assert found.memory.gradients == 4 * held(path, mesh), mesh
