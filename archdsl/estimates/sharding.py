@@ -1,14 +1,12 @@
-"""One training step on many devices: what each of them holds, and what they send to each other.
+"""One training step on a mesh: what each rank holds, and what ranks send to each other.
 
-How tensors are cut over `tp` devices follows from the placement of the weights (`archdsl.passes.placement`) and from
-what each op says of parts (`Primitive.parts`): behind a weight cut by columns its results are cut, until an op leaves
-sums that are still to be added up, which is where devices meet (Shoeybi et al., 2019). With sequence parallelism what
-is not cut so is cut along the sequence (Korthikanti et al., 2022). Layers are turns of the model's loops, dealt out to
-`pp` stages in equal numbers, one micro-batch forwards and one backwards in turn (1F1B; Narayanan et al., 2021). What
-passes from stage to stage is what the graph passes. Replicas hold weights, gradients and states as ZeRO's stages say
-(Rajbhandari et al., 2020).
+What is sharded over `tp` and `ep`, and where ranks communicate, is what `parallelize` of an emitted file does: both
+read `archdsl.passes.partition`. With sequence parallelism what is not sharded so is sharded along the sequence
+(Korthikanti et al., 2022). Layers are iterations of the model's loops, dealt out to `pp` stages in equal numbers, one
+micro-batch forwards and one backwards in turn (1F1B; Narayanan et al., 2021). What passes from stage to stage is what
+the graph passes. Replicas hold weights, gradients and optimizer state as ZeRO's stages say (Rajbhandari et al., 2020).
 
-Bytes sent are those of rings: of a tensor of P bytes over n devices, each sends 2 P (n - 1) / n for an all-reduce and
+Bytes sent are those of rings: of a tensor of P bytes over n ranks, each sends 2 P (n - 1) / n for an all-reduce and
 half of that for a reduce-scatter or an all-gather (Patarasuk and Yuan, 2009).
 """
 
