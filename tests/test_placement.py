@@ -8,7 +8,8 @@ import pytest
 import archdsl
 from archdsl.api import list_zoo
 from archdsl.ir.weights import weights
-from archdsl.passes.placement import Placement, _Sharder, placements, tensor_parallel
+from archdsl.passes.flatten import flatten
+from archdsl.passes.partition import Placement, _Partitioner, partition, sharded
 
 KINDS = ("column", "row", "vocab", "expert")
 
@@ -16,7 +17,7 @@ KINDS = ("column", "row", "vocab", "expert")
 def kinds(spec: str, **given: object) -> dict[str, str]:
     """The placement of each weight that is cut, layers of a list taken together."""
     found: dict[str, str] = {}
-    for path, placement in placements(archdsl.load(spec, **given)).items():  # type: ignore[arg-type]
+    for path, placement in partition(archdsl.load(spec, **given)).placements.items():  # type: ignore[arg-type]
         if placement.kind != "replicated":
             found[re.sub(r"\.\d+\.", ".*.", path)] = f"{placement.kind} {placement.axis}"
     return found
@@ -36,18 +37,13 @@ LLAMA = {
 ATTENTION = {k: v for k, v in LLAMA.items() if ".ffn." not in k}
 EXPERTS = {f"blocks.*.ffn.experts.{name}.weight": "expert 0" for name in ("gate", "up", "down")}
 SHARED = {k.replace(".ffn.", ".ffn.shared."): v for k, v in LLAMA.items() if ".ffn." in k}
-LATENT = {
-    "blocks.*.attention.q_up.weight": "column 0",
-    "blocks.*.attention.kv_up.weight": "column 0",
-    "blocks.*.attention.out.weight": "row 1",
-}
 TABLES = {k: v for k, v in LLAMA.items() if v.startswith("vocab")}
 FEED_FORWARD = {k: v for k, v in LLAMA.items() if ".ffn." in k}
 
 
 def test_llama() -> None:
     assert kinds("llama3_8b") == LLAMA
-    found = placements(archdsl.load("llama3_8b"))
+    found = partition(archdsl.load("llama3_8b")).placements
     assert found["blocks.3.attention.q.weight"] == Placement("column", 0, "blocks.3.attention")
     assert found["blocks.3.ffn.down.weight"] == Placement("row", 1, "blocks.3.ffn")
     assert found["blocks.3.attention_norm.weight"] == Placement("replicated", None, "")
@@ -58,42 +54,38 @@ def test_experts() -> None:
 
 
 def test_latent_attention() -> None:
-    """What the latents go through is whole: their norms read every channel."""
-    assert kinds("deepseek_v3") == TABLES | LATENT | FEED_FORWARD | SHARED | EXPERTS
+    """It is whole: the norms of latents read every channel, and the rotated part of keys is of all heads."""
+    assert kinds("deepseek_v3") == TABLES | FEED_FORWARD | SHARED | EXPERTS
 
 
 def test_biases_and_tied_tables() -> None:
     found = kinds("gpt2")
-    assert found["token_embedding.weight"] == "vocab 0"
+    assert "token_embedding.weight" not in found  # the head's, too
     assert found["blocks.*.attention.q.bias"] == "column 0"
     assert "blocks.*.attention.out.bias" not in found  # it is added once, to the sum
     assert "position.weight" not in found
 
 
 def test_one_head_of_keys_is_whole() -> None:
+    """Gradients of the shared head would be sums over the heads of queries of all ranks."""
     found = kinds("palm_8b")
-    assert found["blocks.*.attention.q.weight"] == "column 0"
-    assert "blocks.*.attention.k.weight" not in found
-    assert found["blocks.*.attention.out.weight"] == "row 1"
+    assert not any(".attention." in path for path in found)
+    assert found["blocks.*.ffn.down.weight"] == "row 1"
 
 
 def test_biases_of_heads() -> None:
-    """A bias for each head is whole, and each device takes its part, which no style of a module can say."""
+    """A bias for each head is whole, and each rank would take its shard, which no style of a module can say."""
     found = kinds("t5_small")
-    assert found["decoder.*.attention.k.weight"] == "column 0"
-    assert not any("around" in path or "before" in path for path in found)
-    styles = tensor_parallel(archdsl.load("t5_small")).placements
-    assert styles["decoder.0.cross_attention.k.weight"].kind == "column"
-    assert styles["decoder.0.attention.k.weight"].kind == "replicated"
-    assert styles["token_embedding.weight"].kind == "replicated"  # the head's, too
+    assert found["decoder.*.cross_attention.k.weight"] == "column 0"
+    assert "decoder.*.attention.k.weight" not in found
 
 
-def test_mamba_is_whole_but_for_its_table() -> None:
-    assert kinds("mamba_130m") == {"token_embedding.weight": "vocab 0"}
+def test_mamba_is_whole() -> None:
+    assert kinds("mamba_130m") == {}
 
 
 def test_one_set_of_weights_for_all_layers() -> None:
-    found = placements(archdsl.load("albert_base"))
+    found = partition(archdsl.load("albert_base")).placements
     assert found["blocks.attention.q.weight"] == Placement("column", 0, "blocks.attention")
 
 
@@ -104,8 +96,11 @@ def test_gains_within_heads() -> None:
     }
     model m { vocab: 64  context: 16  width: 32  blocks: 2 * layer  head: lm }
     """
-    found = tensor_parallel(archdsl.load(text=text))
-    assert found.norms == {f"blocks.{i}.attention.{n}_norm.weight": 1 for i in (0, 1) for n in "qk"}
+    model = archdsl.load(text=text)
+    found = partition(model)
+    on_shards = sharded(flatten(model), found.placements)
+    paths = {f"blocks.{i}.attention.{n}_norm.weight": 1 for i in (0, 1) for n in "qk"}
+    assert {path: axis for path, (_, axis) in on_shards.partial.items()} == paths
     assert {(group, int(size)) for group, size in found.sizes} == {(f"blocks.{i}.attention", 4) for i in (0, 1)}
 
 
@@ -126,7 +121,7 @@ def test_what_cannot_be_cut(body: str, why: str) -> None:
     block layer(x: [batch, time, width]) -> [batch, time, width] {{ {body} }}
     model m {{ vocab: 64  context: 16  width: 32  blocks: 2 * layer  norm: layernorm  head: lm }}
     """
-    found = placements(archdsl.load(text=text, allow_noncausal=True))
+    found = partition(archdsl.load(text=text, allow_noncausal=True)).placements
     assert all(p.kind in ("replicated", "vocab") for p in found.values()), why
 
 
@@ -144,7 +139,7 @@ def samples() -> Iterator[str]:
 def test_zoo(name: str) -> None:
     """Every weight has a place; what is cut has that axis, a group, and partners."""
     model = archdsl.load(name)
-    found = placements(model)
+    found = partition(model).placements
     shapes = {w.path: w.shape for w in weights(model)}
     assert found.keys() == shapes.keys()
     groups: dict[str, set[str]] = {}
@@ -161,17 +156,17 @@ def test_zoo(name: str) -> None:
 def test_looking_takes_time_in_proportion_to_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """One layer after the other is taken back; of each turn only what differs is looked at again."""
     looked = 0
-    at = _Sharder._looked_at
+    at = _Partitioner._looked_at
 
-    def counted(sharder: _Sharder, number: int, node: object) -> object:
+    def counted(partitioner: _Partitioner, number: int, node: object) -> object:
         nonlocal looked
         looked += 1
-        return at(sharder, number, node)  # type: ignore[arg-type]
+        return at(partitioner, number, node)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(_Sharder, "_looked_at", counted)
+    monkeypatch.setattr(_Partitioner, "_looked_at", counted)
     found = []
     for layers in (16, 32, 64):
         looked = 0
-        placements(archdsl.load("deepseek_v3", set={"sparse_layers": layers}))
+        partition(archdsl.load("deepseek_v3", set={"sparse_layers": layers}))
         found.append(looked)
     assert found[2] - found[1] == 2 * (found[1] - found[0])

@@ -20,10 +20,11 @@ from pydantic import BaseModel, Field
 
 from archdsl.estimates.dtypes import Dtype, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
-from archdsl.estimates.kernels import Cut, Whole, is_view, viewed, wanting
+from archdsl.estimates.kernels import Cut, Whole, is_view, viewed
 from archdsl.ir.cost import Cost, elements, whole_at
 from archdsl.ir.graph import CallNode, Input, Model, OpNode, Value
 from archdsl.ir.op import Saved
+from archdsl.ir.paths import starred
 from archdsl.passes.checkpoint import Checkpoint, checkpointed
 from archdsl.passes.flatten import (
     FlatGraph,
@@ -36,6 +37,7 @@ from archdsl.passes.flatten import (
     walk,
     weights_read,
 )
+from archdsl.passes.gradients import wanting
 
 # --- the report -------------------------------------------------------------------------------------------------------
 
@@ -389,8 +391,7 @@ class _Step:
         rows: dict[tuple[str, str], list[float]] = defaultdict(list)
         for path, call in {c.path: c for c in (self.root, *(c for _, c in calls(self.root)))}.items():
             if path in bytes_of:
-                starred = ".".join("*" if step.isdecimal() else step for step in path.split("."))
-                rows[starred or "model", call.block.name].append(bytes_of[path])
+                rows[starred(path) or "model", call.block.name].append(bytes_of[path])
         for (path, block), sizes in rows.items():
             yield BlockActivations(path=path, block=block, count=len(sizes), bytes=round(sum(sizes)))
 

@@ -30,7 +30,8 @@ from archdsl.ir.cost import Amount, Cost, elements, whole_at
 from archdsl.ir.dims import Num, Shape, with_symbol
 from archdsl.ir.graph import OpNode, Value
 from archdsl.passes.decode import ALL, NEW, Form, Plan
-from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWeight
+from archdsl.passes.gradients import wanting
 
 
 @dataclass(frozen=True)
@@ -104,44 +105,6 @@ def kernels(
     """Every op of a model's graph at these sizes; with a `plan`, of one step of decoding, where the graph is its
     `step`."""
     return list(_Walk(sizes, dtype, fused, plan, cut or Whole()).graph(graph, 1.0, 1.0, None))
-
-
-def wanting(graph: FlatGraph) -> dict[Value, bool]:
-    """Which tensors depend on trained weights, so that a gradient is wanted of them."""
-    found: dict[Value, bool] = {}
-    _wanting(graph, found)
-    return found
-
-
-def _wanting(graph: FlatGraph, found: dict[Value, bool]) -> None:
-    for node in graph.nodes:
-        if isinstance(node, FlatParam):
-            found[node.output] = node.weight.weight.trained
-            continue
-        if isinstance(node, FlatScan):
-            given = zip(node.body.inputs, (*node.starts, *node.sequences), strict=True)
-            found.update({inner: isinstance(v, Value) and found.get(v, False) for inner, v in given})
-            _wanting(node.body, found)
-            # What is carried depends on what any step makes of it: once more, from there.
-            for inner, value in zip(node.body.inputs[: len(node.starts)], node.body.outputs, strict=False):
-                found[inner] = found.get(inner, False) or found.get(value, False)
-            _wanting(node.body, found)
-            carried = len(node.starts)
-            emitted = zip((*node.finals, *node.stacked), node.body.outputs, strict=True)
-            assert len(node.finals) == carried
-            found.update({outer: found.get(v, False) for outer, v in emitted})
-            continue
-        wants = any(w.weight.trained for w in node.weights.values()) or any(
-            isinstance(v, Value) and found.get(v, False) and node.node.op.differentiates(node.node, i)
-            for i, v in enumerate(node.inputs)
-        )
-        for inner_graph in node.blocks.values():
-            found.update(
-                {v: isinstance(node.inputs[0], Value) and found.get(node.inputs[0], False) for v in inner_graph.inputs}
-            )
-            _wanting(inner_graph, found)
-            wants = wants or any(found.get(v, False) for v in inner_graph.outputs)
-        found.update({v: wants and v.is_float for v in node.outputs})
 
 
 _VIEWS: WeakKeyDictionary[OpNode, bool] = WeakKeyDictionary()
@@ -224,7 +187,7 @@ class _Walk:
         """Kernels of a graph that is run so many times; `experts` is the part of weights with copies that is read, and
         `number` the node that a graph within belongs to."""
         if number is None:
-            _wanting(graph, self.wants)
+            self.wants.update(wanting(graph))
         around = _Around(graph, self.fused, self.fusable)
         for i, node in enumerate(graph.nodes):
             if isinstance(node, FlatOp):

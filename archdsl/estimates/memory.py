@@ -25,6 +25,7 @@ from archdsl.estimates.flops import EstimateReport, demand_sizes, sizes_at
 from archdsl.estimates.params import output_projections
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.graph import Model, Value, Weight
+from archdsl.ir.paths import starred
 from archdsl.ir.weights import weights as every_weight
 from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.decode import ALL, Cache, Plan, planned
@@ -370,7 +371,7 @@ def _between(steps: Plan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
     for entry in steps.entries():
         if isinstance(entry, Cache):
             read = readers.get(entry.value, [])
-            path = _starred(read[0][0].path) if read else ""
+            path = starred(read[0][0].path) if read else ""
             if id(entry.value.shape) not in counted:  # the layers of a stack share it
                 one, every = (_numbers(entry.value, s) for s in (alone, sizes))
                 counted[id(entry.value.shape)] = one, every
@@ -380,7 +381,7 @@ def _between(steps: Plan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
         else:
             for state in entry.states:
                 value = Value(state.shape, state.dtype, state.name)
-                path = _starred(entry.node.path)
+                path = starred(entry.node.path)
                 one, every = (_numbers(value, s) for s in (alone, sizes))
                 yield _Kept("state", state.name, path, state.dtype, one, every, 1, None)
 
@@ -426,14 +427,10 @@ def _once(steps: Plan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
     for value in steps.before.outputs:
         node, i = first[value]
         role = node.node.op.keeps(node.node).get(i, (0, ""))[1] if isinstance(node, FlatOp) else ""
-        path = "" if not isinstance(node, FlatOp | FlatScan) else _starred(node.path)
+        path = "" if not isinstance(node, FlatOp | FlatScan) else starred(node.path)
         numbers = _numbers(value, sizes)
         yield _Kept("once", role or value.name or "tensor", path, value.dtype, numbers, numbers, 1, None)
 
 
 def _numbers(value: Value, sizes: Mapping[str, int]) -> int:
     return whole_at(elements(value.shape), dict(sizes))
-
-
-def _starred(path: str) -> str:
-    return ".".join("*" if step.isdecimal() else step for step in path.split("."))

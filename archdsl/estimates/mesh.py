@@ -51,11 +51,6 @@ class Mesh(BaseModel):
         """How many devices hold the same piece of a weight that is no expert's: what ZeRO cuts."""
         return self.dp * self.cp
 
-    @property
-    def expert_replicas(self) -> int:
-        """How many devices hold the same experts."""
-        return self.dp * self.cp * self.tp // self.ep
-
     def __str__(self) -> str:
         return ", ".join(f"{axis} = {n:,}" for axis in AXES if (n := getattr(self, axis)) > 1) or "one device"
 

@@ -24,10 +24,11 @@ from archdsl.estimates.flops import estimate as count_flops
 from archdsl.estimates.hardware import Device, Type
 from archdsl.estimates.kernels import Kernel, kernels
 from archdsl.estimates.mesh import Mesh
-from archdsl.estimates.sharding import Collective, Cuts, Plan, Sharding, Step, Talk, sent_share
+from archdsl.estimates.sharding import Collective, Plan, Sharding, Shares, Step, sent_share
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.dims import with_symbol
 from archdsl.ir.graph import Model, Value
+from archdsl.ir.paths import starred
 from archdsl.passes.decode import NEW, planned
 from archdsl.passes.flatten import FlatGraph, FlatNode, flatten
 
@@ -234,14 +235,15 @@ class _Roofline:
     def link(self, axis: str) -> float:
         """Bytes/s that a device sends along an axis of the mesh, by how far its groups reach."""
         mesh = self.mesh
-        inner = {"tp": 1, "cp": mesh.tp, "dp": mesh.tp * mesh.cp, "dp·cp": mesh.tp, "ep": 1, "edp": mesh.ep}
+        own = 1 if self.step.shares.experts_over_tp else mesh.tp
+        inner = {"tp": 1, "cp": mesh.tp, "dp": mesh.tp * mesh.cp, "dp·cp": mesh.tp, "ep": own, "edp": own * mesh.ep}
         width = {
             "tp": mesh.tp,
             "cp": mesh.cp,
             "dp": mesh.dp,
             "dp·cp": mesh.dp * mesh.cp,
             "ep": mesh.ep,
-            "edp": mesh.expert_replicas,
+            "edp": self.step.shares.expert_replicas,
         }
         reach = inner[axis] * width[axis] if axis in inner else mesh.devices
         within = self.device.interconnect
@@ -254,7 +256,7 @@ class _Roofline:
 
     def training(self) -> tuple[Training, list[Kernel]]:
         plan, mesh, step = self.plan, self.mesh, self.step
-        found = kernels(step.graph, self.sizes, plan.dtype, fused=self.fused, cut=step.cuts)
+        found = kernels(step.graph, self.sizes, plan.dtype, fused=self.fused, cut=step.shares)
         places: dict[int, tuple[int, bool]] = {}
         numbers: dict[FlatNode, int] = {n: i for i, n in enumerate(step.graph.nodes)}
         for i, chunk in enumerate(step.chunks):
@@ -369,8 +371,8 @@ class _Roofline:
         self, graph: FlatGraph, mesh: Mesh, sizes: dict[str, int], decode: bool | None
     ) -> tuple[Times, list[Kernel]]:
         plan = planned(self.model) if decode else None
-        cuts = Cuts(self.model, graph, mesh, training=False)
-        found = kernels(graph, sizes, self.plan.dtype, fused=self.fused, plan=plan, cut=cuts)
+        shares = Shares(self.model, graph, mesh)
+        found = kernels(graph, sizes, self.plan.dtype, fused=self.fused, plan=plan, cut=shares)
         times = self.passed((k, k.flops, k.bytes) for k in found)
 
         def numbers(value: Value) -> int:
@@ -386,10 +388,9 @@ class _Roofline:
                 return count
             return whole_at(elements(value.shape), sizes)
 
-        talk = Talk(cuts, self.plan.dtype, numbers)
         waited = 0.0
-        for meeting in cuts.meetings:
-            for kind, axis, _, phase, devices, payload in talk.meet(meeting):
+        for redistribution in shares.sharded.redistributions:
+            for kind, axis, _, phase, devices, payload in shares.collectives(redistribution, self.plan.dtype, numbers):
                 if phase == "forward" and devices > 1:
                     waited += payload * sent_share(kind, devices) / self.link(axis)
         waited += self.stages(mesh, sizes, decode is True)
@@ -402,7 +403,7 @@ class _Roofline:
             return 0.0
         step = self.step
         scale = sizes.get("batch", 1) / step.sizes.get("batch", 1) / (step.seq if decode else 1)
-        scale *= mesh.tp if step.cuts.sequence_parallel else 1
+        scale *= mesh.tp if step.shares.sequence_parallel else 1
         passed = sum(step.crossing(i) * self.mesh.cp for i in range(len(step.chunks) - 1))
         return passed * scale / self.link("pp")
 
@@ -452,7 +453,7 @@ class _Roofline:
         bounds: dict[tuple[str, str], float] = {}
         for decode, found in ((False, forward), (True, steps)):
             for kernel in found:
-                key = _starred(kernel.path), kernel.op
+                key = starred(kernel.path), kernel.op
                 row = rows.get(key)
                 if row is None:
                     row = rows[key] = OpTime(
@@ -488,7 +489,3 @@ class _Roofline:
 
 def _usable(device: Device) -> str:
     return next((t for t in ("bfloat16", "float16", "float32") if t in device.peak), "float32")
-
-
-def _starred(path: str) -> str:
-    return ".".join("*" if step.isdecimal() else step for step in path.split("."))

@@ -1,24 +1,20 @@
-"""One training step on many devices: what each of them holds, and what they send to each other.
+"""One training step on a mesh: what each rank holds, and what ranks send to each other.
 
-How tensors are cut over `tp` devices follows from the placement of the weights (`archdsl.passes.placement`) and from
-what each op says of parts (`Primitive.parts`): behind a weight cut by columns its results are cut, until an op leaves
-sums that are still to be added up, which is where devices meet (Shoeybi et al., 2019). With sequence parallelism what
-is not cut so is cut along the sequence (Korthikanti et al., 2022). Layers are turns of the model's loops, dealt out to
-`pp` stages in equal numbers, one micro-batch forwards and one backwards in turn (1F1B; Narayanan et al., 2021). What
-passes from stage to stage is what the graph passes. Replicas hold weights, gradients and states as ZeRO's stages say
-(Rajbhandari et al., 2020).
+What is sharded over `tp` and `ep`, and where ranks communicate, is what `parallelize` of an emitted file does: both
+read `archdsl.passes.partition`. With sequence parallelism what is not sharded so is sharded along the sequence
+(Korthikanti et al., 2022). Layers are iterations of the model's loops, dealt out to `pp` stages in equal numbers, one
+micro-batch forwards and one backwards in turn (1F1B; Narayanan et al., 2021). What passes from stage to stage is what
+the graph passes. Replicas hold weights, gradients and optimizer state as ZeRO's stages say (Rajbhandari et al., 2020).
 
-Bytes sent are those of rings: of a tensor of P bytes over n devices, each sends 2 P (n - 1) / n for an all-reduce and
+Bytes sent are those of rings: of a tensor of P bytes over n ranks, each sends 2 P (n - 1) / n for an all-reduce and
 half of that for a reduce-scatter or an all-gather (Patarasuk and Yuan, 2009).
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pydantic import BaseModel
@@ -27,12 +23,11 @@ from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.activations import Saving
 from archdsl.estimates.dtypes import BYTES, Dtype, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
-from archdsl.estimates.kernels import wanting
 from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states
 from archdsl.estimates.mesh import Mesh, divisors, nearest_divisors, one_of
-from archdsl.ir.dims import Num, Poly, Var
+from archdsl.ir.dims import Poly, expr_text, free_names
 from archdsl.ir.graph import Model, Value
-from archdsl.ir.op import Parts
+from archdsl.ir.paths import layer_of
 from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.flatten import (
     FlatGraph,
@@ -45,7 +40,16 @@ from archdsl.passes.flatten import (
     walk,
     weights_read,
 )
-from archdsl.passes.placement import Placement, placements
+from archdsl.passes.gradients import wanting
+from archdsl.passes.partition import (
+    REPLICATED,
+    Partition,
+    Placement,
+    Redistribution,
+    expert_placements,
+    partition,
+    sharded,
+)
 
 Zero = Literal[0, 1, 2, 3]
 Attention = Literal["fused", "eager"]
@@ -149,140 +153,30 @@ class Plan:
     """None: that of the weights."""
 
 
-# --- how tensors are cut ----------------------------------------------------------------------------------------------
+# --- what a rank has --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Meeting:
-    """A tensor about which the devices of a group talk, in one micro-batch."""
+class Shares:
+    """What a rank of a mesh has of a graph of a model: what `archdsl.estimates.kernels.Cut` asks."""
 
-    node: FlatNode
-    value: Value
-    kind: Literal["enter", "leave", "gather", "experts", "keys", "logits"]
-    """It enters a region that is cut, its parts leave one as sums, or are put together; rows go to experts; keys or
-    values go round; or scores of a loss are added up."""
-
-
-class Cuts:
-    """How every tensor of a graph is cut on a mesh: what `archdsl.estimates.kernels.Cut` asks."""
-
-    def __init__(
-        self, model: Model, graph: FlatGraph, mesh: Mesh, *, sequence_parallel: bool = False, training: bool = True
-    ) -> None:
-        self.mesh, self.sequence_parallel = mesh, sequence_parallel and mesh.tp > 1
-        self.places = _placed(model) if mesh.tp > 1 else dict(_experts(graph))
-        self.axes: dict[Value, int] = {}
-        """Tensors that are cut by tensor parallelism, and along which axis."""
-        self.worked: set[int] = set()
-        """Ops whose work is cut."""
-        self.meetings: list[Meeting] = []
-        self.inside: dict[str, FlatWeight] = {}
-        """Whole weights of which each device sees a part of the work."""
-        self.wrong: dict[tuple[str, int], str] = {}
-        """What does not divide: a size and where it was met."""
+    def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, *, sequence_parallel: bool = False) -> None:
+        self.graph, self.mesh, self.sequence_parallel = graph, mesh, sequence_parallel and mesh.tp > 1
+        self.partition = partition(model) if mesh.tp > 1 else Partition(expert_placements(graph), ())
+        self.sharded = sharded(graph, self.partition.placements)
         self.wants = wanting(graph)
         self.symbols = {s.name for s in model.symbols if s.name != "batch"}
-        self.training = training
-        self.entered: set[tuple[Value, str]] = set()
         self.along: dict[int, tuple[object, bool]] = {}
-        """Shapes with an axis that is cut along the sequence."""
-        self.graph(graph)
-        for value in graph.outputs:
-            if value in self.axes and mesh.tp > 1 and training:
-                maker = next(n for n in reversed(graph.nodes) if value in n.outputs)
-                self.meetings.append(Meeting(maker, value, "logits"))
+        """Shapes with an axis that is sharded along the sequence."""
+        self.experts_over_tp = self.sequence_parallel or mesh.replicas % mesh.ep > 0
+        """Whether the ranks of `tp` share the tokens of experts too, and so their replicas."""
 
-    # --- the walk ---
-
-    def graph(self, graph: FlatGraph) -> None:
-        for node in graph.nodes:
-            if isinstance(node, FlatParam):
-                self.parameter(node)
-            elif isinstance(node, FlatScan):
-                # A recurrence is worked through by every device alike: what is cut is put together before.
-                for value in node.inputs:
-                    if isinstance(value, Value) and value in self.axes:
-                        self.meet(node, value, "gather")
-            else:
-                self.op(node)
-
-    def parameter(self, node: FlatParam) -> None:
-        place = self.places.get(node.weight.path)
-        if place is not None and place.axis is not None and place.kind in ("column", "row", "vocab"):
-            if self.mesh.tp > 1:
-                self.axes[node.output] = place.axis
-            self.divides(node.output.shape[place.axis], node.weight.path)
-
-    def op(self, node: FlatOp) -> None:
-        if node.blocks:
-            self.meet(node, next(v for v in node.inputs if isinstance(v, Value)), "experts")
-            self.experts(node)
-        for i in node.node.op.keeps(node.node):
-            value = node.inputs[i]
-            if isinstance(value, Value) and self.mesh.cp > 1:
-                self.meet(node, value, "keys")
-        if self.mesh.tp == 1:
-            return
-        cut = [self.axes.get(v) if isinstance(v, Value) else None for v in node.inputs]
-        parts = self.parts(node, cut)
-        if parts is None:
-            for value, axis in zip(node.inputs, cut, strict=True):
-                if isinstance(value, Value) and axis is not None:
-                    self.meet(node, value, "gather")
-            self.inside.update(
-                {w.path: w for w in node.weights.values() if self.sequence_parallel and self.is_whole(w)}
-            )
-            return
-        self.worked.add(id(node))
-        for size in parts.sizes:
-            self.divides(size, node.path)
-        if parts.axis is not None or self.sequence_parallel:
-            # A bias behind sums is added to all of them, and its gradient is the same on each device.
-            self.inside.update({w.path: w for w in node.weights.values() if self.is_whole(w)})
-        for value, axis in zip(node.inputs, cut, strict=True):
-            if isinstance(value, Value) and axis is None and value.is_float and self.depends(value):
-                self.meet(node, value, "enter")
-        for value in node.outputs:
-            if parts.axis is None:
-                self.meet(node, value, "leave")
-            else:
-                self.axes[value] = parts.axis
-                self.divides(value.shape[parts.axis], node.path)
-
-    def parts(self, node: FlatOp, cut: list[int | None]) -> Parts | None:
-        if any(axis is not None for axis in cut):
-            return node.node.op.parts(node.node, cut)
-        kinds = {self.places[w.path].kind for w in node.weights.values() if w.path in self.places}
-        return node.node.op.opens(node.node) if kinds & {"column", "vocab"} else None
-
-    def is_whole(self, weight: FlatWeight) -> bool:
-        place = self.places.get(weight.path)
-        return weight.weight.trained and (place is None or place.kind == "replicated")
-
-    def experts(self, node: FlatOp) -> None:
-        assert node.node.copies is not None
-        copies = int(node.node.copies)
-        if copies % self.mesh.ep:
-            self.wrong["ep", copies] = f"{copies:,} experts at `{node.path}`"
+    @property
+    def expert_replicas(self) -> int:
+        """Return how many ranks hold the same experts, and different gradients of them."""
+        return (self.mesh.replicas * (self.mesh.tp if self.experts_over_tp else 1)) // self.mesh.ep
 
     def depends(self, value: Value) -> bool:
         return self.wants.get(value, False)
-
-    def meet(self, node: FlatNode, value: Value, kind: Literal["enter", "leave", "gather", "experts", "keys"]) -> None:
-        if kind in ("enter", "gather"):
-            # However many ops of a region read it, it is brought in once.
-            if (value, kind) in self.entered:
-                return
-            self.entered.add((value, kind))
-        self.meetings.append(Meeting(node, value, kind))
-
-    def divides(self, size: Num, path: str) -> None:
-        if size.static and int(size) % self.mesh.tp:
-            said = size.expr.name if isinstance(size.expr, Var) else ""
-            about = f"{said} = {int(size):,}" if said and not said.startswith("x.") else f"a size of {int(size):,}"
-            self.wrong.setdefault(("tp", int(size)), f"{about} at `{path}`" if path else about)
-
-    # --- what a device has of it ---
 
     def in_sequence(self, value: Value) -> bool:
         key = id(value.shape)
@@ -294,52 +188,85 @@ class Cuts:
 
     def share(self, value: Value) -> int:
         along = self.in_sequence(value)
-        found = self.mesh.cp if along else 1
-        if value in self.axes or (self.sequence_parallel and along and self.depends(value)):
-            found *= self.mesh.tp
-        return found
+        over_tp = value in self.sharded.axes or (self.sequence_parallel and along and self.depends(value))
+        return (self.mesh.cp if along else 1) * (self.mesh.tp if over_tp else 1)
+
+    def partial(self) -> dict[str, FlatWeight]:
+        """Return the replicated weights whose gradients are summed over `tp`."""
+        if not self.sequence_parallel:
+            return {p: w for p, (w, _) in self.sharded.partial.items() if w.weight.trained}
+        read = (w for n in self.graph.nodes if isinstance(n, FlatOp) for w in n.weights.values())
+        return {w.path: w for w in read if w.weight.trained and self.placement(w) == REPLICATED}
+
+    def placement(self, weight: FlatWeight) -> Placement:
+        return self.partition.placements.get(weight.path, REPLICATED)
 
     def held(self, weight: FlatWeight) -> int:
-        place = self.places.get(weight.path)
-        if place is None or place.kind == "replicated":
-            return 1
-        return self.mesh.ep if place.kind == "expert" else self.mesh.tp
+        over = self.placement(weight).over
+        return getattr(self.mesh, over) if over is not None else 1
 
     def work(self, node: FlatNode) -> int:
-        cut = id(node) in self.worked
-        if not cut and self.sequence_parallel:
-            cut = any(self.in_sequence(v) and self.depends(v) for v in node.outputs)
+        over_tp = id(node) in self.sharded.worked
+        if not over_tp and self.sequence_parallel:
+            over_tp = any(self.in_sequence(v) and self.depends(v) for v in node.outputs)
         along = any(self.in_sequence(v) for v in (*node.outputs, *(v for v in node.inputs if isinstance(v, Value))))
-        return (self.mesh.tp if cut else 1) * (self.mesh.cp if along else 1)
+        return (self.mesh.tp if over_tp else 1) * (self.mesh.cp if along else 1)
 
     def rows(self, node: FlatOp) -> int:
-        """Each of the devices that have the same tokens sends a part of them to experts."""
-        return self.mesh.tp * self.mesh.cp
+        return self.mesh.cp * (self.mesh.tp if self.experts_over_tp else 1)
 
     @property
     def senders(self) -> int:
-        """How many devices send rows to the experts that a device holds."""
+        """Return how many ranks send tokens to the experts of one."""
         return self.mesh.ep
 
-
-@lru_cache(maxsize=4)
-def _placed(model: Model) -> dict[str, Placement]:
-    """The placements, found once for all who only read them."""
-    return placements(model)
-
-
-def _experts(graph: FlatGraph) -> Iterator[tuple[str, Placement]]:
-    """Where nothing else is cut: weights of experts, along their leading axis."""
-    for node in walk(graph):
-        if isinstance(node, FlatOp):
-            for inner in node.blocks.values():
-                yield from ((path, Placement("expert", 0, node.path)) for path in weights_read(inner))
+    def collectives(
+        self, r: Redistribution, dtype: Dtype, elements: Callable[[Value], int]
+    ) -> Iterator[tuple[Kind, str, str, Phase, int, float]]:
+        """Yield the collectives of one micro-batch: kind, axis, purpose, phase, ranks, and bytes of the tensor.
+        `elements` returns how many numbers the whole tensor has."""
+        mesh, value = self.mesh, r.value
+        tp, cp, ep = mesh.tp, mesh.cp, mesh.ep
+        along, depends = self.in_sequence(value), self.depends(value)
+        spread = self.sequence_parallel and along
+        payload = elements(value) * width(value.dtype, dtype) / (cp if along else 1)
+        match r.kind:
+            case "enter" if depends and spread:
+                yield "all-gather", "tp", "into sharded matrices", "forward", tp, payload
+                # Kept in shards, it is gathered once more for the gradients of the weights.
+                yield "all-gather", "tp", "into sharded matrices", "backward", tp, payload
+                yield "reduce-scatter", "tp", "gradients from there", "backward", tp, payload
+            case "enter" | "reenter" if depends and not spread:
+                yield "all-reduce", "tp", "gradients from sharded matrices", "backward", tp, payload
+            case "leave" if spread:
+                yield "reduce-scatter", "tp", "sums out of sharded matrices", "forward", tp, payload
+                if depends:
+                    yield "all-gather", "tp", "gradients into them", "backward", tp, payload
+            case "leave":
+                yield "all-reduce", "tp", "sums out of sharded matrices", "forward", tp, payload
+            case "gather" if spread:
+                # Logits stay sharded: their maximum, the sum of their exponentials and that of the target, in float32.
+                tokens = elements(value) / int(value.shape[-1]) / cp
+                yield "all-reduce", "tp", "the loss over a sharded vocabulary", "forward", tp, 3 * 4 * tokens
+            case "gather":
+                yield "all-gather", "tp", "logits", "forward", tp, payload
+            case "keys":
+                payload *= (cp if along else 1) / (tp if value in self.sharded.axes else 1)
+                yield "all-gather", "cp", "keys and values", "forward", cp, payload
+                yield "all-gather", "cp", "keys and values", "backward", cp, payload
+                yield "reduce-scatter", "cp", "gradients of keys and values", "backward", cp, payload
+            case "experts":
+                assert isinstance(r.node, FlatOp)
+                assert r.node.node.active is not None
+                over_tp = self.experts_over_tp
+                rows = payload / (tp if over_tp else 1) * int(r.node.node.active)
+                for phase in ("forward", "backward"):
+                    yield "all-to-all", "ep", "tokens to experts and back", phase, ep, 2 * rows
+                    if over_tp and not spread:
+                        yield "all-gather", "tp", "outputs of experts to each shard of the tokens", phase, tp, payload
 
 
 # --- stages of the pipeline -------------------------------------------------------------------------------------------
-
-LAYER = re.compile(r"(?:[^\W\d]\w*\.)*?[^\W\d]\w*\.\d+(?=\.|$)")
-"""The path of a layer: the first step of a path that is numbered."""
 
 
 @dataclass
@@ -356,8 +283,10 @@ class Chunk:
         return [*self.head, *(n for layer in self.layers for n in layer), *self.tail]
 
 
-def _path(node: FlatNode) -> str:
-    return node.weight.path if isinstance(node, FlatParam) else node.path
+def layer(node: FlatNode) -> tuple[str, int] | None:
+    """Return the list and the number of the layer that a node is of."""
+    stack, number, _ = layer_of(node.weight.path if isinstance(node, FlatParam) else node.path)
+    return (stack, number) if stack else None
 
 
 def chunks(model: Model, graph: FlatGraph, count: int) -> list[Chunk]:
@@ -366,15 +295,14 @@ def chunks(model: Model, graph: FlatGraph, count: int) -> list[Chunk]:
     Raises ArchError E0516 where there are no layers, and E0515 where their number does not divide."""
     head: list[FlatNode] = []
     layers: list[list[FlatNode]] = []
-    current = ""
+    current = None
     for node in graph.nodes:
-        found = LAYER.match(_path(node))
-        if found is not None and found[0] != current:
-            current = found[0]
+        if layer(node) not in (None, current):
+            current = layer(node)
             layers.append([])
         (layers[-1] if layers else head).append(node)
     tail: list[FlatNode] = []
-    while layers and LAYER.match(_path(layers[-1][-1])) is None:
+    while layers and layer(layers[-1][-1]) is None:
         tail.insert(0, layers[-1].pop())
     if count > 1 and len(layers) < 2:
         raise error(
@@ -404,61 +332,6 @@ def under_way(stage: int, mesh: Mesh, interleave: int, micro_batches: int) -> li
     for i in range(first):
         found[i // mesh.pp % interleave] += 1
     return found
-
-
-class Talk:
-    """What devices say about a tensor in one micro-batch. `elements` tells how many numbers the whole tensor holds."""
-
-    def __init__(self, cuts: Cuts, dtype: Dtype, elements: Callable[[Value], int]) -> None:
-        self.cuts, self.dtype, self.elements = cuts, dtype, elements
-
-    def bytes(self, value: Value) -> int:
-        """Of the whole tensor."""
-        return self.elements(value) * width(value.dtype, self.dtype)
-
-    def meet(self, meeting: Meeting) -> Iterator[tuple[Kind, str, str, Phase, int, float]]:
-        """What is said in one micro-batch."""
-        mesh, spread = self.cuts.mesh, self.cuts.sequence_parallel
-        tp, cp, ep = mesh.tp, mesh.cp, mesh.ep
-        value = meeting.value
-        along = self.cuts.in_sequence(value)
-        payload = self.bytes(value) / (cp if along else 1)
-        spread = spread and along
-        match meeting.kind:
-            case "enter" if spread:
-                yield "all-gather", "tp", "into matrices that are cut", "forward", tp, payload
-                # Kept in parts, it is put together once more for the gradients of the weights.
-                yield "all-gather", "tp", "into matrices that are cut", "backward", tp, payload
-                yield "reduce-scatter", "tp", "gradients from there", "backward", tp, payload
-            case "enter":
-                yield "all-reduce", "tp", "gradients from matrices that are cut", "backward", tp, payload
-            case "leave" if spread:
-                yield "reduce-scatter", "tp", "sums out of matrices that are cut", "forward", tp, payload
-                if self.cuts.depends(value):
-                    yield "all-gather", "tp", "gradients into them", "backward", tp, payload
-            case "leave":
-                yield "all-reduce", "tp", "sums out of matrices that are cut", "forward", tp, payload
-            case "gather":
-                yield "all-gather", "tp", "tensors that an op needs whole", "forward", tp, payload
-                if self.cuts.depends(value):
-                    yield "reduce-scatter", "tp", "gradients of those", "backward", tp, payload
-            case "logits":
-                # Its maximum, the sum of its exponentials and the score of the right word, in float32.
-                rows = self.elements(value) / int(value.shape[-1]) / (cp if along else 1)
-                yield "all-reduce", "tp", "the loss over a vocabulary that is cut", "forward", tp, 3 * 4 * rows
-            case "keys":
-                part = self.bytes(value) / (tp if value in self.cuts.axes else 1)
-                yield "all-gather", "cp", "keys and values", "forward", cp, part
-                yield "all-gather", "cp", "keys and values", "backward", cp, part
-                yield "reduce-scatter", "cp", "gradients of keys and values", "backward", cp, part
-            case "experts":
-                assert isinstance(meeting.node, FlatOp)
-                assert meeting.node.node.active is not None
-                rows = payload / tp * int(meeting.node.node.active)
-                for phase in ("forward", "backward"):
-                    yield "all-to-all", "ep", "rows to experts and back", phase, ep, 2 * rows
-                    if not spread:
-                        yield "all-gather", "tp", "answers of experts to each part of the rows", phase, tp, payload
 
 
 # --- the estimate -----------------------------------------------------------------------------------------------------
@@ -492,16 +365,20 @@ class Step:
         self.seq = next((n for name, n in self.sizes.items() if name != "batch"), seq or 1)
         demand_sizes(model, self.sizes)
         self.graph = flatten(model)
-        self.cuts = Cuts(model, self.graph, self.mesh, sequence_parallel=plan.sequence_parallel)
+        self.shares = Shares(model, self.graph, self.mesh, sequence_parallel=plan.sequence_parallel)
+        self.experts = [
+            (n.path, int(n.node.copies)) for n in walk(self.graph) if isinstance(n, FlatOp) and n.node.copies
+        ]
         self.demand()
         self.chunks = chunks(model, self.graph, self.mesh.pp * plan.interleave)
         scores = plan.attention == "eager" and plan.checkpoint == "none"
-        self.saving = Saving(self.graph, self.sizes, plan.dtype, wants=self.cuts.wants, cut=self.cuts, scores=scores)
+        self.saving = Saving(
+            self.graph, self.sizes, plan.dtype, wants=self.shares.wants, cut=self.shares, scores=scores
+        )
         self.elements, self.makers = self.saving.elements, self.saving.makers
         self.home = {v: i for i, c in enumerate(self.chunks) for n in c.nodes for v in n.outputs}
         """The piece that makes each tensor."""
         self.crossings: dict[int, float] = {}
-        self.talks = Talk(self.cuts, plan.dtype, self.elements)
         self.read: dict[int, dict[str, FlatWeight]] = {}
 
     # --- what is refused ---
@@ -509,7 +386,7 @@ class Step:
     def demand(self) -> None:
         mesh, plan = self.mesh, self.plan
         problems = []
-        for (axis, size), about in self.cuts.wrong.items():
+        for axis, size, about in self.indivisible():
             wanted = getattr(mesh, axis)
             fine = [d for d in divisors(size) if d <= max(2 * wanted, 8)]
             problems.append(
@@ -520,7 +397,7 @@ class Step:
                     f"{-(-size // wanted) * wanted:,}",
                 )
             )
-        along = mesh.cp * (mesh.tp if self.cuts.sequence_parallel else 1)
+        along = mesh.cp * (mesh.tp if self.shares.sequence_parallel else 1)
         if along > 1 and self.seq % along:
             problems.append(
                 error(
@@ -541,25 +418,38 @@ class Step:
             )
         if problems:
             raise ArchError([d for problem in problems for d in problem.diagnostics])
-        if mesh.tp > 1 and not self.cuts.worked:
+        if mesh.tp > 1 and not self.shares.sharded.worked:
             raise error(
                 "E0516",
                 f"`{self.model.name}` has no weights that could be sharded over tp = {mesh.tp} devices",
                 help="tensor parallelism shards pairs of linear layers with only element-wise ops or heads between",
             )
-        experts = any(m.kind == "experts" for m in self.cuts.meetings)
-        if mesh.ep > 1 and not experts:
+        if mesh.ep > 1 and not self.experts:
             raise error("E0516", f"`{self.model.name}` has no experts that could be spread", help="leave `ep` out")
         if along > 1:
             self.demand_places()
+
+    def indivisible(self) -> Iterator[tuple[Literal["tp", "ep"], int, str]]:
+        """Yield what an axis does not divide, each size once: the axis, the size, and what it is of."""
+        met: set[int] = set()
+        for group, size in self.shares.partition.sizes:
+            if int(size) % self.mesh.tp and int(size) not in met:
+                met.add(int(size))
+                said = (
+                    f"{expr_text(size.expr)} = {int(size):,}" if free_names(size.expr) else f"a size of {int(size):,}"
+                )
+                yield "tp", int(size), f"{said} at `{group}`" if group else said
+        for path, copies in {copies: (path, copies) for path, copies in reversed(self.experts)}.values():
+            if copies % self.mesh.ep:
+                yield "ep", copies, f"{copies:,} experts at `{path}`"
 
     def demand_places(self) -> None:
         """Refuse a cut along the sequence where anything but attention mixes places."""
         for node in walk(self.graph):
             if isinstance(node, FlatScan):
-                if any(self.cuts.depends(v) for v in node.sequences):
+                if any(self.shares.depends(v) for v in node.sequences):
                     raise self.mixes(node.path, "a recurrence")
-            elif isinstance(node, FlatOp) and any(self.cuts.depends(v) for v in node.outputs):
+            elif isinstance(node, FlatOp) and any(self.shares.depends(v) for v in node.outputs):
                 if node.node.op.states(node.node):
                     raise self.mixes(node.path, f"`{node.node.op.name}`")
                 self.demand_own_places(node)
@@ -567,14 +457,14 @@ class Step:
     def demand_own_places(self, node: FlatOp) -> None:
         op = node.node.op
         kept = op.keeps(node.node)
-        whole = self.mesh.cp == 1 and id(node) in self.cuts.worked
+        whole = self.mesh.cp == 1 and id(node) in self.shares.sharded.worked
         if whole or op.regroups(node.node) is not None:
             return
         for i, (value, reads) in enumerate(zip(node.inputs, op.reads(node.node), strict=True)):
-            if not isinstance(value, Value) or not self.cuts.depends(value) or i in kept:
+            if not isinstance(value, Value) or not self.shares.depends(value) or i in kept:
                 continue
             for size, at in zip(value.shape, reads, strict=True):
-                along = isinstance(size.value, Poly) and {s.name for s in size.value.symbols} & self.cuts.symbols
+                along = isinstance(size.value, Poly) and {s.name for s in size.value.symbols} & self.shares.symbols
                 if along and (at is None or at.offset or at.also):
                     raise self.mixes(node.path, f"`{op.name}`")
 
@@ -585,12 +475,6 @@ class Step:
             f"{what} at `{path}` reads other positions than its own, so a sequence cannot be sharded there",
             help=f"leave {option} out: positions are only exchanged where attention mixes them",
         )
-
-    # --- sizes ---
-
-    def bytes(self, value: Value) -> int:
-        """Of the whole tensor, of one micro-batch."""
-        return self.talks.bytes(value)
 
     # --- the report ---
 
@@ -605,8 +489,8 @@ class Step:
         for c in talks[busiest]:
             sent[c.collective] = sent.get(c.collective, 0) + c.sent
         kinds: dict[str, int] = dict.fromkeys(("column", "row", "vocab", "expert", "replicated"), 0)
-        for place in self.cuts.places.values():
-            kinds[place.kind] += 1
+        for placement in self.shares.partition.placements.values():
+            kinds[placement.kind] += 1
         plan, waiting = self.plan, self.mesh.pp - 1
         return Sharding(
             mesh=self.mesh,
@@ -634,8 +518,16 @@ class Step:
         )
 
     def notes(self) -> Iterator[str]:
-        if any(m.kind == "experts" for m in self.cuts.meetings):
+        if self.experts:
             yield "experts are taken to be chosen equally often"
+        ways = {
+            "sequence parallel": self.shares.sequence_parallel,
+            "context parallel (cp)": self.mesh.cp > 1,
+            "pipeline parallel (pp)": self.mesh.pp > 1,
+            "experts over the ranks of tp (ep does not divide dp)": self.mesh.dp % self.mesh.ep > 0,
+        }
+        if any(ways.values()):
+            yield f"an estimate alone, not emitted by `--with parallel`: {', '.join(w for w, x in ways.items() if x)}"
 
     def of_stage(self, stage: int) -> list[Chunk]:
         """The pieces of a stage, those that come first first."""
@@ -649,31 +541,34 @@ class Step:
         return self.read[stage]
 
     def tensors(self, weights: Iterable[FlatWeight]) -> Iterator[tuple[Tensor, bool]]:
-        """The parts of weights that a device holds, and whether they are of experts. A part is told by how many numbers
-        it has, along the axis that is cut."""
+        """Yield the shards of weights that the first rank holds, and whether they are of experts."""
         for weight in weights:
-            if not all(d.static for d in weight.weight.shape):
-                continue
-            place = self.cuts.places.get(weight.path)
-            shape = [int(d) for d in weight.weight.shape]
-            if place is not None and place.axis is not None:
-                shape[place.axis] //= self.cuts.held(weight)
-            yield Tensor(weight.weight, 1, tuple(shape)), place is not None and place.kind == "expert"
+            if all(d.static for d in weight.weight.shape):
+                placement = self.shares.placement(weight)
+                shape = placement.shard([int(d) for d in weight.weight.shape], self.shares.held(weight))
+                yield Tensor(weight.weight, 1, shape), placement.kind == "expert"
+
+    def replicas(self, expert: bool) -> int:
+        """Return how many ranks hold the same shard of a weight, and different gradients of it."""
+        return self.shares.expert_replicas if expert else self.mesh.replicas
 
     def stage(self, stage: int, sent: int) -> Stage:
         plan, mesh = self.plan, self.mesh
         tensors = list(self.tensors(self.weights_of(stage).values()))
         weights = gradients = optimizer = numbers = 0
         for expert in (False, True):
-            own = [t for t, e in tensors if e == expert]
+            own, copies = [t for t, e in tensors if e == expert], self.replicas(expert)
+            numbers += sum(t.numbers for t in own if t.weight.trained)
+            if plan.zero == 3:
+                own = [fully_sharded(t, copies) if t.weight.trained else t for t in own]
             trained = sum(t.numbers for t in own if t.weight.trained)
-            fixed = sum(t.numbers * width(t.weight.dtype, plan.dtype) for t in own if not t.weight.trained)
-            states = optimizer_states(self.model, own, plan.dtype, plan.optimizer, plan.master_weights)
-            copies = mesh.expert_replicas if expert else mesh.replicas
-            numbers += trained
-            weights += _part(trained * BYTES[plan.dtype], copies if plan.zero >= 3 else 1) + fixed
-            gradients += _part(trained * BYTES[plan.gradient_dtype or plan.dtype], copies if plan.zero >= 2 else 1)
-            optimizer += _part(sum(s.bytes for s in states), copies if plan.zero >= 1 else 1)
+            states = sum(
+                s.bytes for s in optimizer_states(self.model, own, plan.dtype, plan.optimizer, plan.master_weights)
+            )
+            weights += trained * BYTES[plan.dtype]
+            weights += sum(t.numbers * width(t.weight.dtype, plan.dtype) for t in own if not t.weight.trained)
+            gradients += _part(trained * BYTES[plan.gradient_dtype or plan.dtype], copies if plan.zero == 2 else 1)
+            optimizer += _part(states, copies if plan.zero in (1, 2) else 1)
         counts = under_way(stage, mesh, plan.interleave, plan.micro_batches)
         pieces = self.of_stage(stage)
         activations = sum(n * self.activations(c) for n, c in zip(counts, pieces, strict=True))
@@ -707,9 +602,11 @@ class Step:
                 so_far[1] += calls * payload
 
         nodes = {id(n) for c in self.of_stage(stage) for n in c.nodes}
-        for meeting in self.cuts.meetings:
-            if id(meeting.node) in nodes:
-                for kind, axis, purpose, phase, devices, payload in self.talks.meet(meeting):
+        for redistribution in self.shares.sharded.redistributions:
+            if id(redistribution.node) in nodes:
+                for kind, axis, purpose, phase, devices, payload in self.shares.collectives(
+                    redistribution, self.plan.dtype, self.elements
+                ):
                     add(kind, axis, purpose, phase, devices, payload, self.plan.micro_batches)
         for kind, axis, purpose, phase, devices, payload, calls in (*self.replicate(stage), *self.pass_on(stage)):
             add(kind, axis, purpose, phase, devices, payload, calls)
@@ -733,7 +630,7 @@ class Step:
         own = self.weights_of(stage)
         for expert in (False, True):
             numbers = sum(t.numbers for t, e in self.tensors(own.values()) if e == expert and t.weight.trained)
-            copies = mesh.expert_replicas if expert else mesh.replicas
+            copies = self.replicas(expert)
             axis = "edp" if expert else "dp·cp" if mesh.cp > 1 else "dp"
             of = " of experts" if expert else ""
             gradients, weights = float(numbers * grain), float(numbers * BYTES[plan.dtype])
@@ -747,8 +644,13 @@ class Step:
             else:
                 yield "all-gather", axis, f"weights{of}", "forward", copies, weights, m
                 yield "all-gather", axis, f"weights{of}", "backward", copies, weights, m
-        inside = sum(t.numbers for t, _ in self.tensors(w for p, w in self.cuts.inside.items() if p in own))
-        yield "all-reduce", "tp", "gradients of whole weights among cut tensors", "step", mesh.tp, inside * grain, 1
+        partial = [w for path, w in self.shares.partial().items() if path in own]
+        of = "gradients of replicated weights on shards"
+        if self.shares.sequence_parallel:
+            yield "all-reduce", "tp", of, "step", mesh.tp, sum(t.numbers for t, _ in self.tensors(partial)) * grain, 1
+        else:
+            for tensor, _ in self.tensors(partial):
+                yield "all-reduce", "tp", of, "backward", mesh.tp, tensor.numbers * grain, m
         several: dict[int, int] = defaultdict(int)
         others = [self.weights_of(s).keys() for s in range(mesh.pp) if s != stage] if mesh.pp > 1 else []
         for path, weight in own.items():
@@ -777,7 +679,7 @@ class Step:
                 v
                 for n in later
                 for v in n.inputs
-                if isinstance(v, Value) and self.cuts.depends(v) and self.home.get(v, boundary + 1) <= boundary
+                if isinstance(v, Value) and self.shares.depends(v) and self.home.get(v, boundary + 1) <= boundary
             )
             read = (v for v in passed if not isinstance(self.makers[v], FlatParam))
             self.crossings[boundary] = sum(self.saving.bytes(v) for v in read)
@@ -791,8 +693,8 @@ class Step:
         for layer in chunk.layers:
             found |= self.saving.entering(layer) if self.plan.checkpoint == "full" else self.saving.of(layer)
         if chunk is self.chunks[-1]:
-            scores = (v for v in self.graph.outputs if self.cuts.depends(v))
-            found |= {("loss", v): BYTES["float32"] * self.elements(v) / self.cuts.share(v) for v in scores}
+            scores = (v for v in self.graph.outputs if self.shares.depends(v))
+            found |= {("loss", v): BYTES["float32"] * self.elements(v) / self.shares.share(v) for v in scores}
         return sum(found.values())
 
     def working(self, chunk: Chunk) -> float:
@@ -801,13 +703,12 @@ class Step:
 
     def gathered(self, stage: int) -> int:
         """Bytes of the largest layer's weights and their gradients, put together."""
-        units: dict[str, int] = defaultdict(int)
+        units: dict[object, int] = defaultdict(int)
         for path, weight in self.weights_of(stage).items():
-            found = LAYER.match(path)
+            stack, number, _ = layer_of(path)
             for tensor, expert in self.tensors([weight]):
-                copies = self.mesh.expert_replicas if expert else self.mesh.replicas
-                if weight.weight.trained and copies > 1:
-                    units[found[0] if found is not None else path] += tensor.numbers
+                if weight.weight.trained and self.replicas(expert) > 1:
+                    units[(stack, number) if stack else path] += tensor.numbers
         each = BYTES[self.plan.dtype] + BYTES[self.plan.gradient_dtype or self.plan.dtype]
         return max(units.values(), default=0) * each
 
@@ -817,6 +718,12 @@ def sent_share(kind: Kind, devices: int) -> float:
     if kind == "send":
         return 1.0
     return (2 if kind == "all-reduce" else 1) * (devices - 1) / devices
+
+
+def fully_sharded(tensor: Tensor, ranks: int) -> Tensor:
+    """Return the first rank's shard of a weight, along its first axis as `fully_shard` has it."""
+    first, *others = tensor.shape
+    return replace(tensor, shape=(-(-first // ranks), *others))
 
 
 def _part(bytes: int, devices: int) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 from archdsl.ir import dims
 from archdsl.ir.closure import outward_names
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Opaque, Poly, Symbol, Value, Var, free_names, substitute
-from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Graph, Handle, Model, Node, OpNode, subgraphs
+from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Graph, Handle, Model, OpNode, every_node
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.wording import SIZE, WHOLE
 
@@ -90,7 +90,7 @@ class _Carrier:
     def closed(self, block: Block) -> _Closed:
         if block not in self.known:
             found = _Closed(dict.fromkeys((*block.asserts, *block.decisions)))
-            for node in _nodes(block.graph):
+            for node in every_node(block.graph):
                 if isinstance(node, CheckNode) and node.op in BOUNDS:
                     bound = Condition(node.left.expr, node.op, node.right.expr, node.message)
                     found.conditions.setdefault(bound)
@@ -139,13 +139,6 @@ class _Carrier:
         if all(n in names or n in self.joined for n in free_names(expr)):
             return substitute(expr, names)
         return None
-
-
-def _nodes(graph: Graph) -> Iterator[Node]:
-    for node in graph.nodes:
-        yield node
-        for inner in subgraphs(node):
-            yield from _nodes(inner)
 
 
 # --- at the root ------------------------------------------------------------------------------------------------------

@@ -290,6 +290,14 @@ def subgraphs(node: Node) -> tuple[Graph, ...]:
     return ()
 
 
+def every_node(graph: Graph) -> Iterator[Node]:
+    """Yield the nodes of a graph, those of its inner graphs included."""
+    for node in graph.nodes:
+        yield node
+        for inner in subgraphs(node):
+            yield from every_node(inner)
+
+
 def operations(graph: Graph, known: dict[int, int] | None = None) -> int:
     """How many nodes a graph has with every turn of a loop and every call of a block written out."""
     known = {} if known is None else known

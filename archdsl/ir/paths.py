@@ -36,6 +36,19 @@ def safe_name(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) or name in MODULE_ATTRIBUTES else name
 
 
+def starred(path: str) -> str:
+    """Return a path with `*` for the numbers of layers: `blocks.*.ffn.up`."""
+    return ".".join("*" if step.isdecimal() else step for step in path.split("."))
+
+
+def layer_of(path: str) -> tuple[str, int, str]:
+    """Return the list that a module is in, the number of its layer, and the path within: `blocks`, 3, `ffn.up`; no
+    list where the path has no number."""
+    steps = path.split(".")
+    at = next((i for i, step in enumerate(steps) if step.isdecimal()), None)
+    return ("", 0, path) if at is None else (".".join(steps[:at]), int(steps[at]), ".".join(steps[at + 1 :]))
+
+
 Step = Callable[[str], str]
 """From the name of an application to its steps in the path: `blocks` to `blocks.3` within a loop, `str` outside."""
 

@@ -1,1 +1,1 @@
-"""From Model to Model, and what several back ends ask of one: hoisting, unrolling, decoding, placement."""
+"""From Model to Model, and what several back ends ask of one: hoisting, unrolling, decoding, partition."""

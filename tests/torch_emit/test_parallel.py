@@ -7,16 +7,26 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import archdsl
 from archdsl.backends.torch.features import Name
 from archdsl.diagnostics import ArchError
+from archdsl.estimates.mesh import Mesh, parse_mesh
+from archdsl.estimates.sharding import Plan, shard
 from torch_emit import parallel_tools as tools
 
 EXAMPLES = tools.EXAMPLES
@@ -230,6 +240,107 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
         torch.testing.assert_close(kept[name], tensor, rtol=1e-3, atol=1e-4)
 
 
+# --- what the estimate says -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def ranks(world: int, rank: int = 0) -> Iterator[None]:
+    """One rank of a process group whose collectives do nothing."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def held(path: Path, mesh: Mesh, rank: int = 0) -> int:
+    """How many numbers of trained weights one rank has after `parallelize`."""
+    sizes = {"dp": mesh.dp // mesh.ep, "ep": mesh.ep, "tp": mesh.tp}
+    axes = {axis: n for axis, n in sizes.items() if n > 1 or axis == "dp"}
+    module = tools.load(path)
+    with ranks(mesh.devices, rank), torch.device("meta"):
+        layout = init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
+        model = module.parallelize(tools.trainer().model_class(module)(), layout)
+        weights = (p for p in model.parameters() if p.requires_grad)
+        return sum((p.to_local() if isinstance(p, DTensor) else p).numel() for p in weights)
+
+
+def samples() -> Iterator[str]:
+    """One model of each file of the zoo, but for those of one layer."""
+    seen: set[str] = set()
+    for entry in archdsl.list_zoo():
+        if entry.file not in seen and not entry.name.endswith("self_attention"):
+            seen.add(entry.file)
+            yield entry.name
+
+
+MESHES = ("dp=2,tp=2", "tp=4", "dp=4", "dp=2,ep=2", "dp=4,tp=2,ep=2")
+FEWER = {"layers": 2, "dense_layers": 1, "sparse_layers": 1, "encoder_layers": 1, "decoder_layers": 1}
+COMMON = ("llama3", "mixtral_8x7b", "deepseek_v3", "gpt2")
+
+
+@pytest.mark.parametrize(
+    "name", [*COMMON, *(pytest.param(n, marks=pytest.mark.slow) for n in samples() if n not in COMMON)]
+)
+def test_ranks_hold_what_the_estimate_says(name: str, tmp_path: Path) -> None:
+    """Of every weight the shard of the first rank, at the sizes of the zoo, with fewer layers; both refuse a mesh, or
+    neither."""
+    fields = {f.name for f in archdsl.load(name).config}
+    model = archdsl.load(name, set={k: n for k, n in FEWER.items() if k in fields})
+    path = tmp_path / "model.py"
+    path.write_text(archdsl.torch_source(model, features=["parallel"]), encoding="utf-8")
+    for mesh in map(parse_mesh, MESHES):
+        try:
+            found = shard(model, Plan(mesh, zero=3))
+        except ArchError:
+            with pytest.raises(AssertionError, match=r"multiple of the axis|must be among"):
+                held(path, mesh)
+            continue
+        assert found.memory.gradients == 4 * held(path, mesh), mesh
+        assert 4 * held(path, mesh, mesh.devices - 1) <= found.memory.gradients
+        if mesh.dp == mesh.ep:
+            assert (found.memory.parameters < archdsl.estimate(model).params.total) == (mesh.devices > 1)
+
+
+class Collectives(TorchDispatchMode):
+    """Counts collectives of DTensors, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented
+        if func.namespace == "_c10d_functional":
+            self.calls[func._opname] += 1
+        return func(*args, **(kwargs or {}))
+
+
+SHARED_TP = [name for name, (_, _, layout) in MODELS.items() if "tp" in layout]
+
+
+@pytest.mark.parametrize("name", SHARED_TP)
+def test_collectives_are_those_of_the_estimate(name: str, tmp_path: Path) -> None:
+    """All-reduces and all-gathers over `tp`, forwards and backwards."""
+    spec, sizes, layout = MODELS[name]
+    given = {"text": spec} if "\n" in spec else {"spec": spec}
+    found = shard(archdsl.load(**given, set=sizes), Plan(Mesh(**layout)), seq=8)
+    path = emitted(tmp_path, "model", spec, sizes)
+    given = inputs(path)
+    with ranks(2):
+        job = {"model": str(path), "layout": layout, "meta": True, "drawn": True}
+        model, _ = tools.parallelized(job)
+        with Collectives() as forward:
+            outputs = tools.call(model, given)
+        with Collectives() as backward:
+            tools.loss_of(outputs).backward()
+    for phase, calls in (("forward", forward.calls), ("backward", backward.calls)):
+        for kind, op in (("all-reduce", "all_reduce"), ("all-gather", "all_gather_into_tensor")):
+            said = sum(c.calls for c in found.communication if c.collective == kind and c.phase == phase)
+            assert calls[op] == said, (phase, kind, calls)
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -304,7 +415,8 @@ def test_the_plan() -> None:
     assert '"blocks.*.attention.out": RowwiseParallel()' in source
     assert '% tp.size() == 0, "kv_heads must be a multiple of the axis tp"' in source
     source = archdsl.torch_source("deepseek_v3", features=["parallel"])
-    assert "if isinstance(block, DenseLayer):" in source
+    assert "if isinstance(module, DenseLayer):" in source
+    assert "elif isinstance(module, SwiGLU):" in source
     assert "if isinstance(module, ExpertSwiGLU):" in source
     source = archdsl.torch_source(text=NORMED, features=["parallel"])
     assert '"blocks.*.attention.q_norm": SequenceParallel(sequence_dim=1, use_local_output=True)' in source

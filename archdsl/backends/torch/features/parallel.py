@@ -16,9 +16,10 @@ from archdsl.backends.torch.text import Scheduled
 from archdsl.backends.torch.tree import Node, py, unparse, word
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, expr_text, free_names
+from archdsl.ir.paths import layer_of, starred
 from archdsl.ir.weights import weights
-from archdsl.passes.flatten import FlatOp, Unrolled, unroll, walk
-from archdsl.passes.placement import tensor_parallel
+from archdsl.passes.flatten import FlatOp, Unrolled, flatten, unroll, walk
+from archdsl.passes.partition import partition, sharded
 
 AXES = {
     "dp": "`dp` splits batches, and with them weights, gradients and optimizer states (FSDP)",
@@ -26,6 +27,9 @@ AXES = {
     "ep": "`ep`, if it is there, splits batches and experts (Lepikhin et al., 2020)",
 }
 """What each axis of a mesh is for."""
+
+ENTRY = "entry"
+"""The local that holds the style of norms that several sharded linear layers read."""
 
 
 class Parallel(Section):
@@ -38,7 +42,8 @@ class Parallel(Section):
     def __init__(self, classes: Classes, generate: Generate | None) -> None:
         self.classes, self.model, self.generate = classes, classes.model, generate
         self.weights = {w.path: w.weight.kind for w in weights(self.model)}
-        self.plan = tensor_parallel(self.model)
+        self.plan = partition(self.model)
+        self.sharded = sharded(flatten(self.model), self.plan.placements)
         self.stacks = list(dict.fromkeys(stack for path in self.modules if (stack := layer_of(path)[0])))
         self.styles = self._styles()
         if not self.stacks and not self.styles:
@@ -51,8 +56,12 @@ class Parallel(Section):
     def functions(self, forward: Scheduled) -> Iterable[str]:
         experts = self._experts()
         if experts:
-            yield from (helpers()[name].source for name in ("AllToAll", "shard_experts"))
-        body = [*self._expert_parallel(experts), *self._tensor_parallel()]
+            yield helpers()["shard_experts"].source
+        axes = ["dp", *["ep"] * bool(experts), *["tp"] * bool(self.styles)]
+        known = ", ".join(f'"{axis}"' for axis in axes)
+        refused = f"the axes of the mesh must be among {', '.join(axes)}"
+        body = [f'assert {{{known}}}.issuperset(mesh.mesh_dim_names or ()), "{refused}"']
+        body += [*self._expert_parallel(experts), *self._tensor_parallel()]
         data = "data" if experts else 'mesh["dp"]'
         if self.stacks:
             listed = [f"model.{stack}" for stack in self.stacks]
@@ -62,7 +71,6 @@ class Parallel(Section):
         for name in self.generate.names if self.generate is not None else ():  # steps gather sharded weights, too
             body += ["for module in model.modules():", f'    if hasattr(module, "{name}"):']
             body.append(f'        register_fsdp_forward_method(module, "{name}")')
-        axes = ["dp", *["ep"] * bool(experts), *["tp"] * bool(self.styles)]
         said = f"Shard a model in place over the axes of a mesh: {'; '.join(AXES[a] for a in axes)}."
         doc = textwrap.fill(f'"""{said}"""', WIDTH - 4)
         name = self.classes.root_class
@@ -95,14 +103,18 @@ class Parallel(Section):
         yield 'if "tp" in (mesh.mesh_dim_names or ()):'
         yield '    tp = mesh["tp"]'
         yield from (f"    {line}" for line in self._asserts())
+        if ENTRY in self.styles.values():
+            yield f"    {ENTRY} = PrepareModuleOutput("
+            yield "        output_layouts=Replicate(), desired_output_layouts=Replicate(), use_local_output=False"
+            yield "    )  # its readers' gradients are summed, then all-reduced once"
         if plan:
             yield f"    plan = {dict_of(plan)}"
             yield "    parallelize_module(model, tp, plan)"
-        for (stack, classes), own in of_classes.items():
-            yield f"    plan = {dict_of(own)}"
-            yield f"    for block in model.{stack}:"
-            yield f"        if isinstance(block, {any_of(classes)}):"
-            yield "            parallelize_module(block, tp, plan)"
+        if of_classes:
+            yield "    for module in model.modules():"
+        for keyword, (name, own) in zip(("if", *["elif"] * len(of_classes)), of_classes.items(), strict=False):
+            yield f"        {keyword} isinstance(module, {name}):"
+            yield f"            parallelize_module(module, tp, {dict_of(own)})"
 
     def _asserts(self) -> Iterator[str]:
         """What the number of ranks has to divide: fields of the Config where it is made of them."""
@@ -140,60 +152,47 @@ class Parallel(Section):
                 found[module] = "RowwiseParallel(input_layouts=Replicate())"
             elif placement.kind == "vocab":
                 found[module] = "ColwiseParallel(output_layouts=Replicate())"
-            elif path in self.plan.norms:
-                axis = self.plan.norms[path]
+            elif path in self.sharded.partial:
+                axis = self.sharded.partial[path][1]
                 found[module] = f"SequenceParallel(sequence_dim={axis}, use_local_output=True)"
+            elif module in self.sharded.entries:
+                found[module] = ENTRY
         return found
 
-    def _plan(self) -> tuple[dict[str, str], dict[tuple[str, tuple[str, ...]], dict[str, str]]]:
-        """The styles by path, with `*` for the number of a layer where all layers agree; and those of layers of some
-        classes, by stack and classes."""
-        classes = dict(self._layers(unroll(self.model)[1]))
+    def _plan(self) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+        """Return the styles by path, with `*` for the number of a layer where all layers agree; and those of parts of
+        modules by the class of the module, where all of a class agree."""
+        classes = dict(self._modules(unroll(self.model)[1]))
         alike: dict[str, list[str]] = {}
         layers: dict[str, set[int]] = {}
         for path in self.modules:
             alike.setdefault(starred(path), []).append(path)
             layers.setdefault(layer_of(path)[0], set()).add(layer_of(path)[1])
         plan: dict[str, str] = {}
-        of_classes: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
+        of_classes: dict[str, dict[str, str]] = {}
         for path, paths in alike.items():
             styles = {self.styles.get(p, "") for p in paths}
-            stack, _, rest = layer_of(paths[0])
-            having = {layer_of(p)[1] for p in paths}
-            own = tuple(dict.fromkeys(classes.get(f"{stack}.{n}", "") for n in sorted(having)))
-            if len(styles) > 1:
-                plan |= {p: self.styles[p] for p in paths if p in self.styles}
-            elif styles == {""}:
+            if len(styles) == 1 and {layer_of(p)[1] for p in paths} == layers[layer_of(paths[0])[0]]:
+                plan |= dict.fromkeys([path], styles.pop()) if styles != {""} else {}
                 continue
-            elif having == layers[stack]:
-                plan[path] = styles.pop()
-            elif all((classes.get(f"{stack}.{n}", "") in own) == (n in having) for n in layers[stack]):
-                of_classes.setdefault((stack, own), {})[starred(rest)] = styles.pop()
-            else:
-                plan |= dict.fromkeys(paths, styles.pop())
+            for p in paths:
+                around, _, part = p.rpartition(".")
+                parts = {f"{other}.{part}" for other, name in classes.items() if name == classes.get(around)}
+                if p in self.styles and {self.styles.get(other) for other in parts} == {self.styles[p]}:
+                    of_classes.setdefault(classes[around], {})[part] = self.styles[p]
+                elif p in self.styles:
+                    plan[p] = self.styles[p]
         return plan, of_classes
 
-    def _layers(self, unrolled: Unrolled) -> Iterator[tuple[str, str]]:
-        """The class of each block, by its path."""
+    def _modules(self, unrolled: Unrolled) -> Iterator[tuple[str, str]]:
+        """Yield the path and the class of each block."""
         for calls in unrolled.calls.values():
             for call in calls:
                 if call.block in self.classes.by_block:  # of a scan, a part may be of no class
                     yield call.path, self.classes.by_block[call.block].name
-                yield from self._layers(call)
-
-
-def layer_of(path: str) -> tuple[str, int, str]:
-    """The list that a module is in, the number of its layer and the path within: `blocks`, 3, `ffn.up`."""
-    steps = path.split(".")
-    at = next((i for i, step in enumerate(steps) if step.isdigit()), None)
-    return ("", 0, path) if at is None else (".".join(steps[:at]), int(steps[at]), ".".join(steps[at + 1 :]))
-
-
-def starred(path: str) -> str:
-    """A path with `*` for numbers of layers."""
-    return ".".join("*" if step.isdigit() else step for step in path.split("."))
+                yield from self._modules(call)
 
 
 def dict_of(plan: Mapping[str, str]) -> str:
-    """A plan as text, one entry a line."""
-    return "{" + "".join(f'"{path}": {style}, ' for path, style in plan.items()) + "}"
+    """Format a plan."""
+    return "{" + ", ".join(f'"{path}": {style}' for path, style in plan.items()) + "}"

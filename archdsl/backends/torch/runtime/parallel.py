@@ -1,27 +1,11 @@
 """Ranks that share a model: experts of which each has some, and steps of decoding that end together."""
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
-
-
-class AllToAll(torch.autograd.Function):
-    """Send `sent[i]` rows to rank i and receive `received[i]` rows from it; gradients go back the same way."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
-        ctx.sent, ctx.received, ctx.group = sent, received, group
-        result = rows.new_empty(sum(received), *rows.shape[1:])
-        dist.all_to_all_single(result, rows.contiguous(), received, sent, group=group)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return AllToAll.apply(gradient, ctx.received, ctx.sent, ctx.group), None, None, None
 
 
 def shard_experts(experts: nn.Module, mesh: DeviceMesh) -> None:
@@ -34,14 +18,13 @@ def shard_experts(experts: nn.Module, mesh: DeviceMesh) -> None:
         part.register_parameter(name, nn.Parameter(distribute_tensor(weight, mesh, [Shard(0)])))
 
     def forward(rows: Tensor, ends: Tensor) -> Tensor:
-        counts = ends.long().diff(prepend=ends.new_zeros(1))  # rows for each expert
+        counts = ends.long().diff(prepend=ends.new_zeros(1)).view(ranks, -1)  # rows for each expert of each rank
         arrived = torch.empty_like(counts)  # rows for each expert of this rank, from one rank after the other
         dist.all_to_all_single(arrived, counts, group=group)
-        arrived = arrived.view(ranks, -1)
-        sent, received = counts.view(ranks, -1).sum(1).tolist(), arrived.sum(1).tolist()
+        sent, received = counts.sum(1).tolist(), arrived.sum(1).tolist()
         expert = torch.arange(arrived.size(1), device=rows.device).repeat(ranks).repeat_interleave(arrived.flatten())
         order = expert.argsort(stable=True)
-        x = AllToAll.apply(rows, sent, received, group)[order]
+        x = all_to_all_single_autograd(rows, received, sent, group)[order]
         try:  # the experts compute with plain tensors, those of this rank
             for part, name in weights:
                 vars(part)[name] = local = getattr(part, name).to_local()
@@ -51,7 +34,7 @@ def shard_experts(experts: nn.Module, mesh: DeviceMesh) -> None:
         finally:
             for part, name in weights:
                 vars(part).pop(name, None)
-        return AllToAll.apply(torch.zeros_like(y).index_copy(0, order, y), received, sent, group)
+        return all_to_all_single_autograd(torch.zeros_like(y).index_copy(0, order, y), sent, received, group)
 
     experts.forward = forward
 
