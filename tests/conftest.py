@@ -2,6 +2,7 @@
 verified after each pass."""
 
 import difflib
+import gc
 import re
 import signal
 import sys
@@ -51,6 +52,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption(QUICK):
         items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What a file of tests leaves in caches is not looked through by each later garbage collection."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

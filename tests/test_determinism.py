@@ -13,7 +13,8 @@ from zoo.tiny import SPECS, tables
 import archdsl
 from archdsl import api
 
-# Of the first model of each family, tiny: the texts, and the graphs with drawn weights, steps and all that goes beside.
+# Of the first model of each family, tiny, the texts; of every third the graphs with initialized weights, decode steps
+# and all that goes beside.
 SCRIPT = """
 import hashlib, json, pathlib, sys
 import archdsl
@@ -23,11 +24,13 @@ from archdsl.ir.text import print_model
 def told(name, *contents):
     print(name, *(hashlib.sha256(c if isinstance(c, bytes) else c.encode()).hexdigest() for c in contents), flush=True)
 
-for name, settings in json.load(open(sys.argv[1])).items():
+for i, (name, settings) in enumerate(json.load(open(sys.argv[1])).items()):
     file, _, model = name.partition(":")
     spec = dict(spec=pathlib.Path(sys.argv[2]) / (file + ".arch"), model=model, set=settings, allow_noncausal=True)
     model_text, report = print_model(archdsl.load(**spec)), archdsl.estimate(**spec).model_dump_json()
     told(name, model_text, report, archdsl.torch_source(**spec))
+    if i % 3:
+        continue
     folder = pathlib.Path(model)
     try:
         archdsl.to_onnx(output=folder, seed=3, decode=True, **spec)
@@ -56,7 +59,7 @@ def test_the_zoo_is_the_same_in_every_process(tmp_path: Path) -> None:
         folder.mkdir()
         told.append(run(SCRIPT, str(wanted), str(SPECS), seed=seed, cwd=folder))
     assert told[0] == told[1]
-    assert told[0].count("\n") > 2 * len(families)
+    assert told[0].count("\n") >= len(families) + 2 * (len(families) // 3)
 
 
 @pytest.mark.slow

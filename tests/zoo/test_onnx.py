@@ -10,7 +10,7 @@ from decode_tools import differences, module_of
 from onnx_tools import distance, onnx_bytes, run
 
 from archdsl.diagnostics import ArchError
-from zoo.tiny import graph, inputs, tables
+from zoo.tiny import distinct, graph, inputs
 
 TOLERANCE = 1e-4
 
@@ -26,16 +26,7 @@ NOT_STEPPED = {
 }
 """Models that do not decode, and why; all others do."""
 
-
-def _alike() -> list[str]:
-    """One model of those whose tiny copies are the same."""
-    found: dict[str, str] = {}
-    for name, settings in tables().items():
-        found.setdefault(f"{name.partition(':')[0]} {sorted(settings.items())}", name)
-    return [*found.values()]
-
-
-NAMES = _alike()
+NAMES = distinct()
 
 
 @pytest.mark.slow

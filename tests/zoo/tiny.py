@@ -40,6 +40,20 @@ def tables() -> dict[str, dict[str, int]]:
     return found
 
 
+def families() -> list[str]:
+    """The first model of each file."""
+    first = {name.partition(":")[0]: name for name in reversed(tables())}
+    return sorted(first.values())
+
+
+def distinct() -> list[str]:
+    """One model of those of a file whose tiny copies are the same."""
+    found: dict[str, str] = {}
+    for name, settings in tables().items():
+        found.setdefault(f"{name.partition(':')[0]} {sorted(settings.items())}", name)
+    return [*found.values()]
+
+
 def place(name: str) -> tuple[Path, str]:
     """The file of a model, and its name there."""
     stem, _, model = name.partition(":")
