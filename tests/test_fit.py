@@ -5,10 +5,9 @@ from dataclasses import replace
 from math import log
 
 import pytest
-from typer.testing import CliRunner
+from cli_tools import run
 
 import archdsl
-from archdsl.cli import app
 from archdsl.estimates.fit import Run, fit
 from archdsl.estimates.memory import estimate as count
 
@@ -47,12 +46,6 @@ model mixture(layers = 4, width = 64, experts = 8, expert_hidden = 128) {
   head:    lm
 }
 """
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, arguments, prog_name="archdsl")
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
 
 
 def total(text: str, **settings: int) -> int | None:

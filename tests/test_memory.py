@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from cli_tools import run
 from decode_tools import decoder, inputs_for, module_of
 from torch_versions import since
-from typer.testing import CliRunner
 from zoo.tiny import graph, inputs, module, tables
 
 import archdsl
 from archdsl.api import to_torch
-from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.dtypes import Dtype
 from archdsl.estimates.memory import OPTIMIZERS, KeptMemory, Memory, Optimizer, estimate
@@ -369,19 +368,14 @@ def test_how_far_back_a_mask_sees(mask: Mask) -> None:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def command(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["estimate", *arguments], prog_name="archdsl")
-    return done.exit_code, done.output
-
-
 def test_the_command_tells_what_the_function_does() -> None:
     options = ("--dtype", "bfloat16", "--optimizer", "muon", "--master-weights", "--batch", "3", "--seq", "100")
-    status, text = command("llama3_8b", *options, "--json")
+    status, text = run("estimate", "llama3_8b", *options, "--json")
     how: dict[str, Any] = {"dtype": "bfloat16", "optimizer": "muon", "master_weights": True}
     expected = archdsl.memory("llama3_8b", batch=3, seq=100, **how)
     assert status == 0
     assert json.loads(text)["memory"] == expected.model_dump()
-    status, text = command("llama3_8b", *options)
+    status, text = run("estimate", "llama3_8b", *options)
     assert status == 0
     for number in (expected.weights, expected.optimizer, expected.model_states, expected.decode_state):
         assert f"{number:,}" in text
@@ -389,7 +383,7 @@ def test_the_command_tells_what_the_function_does() -> None:
 
 
 def test_defaults_are_those_of_the_context() -> None:
-    status, text = command("gpt2", "--json")
+    status, text = run("estimate", "gpt2", "--json")
     assert status == 0
     said = json.loads(text)["memory"]
     assert said == archdsl.memory("gpt2").model_dump()
@@ -397,21 +391,21 @@ def test_defaults_are_those_of_the_context() -> None:
 
 
 def test_only_what_is_asked_for_is_shown() -> None:
-    assert "Memory" not in command("gpt2", "--batch", "2")[1]
-    shown = command("gpt2", "--optimizer", "sgd")[1]
+    assert "Memory" not in run("estimate", "gpt2", "--batch", "2")[1]
+    shown = run("estimate", "gpt2", "--optimizer", "sgd")[1]
     assert "Memory" in shown
     assert "FLOPs" not in shown
 
 
 def test_a_model_that_does_not_decode_says_why() -> None:
-    assert "no KV cache: `bert_base` cannot be decoded" in command("bert_base", "--dtype", "float16")[1]
+    assert "no KV cache: `bert_base` cannot be decoded" in run("estimate", "bert_base", "--dtype", "float16")[1]
 
 
 @pytest.mark.parametrize(
     "options", [("--dtype", "int8"), ("--optimizer", "lion"), ("--optimizer", "sgd", "--seq", "1025")]
 )
 def test_what_is_refused(options: tuple[str, ...]) -> None:
-    assert command("gpt2", *options)[0] == 2
+    assert run("estimate", "gpt2", *options)[0] == 2
 
 
 def test_a_length_that_the_model_refuses() -> None:
