@@ -10,7 +10,7 @@ import torch
 from cli_tools import run
 from decode_tools import decoder, inputs_for, module_of
 from torch_versions import since
-from zoo.tiny import graph, inputs, module, tables
+from zoo.tiny import families, graph, inputs, module, tables
 
 import archdsl
 from archdsl.api import to_torch
@@ -246,42 +246,25 @@ DECODERS = (
 )
 
 
-@pytest.mark.parametrize("name", DECODERS)
-def test_decode_state_is_what_a_step_passes(name: str) -> None:
-    check_decoding(graph(name))
-
-
 @pytest.mark.parametrize("name", ["deepseek_v3:deepseek_v3", "t5:t5_small", "mamba:mamba_130m", "ntm:ntm_copy"])
 def test_decode_state_of_a_narrow_type(name: str) -> None:
     check_decoding(graph(name), "float16")
 
 
-def _others() -> list[str]:
-    """One model of those whose tiny copies are the same, those above left out."""
-    found: dict[str, str] = {}
-    for name, settings in tables().items():
-        found.setdefault(f"{name.partition(':')[0]} {sorted(settings.items())}", name)
-    return [name for name in found.values() if name not in DECODERS]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*DECODERS, *_others()])
-def test_weights_and_buffers_of_the_zoo(name: str) -> None:
+@pytest.mark.parametrize("name", sorted({*families(), *DECODERS}))
+def test_the_zoo(name: str) -> None:
+    """Weights and buffers; the decode state is what a step is passed, or is refused as the step is."""
     model, made = graph(name), module(name)
     for dtype in ("float32", "bfloat16"):
         made = made.to(getattr(torch, dtype))
         said = memory(model, dtype=dtype)
         assert (said.weights, said.buffers) == (size(made.parameters()), size(made.buffers()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", _others())
-def test_decode_state_of_the_zoo(name: str) -> None:
-    model = graph(name)
     said = memory(model)
     if said.decode_state is not None:
         check_decoding(model)
         return
+    assert name not in DECODERS
     with pytest.raises(ArchError) as refused:
         plan(model)
     assert said.no_decode_state == refused.value.diagnostics[0].message
