@@ -2,14 +2,17 @@
 verified after each pass."""
 
 import difflib
+import gc
+import itertools
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from cli_tools import Done, Run
 
 from archdsl.ir import verify
 
@@ -19,6 +22,9 @@ TESTS = Path(__file__).parent
 IMPORTED = re.compile(r"^ *(?:from|import) +([\w.]+)(?: +import +(\w+))?", re.MULTILINE)
 BACK_ENDS = {"onnx", "onnx_ir", "onnxruntime", "torch", "transformers"}
 SHOWN = 60
+EACH = 25
+"""Tests between two garbage collections after which what is left is looked through no more."""
+FINISHED = itertools.count()
 
 verify.enabled = True
 # A suite that is started in the background inherits SIGINT ignored, and so would the commands that tests interrupt.
@@ -53,6 +59,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.get_closest_marker("slow") is None]
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What tests leave in caches is not looked through by each later garbage collection."""
+    if nextitem is None or nextitem.path != item.path or next(FINISHED) % EACH == 0:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     """Tiny tensors gain nothing from threads, and tests that run side by side lose by them."""
@@ -85,3 +103,23 @@ def golden(update_golden: bool) -> Callable[[Path, str], None]:
             pytest.fail(f"{path} has changed; if this is meant, `pytest {UPDATE}` writes it:\n{shown}", pytrace=False)
 
     return compare
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """`run(*arguments)`: a whole command line, with the frame around commands."""
+    from archdsl.cli import main
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def command(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["archdsl", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return Done(int(ended.value.code or 0), said.out, said.err)
+
+    yield command
+    signal.signal(signal.SIGTERM, handler)

@@ -81,10 +81,17 @@ def decoder(model: Model, module: torch.nn.Module, **options: Any) -> Decoder:
     return Decoder(plan(model), sessions)
 
 
-def differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2), **options: Any) -> dict[str, float]:
-    """How far decoding in chunks is from the whole sequence at once, relative to the largest number; and, where rows
-    may be padded, how far the rows of a batch of two lengths are, padded on the left and on the right."""
-    module = module_of(model)
+def differences(
+    model: Model,
+    chunks: Sequence[int] = (4, 1, 1, 2),
+    module: torch.nn.Module | None = None,
+    last: bool = False,
+    **options: Any,
+) -> dict[str, float]:
+    """How far decoding in chunks is from the whole sequence at once, relative to the largest number; where rows may be
+    padded, how far the rows of a batch of two lengths are, padded on the left and on the right; and with `last` how far
+    graphs that give their output at each row's last position alone are from those that give all."""
+    module = module or module_of(model)
     time, first = sum(chunks), chunks[0]
     sizes = {"batch": 2, "time": 8, "frames": 8, plan(model).time.name: time}
     tensors = inputs_for(model, sizes)
@@ -92,21 +99,31 @@ def differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2), **options: A
     scale = max(1.0, float(np.abs(whole).max()))
     made = decoder(model, module, **options)
     inputs = {n: t.numpy() for n, t in tensors.items()}
-    found = {"steps": float(np.abs(made.run(inputs, chunks) - whole).max()) / scale}
-    if not made.padded:
-        return found
-    # The second row is two tokens shorter.
-    alone = made.alone(inputs, 1, time - 2)
-    short = first_output(module, {n: torch.from_numpy(x) for n, x in alone.items()})
-    for side, real in (
-        ("left", [*range(2, time)]),
-        ("right", [*range(first - 2), *range(first, time)]),
-    ):
-        given, mask = made.moved(inputs, 1, real)
-        result = made.run(given, chunks, mask)
-        second = np.take(result[1], real, made.axis - 1)
-        found[side] = float(max(np.abs(result[0] - whole[0]).max(), np.abs(second - short[0]).max())) / scale
+    runs = {"steps": (inputs, np.ones((2, time), np.int64), made.run(inputs, chunks))}
+    found = {"steps": float(np.abs(runs["steps"][2] - whole).max()) / scale}
+    if made.padded:  # the second row is two tokens shorter
+        alone = made.alone(inputs, 1, time - 2)
+        short = first_output(module, {n: torch.from_numpy(x) for n, x in alone.items()})
+        for side, real in (("left", [*range(2, time)]), ("right", [*range(first - 2), *range(first, time)])):
+            given, mask = made.moved(inputs, 1, real)
+            result = made.run(given, chunks, mask)
+            second = np.take(result[1], real, made.axis - 1)
+            found[side] = float(max(np.abs(result[0] - whole[0]).max(), np.abs(second - short[0]).max())) / scale
+            runs[side] = given, mask, result
+    if last:
+        of_last = decoder(model, module, last=True, **options)
+        for name, (given, mask, wanted) in runs.items():
+            found[f"{name}, last"] = _difference_at_the_last(of_last.run(given, chunks, mask), wanted, mask, chunks)
     return found
+
+
+def _difference_at_the_last(result: Array, every: Array, mask: Array, chunks: Sequence[int]) -> float:
+    """How far the outputs at the last position of each row and chunk are from those among all positions."""
+    assert result.shape == (*every.shape[:1], len(chunks), *every.shape[2:])
+    ends = np.cumsum(chunks)
+    positions = [[max(i for i in range(end) if mask[row, i]) for end in ends] for row in range(len(every))]
+    wanted = np.stack([every[row, at] for row, at in enumerate(positions)])
+    return float(np.abs(result - wanted).max() / max(1.0, np.abs(every).max()))
 
 
 def torch_differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2)) -> dict[str, float]:
@@ -152,27 +169,4 @@ def torch_differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2)) -> dic
         found[side] = apart(made.stream(inputs, prompt, after, kept), expected)
         with patch.object(torch, "compile", lambda step, **_: step):
             found[f"{side}, static"] = apart(made.stream(inputs, prompt, after, kept, compiled=True), expected)
-    return found
-
-
-def differences_at_the_last(model: Model, chunks: Sequence[int] = (4, 1, 2), **options: Any) -> dict[str, float]:
-    """How far a graph that gives its output at each row's last place alone is from one that gives all, whatever side a
-    shorter row is padded on, relative to the largest number."""
-    module = module_of(model)
-    time = sum(chunks)
-    tensors = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan(model).time.name: time})
-    inputs = {n: t.numpy() for n, t in tensors.items()}
-    every, last = decoder(model, module, **options), decoder(model, module, last=True, **options)
-    cases = {"whole": (inputs, np.ones((2, time), np.int64))}
-    if every.padded:
-        cases["left"] = every.moved(inputs, 1, range(2, time))
-        cases["right"] = every.moved(inputs, 1, [0, 1, *range(chunks[0], time)])
-    found = {}
-    for name, (given, mask) in cases.items():
-        wanted, result = every.run(given, chunks, mask), last.run(given, chunks, mask)
-        assert result.shape == (*wanted.shape[:1], len(chunks), *wanted.shape[2:])
-        ends = np.cumsum(chunks)
-        places = [[max(i for i in range(end) if mask[row, i]) for end in ends] for row in range(len(wanted))]
-        there = np.stack([wanted[row, at] for row, at in enumerate(places)])
-        found[name] = float(np.abs(result - there).max() / max(1.0, np.abs(wanted).max()))
     return found

@@ -1,4 +1,4 @@
-"""FLOPs as torch counts them: an emitted module run under `FlopCounterMode`, on the meta device unless said."""
+"""FLOPs as torch counts them: an emitted module run under `FlopCounterMode`."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli_tools import Done, Run
 
 import archdsl
 from archdsl import cli, resources
@@ -42,35 +42,13 @@ WRONG = "model m(x: [batch, 8]) {\n  return x + (x -> linear(9))\n}\n"
 NONCAUSAL = TINY.replace("causal", "full")
 
 
-@dataclass(frozen=True)
-class Done:
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Done]
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def run(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run a command line in this process, in an empty folder with `tiny.arch`, `wrong.arch` and `noncausal.arch`."""
-    from archdsl.cli import main
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
     for name, text in (("tiny", TINY), ("wrong", WRONG), ("noncausal", NONCAUSAL)):
         (tmp_path / f"{name}.arch").write_text(text)
-
-    def command(*arguments: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["archdsl", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return Done(int(ended.value.code or 0), said.out, said.err)
-
-    return command
+    return run
 
 
 def process(*arguments: str, cwd: Path, **options: object) -> subprocess.Popen[str]:

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from zoo.tiny import SPECS, tables
+from zoo.tiny import SPECS, families, tables
 
 import archdsl
 from archdsl import api
 
-# Of the first model of each family, tiny: the texts, and the graphs with drawn weights, steps and all that goes beside.
+# Of the first model of each family, tiny, the texts; of every third the graphs with initialized weights, decode steps
+# and all that goes beside.
 SCRIPT = """
 import hashlib, json, pathlib, sys
 import archdsl
@@ -23,11 +24,13 @@ from archdsl.ir.text import print_model
 def told(name, *contents):
     print(name, *(hashlib.sha256(c if isinstance(c, bytes) else c.encode()).hexdigest() for c in contents), flush=True)
 
-for name, settings in json.load(open(sys.argv[1])).items():
+for i, (name, settings) in enumerate(json.load(open(sys.argv[1])).items()):
     file, _, model = name.partition(":")
     spec = dict(spec=pathlib.Path(sys.argv[2]) / (file + ".arch"), model=model, set=settings, allow_noncausal=True)
     model_text, report = print_model(archdsl.load(**spec)), archdsl.estimate(**spec).model_dump_json()
     told(name, model_text, report, archdsl.torch_source(**spec))
+    if i % 3:
+        continue
     folder = pathlib.Path(model)
     try:
         archdsl.to_onnx(output=folder, seed=3, decode=True, **spec)
@@ -47,16 +50,15 @@ def run(script: str, *arguments: str, seed: str, cwd: Path | None = None) -> str
 
 @pytest.mark.slow
 def test_the_zoo_is_the_same_in_every_process(tmp_path: Path) -> None:
-    families = {name.partition(":")[0]: (name, settings) for name, settings in reversed(tables().items())}
     wanted = tmp_path / "wanted.json"
-    wanted.write_text(json.dumps(dict(families.values())))
+    wanted.write_text(json.dumps({name: tables()[name] for name in families()}))
     told = []
     for seed in ("0", "4242"):
         folder = tmp_path / seed
         folder.mkdir()
         told.append(run(SCRIPT, str(wanted), str(SPECS), seed=seed, cwd=folder))
     assert told[0] == told[1]
-    assert told[0].count("\n") > 2 * len(families)
+    assert told[0].count("\n") >= len(families()) + 2 * (len(families()) // 3)
 
 
 @pytest.mark.slow

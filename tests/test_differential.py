@@ -16,7 +16,7 @@ KEPT = sorted((Path(__file__).parent / "random_specs" / "kept").glob("*.arch"))
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 @given(twins(HOSTILE))
 def test_random_specs(made: Twins) -> None:
     """Many more: python -m tests.random_specs.differ --count 3000 --seed 1"""

@@ -5,10 +5,9 @@ from dataclasses import replace
 from math import log
 
 import pytest
-from typer.testing import CliRunner
+from cli_tools import run
 
 import archdsl
-from archdsl.cli import app
 from archdsl.estimates.fit import Run, fit
 from archdsl.estimates.memory import estimate as count
 
@@ -49,12 +48,6 @@ model mixture(layers = 4, width = 64, experts = 8, expert_hidden = 128) {
 """
 
 
-def run(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, arguments, prog_name="archdsl")
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
-
-
 def total(text: str, **settings: int) -> int | None:
     try:
         return archdsl.estimate(text=text, set=settings).params.total
@@ -74,6 +67,7 @@ def test_one_size_is_the_largest(text: str, budget: int) -> None:
     assert report.used == report.parameters / budget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [TINY, THREES], ids=["tiny", "threes"])
 @pytest.mark.parametrize("budget", [50_000])
 def test_two_sizes_are_the_largest_of_all(text: str, budget: int) -> None:
@@ -136,6 +130,7 @@ def test_the_next_sizes_say_what_stands_in_the_way() -> None:
     assert {n.name: n.verdict for n in narrow.next} == {"width": "aspect", "layers": "aspect"}
 
 
+@pytest.mark.slow
 def test_it_is_deterministic_and_counts_few() -> None:
     told = [fit("gpt2", vary=["layers", "width"], params=1_300_000_000) for _ in range(2)]
     assert told[0] == told[1]

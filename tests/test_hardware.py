@@ -4,17 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from cli_tools import run
 
-from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.hardware import Device, device, devices
-
-
-def run(*arguments: str | Path) -> tuple[int, str]:
-    done = CliRunner().invoke(app, [str(a) for a in arguments], prog_name="archdsl")
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
 
 
 @pytest.mark.parametrize("name", devices())

@@ -214,7 +214,7 @@ def test_defaults_agree_with_torch(spec: str) -> None:
 # --- the meta device --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list(tiny.tables()))
+@pytest.mark.parametrize("name", tiny.families())
 def test_a_model_of_the_zoo_is_initialized_after_the_meta_device(name: str) -> None:
     """Every weight and buffer is what it is in a module built plainly, and drawn by the law of `archdsl init`."""
     path, model = tiny.place(name)

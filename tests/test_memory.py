@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from cli_tools import run
 from decode_tools import decoder, inputs_for, module_of
 from torch_versions import since
-from typer.testing import CliRunner
-from zoo.tiny import graph, inputs, module, tables
+from zoo.tiny import families, graph, inputs, module, tables
 
 import archdsl
 from archdsl.api import to_torch
-from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.dtypes import Dtype
 from archdsl.estimates.memory import OPTIMIZERS, KeptMemory, Memory, Optimizer, estimate
@@ -247,42 +246,25 @@ DECODERS = (
 )
 
 
-@pytest.mark.parametrize("name", DECODERS)
-def test_decode_state_is_what_a_step_passes(name: str) -> None:
-    check_decoding(graph(name))
-
-
 @pytest.mark.parametrize("name", ["deepseek_v3:deepseek_v3", "t5:t5_small", "mamba:mamba_130m", "ntm:ntm_copy"])
 def test_decode_state_of_a_narrow_type(name: str) -> None:
     check_decoding(graph(name), "float16")
 
 
-def _others() -> list[str]:
-    """One model of those whose tiny copies are the same, those above left out."""
-    found: dict[str, str] = {}
-    for name, settings in tables().items():
-        found.setdefault(f"{name.partition(':')[0]} {sorted(settings.items())}", name)
-    return [name for name in found.values() if name not in DECODERS]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*DECODERS, *_others()])
-def test_weights_and_buffers_of_the_zoo(name: str) -> None:
+@pytest.mark.parametrize("name", sorted({*families(), *DECODERS}))
+def test_the_zoo(name: str) -> None:
+    """Weights and buffers; the decode state is what a step is passed, or is refused as the step is."""
     model, made = graph(name), module(name)
     for dtype in ("float32", "bfloat16"):
         made = made.to(getattr(torch, dtype))
         said = memory(model, dtype=dtype)
         assert (said.weights, said.buffers) == (size(made.parameters()), size(made.buffers()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", _others())
-def test_decode_state_of_the_zoo(name: str) -> None:
-    model = graph(name)
     said = memory(model)
     if said.decode_state is not None:
         check_decoding(model)
         return
+    assert name not in DECODERS
     with pytest.raises(ArchError) as refused:
         plan(model)
     assert said.no_decode_state == refused.value.diagnostics[0].message
@@ -369,19 +351,14 @@ def test_how_far_back_a_mask_sees(mask: Mask) -> None:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def command(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["estimate", *arguments], prog_name="archdsl")
-    return done.exit_code, done.output
-
-
 def test_the_command_tells_what_the_function_does() -> None:
     options = ("--dtype", "bfloat16", "--optimizer", "muon", "--master-weights", "--batch", "3", "--seq", "100")
-    status, text = command("llama3_8b", *options, "--json")
+    status, text = run("estimate", "llama3_8b", *options, "--json")
     how: dict[str, Any] = {"dtype": "bfloat16", "optimizer": "muon", "master_weights": True}
     expected = archdsl.memory("llama3_8b", batch=3, seq=100, **how)
     assert status == 0
     assert json.loads(text)["memory"] == expected.model_dump()
-    status, text = command("llama3_8b", *options)
+    status, text = run("estimate", "llama3_8b", *options)
     assert status == 0
     for number in (expected.weights, expected.optimizer, expected.model_states, expected.decode_state):
         assert f"{number:,}" in text
@@ -389,7 +366,7 @@ def test_the_command_tells_what_the_function_does() -> None:
 
 
 def test_defaults_are_those_of_the_context() -> None:
-    status, text = command("gpt2", "--json")
+    status, text = run("estimate", "gpt2", "--json")
     assert status == 0
     said = json.loads(text)["memory"]
     assert said == archdsl.memory("gpt2").model_dump()
@@ -397,21 +374,21 @@ def test_defaults_are_those_of_the_context() -> None:
 
 
 def test_only_what_is_asked_for_is_shown() -> None:
-    assert "Memory" not in command("gpt2", "--batch", "2")[1]
-    shown = command("gpt2", "--optimizer", "sgd")[1]
+    assert "Memory" not in run("estimate", "gpt2", "--batch", "2")[1]
+    shown = run("estimate", "gpt2", "--optimizer", "sgd")[1]
     assert "Memory" in shown
     assert "FLOPs" not in shown
 
 
 def test_a_model_that_does_not_decode_says_why() -> None:
-    assert "no KV cache: `bert_base` cannot be decoded" in command("bert_base", "--dtype", "float16")[1]
+    assert "no KV cache: `bert_base` cannot be decoded" in run("estimate", "bert_base", "--dtype", "float16")[1]
 
 
 @pytest.mark.parametrize(
     "options", [("--dtype", "int8"), ("--optimizer", "lion"), ("--optimizer", "sgd", "--seq", "1025")]
 )
 def test_what_is_refused(options: tuple[str, ...]) -> None:
-    assert command("gpt2", *options)[0] == 2
+    assert run("estimate", "gpt2", *options)[0] == 2
 
 
 def test_a_length_that_the_model_refuses() -> None:

@@ -4,7 +4,7 @@ one's own. All must give the tokens that the emitted PyTorch gives."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +104,8 @@ FOR_GENAI = [name for name in MODELS if name != "uneven"]
 
 GENAI = """
 import json, sys, numpy, onnxruntime_genai as og
-rows, count, found = json.loads(sys.argv[1]), int(sys.argv[2]), {}
-longest = max(map(len, rows))
-for folder in sys.argv[3:]:
+count, found = int(sys.argv[2]), {}
+for folder, rows in json.loads(sys.argv[1]).items():
     model = og.Model(folder)
     pad = json.load(open(f"{folder}/genai_config.json"))["model"]["pad_token_id"]
     found[folder] = []
@@ -125,8 +124,8 @@ print(json.dumps(found))
 OPTIMUM = """
 import json, sys, torch
 from optimum.onnxruntime import ORTModelForCausalLM
-rows, count, found = json.loads(sys.argv[1]), int(sys.argv[2]), {}
-for folder in sys.argv[3:]:
+count, found = int(sys.argv[2]), {}
+for folder, rows in json.loads(sys.argv[1]).items():
     model = ORTModelForCausalLM.from_pretrained(folder)
     pad = model.config.pad_token_id
     found[folder] = []
@@ -181,54 +180,35 @@ def expected() -> dict[str, list[list[int]]]:
     return found
 
 
-def generated(
-    script: str, folders: Mapping[str, Path], names: Sequence[str], rows: Sequence[Sequence[int]] = ROWS
-) -> dict[str, Any]:
-    paths = [str(folders[n]) for n in names]
-    printed = json.loads(in_runtimes(script, json.dumps(rows), str(COUNT), *paths).splitlines()[-1])
-    return {n: printed[p] for n, p in zip(names, paths, strict=True)}
-
-
 @pytest.mark.slow
-def test_onnxruntime_genai_says_what_pytorch_says(folders: dict[str, Path], expected: dict[str, Any]) -> None:
-    assert generated(GENAI, folders, FOR_GENAI) == {n: expected[n] for n in FOR_GENAI}
-
-
-@pytest.mark.slow
-def test_optimum_says_what_pytorch_says(folders: dict[str, Path], expected: dict[str, Any]) -> None:
-    assert generated(OPTIMUM, folders, [*MODELS]) == expected
-
-
-@pytest.mark.slow
-def test_a_text_ends_with_its_token(tmp_path: Path, expected: dict[str, Any]) -> None:
+@pytest.mark.parametrize("script", [GENAI, OPTIMUM], ids=["onnxruntime-genai", "optimum"])
+def test_runtimes_say_what_pytorch_says(
+    script: str, folders: dict[str, Path], expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each model, of a text that ends with its token, and of a graph without positions by row, which takes rows of
+    one length."""
+    names = FOR_GENAI if script == GENAI else [*MODELS]
     model, _ = MODELS["llama"]
+    module = module_of(model)
     alone = expected["llama"][0]
     last = next(t for i, t in enumerate(alone) if i > 1 and t not in alone[:i])
-    folder = export(model, module_of(model), tmp_path / "ends", eos_token_id=[last, 126], bos_token_id=1)
-    said = alone[: alone.index(last) + 1]
-    for script in (GENAI, OPTIMUM):
-        row = generated(script, {"ends": folder}, ["ends"])["ends"][0]
-        assert row == said or (script == GENAI and row == said[:-1])
+    ends = export(model, module, tmp_path / "ends", eos_token_id=[last, 126], bos_token_id=1)
 
-
-@pytest.mark.slow
-def test_a_graph_without_places_by_row_takes_rows_of_one_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def unable(writer: StepWriter, flat: FlatOp, rank: int) -> None:
         if writer.by_row:
             raise RowsUnsupportedError(flat.node.op.name)
 
     monkeypatch.setattr(StepWriter, "ready", unable)
-    model = OWN["llama"]
-    module = module_of(model)
-    folder = export(model, module, tmp_path / "plain", pad_token_id=127)
-    inputs = read(folder, "genai_config.json")["model"]["decoder"]["inputs"]
+    plain = export(model, module, tmp_path / "plain", pad_token_id=127)
+    inputs = read(plain, "genai_config.json")["model"]["decoder"]["inputs"]
     assert [k for k in inputs if not k.startswith("past")] == ["input_ids"]
-    rows = [row[:3] for row in ROWS]
-    said = 2 * greedy(module, rows, COUNT)
-    for script in (GENAI, OPTIMUM):
-        assert generated(script, {"plain": folder}, ["plain"], rows) == {"plain": said}
+
+    rows = {str(f): ROWS for f in (*(folders[n] for n in names), ends)} | {str(plain): [row[:3] for row in ROWS]}
+    found = json.loads(in_runtimes(script, json.dumps(rows), str(COUNT)).splitlines()[-1])
+    assert {n: found[str(folders[n])] for n in names} == {n: expected[n] for n in names}
+    said = alone[: alone.index(last) + 1]
+    assert found[str(ends)][0] == said or (script == GENAI and found[str(ends)][0] == said[:-1])
+    assert found[str(plain)] == 2 * greedy(module, rows[str(plain)], COUNT)
 
 
 # --- the files --------------------------------------------------------------------------------------------------------

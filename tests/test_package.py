@@ -91,10 +91,6 @@ def test_the_installed_package_finds_its_own_data(installed: Path, tmp_path: Pat
     assert all(path.is_relative_to(installed.resolve()) for path in found)
 
 
-def test_list_names_the_zoo(installed: Path, tmp_path: Path) -> None:
-    assert "gpt2" in _python(installed, tmp_path, "-m", "archdsl", "list")
-
-
 def test_check_accepts_a_spec_of_the_zoo(installed: Path, tmp_path: Path) -> None:
     _python(installed, tmp_path, "-m", "archdsl", "check", "gpt2")
 

@@ -6,10 +6,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from cli_tools import run
 
 import archdsl
-from archdsl.cli import app
 from archdsl.report import plots
 
 SPEC = """\
@@ -33,12 +32,6 @@ model tiny(layers = 2, heads = 2, width = 16) {
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tiny.arch").write_text(SPEC)
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, arguments, prog_name="archdsl")
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
 
 
 def said(path: str) -> list[str]:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from cli_tools import run
 
 import archdsl
-from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.flops import estimate as count
 from archdsl.estimates.hardware import Device, device
@@ -276,12 +275,6 @@ def test_refused() -> None:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def run(*arguments: str | Path) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["estimate", *map(str, arguments)], prog_name="archdsl")
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
-
-
 def test_command() -> None:
     asked = (
         "gpt2",
@@ -296,18 +289,18 @@ def test_command() -> None:
         "--price",
         "2",
     )
-    status, out = run(*asked)
+    status, out = run("estimate", *asked)
     assert status == 0
     assert "NVIDIA H100 SXM5 × 8; bfloat16, element-wise ops fused; batch size 8, sequence length 1,024" in out
     assert "roofline: a lower bound" in out
     assert "roofline lower bound: 300,000,000,000 tokens" in out
-    status, out = run(*asked, "--json", "--not-fused")
+    status, out = run("estimate", *asked, "--json", "--not-fused")
     found = json.loads(out)["roofline"]
     assert (status, found["devices"], found["fused"], found["mesh"]["dp"]) == (0, 8, False, 8)
     assert found["says"].startswith("roofline: a lower bound")
     assert found["budget"]["price"] > 0
-    assert run("gpt2", "--accelerator", "h1000")[0] == 2
-    assert "E0517" in run("gpt2", "--accelerator", "t4", "--dtype", "bfloat16")[1]
+    assert run("estimate", "gpt2", "--accelerator", "h1000")[0] == 2
+    assert "E0517" in run("estimate", "gpt2", "--accelerator", "t4", "--dtype", "bfloat16")[1]
 
 
 def test_command_takes_a_device_of_ones_own(tmp_path: Path) -> None:
@@ -321,6 +314,6 @@ def test_command_takes_a_device_of_ones_own(tmp_path: Path) -> None:
     }
     path = tmp_path / "own.json"
     path.write_text(json.dumps(own))
-    status, out = run("gpt2", "--accelerator", path)
+    status, out = run("estimate", "gpt2", "--accelerator", path)
     assert status == 0
     assert "Own; float32" in out

@@ -3,20 +3,13 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
+from cli_tools import run
 
 import archdsl
-from archdsl.cli import app
 from archdsl.estimates.scaling import LAWS, PF_DAY, LawName, run_of, scaling
 
 GOPHER = 5.76e23
 """FLOPs of Gopher's training, which Chinchilla had too."""
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, arguments, prog_name="archdsl")
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
 
 
 def test_chinchilla_as_published() -> None:

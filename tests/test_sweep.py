@@ -8,10 +8,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from cli_tools import run
 
 import archdsl
-from archdsl.cli import app
 from archdsl.estimates.flops import estimate
 from archdsl.estimates.sweep import MAX_POINTS, sweep
 from archdsl.report import plots
@@ -32,12 +31,6 @@ model tiny(layers = 2, heads = 2, width = 16, rate = 0.0, deep = false) {
   head:    lm
 }
 """
-
-
-def run(*arguments: str | Path) -> tuple[int, str]:
-    done = CliRunner().invoke(app, [str(a) for a in arguments], prog_name="archdsl")
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
 
 
 @pytest.fixture

@@ -46,6 +46,8 @@ def widened(data: bytes) -> tuple[bytes, list[torch.dtype]]:
 
 @pytest.mark.parametrize(("name", "example"), CASES)
 def test_onnxruntime_gives_what_pytorch_gives(name: str, example: Example) -> None:
+    """In float32; in float16, of the same inputs rounded; in bfloat16, which onnxruntime runs on CUDA alone, the types
+    fit, which onnx checks."""
     model, module = compiled(example)
     inputs = inputs_of(model, example)
     expected = outputs_of(module, inputs)
@@ -53,3 +55,12 @@ def test_onnxruntime_gives_what_pytorch_gives(name: str, example: Example) -> No
     assert types == [t.dtype for t in expected]
     for ours, theirs in zip(run(data, inputs), expected, strict=True):
         assert distance(ours, theirs) < TOLERANCE
+    narrow = onnx.load_from_string(onnx_bytes(model, module, dtype="bfloat16")).graph.output
+    wanted = [v.dtype in ("float", "bfloat16") for _, v in model.outputs]
+    assert [o.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16 for o in narrow] == wanted
+    if "bfloat16" not in example.expression:
+        half = {k: t.half() if t.is_floating_point() else t for k, t in inputs.items()}
+        wide = {k: t.float() if t.is_floating_point() else t for k, t in half.items()}
+        found = run(onnx_bytes(model, module, dtype="float16"), half)
+        for ours, theirs in zip(found, outputs_of(module, wide), strict=True):
+            assert distance(ours, theirs) < 3e-3

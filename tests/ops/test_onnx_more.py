@@ -1,4 +1,4 @@
-"""Primitives in ONNX beyond their examples: sizes left open, half precision, and what is special about some numbers."""
+"""Primitives in ONNX beyond their examples: sizes left open, and what is special about some numbers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import pytest
 import torch
 from onnx_tools import distance, onnx_bytes, run
 from ops import test_run_time_sizes as sizes
-from ops.test_contract import CASES, compiled, inputs_of, outputs_of
+from ops.test_contract import outputs_of
 from torch import Tensor
 
 import archdsl
 from archdsl.api import to_torch
 from archdsl.ir.graph import Model
-from archdsl.ir.op import Example
 
 TOLERANCE = 2e-5
 INF, NAN = float("inf"), float("nan")
@@ -149,31 +148,6 @@ def test_a_fraction_of_a_size_is_a_real_number(use: str) -> None:
 def test_sizes_of_a_reshape_are_copied_or_follow_from_the_others(use: str) -> None:
     proto = onnx.load_from_string(exported(f"(x: [batch, time, 8]) {{ return x -> {use} }}"))
     assert [n.op_type for n in proto.graph.node] == ["Reshape", "Identity"]
-
-
-# --- half precision ---------------------------------------------------------------------------------------------------
-
-HALF = [p for p in CASES if "bfloat16" not in p.values[1].expression]
-
-
-@pytest.mark.parametrize(("name", "example"), HALF)
-def test_float16_gives_what_float32_gives(name: str, example: Example) -> None:
-    """Of the same inputs, rounded to half precision."""
-    model, module = compiled(example)
-    inputs = {k: t.half() if t.is_floating_point() else t for k, t in inputs_of(model, example).items()}
-    wide = {k: t.float() if t.is_floating_point() else t for k, t in inputs.items()}
-    found = run(onnx_bytes(model, module, dtype="float16"), inputs)
-    for ours, theirs in zip(found, outputs_of(module, wide), strict=True):
-        assert distance(ours, theirs) < 3e-3
-
-
-@pytest.mark.parametrize(("name", "example"), CASES)
-def test_a_graph_in_bfloat16_is_sound(name: str, example: Example) -> None:
-    """Its types fit, which onnx checks. onnxruntime runs it on CUDA alone."""
-    model, module = compiled(example)
-    proto = onnx.load_from_string(onnx_bytes(model, module, dtype="bfloat16"))
-    narrow = [o.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16 for o in proto.graph.output]
-    assert narrow == [v.dtype in ("float", "bfloat16") for _, v in model.outputs]
 
 
 def test_what_has_no_kernel_in_bfloat16_is_computed_in_float32() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from decode_tools import differences, differences_at_the_last
+from decode_tools import differences
 from ops.test_contract import CASES, changed, compiled, inputs_of, outputs_of, perturbed, sampled
 
 import archdsl
@@ -93,8 +93,8 @@ def test_steps_give_what_the_whole_gives(what: str) -> None:
         + "\n  ".join([*needed, f"y = {expression}", "return (x + y) -> linear(vocab) as head"])
         + "\n}"
     )
-    for found in (differences(model), differences_at_the_last(model)):
-        assert max(found.values()) < 1e-5, found
+    found = differences(model, last=True)
+    assert max(found.values()) < 1e-5, found
 
 
 def _mentions(expression: str, name: str) -> bool:

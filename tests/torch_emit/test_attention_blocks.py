@@ -36,11 +36,11 @@ block layer(heads, kv_heads)(x: [batch, time, width]) -> [batch, time, width] {
   x += x -> layernorm -> seeing(heads: heads, kv_heads: kv_heads)
 }
 
-model seeing_model(width = 64, kv_heads = 2, near = 6) {
+model seeing_model(layers = 2, width = 64, kv_heads = 2, near = 6) {
   vocab:   40
   context: 512
   width:   width
-  blocks:  2 * layer(heads: 4, kv_heads: kv_heads)
+  blocks:  layers * layer(heads: 4, kv_heads: kv_heads)
   norm:    layernorm
   head:    token_classifier(5)
 }
@@ -118,9 +118,10 @@ def weighted(y: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("mask", RULES)
 def test_blocks_equal_the_mask(mask: str) -> None:
-    """Values and gradients, for lengths that are whole blocks and others; a query without keys gives 0 either way."""
-    made = model_of(mask)
-    for time in (1, 50, 128, 200):
+    """Values and gradients, of one rule for lengths that are whole blocks and others, too; a query without keys gives 0
+    either way."""
+    made = model_of(mask, layers=1)
+    for time in (1, 50, 128, 200) if mask == RULES[-2] else (200,):
         given = inputs_of(made, time)
         made.zero_grad()
         wanted = made(*given)
@@ -130,7 +131,7 @@ def test_blocks_equal_the_mask(mask: str) -> None:
         with blocks(made) as found:
             y = made(*given)
             weighted(y).backward()
-        assert len(found) == 2
+        assert len(found) == 1
         close(y, wanted)
         same_gradients(gradients(made), kept)
 

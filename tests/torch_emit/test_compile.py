@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounterWithBackend
 from zoo import tiny as zoo
 
+from archdsl.passes.checkpoint import Checkpoint
 from torch_emit.emitted import close, gradients, module, same_gradients
 
 MODELS = ["gpt2:gpt2", "llama3:llama3", "mixtral:mixtral_8x7b"]
@@ -28,13 +29,13 @@ def tokens(batch: int, length: int) -> torch.Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", MODELS[1:])
 def test_one_graph_for_all_lengths(name: str) -> None:
     """The second length makes the graph one of any length; no other compiles again, forwards and backwards."""
-    plain, made = module(name).eval(), module(name).eval()
+    plain, made = (module(name, layers=1).eval() for _ in range(2))
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(made, backend=counter, fullgraph=True)
-    for length in (9, 16, 31, 12, 48):
+    for length in (9, 16, 31, 12):
         for each in (plain, compiled):
             each.zero_grad()
         wanted, found = plain(tokens(2, length)), compiled(tokens(2, length))
@@ -48,7 +49,7 @@ def test_one_graph_for_all_lengths(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_lengths_that_are_marked_take_one_graph(name: str) -> None:
-    made = module(name).eval()
+    made = module(name, layers=1).eval()
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(made, backend=counter, fullgraph=True)
     for length in (9, 16, 31):
@@ -59,11 +60,13 @@ def test_lengths_that_are_marked_take_one_graph(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpoint", ["none", "full", "selective"])
-@pytest.mark.parametrize("name", ["llama3:llama3", "mixtral:mixtral_8x7b"])
-def test_the_loss_is_one_graph(name: str, checkpoint: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "checkpoint"),
+    [("llama3:llama3", "none"), ("llama3:llama3", "full"), ("mixtral:mixtral_8x7b", "selective")],
+)
+def test_the_loss_is_one_graph(name: str, checkpoint: Checkpoint) -> None:
     """With what the backward computes again, too."""
-    plain, made = module(name, "loss").train(), module(name, "loss", checkpoint=checkpoint).train()  # type: ignore[arg-type]
+    plain, made = (module(name, "loss", checkpoint=how, layers=1).train() for how in ("none", checkpoint))
     x = tokens(2, 24)
     wanted = plain(x, x)
     found = torch.compile(made, backend="aot_eager", fullgraph=True)(x, x)

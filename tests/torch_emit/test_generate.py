@@ -89,60 +89,43 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunks", [(4, 1, 1, 2), (1, 1, 1, 1, 1, 1, 1, 1)], ids=["chunks", "one by one"])
 @pytest.mark.parametrize("name", DECODERS)
-def test_steps_give_what_the_whole_gives(name: str, chunks: Sequence[int]) -> None:
+def test_steps_give_what_the_whole_gives(name: str) -> None:
+    """In chunks, token by token, with a KV cache of fixed size, and for rows padded on either side."""
     model = graph(name)
     module, plan = compiled(model), planned(model)
     inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
     expected = whole(module, inputs)
-    close(by_steps(module, plan, inputs, chunks), expected)
+    close(by_steps(module, plan, inputs, (4, 1, 1, 2)), expected)
+    close(by_steps(module, plan, inputs, (1,) * 8), expected)
+    close(by_steps(module, plan, inputs, (4, 1, 1, 2), static=True), expected)
+    if hasattr(module, "generate"):
+        padding_changes_nothing(module, TorchDecoder(plan, module), inputs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DECODERS)
-def test_tensors_of_fixed_sizes_give_the_same(name: str) -> None:
-    """As a compiled step has them: a cache is read whole, and masked."""
-    model = graph(name)
-    module, plan = compiled(model), planned(model)
-    inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
-    found = by_steps(module, plan, inputs, (4, 1, 1, 2), static=True)
-    close(found, whole(module, inputs))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("static", [False, True], ids=["growing", "fixed"])
-@pytest.mark.parametrize(("path", "name"), TWINS, ids=[n for _, n in TWINS])
-def test_steps_of_the_tiny_twins(path: Path, name: str, static: bool) -> None:
-    model = archdsl.load(path, model=name)
-    module, plan = compiled(model), planned(model)
-    inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
-    found = by_steps(module, plan, inputs, (4, 1, 1, 2), static)
-    close(found, whole(module, inputs))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DECODERS)
-def test_rows_of_different_lengths(name: str) -> None:
-    """Padding before or behind a prompt changes nothing."""
-    model = graph(name)
-    module = compiled(model)
-    if not hasattr(module, "generate"):
-        return
-    plan = planned(model)
-    inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
-    decoder = TorchDecoder(plan, module)
+def padding_changes_nothing(module: Any, decoder: TorchDecoder, inputs: dict[str, Tensor]) -> None:
+    """A shorter prompt continues as it does alone, padded on the left or on the right."""
     (name_of_tokens,) = decoder.new
     tokens = inputs[name_of_tokens]
     others = {called: inputs[n] for n, called in decoder.once.items()}
     long, short = tokens[:1], tokens[1:, :5]
     alone = [module.generate(t, 4, **{n: x[i : i + 1] for n, x in others.items()}) for i, t in enumerate((long, short))]
     padding = torch.zeros(1, 3, dtype=torch.long)
-    for row in (torch.cat((padding, short), 1), torch.cat((short, padding), 1)):
+    for row, padded in ((torch.cat((padding, short), 1), slice(0, 3)), (torch.cat((short, padding), 1), slice(5, 8))):
         real = torch.ones(2, 8, dtype=torch.bool)
-        real[1, slice(0, 3) if row is not None and torch.equal(row[:, 3:], short) else slice(5, 8)] = False
+        real[1, padded] = False
         found = module.generate(torch.cat((long, row)), 4, attention_mask=real, **others)
         assert torch.equal(found, torch.cat(alone))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "name"), TWINS, ids=[n for _, n in TWINS])
+def test_steps_of_the_tiny_twins(path: Path, name: str) -> None:
+    model = archdsl.load(path, model=name)
+    module, plan = compiled(model), planned(model)
+    inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
+    for static in (False, True):
+        close(by_steps(module, plan, inputs, (4, 1, 1, 2), static), whole(module, inputs))
 
 
 @cache
@@ -283,22 +266,22 @@ def test_an_exported_step_is_made_of_operators_of_pytorch() -> None:
     assert {n.target for n in exported.graph.nodes if n.op == "call_function"} == {torch.ops.aten.linear.default}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", ["gpt2:gpt2", "mixtral:mixtral_8x7b", "deepseek_v2:deepseek_v2_lite", "albert_like"])
-def test_prepacked_weights_give_the_same(name: str, rows: int, dtype: torch.dtype) -> None:
+def test_prepacked_weights_give_the_same(name: str) -> None:
     shared = SMALL.replace("* layer()", "* shared(layer())").replace("model small", "model albert_like")
-    module = compiled(archdsl.load(text=shared) if name == "albert_like" else graph(name)).to(dtype)
-    packed = type(module).forward.__globals__["prepacked"](module, rows)
-    tokens = prompts(rows, 5) % module.config.vocab
-    for size in (5, 1):
-        with torch.no_grad():
-            expected, found = (m(tokens[:, :size], cache=state_of(module, 8)).float() for m in (module, packed))
-        assert float((found - expected).abs().max() / expected.abs().max()) < (1e-5 if dtype == torch.float32 else 2e-2)
-    assert not any(type(m) is nn.Linear for m in packed.modules())
-    assert any(type(m) is nn.Linear for m in module.modules())
-    assert {p.data_ptr() for p in packed.parameters()} == {p.data_ptr() for p in module.parameters()}
-    assert packed.state_dict().keys() == module.state_dict().keys()
+    made = compiled(archdsl.load(text=shared) if name == "albert_like" else graph(name))
+    for rows, dtype in ((1, torch.float32), (3, torch.float32), (1, torch.bfloat16), (3, torch.bfloat16)):
+        module, tolerance = made.to(dtype), 1e-5 if dtype == torch.float32 else 2e-2
+        packed = type(module).forward.__globals__["prepacked"](module, rows)
+        tokens = prompts(rows, 5) % module.config.vocab
+        for size in (5, 1):
+            with torch.no_grad():
+                expected, found = (m(tokens[:, :size], cache=state_of(module, 8)).float() for m in (module, packed))
+            assert float((found - expected).abs().max() / expected.abs().max()) < tolerance
+        assert not any(type(m) is nn.Linear for m in packed.modules())
+        assert any(type(m) is nn.Linear for m in module.modules())
+        assert {p.data_ptr() for p in packed.parameters()} == {p.data_ptr() for p in module.parameters()}
+        assert packed.state_dict().keys() == module.state_dict().keys()
 
 
 def test_generating_goes_through_the_modules_as_they_are_now() -> None:

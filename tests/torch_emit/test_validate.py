@@ -27,7 +27,7 @@ MODELS = (
     "show_attend_tell",
     "sparse_transformer_enwik8",
 )
-MUTANTS = 240
+MUTANTS = 160
 """How many are judged; each is one change of one file."""
 
 

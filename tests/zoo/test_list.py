@@ -4,11 +4,10 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from cli_tools import Done, Run
 
 import archdsl
 from archdsl import resources, zoo
@@ -48,31 +47,10 @@ model tagger(tokens: token[batch, time]) -> [batch, time, 8] {
 """
 
 
-class Done(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Done]
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(run: Run) -> Run:
     """Run `archdsl list` in this process."""
-    from archdsl.cli import main
-
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def command(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["archdsl", "list", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return Done(int(ended.value.code or 0), said.out, said.err)
-
-    return command
+    return lambda *arguments: run("list", *arguments)
 
 
 @pytest.fixture

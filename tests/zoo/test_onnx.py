@@ -6,11 +6,11 @@ import re
 
 import pytest
 import torch
-from decode_tools import differences
+from decode_tools import differences, module_of
 from onnx_tools import distance, onnx_bytes, run
 
 from archdsl.diagnostics import ArchError
-from zoo.tiny import graph, inputs, module, tables
+from zoo.tiny import distinct, graph, inputs
 
 TOLERANCE = 1e-4
 
@@ -26,38 +26,24 @@ NOT_STEPPED = {
 }
 """Models that do not decode, and why; all others do."""
 
-
-def _alike() -> list[str]:
-    """One model of those whose tiny copies are the same."""
-    found: dict[str, str] = {}
-    for name, settings in tables().items():
-        found.setdefault(f"{name.partition(':')[0]} {sorted(settings.items())}", name)
-    return [*found.values()]
-
-
-NAMES = _alike()
+NAMES = distinct()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_onnxruntime_gives_what_pytorch_gives(name: str) -> None:
-    model, made = graph(name), module(name).eval()
-    given = inputs(model)
+    """The whole sequence at once; and in chunks, where rows may be padded on either side."""
+    model = graph(name)
+    made, given = module_of(model), inputs(model)
     with torch.no_grad():
         results = made(**given)
     expected = [results] if isinstance(results, torch.Tensor) else list(results)
     found = run(onnx_bytes(model, made), given)
     assert max(distance(a, b) for a, b in zip(found, expected, strict=True)) < TOLERANCE
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_decoding_gives_what_the_whole_gives(name: str) -> None:
-    """In chunks and one by one; where rows may be padded, on either side."""
     reason = next((r for pattern, r in NOT_STEPPED.items() if re.match(pattern, name)), None)
     if reason is not None:
         with pytest.raises(ArchError, match=reason):
-            differences(graph(name))
+            differences(model, module=made)
         return
-    found = differences(graph(name))
-    assert max(found.values()) < TOLERANCE, found
+    apart = differences(model, module=made)
+    assert max(apart.values()) < TOLERANCE, apart

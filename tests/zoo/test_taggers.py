@@ -1,4 +1,4 @@
-"""Taggers: counts, a training step, and the outputs of torch's own recurrent layers with the same weights."""
+"""Taggers: counts, and the outputs of torch's own recurrent layers with the same weights."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-import archdsl
-from zoo.tiny import graph, inputs, module, place, step
+from zoo.tiny import graph, inputs, module
 from zoo.tiny_taggers import TINY
 
 EMBEDDING = 130_000 * 50
@@ -18,7 +17,7 @@ def cell(gates: int, inputs: int, hidden: int = 300) -> int:
     return gates * hidden * (inputs + hidden + 2)
 
 
-COUNTS = {
+PUBLISHED = {
     "tagger:bilstm_tagger": EMBEDDING + 2 * cell(4, 50) + 9 * 601,
     "tagger:lstm_tagger": EMBEDDING + cell(4, 50) + 9 * 301,
     "tagger:bigru_tagger": EMBEDDING + 2 * cell(3, 50) + 9 * 601,
@@ -26,17 +25,6 @@ COUNTS = {
     "tagger:deep_bilstm_tagger": EMBEDDING + 2 * cell(4, 50) + 2 * cell(4, 600) + 9 * 601,
 }
 LAYERS = {"bigru_tagger": nn.GRU, "birnn_tagger": nn.RNN}
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_counts_are_those_of_the_layers(name: str) -> None:
-    path, model = place(name)
-    assert archdsl.estimate(path, model=model).params.total == COUNTS[name]
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_a_step_reaches_every_weight(name: str) -> None:
-    assert all(size > 0 for size in step(name).values())
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import archdsl
+from archdsl.estimates.params import estimate as count
 from archdsl.estimates.params import vocabulary
 from archdsl.ir.dims import Poly, evaluate
 from archdsl.ir.graph import Model, Value
@@ -40,6 +41,20 @@ def tables() -> dict[str, dict[str, int]]:
     return found
 
 
+def families() -> list[str]:
+    """The first model of each file."""
+    first = {name.partition(":")[0]: name for name in reversed(tables())}
+    return sorted(first.values())
+
+
+def distinct() -> list[str]:
+    """One model of those of a file whose tiny copies are the same."""
+    found: dict[str, str] = {}
+    for name, settings in tables().items():
+        found.setdefault(f"{name.partition(':')[0]} {sorted(settings.items())}", name)
+    return [*found.values()]
+
+
 def place(name: str) -> tuple[Path, str]:
     """The file of a model, and its name there."""
     stem, _, model = name.partition(":")
@@ -55,9 +70,8 @@ def graph(name: str, **more: int) -> Model:
 
 def module(name: str, **more: int) -> nn.Module:
     """The tiny model, compiled, its weights drawn from one seed."""
-    path, model = place(name)
     torch.manual_seed(0)
-    return archdsl.to_torch(path, model=model, set=tables()[name] | more)
+    return archdsl.to_torch(graph(name, **more))
 
 
 def inputs(model: Model, seed: int = 1) -> dict[str, Tensor]:
@@ -87,8 +101,7 @@ def step(name: str) -> dict[str, float]:
     Fails where a result or a gradient is missing or not finite, or where the module has another number of parameters
     than the IR says."""
     made = module(name).train()
-    predicted = archdsl.estimate(place(name)[0], model=place(name)[1], set=tables()[name]).params.total
-    assert sum(p.numel() for p in made.parameters()) == predicted
+    assert sum(p.numel() for p in made.parameters()) == count(graph(name)).params.total
     results = made(**inputs(graph(name)))
     outputs = results if isinstance(results, tuple) else (results,)
     assert all(o.isfinite().all() for o in outputs)

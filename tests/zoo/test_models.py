@@ -1,0 +1,51 @@
+"""Every model of the zoo: its published count, and a training step of its tiny copy."""
+
+from __future__ import annotations
+
+import pytest
+
+import archdsl
+from archdsl.ir.text import print_model
+from zoo import test_decoders, test_encoders, test_others, test_taggers, tiny
+
+pytestmark = pytest.mark.slow
+
+PUBLISHED: dict[str, int] = (
+    test_decoders.PUBLISHED | test_encoders.PUBLISHED | test_others.PUBLISHED | test_taggers.PUBLISHED
+)
+ACTIVE = test_decoders.ACTIVE | test_encoders.ACTIVE
+# A softmax is blind to biases of keys and of its last map, a norm over the batch to those before it; where there is one
+# colour, a pixel sees nothing of its own.
+SILENT = {
+    "norms:post_batchnorm": (".k.bias", ".v.bias", ".out.bias", ".down.bias"),
+    "show_attend_tell": ("soft_attention.score.bias",),
+    "conformer": (".k.bias", ".depthwise.bias"),
+    "pixel_rnn:pixel_rnn_mnist": ("first_layer.own.weight",),
+}
+FAMILIES: dict[str, list[str]] = {}
+for name in tiny.tables():
+    FAMILIES.setdefault(name.partition(":")[0], []).append(name)
+
+
+def test_every_model_has_a_count_and_tiny_settings() -> None:
+    zoo = {f"{e.file.removesuffix('.arch')}:{e.name}" for e in archdsl.list_zoo()}
+    assert set(tiny.tables()) == set(PUBLISHED) == zoo
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_counts(name: str) -> None:
+    path, model = tiny.place(name)
+    params = archdsl.estimate(path, model=model).params
+    assert (params.total, params.active) == (PUBLISHED[name], ACTIVE.get(name, PUBLISHED[name]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tiny_copies_run_and_train(family: str) -> None:
+    """Each once of those that become the same when they are tiny."""
+    seen = set()
+    for name in FAMILIES[family]:
+        statements = print_model(tiny.graph(name)).partition("\n")[2]
+        if statements not in seen:
+            seen.add(statements)
+            silent = SILENT.get(name) or SILENT.get(family) or (".k.bias",)
+            assert [n for n, size in tiny.step(name).items() if size == 0 and not n.endswith(silent)] == [], name
