@@ -246,7 +246,7 @@ def fit(
 
     Other arguments and errors as for `load`, and ArchError: E0505 for what cannot be varied and where nothing fits,
     E0504 where a model cannot be decoded."""
-    from archdsl.estimates.fit import Run
+    from archdsl.estimates.fit import Workload
     from archdsl.estimates.fit import fit as largest
 
     _demand_run(batch, seq)
@@ -271,7 +271,7 @@ def fit(
         params=params,
         active=active,
         memory=memory,
-        run=Run(batch, seq, dtype, optimizer, master_weights, checkpoint, decode),
+        run=Workload(batch, seq, dtype, optimizer, master_weights, checkpoint, decode),
         multiple=multiple,
         aspect=aspect,
         slack=slack,

@@ -216,7 +216,7 @@ def describe(path: Path) -> ZooFamily:
         except ArchError as problem:
             wrong(problem, [name])
         else:
-            described.append(_described(model, "model" if isinstance(node, ast.Model) else "variant"))
+            described.append(_described(model, "model" if isinstance(node, ast.ModelDecl) else "variant"))
     comment = read_comment(text, path.stem)
     return ZooFamily(
         family=path.stem,

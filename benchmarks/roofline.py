@@ -35,8 +35,8 @@ from torch import Tensor
 import archdsl
 from archdsl.api import torch_source
 from archdsl.estimates.hardware import Device
-from archdsl.estimates.roofline import Machine, estimate
-from archdsl.estimates.sharding import Plan
+from archdsl.estimates.roofline import Cluster, estimate
+from archdsl.estimates.sharding import StepPlan
 from archdsl.run.load import load_source
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -123,7 +123,7 @@ def rows(device: Device, repeats: int) -> Iterator[dict[str, Any]]:
     for name, spec, settings in MODELS:
         model = archdsl.load(spec, set=settings)
         plain, fused = (
-            estimate(model, Machine(device), Plan(), batch=BATCH, seq=TIME, fused=fused) for fused in (False, True)
+            estimate(model, Cluster(device), StepPlan(), batch=BATCH, seq=TIME, fused=fused) for fused in (False, True)
         )
         for what, seconds in times(spec, settings, repeats):
             field = {"whole sequences": "prefill", "one more token": "decode", "training step": "training"}[what]

@@ -10,7 +10,7 @@ import pytest
 import archdsl
 from archdsl.api import list_zoo
 from archdsl.report import diagram as drawing
-from archdsl.report.diagram import Box, Diagram, Group, diagram
+from archdsl.report.diagram import Box, BoxGroup, Diagram, diagram
 from archdsl.report.mermaid import mermaid
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -44,9 +44,9 @@ def equations(body: str, before: str = "", shape: str = "[batch, time, 16]") -> 
     return draw(f"{before}\nmodel m(x: [batch, time, 16]) -> {shape} {{\n{body}\n}}\n")
 
 
-def groups(group: Group) -> Iterator[Group]:
+def groups(group: BoxGroup) -> Iterator[BoxGroup]:
     for part in group.parts:
-        if isinstance(part, Group):
+        if isinstance(part, BoxGroup):
             yield part
             yield from groups(part)
 

@@ -8,7 +8,7 @@ import pytest
 from cli_tools import run
 
 import archdsl
-from archdsl.estimates.fit import Run, fit
+from archdsl.estimates.fit import Workload, fit
 from archdsl.estimates.memory import estimate as count
 
 TINY = """\
@@ -161,7 +161,7 @@ def test_it_is_deterministic_and_counts_few() -> None:
         ({"vary": ["batch"], "memory": 0}, "needs a budget"),
         ({"vary": ["batch"], "memory": 1000}, "nothing fits: the smallest run, batch = 1, has"),
         ({"vary": ["layers"], "memory": 1000}, "bytes of memory"),
-        ({"vary": ["heads"], "memory": 10**6, "run": Run(decode=True)}, "does not grow with `heads`"),
+        ({"vary": ["heads"], "memory": 10**6, "run": Workload(decode=True)}, "does not grow with `heads`"),
     ],
 )
 def test_questions_without_an_answer(question: dict[str, object], said: str) -> None:
@@ -190,7 +190,7 @@ def test_a_wrong_spec_is_told_as_it_is() -> None:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def needed(run: Run, **settings: int) -> int:
+def needed(run: Workload, **settings: int) -> int:
     """Bytes of a tiny model, from the passes themselves."""
     memory = count(
         archdsl.load(text=TINY, set=settings),
@@ -208,18 +208,18 @@ def needed(run: Run, **settings: int) -> int:
 
 
 RUNS = [
-    Run(),
-    Run(dtype="bfloat16", optimizer="sgd", checkpoint="full"),
-    Run(dtype="bfloat16", master_weights=True, batch=3, seq=8),
-    Run(decode=True),
-    Run(decode=True, dtype="float16", batch=5, seq=7),
+    Workload(),
+    Workload(dtype="bfloat16", optimizer="sgd", checkpoint="full"),
+    Workload(dtype="bfloat16", master_weights=True, batch=3, seq=8),
+    Workload(decode=True),
+    Workload(decode=True, dtype="float16", batch=5, seq=7),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS, ids=str)
 @pytest.mark.parametrize("budget", [150_000, 400_000])
-def test_the_most_layers_in_memory(run: Run, budget: int) -> None:
+def test_the_most_layers_in_memory(run: Workload, budget: int) -> None:
     report = fit(text=TINY, vary=["layers"], memory=budget, run=run)
     layers = report.varied["layers"]
     assert needed(run, layers=layers) <= budget < needed(run, layers=layers + 1)
@@ -231,8 +231,10 @@ def test_the_most_layers_in_memory(run: Run, budget: int) -> None:
     assert report.memory.term == max(report.memory.terms, key=lambda name: report.memory.terms[name])  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("run", [Run(), Run(checkpoint="full"), Run(decode=True, dtype="bfloat16")], ids=str)
-def test_the_most_sequences_in_memory(run: Run) -> None:
+@pytest.mark.parametrize(
+    "run", [Workload(), Workload(checkpoint="full"), Workload(decode=True, dtype="bfloat16")], ids=str
+)
+def test_the_most_sequences_in_memory(run: Workload) -> None:
     budget = 3_000_000
     report = fit(text=TINY, vary=["batch"], memory=budget, run=run)
     batch = report.varied["batch"]
@@ -286,7 +288,7 @@ def test_memory_beside_parameters() -> None:
 def test_a_model_that_cannot_be_decoded_is_told() -> None:
     looking = TINY.replace("mask:      causal", "mask:      full")
     with pytest.raises(archdsl.ArchError) as raised:
-        fit(text=looking, vary=["layers"], memory=10**6, run=Run(decode=True), allow_noncausal=True)
+        fit(text=looking, vary=["layers"], memory=10**6, run=Workload(decode=True), allow_noncausal=True)
     assert [d.code for d in raised.value.diagnostics] == ["E0504"]
 
 

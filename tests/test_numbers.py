@@ -16,7 +16,7 @@ from archdsl.frontend.schemes import SCHEMES
 from archdsl.ir.dims import Num, Poly, is_size_like
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, subgraphs
 from archdsl.ir.ranges import RANGES
-from archdsl.ir.static import Declared, ListValue, Template
+from archdsl.ir.static import BlockValue, Declared, ListValue
 from archdsl.ops import registry
 from archdsl.resources import library_index
 from archdsl.syntax import ast
@@ -73,8 +73,8 @@ def options() -> Iterator[tuple[str, ast.Hyper]]:
         yield from ((name, h) for h in op.header.hypers or ())
     for name in sorted(library_index()):
         found = find_in_library(name)
-        if found is not None and isinstance(found[1], ast.Block):
-            yield from ((name, h) for h in hypers_of(Template(Declared(found[1], found[0]), {})).values())
+        if found is not None and isinstance(found[1], ast.BlockDecl):
+            yield from ((name, h) for h in hypers_of(BlockValue(Declared(found[1], found[0]), {})).values())
 
 
 RANGED = [pytest.param(n, h, id=f"{n}-{h.name}") for n, h in options() if h.kind in RANGES]

@@ -16,8 +16,8 @@ from archdsl.estimates.flops import estimate as count
 from archdsl.estimates.hardware import Device, device
 from archdsl.estimates.kernels import Kernel, kernels
 from archdsl.estimates.mesh import Mesh, parse_mesh
-from archdsl.estimates.roofline import Machine, Roofline, estimate
-from archdsl.estimates.sharding import Plan
+from archdsl.estimates.roofline import Cluster, Roofline, estimate
+from archdsl.estimates.sharding import StepPlan
 from archdsl.ir.graph import Model
 from archdsl.passes.decode import planned
 from archdsl.passes.flatten import flatten
@@ -42,8 +42,8 @@ MODELS = (
 def times(spec: str | Model, name: str = "h100_sxm", mesh: str = "dp=1", **how: Any) -> Roofline:
     model = archdsl.load(spec) if isinstance(spec, str) else spec
     ask = {k: how.pop(k) for k in ("batch", "seq", "fused", "tokens", "price") if k in how}
-    machine = Machine(device(name), **{k: how.pop(k) for k in ("node", "network") if k in how})
-    return estimate(model, machine, Plan(parse_mesh(mesh), **{"dtype": "bfloat16", **how}), **ask)
+    machine = Cluster(device(name), **{k: how.pop(k) for k in ("node", "network") if k in how})
+    return estimate(model, machine, StepPlan(parse_mesh(mesh), **{"dtype": "bfloat16", **how}), **ask)
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------
@@ -143,10 +143,10 @@ def test_megatron_is_slower_and_no_other_than_bound(name: str) -> None:
     text = zoo_files()["megatron"].read_text(encoding="utf-8").replace("tied: true", "tied: false")
     sizes = {"layers": layers, "width": width, "heads": heads, "context": 2048}
     model = archdsl.load(text=text, model="megatron_8_3b", set=sizes)
-    machine = Machine(device("a100_sxm_80gb"), network=25e9)
+    machine = Cluster(device("a100_sxm_80gb"), network=25e9)
 
     def bound(sequence_parallel: bool, checkpoint: Any) -> Roofline:
-        plan = Plan(
+        plan = StepPlan(
             Mesh(tp=tp, pp=pp),
             micro_batches=parts,
             interleave=pieces,
@@ -251,7 +251,7 @@ def test_a_budget() -> None:
     assert budget.energy_kwh == pytest.approx(0.7 * budget.device_hours)
     assert budget.price == pytest.approx(2.5 * budget.device_hours)
     own = Device(name="own", vendor="me", memory_gib=9, bandwidth=1e12, peak={"float32": 1e13}, source="measured")
-    found = estimate(archdsl.load("gpt2"), Machine(own), Plan(), tokens=10**9)
+    found = estimate(archdsl.load("gpt2"), Cluster(own), StepPlan(), tokens=10**9)
     assert found.budget is not None
     assert (found.budget.energy_kwh, found.budget.price) == (None, None)
 
@@ -260,16 +260,16 @@ def test_refused() -> None:
     own = Device(name="own", vendor="me", memory_gib=9, bandwidth=1e12, peak={"float32": 1e13}, source="measured")
     model = archdsl.load("gpt2")
     for plan, said, help_ in (
-        (Plan(dtype="bfloat16"), "no peak in bfloat16", "--dtype float32"),
-        (Plan(Mesh(dp=2)), "no link", "--machine 1"),
+        (StepPlan(dtype="bfloat16"), "no peak in bfloat16", "--dtype float32"),
+        (StepPlan(Mesh(dp=2)), "no link", "--machine 1"),
     ):
         with pytest.raises(ArchError) as raised:
-            estimate(model, Machine(own), plan)
+            estimate(model, Cluster(own), plan)
         found = raised.value.diagnostics[0]
         assert found.code == "E0517"
         assert said in found.message
         assert help_ in found.help
-    assert estimate(model, Machine(own, node=1), Plan(Mesh(dp=2))).devices == 2
+    assert estimate(model, Cluster(own, node=1), StepPlan(Mesh(dp=2))).devices == 2
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.memory import estimate as memory
 from archdsl.estimates.mesh import Mesh, parse_mesh
-from archdsl.estimates.sharding import Plan, Sharding, Stage, Step, shard, under_way
+from archdsl.estimates.sharding import Sharding, Stage, Step, StepPlan, shard, under_way
 from archdsl.ir.graph import Model
 from archdsl.passes.partition import partition
 from archdsl.resources import zoo_files
@@ -30,7 +30,7 @@ def step(
     spec: str | Model, mesh: str = "dp=1", batch: int | None = None, seq: int | None = None, **how: Any
 ) -> Sharding:
     model = archdsl.load(spec) if isinstance(spec, str) else spec
-    return shard(model, Plan(parse_mesh(mesh), **how), batch=batch, seq=seq)
+    return shard(model, StepPlan(parse_mesh(mesh), **how), batch=batch, seq=seq)
 
 
 def sent(found: Sharding, axis: str, **what: Any) -> int:
@@ -84,7 +84,7 @@ def of_megatron(name: str) -> Model:
 def megatron(name: str, sequence_parallel: bool, checkpoint: Any) -> tuple[Stage, Stage]:
     """The first stage, and one in the middle."""
     *_, tp, pp, pieces, rows, parts = MEGATRON[name]
-    plan = Plan(
+    plan = StepPlan(
         Mesh(tp=tp, pp=pp),
         micro_batches=parts,
         interleave=pieces,
@@ -271,7 +271,7 @@ def test_pipelines_pass_the_residual_stream() -> None:
     assert found.bubble == 3 / (8 + 3)
     assert [s.in_flight for s in found.stages] == [4, 3, 2, 1]
     # An encoder's result goes on to every stage of the decoder.
-    both = Step(archdsl.load("t5_small"), Plan(Mesh(pp=4), micro_batches=4), None, 128)
+    both = Step(archdsl.load("t5_small"), StepPlan(Mesh(pp=4), micro_batches=4), None, 128)
     stream, bias = 128 * 512 * 4, 8 * 128 * 128 * 4
     assert [both.crossing(i) for i in range(3)] == [stream + bias, 2 * stream + bias, 2 * stream + bias]
 

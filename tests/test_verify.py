@@ -39,7 +39,7 @@ from archdsl.ir.graph import (
     reads,
     subgraphs,
 )
-from archdsl.ir.static import Plus, Ref, Times
+from archdsl.ir.static import ElementRef, JoinedPattern, RepeatedPattern
 from archdsl.ir.verify.rules import same_type
 from archdsl.passes import flatten
 from archdsl.passes.decode import plan
@@ -461,8 +461,8 @@ def a_body_has_no_turn(parts: Parts) -> Iterator[Change]:
 def a_list_is_longer_than_its_loop(parts: Parts) -> Iterator[Change]:
     for loop in parts.nodes(LoopNode):
         if loop.pattern is not None:
-            yield loop, "pattern", Plus((loop.pattern, Ref(0)))
-            if isinstance(loop.pattern, Times):
+            yield loop, "pattern", JoinedPattern((loop.pattern, ElementRef(0)))
+            if isinstance(loop.pattern, RepeatedPattern):
                 yield loop, "pattern", replace(loop.pattern, count=Var("nowhere"))
 
 

@@ -54,7 +54,7 @@ class Command(TyperCommand):
             raise
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """The commands, with a help as theirs."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -69,7 +69,7 @@ def _flags_without_type(params: list[Any]) -> list[Any]:
 
 
 app = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     help="Check, count, compile and run sequence-model architectures written in .arch files.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

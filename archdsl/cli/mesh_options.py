@@ -14,8 +14,8 @@ from archdsl.cli.options import MESH, TIME, complete_accelerator, only_with
 if TYPE_CHECKING:
     from archdsl.estimates.machines import MachinesReport
     from archdsl.estimates.memory import MemoryReport
-    from archdsl.estimates.roofline import Machine
-    from archdsl.estimates.sharding import Plan
+    from archdsl.estimates.roofline import Cluster
+    from archdsl.estimates.sharding import StepPlan
     from archdsl.ir.graph import Model
 
 MeshOption = Annotated[
@@ -102,8 +102,8 @@ OF_ACCELERATOR = ("devices", "machine", "network", "fused", "tokens", "price")
 class Spread:
     """What was asked about a mesh and an accelerator."""
 
-    plan: Plan
-    machine: Machine | None
+    plan: StepPlan
+    machine: Cluster | None
     fused: bool
     tokens: int | None
     price: float | None
@@ -139,11 +139,11 @@ def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spre
     from archdsl.estimates.hardware import device
     from archdsl.estimates.machines import mesh_of
     from archdsl.estimates.mesh import parse_mesh
-    from archdsl.estimates.roofline import Machine
-    from archdsl.estimates.sharding import Plan
+    from archdsl.estimates.roofline import Cluster
+    from archdsl.estimates.sharding import StepPlan
 
     mesh = parse_mesh(given["mesh"]) if given["mesh"] is not None else None
-    plan = Plan(
+    plan = StepPlan(
         mesh=mesh_of(mesh, given["devices"]),
         **{name: given[name] for name in ("zero", "micro_batches", "interleave", "sequence_parallel", "attention")},
         checkpoint=given["checkpoint"],
@@ -153,6 +153,6 @@ def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spre
         gradient_dtype="float32" if given["float32_gradients"] else None,
     )
     named = given["accelerator"]
-    machine = Machine(device(named), given["machine"], given["network"]) if named is not None else None
+    machine = Cluster(device(named), given["machine"], given["network"]) if named is not None else None
     tokens = int(amount(given["tokens"], "--tokens")) if given["tokens"] is not None else None
     return Spread(plan, machine, given["fused"], tokens, given["price"])

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 from archdsl.dependence.domain import ONE, ZERO, Bound, Fact, Form, flat_layout
 from archdsl.dependence.explain import Explainer
-from archdsl.dependence.solve import Source, Walk
+from archdsl.dependence.solve import DependenceWalk, InputAxis
 from archdsl.diagnostics import Diagnostic
 from archdsl.diagnostics.source import Span
 from archdsl.ir.graph import CallNode, CausalNode, Graph, Model, subgraphs
@@ -57,15 +57,15 @@ def assumed(model: Model) -> list[str]:
     ]
 
 
-def walked(model: Model) -> Walk:
+def walked(model: Model) -> DependenceWalk:
     """The walk that finds what every tensor of the model depends on along the axes of its sequences."""
     sources = [
-        Source(name, value, axis)
+        InputAxis(name, value, axis)
         for name, value in model.inputs
         if value.dtype in DATA
         for axis in range(1, value.rank)
     ]
-    walk = Walk(sources)
+    walk = DependenceWalk(sources)
     inputs: list[Fact | None] = []
     for name, value in model.inputs:
         bounds: list[Bound] = []

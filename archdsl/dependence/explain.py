@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from archdsl.dependence.domain import ANYWHERE, ONE, Form, apart, whole
 from archdsl.dependence.paths import Paths, Spot
-from archdsl.dependence.solve import Frame, Leak, Walk, meets, ratio_of, same_axis
+from archdsl.dependence.solve import DependenceWalk, Leak, Level, meets, ratio_of, same_axis
 from archdsl.dependence.witness import Element, Witness
 from archdsl.diagnostics import Diagnostic, Label
 from archdsl.diagnostics.source import Span
@@ -24,7 +24,7 @@ from archdsl.ir.masks import Mask
 class Explainer(Paths):
     """Walks back from a claim to the op that lets a later position in, and on to the input."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: DependenceWalk) -> None:
         super().__init__()
         self.walk = walk
 
@@ -182,7 +182,7 @@ def _mask_slot(span: Span) -> Span | None:
     return Span(span.source, start, start + len(text[start:stop].rstrip()))
 
 
-def _user_spans(node: Node | None, frames: Sequence[Frame]) -> list[Span]:
+def _user_spans(node: Node | None, frames: Sequence[Level]) -> list[Span]:
     """The spans outside the library, the nearest first: the op itself, then the blocks that hold it."""
     spans: list[Span | None] = [node.span if node is not None else None]
     for frame in reversed(frames):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from archdsl.dependence.solve import Frame, Run
+from archdsl.dependence.solve import GraphRun, Level
 from archdsl.ir.graph import (
     CallNode,
     CondNode,
@@ -24,8 +24,8 @@ from archdsl.ir.graph import (
 class Spot:
     """A value where the walk back has come to."""
 
-    frames: tuple[Frame, ...]
-    run: Run
+    frames: tuple[Level, ...]
+    run: GraphRun
     value: Value
 
     @property
@@ -72,7 +72,7 @@ class Paths:
         inner = run.inner.get(id(node), [])
         if isinstance(node, CallNode):
             ends = [v for v in node.block.graph.outputs if v is not None]
-            return [Spot((*frames, Frame(run, node)), inner[0], ends[k])]
+            return [Spot((*frames, Level(run, node)), inner[0], ends[k])]
         if isinstance(node, LoopNode):
             turn, index = len(node.turns) - 1, k
             if k >= len(node.outputs):
@@ -90,10 +90,10 @@ class Paths:
             return [s for turn in range(2) for s in self.end_of(frames, run, node, turn, k)]
         return []
 
-    def end_of(self, frames: tuple[Frame, ...], run: Run, node: Node, turn: int, index: int) -> list[Spot]:
+    def end_of(self, frames: tuple[Level, ...], run: GraphRun, node: Node, turn: int, index: int) -> list[Spot]:
         inner = run.inner[id(node)][turn]
         end = inner.graph.outputs[index]
-        return [Spot((*frames, Frame(run, node, turn)), inner, end)] if end is not None else []
+        return [Spot((*frames, Level(run, node, turn)), inner, end)] if end is not None else []
 
     def from_outside(self, spot: Spot) -> list[Spot]:
         """What the graphs around put in."""
@@ -126,7 +126,7 @@ class Paths:
         """The path of names that leads to a value: `blocks.0.attention`."""
         home = self.home(spot)
         steps: list[str] = []
-        loops: list[Frame] = []
+        loops: list[Level] = []
         for frame in home.frames:
             if isinstance(frame.node, LoopNode):
                 loops.append(frame)
@@ -140,7 +140,7 @@ class Paths:
         return ".".join(steps)
 
 
-def _step(node: CallNode | OpNode, loops: Sequence[Frame]) -> str:
+def _step(node: CallNode | OpNode, loops: Sequence[Level]) -> str:
     if not node.name:
         shared = node.instance.path or node.instance.label if node.instance is not None else ""
         return shared or (node.block.name if isinstance(node, CallNode) else node.op.name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from archdsl.dependence.domain import ONE, ZERO, Bound, Fact, Form, flat_layout
-from archdsl.dependence.solve import Run, Source, Walk
+from archdsl.dependence.solve import DependenceWalk, GraphRun, InputAxis
 from archdsl.ir.dims import symbol
 from archdsl.ir.graph import Model, OpNode, Value
 from archdsl.ir.op import EVERYWHERE, Reads
@@ -18,7 +18,7 @@ BATCH = symbol("batch")
 def mixing(model: Model) -> tuple[str | None, OpNode | None] | None:
     """The first result of the model of which a row depends on other rows, and the op that mixes them, if it can be
     told; None where every row depends on itself alone."""
-    walk = _Rows([Source(name, value, 0) for name, value in model.inputs if _has_rows(value)])
+    walk = _Rows([InputAxis(name, value, 0) for name, value in model.inputs if _has_rows(value)])
     inputs: list[Fact | None] = []
     for name, value in model.inputs:
         own = Form(tuple((ONE if axis == 0 else ZERO,) for axis in range(value.rank)), ZERO)
@@ -46,7 +46,7 @@ def _is_own(form: Form, axes: Collection[int]) -> bool:
     return form.offset == 0 and len(read) == 1 and read[0] in axes
 
 
-class _Rows(Walk):
+class _Rows(DependenceWalk):
     """A walk that remembers where rows are mixed first."""
 
     first: OpNode | None = None
@@ -56,7 +56,7 @@ class _Rows(Walk):
         found = super().reads(node, k)
         return [tuple(EVERYWHERE if at is not None and at.earlier else at for at in read) for read in found]
 
-    def op(self, node: OpNode, run: Run) -> None:
+    def op(self, node: OpNode, run: GraphRun) -> None:
         first = node.inputs[0] if node.inputs else None
         if node.op.batch_statistics and isinstance(first, Value):  # of the batch in training alone
             run.facts |= {id(v): run.fact(first) for v in node.outputs}

@@ -60,7 +60,7 @@ MAX_ROUNDS = 4
 
 
 @dataclass(frozen=True)
-class Source:
+class InputAxis:
     """One axis of one of the model's inputs."""
 
     name: str
@@ -69,18 +69,18 @@ class Source:
 
 
 @dataclass(eq=False)
-class Run:
+class GraphRun:
     """One graph under given bounds. `inner` holds the runs of what its nodes contain: a call's one, a loop's turns,
     …"""
 
     graph: Graph
-    parent: Run | None = None
+    parent: GraphRun | None = None
     block: Block | None = None
     facts: dict[int, Fact | None] = field(default_factory=dict)
-    inner: dict[int, list[Run]] = field(default_factory=dict)
+    inner: dict[int, list[GraphRun]] = field(default_factory=dict)
 
     def fact(self, value: Value) -> Fact | None:
-        run: Run | None = self
+        run: GraphRun | None = self
         while run is not None:
             if id(value) in run.facts:
                 return run.facts[id(value)]
@@ -89,10 +89,10 @@ class Run:
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class Level:
     """One level that the walk is in: the run and the node of it that holds the next."""
 
-    run: Run
+    run: GraphRun
     node: Node
     turn: int = 0
 
@@ -101,18 +101,18 @@ class Frame:
 class Leak:
     """A demand that is not met: where it stands, and the source that reaches it from too far ahead."""
 
-    frames: tuple[Frame, ...]
-    run: Run
+    frames: tuple[Level, ...]
+    run: GraphRun
     node: CausalNode
     source: int
     axis: int
 
 
-class Walk:
-    def __init__(self, sources: Sequence[Source]) -> None:
+class DependenceWalk:
+    def __init__(self, sources: Sequence[InputAxis]) -> None:
         self.sources = sources
-        self.memo: dict[object, Run] = {}
-        self.frames: list[Frame] = []
+        self.memo: dict[object, GraphRun] = {}
+        self.frames: list[Level] = []
         self.leaks: list[Leak] = []
         self.needed: set[CausalNode] = set()
         """Assumptions that say more than is proved."""
@@ -122,14 +122,16 @@ class Walk:
 
     # --- facts ---
 
-    def run(self, graph: Graph, inputs: Sequence[Fact | None], parent: Run | None, block: Block | None = None) -> Run:
-        run = Run(graph, parent, block)
+    def run(
+        self, graph: Graph, inputs: Sequence[Fact | None], parent: GraphRun | None, block: Block | None = None
+    ) -> GraphRun:
+        run = GraphRun(graph, parent, block)
         for value, fact in zip(graph.inputs, inputs, strict=True):
             run.facts[id(value)] = fact
         self.nodes(run)
         return run
 
-    def nodes(self, run: Run) -> None:
+    def nodes(self, run: GraphRun) -> None:
         for node in run.graph.nodes:
             if isinstance(node, OpNode):
                 self.op(node, run)
@@ -147,7 +149,7 @@ class Walk:
                 for value in node_outputs(node):
                     run.facts[id(value)] = None
 
-    def op(self, node: OpNode, run: Run) -> None:
+    def op(self, node: OpNode, run: GraphRun) -> None:
         facts = [run.fact(v) if isinstance(v, Value) else None for v in node.inputs]
         for k, output in enumerate(node.outputs):
             run.facts[id(output)] = self.result(node, k, facts)
@@ -248,41 +250,41 @@ class Walk:
             return tuple(found.items()), None
         return tuple(found.items()), total(zip(known_forms, factors, strict=True), layout, ZERO)
 
-    def call(self, node: CallNode, run: Run) -> None:
+    def call(self, node: CallNode, run: GraphRun) -> None:
         block = node.block
         inputs = [run.fact(v) if v is not None else None for v in node.inputs]
         contexts = [run.fact(c) if isinstance(c, Value) else None for c in node.contexts]
         key = (id(block), tuple(inputs), tuple(contexts), self.depth)
         inner = self.memo.get(key)
         if inner is None:
-            inner = Run(block.graph, None, block)
+            inner = GraphRun(block.graph, None, block)
             for value, fact in zip(block.graph.inputs, inputs, strict=True):
                 inner.facts[id(value)] = fact
             for context, fact in zip(block.contexts, contexts, strict=True):
                 if isinstance(context.value, Value):
                     inner.facts[id(context.value)] = fact
-            self.frames.append(Frame(run, node))
+            self.frames.append(Level(run, node))
             self.nodes(inner)
             self.frames.pop()
             self.memo[key] = inner
         run.inner[id(node)] = [inner]
         self.hand_back(node.outputs, inner, run)
 
-    def hand_back(self, outputs: Sequence[Value], inner: Run, run: Run) -> None:
+    def hand_back(self, outputs: Sequence[Value], inner: GraphRun, run: GraphRun) -> None:
         ends = [v for v in inner.graph.outputs if v is not None]
         for mine, theirs in zip(outputs, ends, strict=False):
             run.facts[id(mine)] = inner.fact(theirs)
 
-    def loop(self, node: LoopNode, run: Run) -> None:
+    def loop(self, node: LoopNode, run: GraphRun) -> None:
         state = [run.fact(v) for v in node.starts]
-        runs: list[Run] = []
-        memo: dict[object, Run] = {}
+        runs: list[GraphRun] = []
+        memo: dict[object, GraphRun] = {}
         for turn, index in enumerate(node.turns):
             body = node.bodies[index]
             key = (index, tuple(state))
             inner = memo.get(key)
             if inner is None:
-                self.frames.append(Frame(run, node, turn))
+                self.frames.append(Level(run, node, turn))
                 inner = memo[key] = self.run(body, state, run)
                 self.frames.pop()
             runs.append(inner)
@@ -294,10 +296,10 @@ class Walk:
         for value, fact in zip(node.outputs, state, strict=True):
             run.facts[id(value)] = fact
 
-    def condition(self, node: CondNode, run: Run) -> None:
+    def condition(self, node: CondNode, run: GraphRun) -> None:
         runs = []
         for i, graph in enumerate((node.then, node.otherwise)):
-            self.frames.append(Frame(run, node, i))
+            self.frames.append(Level(run, node, i))
             runs.append(self.run(graph, (), run))
             self.frames.pop()
         run.inner[id(node)] = runs
@@ -319,7 +321,7 @@ class Walk:
             certain = reduce(both, (f.known for f in known))
         return self.fact(layout, mapped([(f, own) for f in known], layout), certain, None)
 
-    def scan(self, node: ScanNode, run: Run) -> None:
+    def scan(self, node: ScanNode, run: GraphRun) -> None:
         depth, self.depth = self.depth, self.depth + 1
         starts = [run.fact(v) if isinstance(v, Value) else None for v in node.starts]
         slices = [self.slice(run.fact(v), depth) for v in node.sequences]
@@ -328,7 +330,7 @@ class Walk:
         # From MAX_ROUNDS on each round takes the bound from at least one source of one carried tensor.
         for turn in range(2 * MAX_ROUNDS + len(starts) * len(self.sources)):
             del self.leaks[leaks:]
-            self.frames.append(Frame(run, node))
+            self.frames.append(Level(run, node))
             inner = self.run(node.body, [*carries, *slices], run)
             self.frames.pop()
             ends = [inner.fact(v) if v is not None else None for v in node.body.outputs]
@@ -409,7 +411,7 @@ class Walk:
 
     # --- demands ---
 
-    def demand(self, node: CausalNode, run: Run) -> None:
+    def demand(self, node: CausalNode, run: GraphRun) -> None:
         fact = run.fact(node.value)
         if fact is None:
             return
@@ -487,7 +489,7 @@ def same_axis(a: DimValue, b: DimValue) -> bool:
     return bool(a.symbols & b.symbols)
 
 
-def time_axis(value: Value, sources: Sequence[Source]) -> int | None:
+def time_axis(value: Value, sources: Sequence[InputAxis]) -> int | None:
     """The axis of a tensor, from the second on, that runs along one of the model's inputs."""
     for exact in (True, False):
         for axis in range(1, value.rank):
@@ -500,10 +502,10 @@ def time_axis(value: Value, sources: Sequence[Source]) -> int | None:
     return None
 
 
-def own_sources(value: Value, axis: int, sources: Sequence[Source]) -> list[tuple[int, Source]]:
+def own_sources(value: Value, axis: int, sources: Sequence[InputAxis]) -> list[tuple[int, InputAxis]]:
     """The sources that an axis of a tensor runs along, one axis for each input."""
     size = value.shape[axis].value
-    found: dict[str, tuple[int, Source]] = {}
+    found: dict[str, tuple[int, InputAxis]] = {}
     for exact in (True, False):
         for i, source in enumerate(sources):
             own = source.value.shape[source.axis].value
@@ -512,7 +514,7 @@ def own_sources(value: Value, axis: int, sources: Sequence[Source]) -> list[tupl
     return list(found.values())
 
 
-def ratio_of(source: Source, size: DimValue) -> Fraction:
+def ratio_of(source: InputAxis, size: DimValue) -> Fraction:
     """How many places of a source go to one place of an axis of that size."""
     own = source.value.shape[source.axis].value
     ratio = div(own, size)

@@ -14,7 +14,7 @@ from itertools import product
 
 from archdsl.dependence.domain import ANYWHERE, Fact, Form, far
 from archdsl.dependence.paths import Paths, Spot
-from archdsl.dependence.solve import Frame, Leak, Walk, ratio_of
+from archdsl.dependence.solve import DependenceWalk, Leak, Level, ratio_of
 from archdsl.ir.dims import Poly, evaluate, same_shape
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import OpNode, ScanNode, Value
@@ -39,7 +39,7 @@ class UnfitError(Exception):
 class Witness(Paths):
     """Searches the elements that one element of what is claimed is computed from."""
 
-    def __init__(self, walk: Walk, leak: Leak) -> None:
+    def __init__(self, walk: DependenceWalk, leak: Leak) -> None:
         super().__init__()
         self.walk, self.leak = walk, leak
         self.source = walk.sources[leak.source]
@@ -165,7 +165,7 @@ class Witness(Paths):
         inner = spot.run.inner[id(node)][0]
         value = inner.graph.outputs[k]
         if value is not None:
-            yield Spot((*spot.frames, Frame(spot.run, node, step)), inner, value), index
+            yield Spot((*spot.frames, Level(spot.run, node, step)), inner, value), index
 
     def around(self, spot: Spot, index: Index) -> Iterator[Element]:
         """What the graphs around put in."""

@@ -114,7 +114,7 @@ class _Mark:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _Excerpt:
     """The part of a line that is shown: all, or of a very long one what stands around its first mark."""
 
     start: int
@@ -122,11 +122,11 @@ class _Cut:
     length: int
 
     @staticmethod
-    def around(place: int, length: int) -> _Cut:
+    def around(place: int, length: int) -> _Excerpt:
         if length <= LONG_LINE:
-            return _Cut(0, length, length)
+            return _Excerpt(0, length, length)
         start = min(max(0, place - LONG_LINE // 4), length - LONG_LINE)
-        return _Cut(start, start + LONG_LINE, length)
+        return _Excerpt(start, start + LONG_LINE, length)
 
     def of(self, line: str) -> str:
         before, after = "…" if self.start else "", "…" if self.end < self.length else ""
@@ -145,7 +145,7 @@ class _Text:
         self.color = color
         self.strong = RED if diagnostic.is_error else YELLOW
         self.snippets: dict[Source, dict[int, list[_Mark]]] = {}
-        self.cuts: dict[tuple[Source, int], _Cut] = {}
+        self.cuts: dict[tuple[Source, int], _Excerpt] = {}
         """The part of each line that is shown."""
         if diagnostic.span is not None:
             self._add(diagnostic.span, diagnostic.label, True)
@@ -162,7 +162,7 @@ class _Text:
         line = span.line
         content = span.source.line(line)
         start = span.column - 1
-        cut = self.cuts.setdefault((span.source, line), _Cut.around(start, len(content)))
+        cut = self.cuts.setdefault((span.source, line), _Excerpt.around(start, len(content)))
         end = cut.place(min(start + span.end - span.start, len(content)))
         start = cut.place(start)
         content = cut.of(content)

@@ -143,7 +143,7 @@ class Work:
 @lru_cache(maxsize=4)
 def work_of(model: Model, *, training: bool) -> Work:
     """What a model does: in training with its losses, forwards and backwards; else forwards alone."""
-    walk = _Walk(training)
+    walk = _CostWalk(training)
     block = model.block
     frame = _Frame(None)
     for value in block.graph.inputs:
@@ -204,7 +204,7 @@ Turns = dict[Hashable, tuple[Work, frozenset[Value]]]
 """Turns that are alike: the work of one, and which of its inputs have a gradient."""
 
 
-class _Walk:
+class _CostWalk:
     def __init__(self, training: bool) -> None:
         self.training = training
         self.made: dict[Hashable, tuple[bool, ...]] = {}

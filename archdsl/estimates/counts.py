@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, Node, OpNode, ParamNode, Weight, subgraphs
-from archdsl.ir.static import Instance
+from archdsl.ir.static import SharedModule
 from archdsl.ir.weights import shape_of
 
 Key = tuple[str, tuple[int, ...], bool]
@@ -87,14 +87,14 @@ class Counts:
         before = self._count(block.before, ()).total if block.before is not None else 0
         return before + self.block(block).total
 
-    def _count(self, block: Block, instances: tuple[Instance, ...]) -> Count:
+    def _count(self, block: Block, instances: tuple[SharedModule, ...]) -> Count:
         found = Count()
         for instance in instances:
             self._instance(instance, found)
         self._graph(block.graph, found, 1, "")
         return found
 
-    def _instance(self, instance: Instance, into: Count) -> None:
+    def _instance(self, instance: SharedModule, into: Count) -> None:
         if instance.block is not None:
             into.add(self.block(instance.block), f"{instance.path}.", 1)
         elif instance.node is not None:

@@ -126,7 +126,7 @@ class FitReport(BaseModel):
 
 
 @dataclass(frozen=True)
-class Run:
+class Workload:
     """What memory is needed for: a step of training, or of decoding `seq` places that are kept."""
 
     batch: int = 1
@@ -148,7 +148,7 @@ def fit(
     params: int | None = None,
     active: int | None = None,
     memory: int | None = None,
-    run: Run | None = None,
+    run: Workload | None = None,
     multiple: Mapping[str, int] | None = None,
     aspect: tuple[float, float] | None = None,
     slack: float = SLACK,
@@ -173,7 +173,7 @@ def fit(
     told = (("parameters", params), ("active", active), ("memory", memory))
     budget = {k: v for k, v in told if v is not None}
     sizes = _demand(report, vary, budget, set or {}, multiple or {}, aspect)
-    asked = run or Run()
+    asked = run or Workload()
     if memory is not None and asked.decode:
         planned(model_)
     search = _Search(found, given, allow_noncausal, report, sizes, budget, dict(multiple or {}), asked, model_)
@@ -297,7 +297,7 @@ class _Search:
     sizes: Values
     budget: dict[str, int]
     multiple: dict[str, int]
-    run: Run
+    run: Workload
     model: Model
     """As the spec has it, with what was set."""
     memo: dict[tuple[int, ...], _Counted | None] = field(default_factory=dict)
@@ -324,7 +324,7 @@ class _Search:
         value = self.model.context.value if self.model.context is not None else None
         return value if isinstance(value, int) else None
 
-    def run_at(self, values: Values) -> Run:
+    def run_at(self, values: Values) -> Workload:
         if not self.of_run:
             return self.run
         return replace(self.run, batch=values.get("batch", self.run.batch), seq=values.get("seq", self.run.seq))
@@ -618,7 +618,7 @@ def _report(search: _Search, chosen: Values, ratio: _Ratio | None, report: Param
     )
 
 
-def _memory(run: Run, need: MemoryNeed | None) -> FitMemory | None:
+def _memory(run: Workload, need: MemoryNeed | None) -> FitMemory | None:
     if need is None:
         return None
     return FitMemory(
@@ -684,7 +684,7 @@ class MemoryNeed:
         return max(self.terms, key=lambda name: self.terms[name])
 
 
-def memory_need(model: Model, run: Run) -> MemoryNeed:
+def memory_need(model: Model, run: Workload) -> MemoryNeed:
     """What a step of a model needs of memory.
 
     Raises ArchError: E0503 where the model has no sizes at this batch and length, E0504 where it is to be decoded and

@@ -38,7 +38,7 @@ from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, Model, Value, subgraphs
 from archdsl.ir.masks import TENSOR_RULES
 from archdsl.passes.checkpoint import Checkpoint
-from archdsl.passes.decode import NEW, Form, Plan, planned
+from archdsl.passes.decode import NEW, DecodePlan, Form, planned
 from archdsl.passes.flatten import FlatGraph, FlatOp, FlatScan
 
 Convention = Literal["exact", "dense", "megatron", "palm", "kaplan"]
@@ -445,7 +445,7 @@ def decode_work(model: Model) -> Total:
 
 
 class _Steps:
-    def __init__(self, found: Plan) -> None:
+    def __init__(self, found: DecodePlan) -> None:
         self.found = found
         self.total = Total()
         self.memo: dict[Any, Total] = {}

@@ -29,7 +29,7 @@ from archdsl.estimates.mask_density import count
 from archdsl.ir.cost import Amount, Cost, elements, whole_at
 from archdsl.ir.dims import Num, Shape, with_symbol
 from archdsl.ir.graph import OpNode, Value
-from archdsl.passes.decode import ALL, NEW, Form, Plan
+from archdsl.passes.decode import ALL, NEW, DecodePlan, Form
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWeight
 from archdsl.passes.gradients import wanting
 
@@ -99,12 +99,12 @@ def kernels(
     dtype: Dtype,
     *,
     fused: bool = True,
-    plan: Plan | None = None,
+    plan: DecodePlan | None = None,
     cut: Cut | None = None,
 ) -> list[Kernel]:
     """Every op of a model's graph at these sizes; with a `plan`, of one step of decoding, where the graph is its
     `step`."""
-    return list(_Walk(sizes, dtype, fused, plan, cut or Whole()).graph(graph, 1.0, 1.0, None))
+    return list(_KernelWalk(sizes, dtype, fused, plan, cut or Whole()).graph(graph, 1.0, 1.0, None))
 
 
 _VIEWS: WeakKeyDictionary[OpNode, bool] = WeakKeyDictionary()
@@ -147,8 +147,8 @@ def viewed(value: Value, makers: Mapping[Value, FlatNode]) -> Value:
         value = next(v for v in maker.inputs if isinstance(v, Value))
 
 
-class _Walk:
-    def __init__(self, sizes: Mapping[str, int], dtype: Dtype, fused: bool, plan: Plan | None, cut: Cut) -> None:
+class _KernelWalk:
+    def __init__(self, sizes: Mapping[str, int], dtype: Dtype, fused: bool, plan: DecodePlan | None, cut: Cut) -> None:
         self.sizes, self.dtype, self.fused, self.plan, self.cut = dict(sizes), dtype, fused, plan, cut
         self.numbers: dict[int, tuple[object, int]] = {}
         self.pairs: dict[object, int] = {}
@@ -157,7 +157,7 @@ class _Walk:
         self.narrow: dict[tuple[int, Form], tuple[Shape, Shape]] = {}
         """Shapes that a step of decoding narrows, by those that they are narrowed from."""
         self.fusable: dict[int, bool] = {}
-        self.within: dict[int, _Walk] = {}
+        self.within: dict[int, _KernelWalk] = {}
         """Experts, by how many rows they are given."""
 
     # --- sizes ---
@@ -246,7 +246,7 @@ class _Walk:
         met = 1 - (1 - active / copies) ** (max(tokens, 1) * self.cut.senders)
         rows = max(tokens, 1) * active
         if rows not in self.within:
-            self.within[rows] = _Walk({**self.sizes, "rows": rows}, self.dtype, self.fused, None, _Held(self.cut))
+            self.within[rows] = _KernelWalk({**self.sizes, "rows": rows}, self.dtype, self.fused, None, _Held(self.cut))
             self.within[rows].wants = self.wants
         yield from self.within[rows].graph(inner, times, met, number)
 

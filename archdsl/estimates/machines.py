@@ -6,8 +6,8 @@ from archdsl.diagnostics import error
 from archdsl.estimates import roofline, sharding
 from archdsl.estimates.memory import MemoryReport
 from archdsl.estimates.mesh import Mesh
-from archdsl.estimates.roofline import Machine, Roofline
-from archdsl.estimates.sharding import Plan, Sharding
+from archdsl.estimates.roofline import Cluster, Roofline
+from archdsl.estimates.sharding import Sharding, StepPlan
 from archdsl.ir.graph import Model
 
 
@@ -21,8 +21,8 @@ class MachinesReport(MemoryReport):
 def with_machines(
     report: MemoryReport,
     model: Model,
-    plan: Plan,
-    machine: Machine | None = None,
+    plan: StepPlan,
+    machine: Cluster | None = None,
     *,
     fused: bool = True,
     tokens: int | None = None,

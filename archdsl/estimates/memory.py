@@ -28,7 +28,7 @@ from archdsl.ir.graph import Model, Value, Weight
 from archdsl.ir.paths import starred
 from archdsl.ir.weights import weights as every_weight
 from archdsl.passes.checkpoint import Checkpoint
-from archdsl.passes.decode import ALL, Cache, Plan, planned
+from archdsl.passes.decode import ALL, CacheSpec, DecodePlan, planned
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan
 
 Optimizer = Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"]
@@ -341,7 +341,7 @@ class _Kept:
     window: int | None
 
 
-def _kept(steps: Plan, sizes: Mapping[str, int], dtype: Dtype) -> Iterator[KeptMemory]:
+def _kept(steps: DecodePlan, sizes: Mapping[str, int], dtype: Dtype) -> Iterator[KeptMemory]:
     """What a step takes in and hands on, tensors that are alike together."""
     counts: dict[_Kept, int] = {}
     for tensor in (*_between(steps, sizes), *_once(steps, sizes)):
@@ -362,14 +362,14 @@ def _kept(steps: Plan, sizes: Mapping[str, int], dtype: Dtype) -> Iterator[KeptM
         )
 
 
-def _between(steps: Plan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
+def _between(steps: DecodePlan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
     """Caches and states, in the order of the layers."""
     alone = {**sizes, **({"batch": 1} if "batch" in sizes else {})}
     time = sizes[steps.time.name]
     readers = _readers(steps)
     counted: dict[int, tuple[int, int]] = {}
     for entry in steps.entries():
-        if isinstance(entry, Cache):
+        if isinstance(entry, CacheSpec):
             read = readers.get(entry.value, [])
             path = starred(read[0][0].path) if read else ""
             if id(entry.value.shape) not in counted:  # the layers of a stack share it
@@ -390,7 +390,7 @@ Reader = tuple[FlatOp | FlatScan, tuple[int, ...]]
 """What reads a cache, and by which of its inputs (of a latent, by those that follow from it)."""
 
 
-def _readers(steps: Plan) -> dict[Value, list[Reader]]:
+def _readers(steps: DecodePlan) -> dict[Value, list[Reader]]:
     """What reads all places of each cache."""
     found: dict[Value, list[Reader]] = {}
     for node in steps.step.nodes:
@@ -417,7 +417,7 @@ def _window(readers: list[Reader]) -> int | None:
     return widest or None
 
 
-def _once(steps: Plan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
+def _once(steps: DecodePlan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
     """What is computed before the first step and read in all of them."""
     first: dict[Value, tuple[FlatNode, int]] = {}
     for node in steps.step.nodes:

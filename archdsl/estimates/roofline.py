@@ -24,7 +24,7 @@ from archdsl.estimates.flops import estimate as count_flops
 from archdsl.estimates.hardware import Device, Type
 from archdsl.estimates.kernels import Kernel, kernels
 from archdsl.estimates.mesh import Mesh
-from archdsl.estimates.sharding import Collective, Plan, Sharding, Shares, Step, sent_share
+from archdsl.estimates.sharding import Collective, Sharding, Shares, Step, StepPlan, sent_share
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.dims import with_symbol
 from archdsl.ir.graph import Model, Value
@@ -39,13 +39,13 @@ NETWORK = 50e9
 """Bytes/s that a device sends to another machine, where nobody says: 400 Gbit/s."""
 GIB = 1 << 30
 
-T = TypeVar("T", bound="Times")
+T = TypeVar("T", bound="PassTimes")
 Bound = Literal["compute", "memory"]
 
 # --- the report -------------------------------------------------------------------------------------------------------
 
 
-class Times(BaseModel):
+class PassTimes(BaseModel):
     """One pass. FLOPs and bytes are of the busiest device; seconds are its own."""
 
     seconds: float
@@ -63,7 +63,7 @@ class Times(BaseModel):
     """The model's own FLOPs by those that the devices could do in these seconds (MFU)."""
 
 
-class Training(Times):
+class TrainingTimes(PassTimes):
     """One step of training."""
 
     optimizer: float
@@ -129,10 +129,10 @@ class Roofline(BaseModel):
     bandwidth: float
     ridge: float
     """FLOPs a byte."""
-    training: Training
-    prefill: Times
+    training: TrainingTimes
+    prefill: PassTimes
     """The forward over whole sequences: the time to the first token."""
-    decode: Times | None
+    decode: PassTimes | None
     """One more token for each sequence where `seq` places are there; None where the model cannot be taken step by
     step."""
     no_decode: str | None
@@ -144,7 +144,7 @@ class Roofline(BaseModel):
 
 
 @dataclass(frozen=True)
-class Machine:
+class Cluster:
     """Devices, and how they are linked."""
 
     device: Device
@@ -157,8 +157,8 @@ class Machine:
 
 def estimate(
     model: Model,
-    machine: Machine,
-    plan: Plan,
+    machine: Cluster,
+    plan: StepPlan,
     *,
     batch: int | None = None,
     seq: int | None = None,
@@ -186,8 +186,8 @@ class _Roofline:
     def __init__(
         self,
         model: Model,
-        machine: Machine,
-        plan: Plan,
+        machine: Cluster,
+        plan: StepPlan,
         batch: int | None,
         seq: int | None,
         fused: bool,
@@ -254,7 +254,7 @@ class _Roofline:
 
     # --- training ---
 
-    def training(self) -> tuple[Training, list[Kernel]]:
+    def training(self) -> tuple[TrainingTimes, list[Kernel]]:
         plan, mesh, step = self.plan, self.mesh, self.step
         found = kernels(step.graph, self.sizes, plan.dtype, fused=self.fused, cut=step.shares)
         places: dict[int, tuple[int, bool]] = {}
@@ -263,7 +263,7 @@ class _Roofline:
             inside = {n for layer in chunk.layers for n in layer}
             places.update({numbers[n]: (i % mesh.pp, n in inside) for n in chunk.nodes})
         m = plan.micro_batches
-        best: Training | None = None
+        best: TrainingTimes | None = None
         for stage in range(mesh.pp):
             own = [k for k in found if places[k.node][0] == stage]
             forward = self.passed((k, k.flops, k.bytes) for k in own)
@@ -279,7 +279,7 @@ class _Roofline:
             optimizer = self.optimizer(stage)
             bubble = (mesh.pp - 1) * each / plan.interleave
             seconds = m * each + bubble + once + exposed + optimizer
-            times = Training(
+            times = TrainingTimes(
                 seconds=seconds,
                 compute_bound=m * (forward.compute_bound + backward.compute_bound + again.compute_bound),
                 memory_bound=m * (forward.memory_bound + backward.memory_bound + again.memory_bound) + optimizer,
@@ -312,7 +312,7 @@ class _Roofline:
         gradients = held.gradients / (copies if self.plan.zero == 1 else 1)
         return (2 * (weights + held.optimizer) + gradients) / self.device.bandwidth
 
-    def passed(self, parts: Iterable[tuple[Kernel, float, float]]) -> Times:
+    def passed(self, parts: Iterable[tuple[Kernel, float, float]]) -> PassTimes:
         """Kernels one after the other."""
         compute = memory = flops = moved = 0.0
         for kernel, work, traffic in parts:
@@ -323,7 +323,7 @@ class _Roofline:
                 memory += seconds
             flops += work
             moved += traffic
-        return Times(
+        return PassTimes(
             seconds=compute + memory,
             compute_bound=compute,
             memory_bound=memory,
@@ -349,7 +349,7 @@ class _Roofline:
 
     # --- inference ---
 
-    def inference(self) -> tuple[Times, Times | None, str | None, list[Kernel]]:
+    def inference(self) -> tuple[PassTimes, PassTimes | None, str | None, list[Kernel]]:
         """The forward over whole sequences, and a step of decoding. Of a mesh, tensor and expert parallelism share the
         work of each sequence, stages follow each other, and the rest are replicas, each with its part of the batch."""
         step = self.step
@@ -369,7 +369,7 @@ class _Roofline:
 
     def forward(
         self, graph: FlatGraph, mesh: Mesh, sizes: dict[str, int], decode: bool | None
-    ) -> tuple[Times, list[Kernel]]:
+    ) -> tuple[PassTimes, list[Kernel]]:
         plan = planned(self.model) if decode else None
         shares = Shares(self.model, graph, mesh)
         found = kernels(graph, sizes, self.plan.dtype, fused=self.fused, plan=plan, cut=shares)
@@ -471,7 +471,7 @@ class _Roofline:
                 row.bound = "compute" if bounds[key] > 0 else "memory"
         return iter(sorted(rows.values(), key=lambda r: -(r.forward + r.backward)))
 
-    def budget(self, training: Training, tokens: int | None, price: float | None) -> Budget | None:
+    def budget(self, training: TrainingTimes, tokens: int | None, price: float | None) -> Budget | None:
         if tokens is None:
             return None
         seconds = tokens / training.tokens_per_second

@@ -31,7 +31,7 @@ PF_DAY = 1e15 * 24 * 3600
 """FLOPs of a PF-day."""
 
 
-class Run(BaseModel):
+class TrainingRun(BaseModel):
     """A training run by one law."""
 
     law: LawName
@@ -55,7 +55,7 @@ class ScalingReport(BaseModel):
     """By `flops`, `params` and `tokens`, what was asked about."""
     optimal: bool
     """Whether the runs are the best of their compute; not where parameters and tokens are both fixed."""
-    runs: list[Run]
+    runs: list[TrainingRun]
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def scaling(*, flops: float | None = None, params: float | None = None, tokens: 
 
 def run_of(
     law: LawName, *, flops: float | None = None, params: float | None = None, tokens: float | None = None
-) -> Run:
+) -> TrainingRun:
     """Return a training run by one law, of one or two positive numbers, as `scaling` does."""
     found = _LAWS[law]
     optimal = [flops, params, tokens].count(None) == 2
@@ -176,7 +176,7 @@ def run_of(
     else:
         tokens = flops / (6 * params)
     best = found.optimal_loss(flops)
-    return Run(
+    return TrainingRun(
         law=law,
         source=found.source,
         flops=flops,

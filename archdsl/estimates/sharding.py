@@ -136,7 +136,7 @@ class Sharding(BaseModel):
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """How a step is run."""
 
     mesh: Mesh = field(default_factory=Mesh)
@@ -270,7 +270,7 @@ class Shares:
 
 
 @dataclass
-class Chunk:
+class StackChunk:
     """A piece of the stack, and what stands before and behind all layers."""
 
     layers: list[list[FlatNode]] = field(default_factory=list)
@@ -289,7 +289,7 @@ def layer(node: FlatNode) -> tuple[str, int] | None:
     return (stack, number) if stack else None
 
 
-def chunks(model: Model, graph: FlatGraph, count: int) -> list[Chunk]:
+def chunks(model: Model, graph: FlatGraph, count: int) -> list[StackChunk]:
     """The graph in so many pieces with equal numbers of layers.
 
     Raises ArchError E0516 where there are no layers, and E0515 where their number does not divide."""
@@ -317,7 +317,7 @@ def chunks(model: Model, graph: FlatGraph, count: int) -> list[Chunk]:
             help=f"pieces that can be: {nearest_divisors(len(layers), count)}",
         )
     each = len(layers) // count
-    found_chunks = [Chunk(layers[i * each : (i + 1) * each]) for i in range(count)]
+    found_chunks = [StackChunk(layers[i * each : (i + 1) * each]) for i in range(count)]
     found_chunks[0].head, found_chunks[-1].tail = head, tail
     return found_chunks
 
@@ -337,7 +337,7 @@ def under_way(stage: int, mesh: Mesh, interleave: int, micro_batches: int) -> li
 # --- the estimate -----------------------------------------------------------------------------------------------------
 
 
-def shard(model: Model, plan: Plan, *, batch: int | None = None, seq: int | None = None) -> Sharding:
+def shard(model: Model, plan: StepPlan, *, batch: int | None = None, seq: int | None = None) -> Sharding:
     """Estimate one training step on a mesh. `batch` counts the sequences of a step on all devices together (one for
     each micro-batch of each data-parallel device where it is not given); `seq` is 2,048 or the context, if less.
 
@@ -349,7 +349,7 @@ def shard(model: Model, plan: Plan, *, batch: int | None = None, seq: int | None
 class Step:
     """A training step on a mesh."""
 
-    def __init__(self, model: Model, plan: Plan, batch: int | None, seq: int | None) -> None:
+    def __init__(self, model: Model, plan: StepPlan, batch: int | None, seq: int | None) -> None:
         self.model, self.plan, self.mesh = model, plan, plan.mesh
         parts = self.mesh.dp * plan.micro_batches
         self.batch = parts if batch is None else batch
@@ -529,7 +529,7 @@ class Step:
         if any(ways.values()):
             yield f"an estimate alone, not emitted by `--with parallel`: {', '.join(w for w, x in ways.items() if x)}"
 
-    def of_stage(self, stage: int) -> list[Chunk]:
+    def of_stage(self, stage: int) -> list[StackChunk]:
         """The pieces of a stage, those that come first first."""
         return self.chunks[stage :: self.mesh.pp]
 
@@ -687,7 +687,7 @@ class Step:
 
     # --- memory ---
 
-    def activations(self, chunk: Chunk) -> float:
+    def activations(self, chunk: StackChunk) -> float:
         """Bytes that one micro-batch keeps of a piece for its backward, the scores of a loss among them."""
         found = self.saving.of([*chunk.head, *chunk.tail])
         for layer in chunk.layers:
@@ -697,7 +697,7 @@ class Step:
             found |= {("loss", v): BYTES["float32"] * self.elements(v) / self.shares.share(v) for v in scores}
         return sum(found.values())
 
-    def working(self, chunk: Chunk) -> float:
+    def working(self, chunk: StackChunk) -> float:
         """Bytes of the largest layer's activations, computed again."""
         return max((sum(self.saving.of(layer).values()) for layer in chunk.layers), default=0.0)
 

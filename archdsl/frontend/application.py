@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from archdsl.frontend.block_builder import Frame
+from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.lowering import Elaborator
-from archdsl.frontend.op_call import Site
+from archdsl.frontend.op_call import OpCall
 from archdsl.ir.graph import OpNode
 
 
-def application(node: OpNode) -> Site:
+def application(node: OpNode) -> OpCall:
     """Rebuild the application of a primitive that made a node, in a frame of its own: the model is not changed."""
     nothing: Any = None  # no name is looked up
     span = node.span or nothing
-    site = Site(node.op, Frame(Elaborator(nothing), node.op.name, span), nothing, span)
+    site = OpCall(node.op, BlockBuilder(Elaborator(nothing), node.op.name, span), nothing, span)
     site.inputs, site.options, site.axes = node.inputs, dict(node.options), dict(node.axes)
     return site

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Diagnostic, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.block_builder import Frame, ModelInput, Once
-from archdsl.frontend.modules import Module, words
+from archdsl.frontend.block_builder import BlockBuilder, Hoisted, ModelInput
+from archdsl.frontend.modules import SpecModule, words
 from archdsl.frontend.scopes import Argument, Given, MaskRule, SchemeRule, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, expr_text, literal, num
@@ -21,14 +21,14 @@ from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Input, Node,
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.ranges import RANGES, TESTS
-from archdsl.ir.static import Declared, Instance, ListValue, Scheme, Template, counts_of, numbers_of
-from archdsl.ir.wording import FIXED_NUMBER, SIZE, WHOLE, WRITTEN_OUT, origins, spelled
+from archdsl.ir.static import BlockValue, Declared, ListValue, Scheme, SharedModule, counts_of, numbers_of
+from archdsl.ir.wording import FIXED_NUMBER, SIZE, WHOLE, WRITTEN_OUT, format_number, origins
 from archdsl.resources import library_files, library_source
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_NODES, MAX_PROBLEMS, MAX_STEPS, raising
 
 if TYPE_CHECKING:
-    from archdsl.frontend.op_call import Site
+    from archdsl.frontend.op_call import OpCall
 
 OTHERWISE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
 """What holds where a test does not."""
@@ -56,10 +56,10 @@ class GivenUpError(Exception):
 class Elaboration(ABC):
     """One model being built."""
 
-    root: Frame
+    root: BlockBuilder
     """The frame of the model."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: SpecModule) -> None:
         self.module = module
         self.memo: dict[Hashable, Block] = {}
         self.broken: set[Hashable] = set()
@@ -131,12 +131,12 @@ class Elaboration(ABC):
 
     # --- conditions ---------------------------------------------------------------------------------------------------
 
-    def condition(self, frame: Frame, op: str, left: Num, right: Num, message: str, span: Span) -> None:
+    def condition(self, frame: BlockBuilder, op: str, left: Num, right: Num, message: str, span: Span) -> None:
         """Demand a relation of sizes; `%` means that right divides left. Raises E0401 where it does not hold."""
         divides = op == "%" and dims.mod(left.value, right.value) == 0
         if left.static and right.static:
             if not (divides if op == "%" else TESTS[op](left.value, right.value)):
-                text = f"{message}: {spelled(left)} {BROKEN[op]} {spelled(right)}"
+                text = f"{message}: {format_number(left)} {BROKEN[op]} {format_number(right)}"
                 raise error("E0401", text, span, labels=origins((left, right), span))
             if divides:
                 self.remember(frame, dims.Bin("%", left.expr, right.expr), "==", Lit("0"), message)
@@ -146,7 +146,7 @@ class Elaboration(ABC):
             self.check_when_run(frame, op, left, right, message, span, 0)
 
     def check_when_run(
-        self, frame: Frame, op: str, left: Num, right: Num, message: str, span: Span, level: int | None = None
+        self, frame: BlockBuilder, op: str, left: Num, right: Num, message: str, span: Span, level: int | None = None
     ) -> None:
         """A condition that only the running model can decide, checked there once (in the graph of that level, if
         said)."""
@@ -158,7 +158,7 @@ class Elaboration(ABC):
         frame.made[known] = Value((), "bool")
         frame.put(CheckNode(op, left, right, message, span), level)
 
-    def remember(self, frame: Frame, left: Expr, op: str, right: Expr, message: str) -> None:
+    def remember(self, frame: BlockBuilder, left: Expr, op: str, right: Expr, message: str) -> None:
         """A condition that holds and that the emitted class checks again for other numbers of its user."""
         if isinstance(left, dims.Bin) and left.op == "%" and right == Lit("0") and _always_divides(left):
             return
@@ -166,7 +166,7 @@ class Elaboration(ABC):
         if (dims.free_names(left) or dims.free_names(right)) and entry not in frame.asserts:
             frame.asserts.append(entry)
 
-    def remember_exact(self, frame: Frame, value: Num) -> None:
+    def remember_exact(self, frame: BlockBuilder, value: Num) -> None:
         """`head_dim = width / heads` is whole only if heads divides width: the emitted code checks it for other
         numbers."""
         e = value.expr
@@ -174,7 +174,7 @@ class Elaboration(ABC):
             names = f"{expr_text(e.left)} must be a multiple of {expr_text(e.right)}"
             self.remember(frame, dims.Bin("%", e.left, e.right), "==", Lit("0"), names)
 
-    def remember_count(self, frame: Frame, source: Any, turns: int) -> None:
+    def remember_count(self, frame: BlockBuilder, source: Any, turns: int) -> None:
         """Turns that differ are written out one by one: the emitted code refuses another number of them."""
         if isinstance(source, Num):
             self.remember(frame, source.expr, "==", dims.literal(turns), WRITTEN_OUT)
@@ -184,21 +184,21 @@ class Elaboration(ABC):
     # Whatever the graph depends on, and that is not written into it as an expression, is asked here: the answer is a
     # condition that the emitted code holds its user's numbers to.
 
-    def decide(self, frame: Frame, left: Expr, op: str, right: Expr, message: str) -> None:
+    def decide(self, frame: BlockBuilder, left: Expr, op: str, right: Expr, message: str) -> None:
         """Record a condition that holds, in the frame's names. One on literals alone, or on one expression twice, says
         nothing."""
         if left == right or not (dims.free_names(left) or dims.free_names(right)):
             return
         frame.decisions.setdefault((left, op, right), Condition(left, op, right, message))
 
-    def holds(self, frame: Frame, op: str, a: Num, b: Num | float, message: str) -> bool:
+    def holds(self, frame: BlockBuilder, op: str, a: Num, b: Num | float, message: str) -> bool:
         """Whether `a op b` of static numbers; the answer is recorded."""
         b = b if isinstance(b, Num) else num(b)
         found = TESTS[op](a.value, b.value)
         self.decide(frame, a.expr, op if found else OTHERWISE[op], b.expr, message)
         return found
 
-    def same(self, frame: Frame, a: Num, b: Num, message: str) -> bool:
+    def same(self, frame: BlockBuilder, a: Num, b: Num, message: str) -> bool:
         """Whether two sizes are equal; if so, that is recorded. Where they are not, nothing is: what stands for sizes
         that differ stands for equal ones too."""
         if a.value != b.value:
@@ -207,11 +207,11 @@ class Elaboration(ABC):
             self.decide(frame, a.expr, "==", b.expr, message)
         return True
 
-    def same_shape(self, frame: Frame, a: Shape, b: Shape, message: str) -> bool:
+    def same_shape(self, frame: BlockBuilder, a: Shape, b: Shape, message: str) -> bool:
         """Whether two shapes are equal; if so, that is recorded."""
         return dims.same_shape(a, b) and all(self.same(frame, x, y, message) for x, y in zip(a, b, strict=True))
 
-    def fits(self, frame: Frame, a: Num, b: Num, message: str) -> bool:
+    def fits(self, frame: BlockBuilder, a: Num, b: Num, message: str) -> bool:
         """Whether an axis of size a can stand for one of size b: they are equal, or it is 1. What holds is recorded."""
         if self.same(frame, a, b, message):
             return True
@@ -219,24 +219,24 @@ class Elaboration(ABC):
             self.fixed(frame, a, message)
         return a.value == 1
 
-    def same_static(self, frame: Frame, a: Any, b: Any, message: str) -> None:
+    def same_static(self, frame: BlockBuilder, a: Any, b: Any, message: str) -> None:
         """Record that two static values that mean the same, whichever numbers stand in them, mean the same."""
         for x, y in zip(numbers_of(a), numbers_of(b), strict=True):
             self.same(frame, x, y, message)
 
-    def fixed(self, frame: Frame, n: Num, message: str = FIXED_NUMBER) -> int | Fraction | float:
+    def fixed(self, frame: BlockBuilder, n: Num, message: str = FIXED_NUMBER) -> int | Fraction | float:
         """A static number that the graph depends on in a way of its own: no other will do."""
         assert not isinstance(n.value, Poly), n.expr
         if dims.free_names(n.expr):
             self.decide(frame, n.expr, "==", literal(n.value), message)
         return n.value
 
-    def fixed_counts(self, frame: Frame, source: Any) -> None:
+    def fixed_counts(self, frame: BlockBuilder, source: Any) -> None:
         """How long a list is, where what is made of its elements is written out one by one."""
         for repeated in counts_of(source.pattern) if isinstance(source, ListValue) else ():
             self.decide(frame, repeated.count, "==", literal(repeated.times), WRITTEN_OUT)
 
-    def demand_count(self, frame: Frame, count: Num) -> None:
+    def demand_count(self, frame: BlockBuilder, count: Num) -> None:
         """Record that something is repeated at all, or not at all: where there are no turns, what they ask of the
         blocks around is not there either."""
         if count.value == 0:
@@ -244,7 +244,7 @@ class Elaboration(ABC):
         else:
             self.demand_size(frame, count, "size")
 
-    def demand_size(self, frame: Frame, n: Any, kind: str | None) -> None:
+    def demand_size(self, frame: BlockBuilder, n: Any, kind: str | None) -> None:
         """Record that a number is one of a kind: `int` a whole number, `size` one of at least 1, `positive` one
         above 0. It was checked."""
         if not isinstance(n, Num) or not n.static or isinstance(n.expr, Lit):
@@ -257,7 +257,7 @@ class Elaboration(ABC):
             if kind == "size":
                 self.decide(frame, n.expr, ">=", Lit("1"), SIZE)
 
-    def is_whole(self, frame: Frame, n: Num, message: str) -> bool:
+    def is_whole(self, frame: BlockBuilder, n: Num, message: str) -> bool:
         """Whether a static number is a whole one; the answer is recorded."""
         found = isinstance(n.value, int)
         self.decide(frame, dims.Bin("%", n.expr, Lit("1")), "==" if found else "!=", Lit("0"), message)
@@ -271,7 +271,7 @@ class Elaboration(ABC):
         name, ReportedError for one whose statement was wrong."""
 
     @abstractmethod
-    def hyper_of(self, value: Template, key: str, scope: Scope) -> Any:
+    def hyper_of(self, value: BlockValue, key: str, scope: Scope) -> Any:
         """A hyper-parameter of a block value, given or by default."""
 
     @abstractmethod
@@ -331,26 +331,37 @@ class Elaboration(ABC):
 
     @abstractmethod
     def with_options(
-        self, template: Template, static: Mapping[str, Given], in_order: Sequence[Given], span: Span, frame: Frame
-    ) -> Template:
+        self,
+        template: BlockValue,
+        static: Mapping[str, Given],
+        in_order: Sequence[Given],
+        span: Span,
+        frame: BlockBuilder,
+    ) -> BlockValue:
         """The block with more hyper-parameters set. Raises E0201 for an unknown one, E0203 for a wrong kind."""
 
     @abstractmethod
     def apply_template(
         self,
-        template: Template,
+        template: BlockValue,
         tensors: Sequence[Given],
         named: Mapping[str, Given],
         scope: Scope,
         span: Span,
         as_name: str = "",
-        instance: Instance | None = None,
+        instance: SharedModule | None = None,
     ) -> Any:
         """Apply a block to tensors; a tuple if it has several results."""
 
     @abstractmethod
     def apply(
-        self, block: Any, scope: Scope, span: Span, *, numbers: Sequence[Num] = (), tensors: Sequence[Value | None] = ()
+        self,
+        block: Any,
+        scope: Scope,
+        span: Span,
+        *,
+        numbers: Sequence[Num] = (),
+        tensors: Sequence[Value | None] = (),
     ) -> Any:
         """Apply a block value that a primitive was given."""
 
@@ -363,7 +374,7 @@ class Elaboration(ABC):
     @abstractmethod
     def primitive(
         self,
-        frame: Frame,
+        frame: BlockBuilder,
         scope: Scope,
         op: Primitive | str,
         inputs: Sequence[Input],
@@ -375,17 +386,17 @@ class Elaboration(ABC):
         spans: Sequence[Span | None] = (),
         as_name: str = "",
         label: str = "",
-        instance: Instance | None = None,
+        instance: SharedModule | None = None,
     ) -> tuple[Value, ...]:
         """Apply a primitive (in the graph of an outer level, if said); its outputs, called by the hint if they have no
         name."""
 
     @abstractmethod
-    def once_type(self, frame: Frame, demand: Once) -> tuple[Shape, str]:
+    def once_type(self, frame: BlockBuilder, demand: Hoisted) -> tuple[Shape, str]:
         """Shape and type of a demand, in the frame's names."""
 
     @abstractmethod
-    def put_once(self, frame: Frame, demand: Once, inputs: Sequence[Input], level: int) -> Value:
+    def put_once(self, frame: BlockBuilder, demand: Hoisted, inputs: Sequence[Input], level: int) -> Value:
         """The value of a demand, computed in that level of the frame."""
 
     @abstractmethod
@@ -395,7 +406,7 @@ class Elaboration(ABC):
         inputs: Sequence[Input],
         spans: Sequence[Span | None],
         options: Mapping[str, Any],
-        frame: Frame,
+        frame: BlockBuilder,
         span: Span,
     ) -> dict[str, Num]:
         """The sizes of the axes that a primitive's signature names, those of its options aside. Raises E0301, E0302 and
@@ -406,30 +417,30 @@ class Elaboration(ABC):
     @abstractmethod
     def apply_declared(
         self,
-        template: Template,
+        template: BlockValue,
         tensors: Sequence[Given],
         named: Mapping[str, Given],
         scope: Scope,
         span: Span,
         as_name: str = "",
-        instance: Instance | None = None,
+        instance: SharedModule | None = None,
     ) -> tuple[Value, ...]:
         """Apply a block of the language. Errors inside the library are shown where the user wrote the block."""
 
     @abstractmethod
     def apply_inline(
-        self, template: Template, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
+        self, template: BlockValue, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
     ) -> tuple[Value, ...]:
         """Apply a block of the language within the block around: it has no module of its own."""
 
     @abstractmethod
-    def expert(self, site: Site, block: Any, copies: Num, width: Num) -> CallNode:
+    def expert(self, site: OpCall, block: Any, copies: Num, width: Num) -> CallNode:
         """A block elaborated for rows of its own, every weight with a leading axis."""
 
     @abstractmethod
     def match_tensors(
         self,
-        template: Template,
+        template: BlockValue,
         tensors: Sequence[Given],
         named: Mapping[str, Given],
         scope: Scope,
@@ -442,13 +453,13 @@ class Elaboration(ABC):
 
     @abstractmethod
     def defaults(
-        self, template: Template, scope: Scope, span: Span, sizes: Mapping[str, Num], frame: Frame | None
+        self, template: BlockValue, scope: Scope, span: Span, sizes: Mapping[str, Num], frame: BlockBuilder | None
     ) -> None:
         """Bind hyper-parameters that were not given: by the axes of tensors, or by their defaults, which may be
         computed from others and from axes. `frame` is that of a block with a module of its own."""
 
     @abstractmethod
-    def check_shapes(self, template: Template, scope: Scope, given: Mapping[str, Any], span: Span) -> None:
+    def check_shapes(self, template: BlockValue, scope: Scope, given: Mapping[str, Any], span: Span) -> None:
         """Sizes of the signature that are expressions, numbers or hyper-parameters must be those of the tensors."""
 
     @abstractmethod
@@ -470,13 +481,13 @@ class Elaboration(ABC):
     # --- bodies -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def body(self, template: Template, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
+    def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
         """Run the body of a block; its results, checked against the signature."""
 
     @abstractmethod
     def slot_arguments(
         self,
-        node: ast.Block | ast.Model,
+        node: ast.BlockDecl | ast.ModelDecl,
         declared: Declared,
         scope: Scope,
         owner: str,

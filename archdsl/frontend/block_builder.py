@@ -27,7 +27,7 @@ from archdsl.ir.graph import (
     node_outputs,
 )
 from archdsl.ir.paths import safe_name
-from archdsl.ir.static import Instance, Scheme, numbers_of, outward, static_key
+from archdsl.ir.static import Scheme, SharedModule, instantiate, numbers_of, static_key
 from archdsl.ir.wording import MERGED
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Once:
+class Hoisted:
     """The output of a primitive that depends on nothing but sizes, options and other demands."""
 
     op: str
@@ -45,7 +45,7 @@ class Once:
     inputs: tuple[Any, ...]
     options: Mapping[str, Any]
     span: Span | None
-    instance: Instance | None = None
+    instance: SharedModule | None = None
     """The shared primitive that is applied (a table of relative positions for all layers)."""
 
     @property
@@ -60,7 +60,7 @@ class Once:
         for i in self.inputs:
             if isinstance(i, Num):
                 yield i
-            elif isinstance(i, Once):
+            elif isinstance(i, Hoisted):
                 yield from i.numbers
         if self.instance is None:
             yield from numbers_of(self.options)
@@ -80,7 +80,7 @@ class ModelInput:
 
 
 @dataclass(frozen=True, eq=False)
-class Foreign:
+class OuterValue:
     """A value of a block around."""
 
     value: Value
@@ -91,10 +91,10 @@ class Foreign:
 
 
 @dataclass(frozen=True, eq=False)
-class Use:
+class SharedUse:
     """A shared instance: the module, or one of its weights."""
 
-    instance: Instance
+    instance: SharedModule
     weight: str
     bind: Mapping[str, Expr]
 
@@ -103,7 +103,7 @@ class Use:
         return ("instance", id(self.instance), self.weight)
 
 
-Demand = Once | ModelInput | Foreign | Use
+Capture = Hoisted | ModelInput | OuterValue | SharedUse
 
 
 def _option_key(value: Any) -> Hashable:
@@ -114,12 +114,12 @@ def _option_key(value: Any) -> Hashable:
     return static_key(value)
 
 
-def option_outward(value: Any, names: Mapping[str, Expr]) -> Any:
+def instantiate_option(value: Any, names: Mapping[str, Expr]) -> Any:
     if isinstance(value, tuple | list):
-        return tuple(option_outward(v, names) for v in value)
+        return tuple(instantiate_option(v, names) for v in value)
     if isinstance(value, dict):
-        return {k: option_outward(v, names) for k, v in value.items()}
-    return outward(value, names)
+        return {k: instantiate_option(v, names) for k, v in value.items()}
+    return instantiate(value, names)
 
 
 def under_name(value: Value, name: str) -> Value:
@@ -132,7 +132,7 @@ def under_name(value: Value, name: str) -> Value:
 
 
 @dataclass
-class Pending:
+class UnnamedNode:
     """A node with weights whose step in the path of names is settled when its statement ends."""
 
     level: list[Node]
@@ -143,14 +143,14 @@ class Pending:
 
 
 @dataclass(eq=False)
-class Turn:
+class Iteration:
     """Names given within one turn of a loop: the same application of another turn has the same name."""
 
     names: dict[tuple[str, int], str]
     seen: dict[str, int] = field(default_factory=dict)
 
 
-class Frame:
+class BlockBuilder:
     """One block being elaborated. `levels` are the graphs being written: the block's own, then those of loops, scans
     and conditions."""
 
@@ -161,12 +161,12 @@ class Frame:
         self.root = root
         self.levels: list[list[Node]] = [[]]
         self.names: set[str] = set()
-        self.turns: list[Turn] = []
-        self.pending: list[Pending] = []
+        self.turns: list[Iteration] = []
+        self.pending: list[UnnamedNode] = []
         self.level_of: dict[int, int] = {}
         """Which level a value was made on: it can be read there and further in."""
         self.contexts: dict[Hashable, Context] = {}
-        self.demand_of: dict[int, Demand] = {}
+        self.demand_of: dict[int, Capture] = {}
         self.made: dict[Hashable, Value] = {}
         self.first_of: dict[Hashable, list[Num]] = {}
         """The numbers of what is made once, as they were spelled first."""
@@ -180,7 +180,7 @@ class Frame:
         self.decisions: dict[tuple[Expr, str, Expr], Condition] = {}
         self.sizes: set[str] = set()
         """Names that are known to stand for whole numbers of at least 1."""
-        self.instances: list[Instance] = []
+        self.instances: list[SharedModule] = []
         self.init: Scheme | None = None
         self.copies: Num | None = None
         """Of an expert: the leading axis of all its weights."""
@@ -249,7 +249,7 @@ class Frame:
 
     def name_later(self, base: str, explicit: bool, plain_linear: bool) -> None:
         """The last node of the present level gets its name when the statement ends."""
-        self.pending.append(Pending(self.nodes, len(self.nodes) - 1, base, explicit, plain_linear))
+        self.pending.append(UnnamedNode(self.nodes, len(self.nodes) - 1, base, explicit, plain_linear))
 
     def settle(self, target: str | None) -> None:
         """End of a statement: a `linear` that is alone with weights in `q = …` is called `q`."""
@@ -264,20 +264,20 @@ class Frame:
 
     # --- demands ---
 
-    def satisfy(self, demand: Demand, names: Mapping[str, Expr] | None = None) -> Value | Handle:
+    def satisfy(self, demand: Capture, names: Mapping[str, Expr] | None = None) -> Value | Handle:
         """The value of a demand here: made by the frame that can, else an implicit input of this block. `names`
         rewrites a callee's demand into this frame's names."""
         if names is not None:
             demand = self._translate(demand, names)
-        if isinstance(demand, Foreign) and id(demand.value) in self.level_of:
+        if isinstance(demand, OuterValue) and id(demand.value) in self.level_of:
             return demand.value
-        if isinstance(demand, Use) and demand.instance.owner is self:
+        if isinstance(demand, SharedUse) and demand.instance.owner is self:
             return self._own_instance(demand)
         if demand.key in self.made:
             return self._known(demand, self.made[demand.key])
         if demand.key in self.contexts:
             return self._known(demand, self.contexts[demand.key].value)
-        if isinstance(demand, Once):
+        if isinstance(demand, Hoisted):
             self.first_of[demand.key] = list(demand.numbers)
         if self.root or self._level(demand) is not None:
             value = self._make(demand)
@@ -285,34 +285,34 @@ class Frame:
             return value
         return self._implicit(demand)
 
-    def _known(self, demand: Demand, found: Value | Handle) -> Value | Handle:
+    def _known(self, demand: Capture, found: Value | Handle) -> Value | Handle:
         """What was made before, for numbers that may have been spelled otherwise."""
-        if isinstance(demand, Once):
+        if isinstance(demand, Hoisted):
             self.elaborator.same_static(self, self.first_of[demand.key], list(demand.numbers), MERGED)
         return found
 
-    def _translate(self, demand: Demand, names: Mapping[str, Expr]) -> Demand:
-        if isinstance(demand, Once):
+    def _translate(self, demand: Capture, names: Mapping[str, Expr]) -> Capture:
+        if isinstance(demand, Hoisted):
             inputs = tuple(
                 i.outward(names) if isinstance(i, Num) else None if i is None else self._translate(i, names)
                 for i in demand.inputs
             )
             return replace(
-                demand, inputs=inputs, options={k: option_outward(v, names) for k, v in demand.options.items()}
+                demand, inputs=inputs, options={k: instantiate_option(v, names) for k, v in demand.options.items()}
             )
-        if isinstance(demand, Use):
+        if isinstance(demand, SharedUse):
             return replace(demand, bind={k: substitute(e, names) for k, e in demand.bind.items()})
         return demand
 
-    def _implicit(self, demand: Demand) -> Value | Handle:
-        if isinstance(demand, Use) and not demand.weight:
+    def _implicit(self, demand: Capture) -> Value | Handle:
+        if isinstance(demand, SharedUse) and not demand.weight:
             handle = Handle(demand.instance)
             name = demand.instance.label or demand.instance.name
             self.contexts[demand.key] = Context(demand.key, name, handle, demand)
             return handle
-        if isinstance(demand, Use):
+        if isinstance(demand, SharedUse):
             value = self.own(self._under_own_names(self._weight_value(demand)), 0)
-        elif isinstance(demand, Foreign):
+        elif isinstance(demand, OuterValue):
             value = self.own(self._under_own_names(demand.value), 0)
         elif isinstance(demand, ModelInput):
             value = self.own(self.elaborator.model_input_value(demand), 0)
@@ -348,10 +348,10 @@ class Frame:
             found.append(value)
         return tuple(found)
 
-    def _make(self, demand: Demand) -> Value:
+    def _make(self, demand: Capture) -> Value:
         if isinstance(demand, ModelInput):
             return self.elaborator.find_model_input(demand)
-        if isinstance(demand, Once):
+        if isinstance(demand, Hoisted):
             inputs: list[Input] = []
             for i in demand.inputs:
                 found = i if i is None or isinstance(i, Num) else self.satisfy(i)
@@ -360,33 +360,33 @@ class Frame:
             value = self.elaborator.put_once(self, demand, inputs, self._level(demand) or 0)
             self.demand_of[id(value)] = demand
             return value
-        where = demand.value.span if isinstance(demand, Foreign) else demand.instance.span
+        where = demand.value.span if isinstance(demand, OuterValue) else demand.instance.span
         raise error("E0211", "this tensor or shared block cannot be reached from where it is used", where)
 
-    def _level(self, demand: Demand) -> int | None:
+    def _level(self, demand: Capture) -> int | None:
         """The innermost level of this block's own tensors that a demand is made from; None where it is made from none
         of them."""
-        if isinstance(demand, Foreign):
+        if isinstance(demand, OuterValue):
             return self.level_of.get(id(demand.value))
-        if not isinstance(demand, Once):
+        if not isinstance(demand, Hoisted):
             return None
         levels = [self._level(i) for i in demand.inputs if i is not None and not isinstance(i, Num)]
         return max((n for n in levels if n is not None), default=None)
 
-    def demand_for(self, value: Value) -> Demand | None:
+    def demand_for(self, value: Value) -> Capture | None:
         """How another frame may ask for the same value; None for a value of this block alone."""
         return self.demand_of.get(id(value))
 
     # --- shared instances ---
 
-    def _weight_value(self, use: Use) -> Value:
+    def _weight_value(self, use: SharedUse) -> Value:
         node: OpNode = use.instance.node
         weight = next(w for w in node.weights if w.name == use.weight)
         names = {**use.instance.joined, **use.bind}
         shape = tuple(d.outward(names).outward(use.instance.joined) for d in weight.shape)
         return Value(shape, "float", use.instance.label or use.instance.name)
 
-    def _own_instance(self, use: Use) -> Value | Handle:
+    def _own_instance(self, use: SharedUse) -> Value | Handle:
         instance = use.instance
         if not instance.path:
             # Not a name of a loop's turns: the instance is one, however often it is applied.

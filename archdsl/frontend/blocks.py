@@ -9,18 +9,18 @@ from typing import Any
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import HOPELESS, Elaboration, shown_at
-from archdsl.frontend.block_builder import Frame, Use
+from archdsl.frontend.block_builder import BlockBuilder, SharedUse
 from archdsl.frontend.headers import hypers_of, is_inline, library_block, result_names, tensor_params
 from archdsl.frontend.lists import value_key
 from archdsl.frontend.modules import words
-from archdsl.frontend.op_call import Site
+from archdsl.frontend.op_call import OpCall
 from archdsl.frontend.primitives import joined_names
 from archdsl.frontend.scopes import BodyState, Given, ReportedError, Scope
-from archdsl.ir.closure import contexts_read, outward_names
+from archdsl.ir.closure import contexts_read, instantiated_names
 from archdsl.ir.dims import Expr, Num, Poly, Var, literal, shape_text, symbol
 from archdsl.ir.graph import Block, CallNode, CheckNode, Handle, OpNode, Value
 from archdsl.ir.op import Primitive, same
-from archdsl.ir.static import Declared, Instance, Template, free_name, localise, static_key
+from archdsl.ir.static import BlockValue, Declared, SharedModule, abstract, free_name, static_key
 from archdsl.ir.wording import listed
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_BLOCK_DEPTH
@@ -31,13 +31,13 @@ class Blocks(Elaboration):
 
     def apply_declared(
         self,
-        template: Template,
+        template: BlockValue,
         tensors: Sequence[Given],
         named: Mapping[str, Given],
         scope: Scope,
         span: Span,
         as_name: str = "",
-        instance: Instance | None = None,
+        instance: SharedModule | None = None,
     ) -> tuple[Value, ...]:
         self.depth += 1
         self.applied.append(template.name)
@@ -68,7 +68,7 @@ class Blocks(Elaboration):
 
     def _promised(
         self,
-        template: Template,
+        template: BlockValue,
         tensors: Sequence[Given],
         named: Mapping[str, Given],
         scope: Scope,
@@ -78,7 +78,7 @@ class Blocks(Elaboration):
         be checked all the same."""
         target = template.target
         assert isinstance(target, Declared)
-        if target.node.name_span.source.library or not isinstance(target.node, ast.Block) or target.node.inline:
+        if target.node.name_span.source.library or not isinstance(target.node, ast.BlockDecl) or target.node.inline:
             return None
         params, results = tensor_params(target), target.node.header.results
         first = _caller_input(params[0].name, target, tensors, named) if params else None
@@ -89,13 +89,13 @@ class Blocks(Elaboration):
         return (scope.frame.own(Value(first.shape, first.dtype, "", span)),)
 
     def apply_inline(
-        self, template: Template, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
+        self, template: BlockValue, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
     ) -> tuple[Value, ...]:
         frame = scope.frame
         assert isinstance(template.target, Declared)
         inner = Scope(template.target.module, frame, BodyState(inline=True))
         for name, value in template.args.items():
-            inner.vars[name] = value.labelled(name) if isinstance(value, Template) else value
+            inner.vars[name] = value.labelled(name) if isinstance(value, BlockValue) else value
         given, sizes = self.match_tensors(template, tensors, named, inner, span, None)
         inner.vars.update(given)
         self.defaults(template, inner, span, sizes, None)
@@ -110,13 +110,13 @@ class Blocks(Elaboration):
 
     def _outline(
         self,
-        template: Template,
+        template: BlockValue,
         tensors: Sequence[Given],
         named: Mapping[str, Given],
         scope: Scope,
         span: Span,
         as_name: str,
-        instance: Instance | None,
+        instance: SharedModule | None,
     ) -> tuple[Value, ...]:
         """A call of a block that has a module of its own."""
         frame = scope.frame
@@ -128,7 +128,7 @@ class Blocks(Elaboration):
             self._place_instance(call, instance, frame, span)
         return call.outputs
 
-    def _place_instance(self, call: CallNode, instance: Instance, frame: Frame, span: Span) -> None:
+    def _place_instance(self, call: CallNode, instance: SharedModule, frame: BlockBuilder, span: Span) -> None:
         """Put a call of a shared block, which lives where it was made."""
         if instance.block is None:
             instance.block = call.block
@@ -145,24 +145,24 @@ class Blocks(Elaboration):
             )
         if instance.owner is not frame:
             # The numbers of the template are the owner's; only axes are known by this frame's names.
-            handle = frame.satisfy(Use(instance, "", dict(call.bind)))
+            handle = frame.satisfy(SharedUse(instance, "", dict(call.bind)))
             assert isinstance(handle, Handle)
             object.__setattr__(call, "handle", handle)
         else:
-            frame.satisfy(Use(instance, "", call.bind))
+            frame.satisfy(SharedUse(instance, "", call.bind))
             object.__setattr__(call, "name", instance.path)
         object.__setattr__(call, "instance", instance)
         frame.put(call)
 
     def _call_block(
         self,
-        template: Template,
+        template: BlockValue,
         tensors: Sequence[Given],
         named: Mapping[str, Given],
-        frame: Frame,
+        frame: BlockBuilder,
         span: Span,
         copies: Num | None,
-        instance: Instance | None = None,
+        instance: SharedModule | None = None,
     ) -> CallNode:
         """A call of a block that has a module of its own, put nowhere yet."""
         assert isinstance(template.target, Declared)
@@ -171,13 +171,13 @@ class Blocks(Elaboration):
         if instance is not None and instance.owner is not frame:
             args = joined_names(instance, args, self.words)
         taken = words(template.target.node.span.text)
-        own = {k: localise(k, v, bind, taken) for k, v in args.items()}
-        inner = Frame(self, template.name, template.target.node.name_span)
+        own = {k: abstract(k, v, bind, taken) for k, v in args.items()}
+        inner = BlockBuilder(self, template.name, template.target.node.name_span)
         inner.sizes = {name for name, hyper in hypers_of(template).items() if hyper.kind == "size" and name in own}
-        inner.init = localise("init", frame.init, bind, taken) if frame.init is not None else None
+        inner.init = abstract("init", frame.init, bind, taken) if frame.init is not None else None
         inner.known.update({k: v for k, v in own.items() if isinstance(v, Num)})
         if copies is not None:
-            inner.copies = localise(free_name("expert_count", copies.expr, bind, taken), copies, bind)
+            inner.copies = abstract(free_name("expert_count", copies.expr, bind, taken), copies, bind)
         scope = Scope(template.target.module, inner, BodyState())
         scope.vars.update(own)
         given, sizes = self.match_tensors(template, tensors, named, scope, span, bind)
@@ -189,9 +189,9 @@ class Blocks(Elaboration):
             if isinstance(value, Num) and name not in bind and isinstance(value.expr, Var) and name not in block.local:
                 bind[name] = literal(value.value) if not isinstance(value.value, Poly) else value.expr
         for value in args.values():
-            if isinstance(value, Instance) and value.owner is frame:
+            if isinstance(value, SharedModule) and value.owner is frame:
                 bind = {**value.joined, **bind}  # what the block reads of it: `table.width`
-        names = outward_names(block, bind)
+        names = instantiated_names(block, bind)
         inputs = tuple(_caller_input(name, template.target, tensors, named) for name in block.tensor_names)
         contexts = frame.contexts_at(block.contexts, names)
         bind = {**bind, **{k: v for k, v in names.items() if "." in k}}
@@ -204,7 +204,7 @@ class Blocks(Elaboration):
         return CallNode(block, inputs, contexts, outputs, bind, alias=template.alias, span=place)
 
     def _block(
-        self, template: Template, scope: Scope, given: Mapping[str, Any], sizes: Mapping[str, Num], span: Span
+        self, template: BlockValue, scope: Scope, given: Mapping[str, Any], sizes: Mapping[str, Num], span: Span
     ) -> Block:
         """The block for these hyper-parameters and tensors, elaborated once. Raises ReportedError where that was wrong
         before."""
@@ -226,7 +226,7 @@ class Blocks(Elaboration):
 
     def _elaborate(
         self,
-        template: Template,
+        template: BlockValue,
         scope: Scope,
         given: Mapping[str, Any],
         sizes: Mapping[str, Num],
@@ -268,8 +268,8 @@ class Blocks(Elaboration):
 
     # --- experts ------------------------------------------------------------------------------------------------------
 
-    def expert(self, site: Site, block: Any, copies: Num, width: Num) -> CallNode:
-        if isinstance(block, Instance):
+    def expert(self, site: OpCall, block: Any, copies: Num, width: Num) -> CallNode:
+        if isinstance(block, SharedModule):
             raise error("E0203", "an expert cannot be shared: every expert has its own weights", site.span)
         frame = site.frame
         rows = Num(symbol("rows"), Var("expert.0"), site.span)
@@ -277,7 +277,7 @@ class Blocks(Elaboration):
         if frame.copies is not None:
             raise error("E0204", "experts cannot hold experts", site.span)
         if isinstance(block.target, Primitive) or is_inline(block):
-            block = Template(library_block("only"), {"block": block})
+            block = BlockValue(library_block("only"), {"block": block})
         call = self._call_block(block, [(row, site.span)], {}, frame, site.span, copies)
         if len(call.outputs) != 1 or not self.same_shape(
             frame, call.outputs[0].shape, row.shape, "an expert gives back the shape it gets"
@@ -321,7 +321,7 @@ def _caller_input(name: str, target: Declared, tensors: Sequence[Given], named: 
     return value if isinstance(value, Value) else None
 
 
-def _block_key(template: Template, frame: Frame, given: Mapping[str, Any]) -> Hashable:
+def _block_key(template: BlockValue, frame: BlockBuilder, given: Mapping[str, Any]) -> Hashable:
     """Equal for applications that make the same block: of tensors, shapes, types and which are one
     count."""
     assert isinstance(template.target, Declared)

@@ -16,7 +16,7 @@ from archdsl.frontend.scopes import POISON, Given, ReportedError, Scope
 from archdsl.frontend.signatures import demand_written
 from archdsl.ir.dims import same_shape, shape_text
 from archdsl.ir.graph import Value
-from archdsl.ir.static import Declared, Instance, ListValue, Ref, Scheme, Template, kind_of
+from archdsl.ir.static import BlockValue, Declared, ElementRef, ListValue, Scheme, SharedModule, kind_of
 from archdsl.ir.wording import one_of, written_shape
 from archdsl.syntax import ast
 
@@ -27,7 +27,7 @@ DISPENSABLE = frozenset({"blocks", "encoder", "decoder", "norm", "head", "heads"
 class Bodies(Elaboration):
     """Runs bodies."""
 
-    def body(self, template: Template, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
+    def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
         assert isinstance(template.target, Declared)
         node = template.target.node
         meant = slots_with_equals(node)
@@ -53,7 +53,11 @@ class Bodies(Elaboration):
         return tuple(flat)
 
     def _check_results(
-        self, node: ast.Block | ast.Model, results: Sequence[ast.Result], values: Sequence[Value], scope: Scope
+        self,
+        node: ast.BlockDecl | ast.ModelDecl,
+        results: Sequence[ast.Result],
+        values: Sequence[Value],
+        scope: Scope,
     ) -> None:
         """Results as the signature declares them: they take on the sizes that it promises."""
         if len(results) != len(values):
@@ -69,12 +73,16 @@ class Bodies(Elaboration):
                 object.__setattr__(value, "shape", shape)
 
     def _check_like_first(
-        self, node: ast.Block | ast.Model, first: Value | None, results: Sequence[Value], scope: Scope
+        self,
+        node: ast.BlockDecl | ast.ModelDecl,
+        first: Value | None,
+        results: Sequence[Value],
+        scope: Scope,
     ) -> None:
         """Without `->` the result has the first tensor's shape: demanded of blocks of equations that name their
         tensors, outside the library."""
         demanded = (
-            isinstance(node, ast.Block)
+            isinstance(node, ast.BlockDecl)
             and not node.inline
             and isinstance(node.body, ast.Body)
             and not node.body.slots
@@ -98,9 +106,9 @@ class Bodies(Elaboration):
     def _alias(self, body: ast.Expr, scope: Scope, given: Mapping[str, Any]) -> Any:
         """`block swiglu(hidden) = glu_mlp(…)`: the body of the other block, in this one's names."""
         value = self.ev(body, scope)
-        if isinstance(value, Instance):
+        if isinstance(value, SharedModule):
             raise error("E0203", "a block is one call of another, and this is shared", body.span)
-        if not isinstance(value, Template):
+        if not isinstance(value, BlockValue):
             raise error("E0203", f"a block is one call of another, and this is {kind_of(value)}", body.span)
         tensors = [(v, body.span) for v in given.values() if isinstance(v, Value)]
         if isinstance(value.target, Declared):
@@ -109,12 +117,12 @@ class Bodies(Elaboration):
 
     # --- slots --------------------------------------------------------------------------------------------------------
 
-    def _slots(self, node: ast.Block | ast.Model, scope: Scope, given: Mapping[str, Any]) -> Any:
+    def _slots(self, node: ast.BlockDecl | ast.ModelDecl, scope: Scope, given: Mapping[str, Any]) -> Any:
         """A body of slots is a call of the library's block."""
         assert isinstance(node.body, ast.Body)
         declared, span = slot_block(node), node.name_span
         args = self.slot_arguments(node, declared, scope, f"`{node.name}`")
-        template = self.with_options(Template(declared, {}), args, (), span, scope.frame)
+        template = self.with_options(BlockValue(declared, {}), args, (), span, scope.frame)
         self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
         try:
             return self._call_slots(node, template, scope, given)
@@ -122,12 +130,16 @@ class Bodies(Elaboration):
             self.slot_spans.pop()
 
     def _call_slots(
-        self, node: ast.Block | ast.Model, template: Template, scope: Scope, given: Mapping[str, Any]
+        self,
+        node: ast.BlockDecl | ast.ModelDecl,
+        template: BlockValue,
+        scope: Scope,
+        given: Mapping[str, Any],
     ) -> Any:
         span = node.name_span
         tensors = {k: (v, span) for k, v in given.items() if isinstance(v, Value)}
         by_name: set[str] = set()
-        if isinstance(node, ast.Block):
+        if isinstance(node, ast.BlockDecl):
             by_name = {p.name for p in tensor_params(template.target)}
         ordered = [t for k, t in tensors.items() if k not in by_name]
         named = {k: t for k, t in tensors.items() if k in by_name}
@@ -135,14 +147,14 @@ class Bodies(Elaboration):
 
     def slot_arguments(
         self,
-        node: ast.Block | ast.Model,
+        node: ast.BlockDecl | ast.ModelDecl,
         declared: Declared,
         scope: Scope,
         owner: str,
         adjust: Callable[[str, Any, Span], Given] | None = None,
     ) -> dict[str, Given]:
         assert isinstance(node.body, ast.Body)
-        hypers = hypers_of(Template(declared, {}))
+        hypers = hypers_of(BlockValue(declared, {}))
         args: dict[str, Given] = {}
         written = {item.key for item in node.body.items if isinstance(item, ast.Slot)}
         broken: set[str] = set()
@@ -171,9 +183,9 @@ class Bodies(Elaboration):
                 if isinstance(item, ast.Let):
                     scope.vars[item.name] = POISON
                 broken.add(key)
-        if broken and isinstance(node, ast.Model) and broken <= DISPENSABLE:
+        if broken and isinstance(node, ast.ModelDecl) and broken <= DISPENSABLE:
             # Without them the rest can be checked.
-            empty = ListValue((), Ref(0))
+            empty = ListValue((), ElementRef(0))
             args.update({key: (empty, node.name_span) for key in broken if hypers[key].kind == "list"})
         elif broken:
             raise ReportedError
@@ -206,7 +218,7 @@ class Bodies(Elaboration):
             value, where = adjust(key, value, where)
         if hyper.kind not in ("word", "size"):
             coerce(value, hyper.kind, default_none(hyper), f"the slot `{key}`", where)
-        if isinstance(value, Template):
+        if isinstance(value, BlockValue):
             value = value.labelled(key)
         if key == "init" and isinstance(value, Scheme):
             scope.frame.init = value
@@ -214,7 +226,13 @@ class Bodies(Elaboration):
 
     # --- equations ----------------------------------------------------------------------------------------------------
 
-    def _equations(self, node: ast.Block | ast.Model, body: ast.Body, scope: Scope, given: Mapping[str, Any]) -> Any:
+    def _equations(
+        self,
+        node: ast.BlockDecl | ast.ModelDecl,
+        body: ast.Body,
+        scope: Scope,
+        given: Mapping[str, Any],
+    ) -> Any:
         """Statements; without `return` the result is the last value of the first tensor."""
         first = next((k for k, v in given.items() if isinstance(v, Value)), "")
         before = scope.vars.get(first)
@@ -234,12 +252,12 @@ class Bodies(Elaboration):
         return last
 
 
-def slots_with_equals(node: ast.Block | ast.Model) -> list[ast.Assign]:
+def slots_with_equals(node: ast.BlockDecl | ast.ModelDecl) -> list[ast.Assign]:
     """The statements of a body that were meant as slots: it binds nothing but names of slots, and has no tensors."""
     if not isinstance(node.body, ast.Body) or node.header.tensors is not None:
         return []
     items = [item for item in node.body.items if not isinstance(item, ast.Let | ast.Assert)]
-    names = hypers_of(Template(slot_block(node), {}))
+    names = hypers_of(BlockValue(slot_block(node), {}))
     meant = [i for i in items if isinstance(i, ast.Assign) and len(i.names) == 1 and i.names[0] in names]
     return meant if len(meant) == len(items) else []
 
@@ -252,9 +270,9 @@ def _with_equals(items: Sequence[ast.Assign]) -> ArchError:
     return error("E0216", "a slot is given with `:`, not with `=`", first.span, labels=more, help=help_)
 
 
-def slot_block(node: ast.Block | ast.Model) -> Declared:
+def slot_block(node: ast.BlockDecl | ast.ModelDecl) -> Declared:
     """The library's block that a body of slots calls."""
-    if isinstance(node, ast.Block):
+    if isinstance(node, ast.BlockDecl):
         return library_block("transformer_block")
     slots = {s.key: s.value for s in node.body.slots}
     if "encoder" in slots or "decoder" in slots:

@@ -9,14 +9,14 @@ from typing import Any
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration, shown_at
-from archdsl.frontend.block_builder import Frame
+from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import default_none, hypers_of, tensor_params
 from archdsl.frontend.op_call import coerce, name_place, options_of, takes, unknown_option
 from archdsl.frontend.scopes import (
     ABSENT,
     Absent,
     Argument,
-    Function,
+    FunctionValue,
     Given,
     MaskRule,
     SchemeRule,
@@ -29,8 +29,8 @@ from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
-from archdsl.ir.static import Declared, Instance, ListValue, Template, as_operand, kind_of
-from archdsl.ir.wording import listed, one_of, spelled
+from archdsl.ir.static import BlockValue, Declared, ListValue, SharedModule, as_operand, kind_of
+from archdsl.ir.wording import format_number, listed, one_of
 from archdsl.syntax import ast
 
 SIZES = frozenset({"size", "int", "sizes", "named_sizes", "ints"})
@@ -57,7 +57,7 @@ class Calls(Elaboration):
     ) -> Any:
         callee = self._callee(e.function, scope, expect)
         carried: list[Argument] = [] if piped is None else [(None, piped, e.span)]
-        if isinstance(callee, Function):
+        if isinstance(callee, FunctionValue):
             value = self.function(callee.name, e, scope)
             if not carried and not as_name:
                 return value
@@ -79,7 +79,7 @@ class Calls(Elaboration):
         """The arguments evaluated: a hyper-parameter that is a scheme or a scaling has names of its own."""
         kinds: dict[str, str | None] = {}
         in_order: list[str | None] = []
-        if isinstance(callee, Template):
+        if isinstance(callee, BlockValue):
             kinds = {h.name: h.kind for h in hypers_of(callee).values()}
             in_order = [kind for name, kind in kinds.items() if name not in callee.args]
         args: list[Argument] = []
@@ -116,12 +116,16 @@ class Calls(Elaboration):
 
     def _apply_args(self, callee: Any, args: Sequence[Argument], scope: Scope, span: Span, as_name: str) -> Any:
         """A call with its arguments evaluated: sets hyper-parameters, or, if there are tensors, applies."""
-        if not isinstance(callee, Template | Instance):
+        if not isinstance(callee, BlockValue | SharedModule):
             raise error("E0206", f"{kind_of(callee)} cannot be applied", span)
-        instance = callee if isinstance(callee, Instance) else None
-        template = callee.template if isinstance(callee, Instance) else callee
+        instance = callee if isinstance(callee, SharedModule) else None
+        template = callee.template if isinstance(callee, SharedModule) else callee
         target = template.target
-        if isinstance(target, Declared) and isinstance(target.node, ast.Model) and target.node.header.tensors is None:
+        if (
+            isinstance(target, Declared)
+            and isinstance(target.node, ast.ModelDecl)
+            and target.node.header.tensors is None
+        ):
             text = f"`{target.name}` is a model of slots, and cannot be applied"
             place = template.span if span.source.library and template.span is not None else span
             raise error("E0203", text, place, help="put what two models share into a block")
@@ -148,13 +152,13 @@ class Calls(Elaboration):
     def _elementwise(self, op: Primitive, args: Sequence[Argument], scope: Scope, span: Span) -> Any:
         """An element-wise function takes numbers too; of numbers alone it is a number."""
         if not args:
-            return Template(op, {}, "", span)
+            return BlockValue(op, {}, "", span)
         if any(isinstance(value, Value) for _, value, _ in args):
             args = [(name, as_operand(value), where) for name, value, where in args]
         by_kind = _by_kind(op, args, numbers=True)
         for value, where in (*by_kind.in_order, *by_kind.static.values(), *by_kind.tensors, *by_kind.named.values()):
             if not isinstance(value, Value | Num | Absent | list):
-                is_block = isinstance(value, Template | Instance)
+                is_block = isinstance(value, BlockValue | SharedModule)
                 help_ = f"a tensor goes through both by arrows: `x -> {where.text} -> {op.name}`" if is_block else ""
                 text = f"`{op.name}` takes tensors and numbers, and {kind_of(value)} was given"
                 raise error("E0203", text, where, help=help_)
@@ -167,14 +171,21 @@ class Calls(Elaboration):
             try:
                 return dims.function(op.name, numbers, span)
             except (ValueError, OverflowError, ZeroDivisionError):
-                raise error("E0401", f"{op.name}({', '.join(map(spelled, numbers))}) is not a number", span) from None
+                raise error(
+                    "E0401", f"{op.name}({', '.join(map(format_number, numbers))}) is not a number", span
+                ) from None
         return self.primitive(scope.frame, scope, op.name, inputs, {}, span, spans=[where for *_, where in given])[0]
 
     # --- hyper-parameters ---------------------------------------------------------------------------------------------
 
     def with_options(
-        self, template: Template, static: Mapping[str, Given], in_order: Sequence[Given], span: Span, frame: Frame
-    ) -> Template:
+        self,
+        template: BlockValue,
+        static: Mapping[str, Given],
+        in_order: Sequence[Given],
+        span: Span,
+        frame: BlockBuilder,
+    ) -> BlockValue:
         if not static and not in_order:
             return template
         before = {k: (v, span) for k, v in template.args.items()}
@@ -204,13 +215,13 @@ class Calls(Elaboration):
 
     def apply_template(
         self,
-        template: Template,
+        template: BlockValue,
         tensors: Sequence[Given],
         named: Mapping[str, Given],
         scope: Scope,
         span: Span,
         as_name: str = "",
-        instance: Instance | None = None,
+        instance: SharedModule | None = None,
     ) -> Any:
         if instance is not None and not instance.label:
             instance.label = as_name or template.label
@@ -228,13 +239,13 @@ class Calls(Elaboration):
 
     def _apply_here(
         self,
-        template: Template,
+        template: BlockValue,
         tensors: Sequence[Given],
         named: Mapping[str, Given],
         scope: Scope,
         span: Span,
         as_name: str,
-        instance: Instance | None,
+        instance: SharedModule | None,
     ) -> Any:
         outputs: tuple[Value, ...]
         if isinstance(template.target, Primitive):
@@ -260,10 +271,16 @@ class Calls(Elaboration):
         return outputs[0] if len(outputs) == 1 else outputs
 
     def apply(
-        self, block: Any, scope: Scope, span: Span, *, numbers: Sequence[Num] = (), tensors: Sequence[Value | None] = ()
+        self,
+        block: Any,
+        scope: Scope,
+        span: Span,
+        *,
+        numbers: Sequence[Num] = (),
+        tensors: Sequence[Value | None] = (),
     ) -> Any:
-        instance = block if isinstance(block, Instance) else None
-        template = block.template if isinstance(block, Instance) else block
+        instance = block if isinstance(block, SharedModule) else None
+        template = block.template if isinstance(block, SharedModule) else block
         template = self.with_options(template, {}, [(n, span) for n in numbers], span, scope.frame)
         given = [(ABSENT if t is None else t, span) for t in tensors]
         return self.apply_template(template, given, {}, scope, span, "", instance)
@@ -300,7 +317,7 @@ def _by_kind(target: Primitive | Declared, args: Sequence[Argument], numbers: bo
                 help="bind them first: `a, b = …`",
             )
         given_tensor = is_tensor(value) or (numbers and isinstance(value, Num))
-        if isinstance(value, Instance) and isinstance(target, Primitive):
+        if isinstance(value, SharedModule) and isinstance(target, Primitive):
             given_tensor = name in tensor_names if name else _wants_table(target, found.in_order)
         if name is None:
             (found.tensors if given_tensor else found.in_order).append((value, where))
@@ -327,7 +344,7 @@ def _wants_table(op: Primitive, in_order: Sequence[Given]) -> bool:
 
 
 def _merged(
-    template: Template, before: Mapping[str, Given], static: Mapping[str, Given], in_order: Sequence[Given]
+    template: BlockValue, before: Mapping[str, Given], static: Mapping[str, Given], in_order: Sequence[Given]
 ) -> dict[str, Given]:
     """Hyper-parameters of a declared block in their order: arguments without a name fill those not given by name."""
     hypers = hypers_of(template)

@@ -9,14 +9,14 @@ from typing import Any
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
-from archdsl.frontend.block_builder import Frame
+from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import default_none, hypers_of
 from archdsl.frontend.op_call import coerce
 from archdsl.frontend.scopes import Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Num, expr_text
-from archdsl.ir.static import Template
-from archdsl.ir.wording import origins, spelled
+from archdsl.ir.static import BlockValue
+from archdsl.ir.wording import format_number, origins
 from archdsl.syntax import ast
 
 
@@ -24,7 +24,7 @@ class Defaults(Elaboration):
     """Binds the hyper-parameters of declared blocks that were not given."""
 
     def defaults(
-        self, template: Template, scope: Scope, span: Span, sizes: Mapping[str, Num], frame: Frame | None
+        self, template: BlockValue, scope: Scope, span: Span, sizes: Mapping[str, Num], frame: BlockBuilder | None
     ) -> None:
         for name, hyper in hypers_of(template).items():
             if name in template.args:
@@ -54,7 +54,7 @@ class Defaults(Elaboration):
                     frame.local[name] = value.expr
                     self.remember_exact(frame, value)
                 value = value.named(name)
-            elif isinstance(value, Template):
+            elif isinstance(value, BlockValue):
                 value = value.labelled(name)
             scope.vars[name] = value
 
@@ -72,7 +72,7 @@ class Defaults(Elaboration):
         fitting = _divisors_near(top.value, bottom.value)
         return error(
             "E0401",
-            f"{what} is {default.span.text}, and {spelled(top)} is not a multiple of {spelled(bottom)}",
+            f"{what} is {default.span.text}, and {format_number(top)} is not a multiple of {format_number(bottom)}",
             span,
             labels=origins([n for n in sides if n.origin is None or not n.origin.source.library], span),
             help=f"{' and '.join(map(str, fitting))} would fit" if fitting else "",

@@ -14,17 +14,28 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.source import Source, Span
-from archdsl.frontend.block_builder import Frame
+from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import hypers_of, is_inline, tensor_params
 from archdsl.frontend.lowering import Elaborator
-from archdsl.frontend.modules import Module, models
+from archdsl.frontend.modules import SpecModule, models
 from archdsl.frontend.scopes import Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import CallNode, OpNode, Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
-from archdsl.ir.static import Declared, Instance, ListValue, Pattern, Plus, Ref, Scheme, Template, Times, Word
+from archdsl.ir.static import (
+    BlockValue,
+    Declared,
+    ElementRef,
+    EnumValue,
+    JoinedPattern,
+    ListValue,
+    Pattern,
+    RepeatedPattern,
+    Scheme,
+    SharedModule,
+)
 from archdsl.ir.wording import one_of
 from archdsl.syntax import ast
 from archdsl.syntax.format import format_expr, format_file
@@ -60,7 +71,7 @@ class Kept:
 
 
 @dataclass
-class Loop:
+class ExpandedLoop:
     """`carried` holds, for each tensor: the one before the loop, the body's, the body's last, the one after the
     loop."""
 
@@ -70,14 +81,14 @@ class Loop:
     carried: list[tuple[int, int, int, int]]
 
 
-Note = Def | Kept | Loop
+Note = Def | Kept | ExpandedLoop
 
 
 @dataclass(eq=False)
 class Recorder:
     """What one declared body does."""
 
-    node: ast.Block | ast.Model
+    node: ast.BlockDecl | ast.ModelDecl
     scope: Scope
     notes: list[Note] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
@@ -100,20 +111,20 @@ class Recorder:
 class Expander(Elaborator):
     """Elaborates, and notes what declared bodies do."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: SpecModule) -> None:
         super().__init__(module)
         self.recorders: dict[int, Recorder] = {}
         self.done: list[Recorder] = []
         self.origins: dict[int, tuple[ast.Expr, frozenset[str]]] = {}
         self.slot_values: dict[int, ast.Expr] = {}
         self.alive: list[Any] = []
-        self.turn: tuple[Recorder, Loop] | None = None
+        self.turn: tuple[Recorder, ExpandedLoop] | None = None
         self.carried: list[tuple[str, int, int]] = []
 
     # --- which bodies ---
 
     def _slots(self, node: Any, scope: Scope, given: Mapping[str, Any]) -> Any:
-        if node.name_span.source.library or isinstance(node, ast.Model):
+        if node.name_span.source.library or isinstance(node, ast.ModelDecl):
             return super()._slots(node, scope, given)
         recorder = self._begin(node, scope)
         for name, value in given.items():
@@ -158,17 +169,17 @@ class Expander(Elaborator):
         recorder.known.add(id(value))
         self.alive.append(value)
 
-    def _recorder(self, frame: Frame) -> Recorder | None:
+    def _recorder(self, frame: BlockBuilder) -> Recorder | None:
         found = self.recorders.get(id(frame))
         return found if found is not None and not found.quiet and not found.failed else None
 
     # --- where static values come from ---
 
     def _register(self, value: Any, expr: ast.Expr) -> None:
-        if isinstance(value, Template):
+        if isinstance(value, BlockValue):
             self.alive.append(value.args)
             self.origins[id(value.args)] = (expr, frozenset(value.args))
-        elif isinstance(value, Mask | ListValue | Scheme | Instance):
+        elif isinstance(value, Mask | ListValue | Scheme | SharedModule):
             self.alive.append(value)
             self.origins[id(value)] = (expr, frozenset())
 
@@ -178,7 +189,9 @@ class Expander(Elaborator):
             self._register(value, self.slot_values[id(e)])
         return value
 
-    def with_options(self, template: Template, static: Any, in_order: Any, span: Span, frame: Frame) -> Template:
+    def with_options(
+        self, template: BlockValue, static: Any, in_order: Any, span: Span, frame: BlockBuilder
+    ) -> BlockValue:
         result = super().with_options(template, static, in_order, span, frame)
         origin = self.origins.get(id(template.args))
         if origin is not None and result.args is not template.args:
@@ -205,16 +218,16 @@ class Expander(Elaborator):
         """A static value as an expression of the body. Raises ExpansionError."""
         if isinstance(value, Num):
             return expr_of(value.expr)
-        key = id(value.args) if isinstance(value, Template) else id(value)
-        if isinstance(value, Template | Mask | ListValue | Scheme | Instance) and key in self.origins:
+        key = id(value.args) if isinstance(value, BlockValue) else id(value)
+        if isinstance(value, BlockValue | Mask | ListValue | Scheme | SharedModule) and key in self.origins:
             return self.origins[key][0]
         if value is None or isinstance(value, bool):
             return name_of("none" if value is None else str(value).lower())
-        if isinstance(value, Word):
+        if isinstance(value, EnumValue):
             return name_of(value.name)
         if isinstance(value, str):
             return name_of(value) if value.isidentifier() else ast.String(value, span=NOWHERE)
-        if isinstance(value, Template):
+        if isinstance(value, BlockValue):
             return self._template(value)
         if isinstance(value, Scheme):
             return self._call_of(name_of(value.name), list(value.numbers.items()))
@@ -228,7 +241,7 @@ class Expander(Elaborator):
             return ast.List(tuple(self.written(v) for v in value), span=NOWHERE)
         raise ExpansionError(f"{type(value).__name__} has no spelling")
 
-    def _template(self, template: Template) -> ast.Expr:
+    def _template(self, template: BlockValue) -> ast.Expr:
         """A block by its name, with its hyper-parameters in their order; those that a primitive must be given go
         without names."""
         hypers = list(hypers_of(template).values())
@@ -243,7 +256,7 @@ class Expander(Elaborator):
             function = ast.Call(function, tuple(first), span=NOWHERE) if first else function
         return self._call_of(function, args)
 
-    def _visible(self, template: Template) -> str:
+    def _visible(self, template: BlockValue) -> str:
         """The name under which the file can say a block."""
         name = template.target.name
         found = self.module.find(name)
@@ -282,11 +295,11 @@ class Expander(Elaborator):
         distinct = list({static_key(v): v for v in value.items}.values())
 
         def spell(p: Pattern) -> ast.Expr:
-            if isinstance(p, Ref):
+            if isinstance(p, ElementRef):
                 return self.written(distinct[p.index])
-            if isinstance(p, Times):
+            if isinstance(p, RepeatedPattern):
                 return ast.Binary("*", expr_of(p.count), spell(p.part), span=NOWHERE)
-            assert isinstance(p, Plus)
+            assert isinstance(p, JoinedPattern)
             joined = spell(p.parts[0])
             for part in p.parts[1:]:
                 joined = ast.Binary("+", joined, spell(part), span=NOWHERE)
@@ -316,7 +329,7 @@ class Expander(Elaborator):
 
     def apply_template(
         self,
-        template: Template,
+        template: BlockValue,
         tensors: Any,
         named: Any,
         scope: Scope,
@@ -351,7 +364,7 @@ class Expander(Elaborator):
             by_name = tuple(
                 ast.Arg(k, self.read(v), span=NOWHERE)
                 for k, (v, _) in named.items()
-                if isinstance(v, Value | Instance | Num)
+                if isinstance(v, Value | SharedModule | Num)
             )
             joins = all(isinstance(v, Value) for v, _ in tensors)
             path = node if instance is None else instance
@@ -474,7 +487,7 @@ class Expander(Elaborator):
             return
         super().statement(item, scope)
         try:
-            if isinstance(item, ast.Let) and isinstance(scope.vars[item.name], Instance):
+            if isinstance(item, ast.Let) and isinstance(scope.vars[item.name], SharedModule):
                 instance = scope.vars[item.name]
                 if id(instance) not in self.origins:
                     made = self.written(instance.template)
@@ -559,7 +572,7 @@ class Expander(Elaborator):
         if collect:
             recorder.failed = "a loop that emits"
             return super().for_loop(s, scope, collect=collect)
-        loop = Loop(s.name, iterable, [], [])
+        loop = ExpandedLoop(s.name, iterable, [], [])
         self.carried = []
         outer, before = recorder.notes, dict(scope.vars)
         self.turn = (recorder, loop)
@@ -590,9 +603,9 @@ class Expander(Elaborator):
         _, loop = self.turn
         first = not loop.body and not loop.carried
         recorder.notes = []
-        key = id(item.args) if isinstance(item, Template) else id(item)
+        key = id(item.args) if isinstance(item, BlockValue) else id(item)
         origin = self.origins.get(key)
-        if isinstance(item, Template | Instance):
+        if isinstance(item, BlockValue | SharedModule):
             self._register(item, name_of(s.name))
         try:
             graph, emits = super()._turn(s, scope, item, carried, state, names, collect)
@@ -613,14 +626,14 @@ class _Application(ast.Call):
     has it then."""
 
     tensors: tuple[ast.Expr, ...]
-    path: OpNode | CallNode | Instance | None
+    path: OpNode | CallNode | SharedModule | None
     natural: str
     joins: bool = True
     """Whether what follows the first tensor is tensors too, and no shared block."""
 
     def resolve(self, tensors: Sequence[ast.Expr], named: Sequence[ast.Arg]) -> ast.Expr:
         path = self.path
-        name = "" if path is None else path.label if isinstance(path, Instance) else path.name
+        name = "" if path is None else path.label if isinstance(path, SharedModule) else path.name
         function: ast.Expr = self.function
         extra = (*(ast.Arg(None, t, span=NOWHERE) for t in tensors[1:]), *named)
         if not tensors and not named:
@@ -653,7 +666,7 @@ def _unchanged(op: str, a: Any, b: Any) -> Value | None:
     return None
 
 
-def _is_default(template: Template, name: str, value: Any) -> bool:
+def _is_default(template: BlockValue, name: str, value: Any) -> bool:
     """Whether a number or word is what the block takes anyway."""
     hyper = hypers_of(template).get(name)
     default = hyper.default if hyper is not None else None
@@ -662,12 +675,12 @@ def _is_default(template: Template, name: str, value: Any) -> bool:
     return isinstance(value, Num) and isinstance(default, ast.Number) and expr_of(value.expr) == default
 
 
-def _expands(template: Template) -> bool:
+def _expands(template: BlockValue) -> bool:
     """Inline blocks of the library are written out; those of the user stay calls."""
     return is_inline(template) and isinstance(template.target, Declared) and template.target.module.source.library
 
 
-def _natural(template: Template, callee: ast.Expr) -> str:
+def _natural(template: BlockValue, callee: ast.Expr) -> str:
     """What an application of the callee would be called without `as`."""
     base = callee.function if isinstance(callee, ast.Call) else callee
     if isinstance(base, ast.Name) and base.id != template.target.name:
@@ -761,7 +774,7 @@ def reads(note: Note) -> Iterator[int]:
 
 
 def outputs(note: Note) -> tuple[int, ...]:
-    return tuple(after for *_, after in note.carried) if isinstance(note, Loop) else note.outputs
+    return tuple(after for *_, after in note.carried) if isinstance(note, ExpandedLoop) else note.outputs
 
 
 def without_copies(notes: list[Note], kept: set[int]) -> list[Note]:
@@ -778,7 +791,7 @@ def without_copies(notes: list[Note], kept: set[int]) -> list[Note]:
             if isinstance(note.expr, ast.Name) and note.expr.id.startswith("%") and note.outputs[0] not in kept:
                 same[f"%{note.outputs[0]}"] = note.expr
                 continue
-        elif isinstance(note, Loop):
+        elif isinstance(note, ExpandedLoop):
             note.body = without_copies(note.body, kept)
         result.append(note)
     return result
@@ -793,7 +806,7 @@ def fold(notes: list[Note], kept: set[int]) -> list[Note]:
         for value in reads(note):
             uses[value] = uses.get(value, 0) + 1
     for note in reversed(notes):
-        if isinstance(note, Loop):
+        if isinstance(note, ExpandedLoop):
             note.body = fold(note.body, kept | {last for _, _, last, _ in note.carried})
         following = result[-1] if result else None
         if isinstance(note, Def) and len(note.outputs) == 1 and isinstance(following, Def):
@@ -847,13 +860,13 @@ class _Namer:
         for value in after:
             last[value] = len(notes)
         for i, note in enumerate(notes):
-            if isinstance(note, Loop):
+            if isinstance(note, ExpandedLoop):
                 self._loop(note, i, last, holders)
                 continue
             for value in outputs(note):
                 self._name(value, i, last, forced, holders)
 
-    def _loop(self, loop: Loop, i: int, last: Mapping[int, int], holders: dict[str, int]) -> None:
+    def _loop(self, loop: ExpandedLoop, i: int, last: Mapping[int, int], holders: dict[str, int]) -> None:
         inner: dict[int, str] = {}
         for start, first, end, after in loop.carried:
             name = self.names.get(start)
@@ -903,7 +916,7 @@ def _lines(notes: Sequence[Note], names: Mapping[int, str], indent: str) -> list
     for note in notes:
         if isinstance(note, Kept):
             found.append(indent + note.write(names))
-        elif isinstance(note, Loop):
+        elif isinstance(note, ExpandedLoop):
             found.append(f"{indent}for {note.variable} in {spelled(note.iterable, names)} {{")
             found += _lines(note.body, names, indent + "  ")
             found.append(indent + "}")
@@ -956,7 +969,7 @@ def _text(recorder: Recorder) -> str:
         raise ExpansionError(recorder.failed)
     kept = set(recorder.results)
     for note in recorder.notes:
-        if isinstance(note, Loop):
+        if isinstance(note, ExpandedLoop):
             kept |= {v for four in note.carried for v in four}
     notes = fold(without_copies(recorder.notes, kept), kept)
     hypers = tuple(node.header.hypers or ())
@@ -979,7 +992,7 @@ def _text(recorder: Recorder) -> str:
     if returned != [first]:  # the last value of the first tensor is given back anyway
         lines.append(f"  return {', '.join(returned)}")
     tensors = recorder.tensors or tuple(tensor_param(t) for t in node.header.tensors or ())
-    keyword = "model" if isinstance(node, ast.Model) else "inline block" if node.inline else "block"
+    keyword = "model" if isinstance(node, ast.ModelDecl) else "inline block" if node.inline else "block"
     head = (
         f"{keyword} {node.name}" + (f"({', '.join(map(hyper, hypers))})" if hypers else "") + f"({', '.join(tensors)})"
     )
@@ -992,12 +1005,12 @@ def _text(recorder: Recorder) -> str:
 # --- the spec ---------------------------------------------------------------------------------------------------------
 
 
-def expand_spec(module: Module, model: str | None, overrides: Mapping[str, str], only: str | None) -> str:
+def expand_spec(module: SpecModule, model: str | None, overrides: Mapping[str, str], only: str | None) -> str:
     """The file with every declared body that its models use written out; with `only`, that declaration alone.
 
     Raises ArchError where the spec is wrong, and E0210 where it declares no such block."""
     source, tree = module.source, module.tree
-    declared = {d.name: d for d in tree.declarations if isinstance(d, ast.Block | ast.Model)}
+    declared = {d.name: d for d in tree.declarations if isinstance(d, ast.BlockDecl | ast.ModelDecl)}
     if only is not None and only not in declared:
         help_ = one_of(only, declared, "it has")
         raise error("E0210", f"{source.name} declares no block or model `{only}`", help=help_)
@@ -1026,11 +1039,11 @@ def expand_spec(module: Module, model: str | None, overrides: Mapping[str, str],
     return format_file(parse(result), result)
 
 
-def _recordings(module: Module, name: str | None, overrides: Mapping[str, str]) -> list[Recorder]:
+def _recordings(module: SpecModule, name: str | None, overrides: Mapping[str, str]) -> list[Recorder]:
     expander = Expander(module)
     built = expander.build(name, overrides)
     for recorder in expander.done:
-        if isinstance(recorder.node, ast.Model):
+        if isinstance(recorder.node, ast.ModelDecl):
             params = []
             for n, value in built.inputs:
                 try:

@@ -10,7 +10,7 @@ from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.lists import as_list, concat, repeat, repetitions
-from archdsl.frontend.scopes import Absent, SchemeRule, Scope, Training
+from archdsl.frontend.scopes import Absent, SchemeRule, Scope, TrainingCondition
 from archdsl.ir import dims, masks
 from archdsl.ir.dims import Lit, Num, binary, literal
 from archdsl.ir.graph import Value
@@ -18,17 +18,17 @@ from archdsl.ir.masks import Mask
 from archdsl.ir.ranges import whole_size
 from archdsl.ir.static import (
     INFINITE,
-    Instance,
+    BlockValue,
+    ElementRef,
+    EnumValue,
     ListValue,
-    Ref,
-    Template,
-    Word,
+    SharedModule,
     as_operand,
     kind_of,
     numbers_of,
     static_key,
 )
-from archdsl.ir.wording import MERGED, spelled
+from archdsl.ir.wording import MERGED, format_number
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_DIGITS, MAX_LIST, raising
 
@@ -90,9 +90,9 @@ class Expressions(Elaboration):
 
     # --- literals -----------------------------------------------------------------------------------------------------
 
-    def _number(self, e: ast.Number) -> Num | Word:
+    def _number(self, e: ast.Number) -> Num | EnumValue:
         if e.text in INFINITE:
-            return Word(e.text)
+            return EnumValue(e.text)
         text = e.text.replace("_", "")
         mantissa, _, exponent = text.lower().partition("e")
         if len(mantissa) > MAX_DIGITS or (exponent and abs(int(exponent)) > MAX_DIGITS):
@@ -107,7 +107,7 @@ class Expressions(Elaboration):
     def _list_of(self, items: list[Any], span: Span) -> ListValue | list[Value]:
         if items and all(isinstance(i, Value) for i in items):
             return items
-        return concat([ListValue((i,), Ref(0)) for i in items], span)
+        return concat([ListValue((i,), ElementRef(0)) for i in items], span)
 
     def _comprehension(self, e: ast.Comprehension, scope: Scope) -> Any:
         results: list[Any] = []
@@ -153,8 +153,8 @@ class Expressions(Elaboration):
             return Num(dims.neg(value.value), dims.negated(value.expr), e.span)
         elif isinstance(value, Value):
             return self.primitive(scope.frame, scope, "negate", [value], {}, e.span)[0]
-        elif isinstance(value, Word) and value.name in INFINITE:
-            return Word(value.name.removeprefix("-") if value.name.startswith("-") else f"-{value.name}")
+        elif isinstance(value, EnumValue) and value.name in INFINITE:
+            return EnumValue(value.name.removeprefix("-") if value.name.startswith("-") else f"-{value.name}")
         raise error("E0203", f"`{e.op}` cannot be applied to {kind_of(value)}", e.span)
 
     def _binary(self, e: ast.Binary, scope: Scope) -> Any:
@@ -186,11 +186,11 @@ class Expressions(Elaboration):
             found = _equal(a, b)
             self._compared(found, a, b, e, scope)
             return found == (op == "==")
-        if op == "*" and isinstance(a, Num) and isinstance(b, ListValue | Template | Instance):
+        if op == "*" and isinstance(a, Num) and isinstance(b, ListValue | BlockValue | SharedModule):
             return self._repeated(a, b, e, scope)
-        if op == "*" and isinstance(b, Num) and isinstance(a, ListValue | Template | Instance):
+        if op == "*" and isinstance(b, Num) and isinstance(a, ListValue | BlockValue | SharedModule):
             return self._repeated(b, a, e, scope)
-        if op == "+" and all(isinstance(v, ListValue | Template | Instance) for v in (a, b)):
+        if op == "+" and all(isinstance(v, ListValue | BlockValue | SharedModule) for v in (a, b)):
             return concat([as_list(a), as_list(b)], e.span)
         if op == "+" and isinstance(a, list) and isinstance(b, list):
             return a + b
@@ -225,7 +225,7 @@ class Expressions(Elaboration):
 
     def _compared(self, equal: bool, a: Any, b: Any, e: ast.Binary, scope: Scope) -> None:
         """Record what the numbers in two static values have to do with their being equal."""
-        if isinstance(a, Template) and isinstance(b, Template):
+        if isinstance(a, BlockValue) and isinstance(b, BlockValue):
             both = [(a.args[k], v) for k, v in b.args.items() if k in a.args]
         else:
             both = [(a, b)]
@@ -247,7 +247,7 @@ class Expressions(Elaboration):
                 return self.holds(scope.frame, op, a, b, _decided(e))
             raise error(
                 "E0402",
-                f"`{spelled(a)} {op} {spelled(b)}` is known only when the model runs",
+                f"`{format_number(a)} {op} {format_number(b)}` is known only when the model runs",
                 e.span,
                 help="demand it with `assert`; an `if` is decided when the spec is compiled",
             )
@@ -264,7 +264,7 @@ class Expressions(Elaboration):
             help_ = str(problem) if isinstance(problem, dims.TooLargeError) else ""
             raise error("E0404", "this number would be too large", e.span, help=help_) from None
         except ValueError:
-            raise error("E0401", f"{spelled(a)} {op} {spelled(b)} is not a real number", e.span) from None
+            raise error("E0401", f"{format_number(a)} {op} {format_number(b)} is not a real number", e.span) from None
 
     def as_mask(self, value: Any, span: Span) -> Mask:
         if isinstance(value, Mask):
@@ -340,7 +340,7 @@ class Expressions(Elaboration):
                 e.span,
                 help="`where(c, a, b)` chooses by element",
             )
-        if isinstance(value, Training):
+        if isinstance(value, TrainingCondition):
             raise error("E0203", "`training` stands alone: `if training { … }`", e.span)
         help_ = JOIN_MASKS if isinstance(value, Mask) else ""
         raise error("E0203", f"a condition is true or false, and this is {kind_of(value)}", e.span, help=help_)
@@ -361,7 +361,7 @@ class Expressions(Elaboration):
             return list(value.items)
         if isinstance(value, list):
             return value
-        if isinstance(value, Template | Instance):
+        if isinstance(value, BlockValue | SharedModule):
             return [value]
         raise error("E0203", f"`for` runs over a list or up to a number, and this is {kind_of(value)}", span)
 
@@ -382,13 +382,17 @@ def _equal(a: Any, b: Any) -> bool:
         return (a is None or isinstance(a, Absent)) and (b is None or isinstance(b, Absent))
     if isinstance(a, Value | list) or isinstance(b, Value | list):
         return False
-    if isinstance(a, Template) and isinstance(b, Template):
+    if isinstance(a, BlockValue) and isinstance(b, BlockValue):
         same_target = static_key(replace(a, args={}, label="")) == static_key(replace(b, args={}, label=""))
         return same_target and all(k in a.args and static_key(a.args[k]) == static_key(v) for k, v in b.args.items())
-    if all(v is None or isinstance(v, str | Word) for v in (a, b)):
+    if all(v is None or isinstance(v, str | EnumValue) for v in (a, b)):
         # Words that options took are strings.
         return ("none" if a is None else str(a)) == ("none" if b is None else str(b))
-    if isinstance(a, Word | Mask | Template) and isinstance(b, Word | Mask | Template) and type(a) is not type(b):
+    if (
+        isinstance(a, EnumValue | Mask | BlockValue)
+        and isinstance(b, EnumValue | Mask | BlockValue)
+        and type(a) is not type(b)
+    ):
         # `full` is a mask and a word, `relu` may be a block or a word.
         return (a.rule if isinstance(a, Mask) else a.name) == (b.rule if isinstance(b, Mask) else b.name)
     return static_key(a) == static_key(b)

@@ -21,8 +21,8 @@ from archdsl.ir.dims import Num, num
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.ranges import whole_size
-from archdsl.ir.static import Declared, Instance, ListValue, Scheme, Template, kind_of
-from archdsl.ir.wording import spelled
+from archdsl.ir.static import BlockValue, Declared, ListValue, Scheme, SharedModule, kind_of
+from archdsl.ir.wording import format_number
 from archdsl.syntax import ast
 
 
@@ -42,26 +42,26 @@ class Functions(Elaboration):
             if not isinstance(key, str):
                 text = f'`{name}(block, "name")` takes a block and the name of a hyper-parameter'
                 raise error("E0205", text, e.span)
-            return isinstance(block, Template) and key in (block.args if name == "given" else hypers_of(block))
+            return isinstance(block, BlockValue) and key in (block.args if name == "given" else hypers_of(block))
         if name == "option":
             return self._option(block, e, scope)
         return self._offer(block, e, scope)
 
-    def _shared(self, e: ast.Call, scope: Scope) -> Instance | Template:
+    def _shared(self, e: ast.Call, scope: Scope) -> SharedModule | BlockValue:
         if len(e.args) != 1 or e.args[0].name is not None:
             raise error("E0205", "`shared` takes one block", e.span)
         value = self.ev(e.args[0].value, scope)
-        if isinstance(value, Instance):
+        if isinstance(value, SharedModule):
             return value
-        if not isinstance(value, Template):
+        if not isinstance(value, BlockValue):
             raise error("E0203", f"`shared` takes a block, and this is {kind_of(value)}", e.span)
         if not isinstance(value.target, Declared) and not value.target.may_have_weights():
             return value  # there is nothing to share
-        return Instance(replace(value, label=""), scope.frame, "", e.span)
+        return SharedModule(replace(value, label=""), scope.frame, "", e.span)
 
     def _option(self, block: Any, e: ast.Call, scope: Scope) -> Any:
         key = self.ev(e.args[1].value, scope) if len(e.args) == 3 else None
-        if not isinstance(key, str) or not isinstance(block, Template):
+        if not isinstance(key, str) or not isinstance(block, BlockValue):
             text = '`option(block, "name", otherwise)` reads a hyper-parameter of a block, if it has it'
             raise error("E0205", text, e.span)
         value = self.hyper_of(block, key, scope) if key in hypers_of(block) else None
@@ -69,9 +69,9 @@ class Functions(Elaboration):
 
     def _offer(self, block: Any, e: ast.Call, scope: Scope) -> Any:
         """The block with those of the offered hyper-parameters set that it has and that have not been set."""
-        if block is None or isinstance(block, Instance):
+        if block is None or isinstance(block, SharedModule):
             return block
-        if not isinstance(block, Template):
+        if not isinstance(block, BlockValue):
             raise error("E0203", f"`offer` takes a block first, and this is {kind_of(block)}", e.span)
         declared = hypers_of(block)
         found: dict[str, Given] = {}
@@ -146,7 +146,7 @@ class Functions(Elaboration):
         less, more = ASCENDING.get(rule.name, ("", ""))
         if less and float(numbers[less]) >= float(numbers[more]):
             text = f"`{less}` of `{rule.name}` must be less than `{more}`, and they are "
-            text += f"{spelled(numbers[less])} and {spelled(numbers[more])}"
+            text += f"{format_number(numbers[less])} and {format_number(numbers[more])}"
             raise error("E0204", text, given[less if less in given else more][1])
         if rule.name == "longrope" and "factor" in numbers and numbers["original"].value == 1:
             text = "`longrope` with a `factor` compares contexts by their logarithms, and that of 1 is 0"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from archdsl.diagnostics import did_you_mean, error
-from archdsl.frontend.modules import Module, find_in_library, find_primitive
+from archdsl.frontend.modules import SpecModule, find_in_library, find_primitive
 from archdsl.ir.op import Primitive
-from archdsl.ir.static import Declared, Instance, Template
+from archdsl.ir.static import BlockValue, Declared, SharedModule
 from archdsl.syntax import ast
 
 TENSOR_TYPES = ("token", "int", "bool", "padding", "documents", "float", "float32", "bfloat16")
@@ -15,9 +15,9 @@ SIGNATURE_TYPES = (*TENSOR_TYPES, "number")
 """What a signature may say that a tensor holds: `number` are whole and real ones."""
 
 
-def hypers_of(value: Template | Instance) -> Mapping[str, ast.Hyper]:
+def hypers_of(value: BlockValue | SharedModule) -> Mapping[str, ast.Hyper]:
     """The hyper-parameters of a block value by name, in their order."""
-    template = value.template if isinstance(value, Instance) else value
+    template = value.template if isinstance(value, SharedModule) else value
     target = template.target
     header = target.header if isinstance(target, Primitive) else target.node.header
     return {h.name: h for h in header.hypers or ()}
@@ -32,7 +32,7 @@ def tensor_params(target: Primitive | Declared) -> Sequence[ast.TensorParam]:
     node = target.node
     if node.header.tensors is not None:
         return node.header.tensors
-    if isinstance(node, ast.Model):
+    if isinstance(node, ast.ModelDecl):
         return ()
     found = _implied_params(node, target.module)
     tensors = {t.name for t in found}
@@ -47,7 +47,7 @@ def tensor_params(target: Primitive | Declared) -> Sequence[ast.TensorParam]:
     return found
 
 
-def _implied_params(node: ast.Block, module: Module) -> Sequence[ast.TensorParam]:
+def _implied_params(node: ast.BlockDecl, module: SpecModule) -> Sequence[ast.TensorParam]:
     """The tensors of a block that names none."""
     if not isinstance(node.body, ast.Body):
         return _alias_params(node, module)
@@ -63,14 +63,14 @@ def _implied_params(node: ast.Block, module: Module) -> Sequence[ast.TensorParam
     )
 
 
-def _alias_params(node: ast.Block, module: Module) -> Sequence[ast.TensorParam]:
+def _alias_params(node: ast.BlockDecl, module: SpecModule) -> Sequence[ast.TensorParam]:
     """`block mqa(heads) = gqa(…)` has gqa's tensors."""
     e = node.body
     while isinstance(e, ast.Call):
         e = e.function
     if isinstance(e, ast.Name):
         found = module.find(e.id) or find_in_library(e.id)
-        if found is not None and isinstance(found[1], ast.Block) and found[1] is not node:
+        if found is not None and isinstance(found[1], ast.BlockDecl) and found[1] is not node:
             return tensor_params(Declared(found[1], found[0]))
         op = find_primitive(e.id)
         if found is None and op is not None and op.header.tensors:
@@ -78,16 +78,16 @@ def _alias_params(node: ast.Block, module: Module) -> Sequence[ast.TensorParam]:
     return _just_x(node)
 
 
-def _just_x(node: ast.Block) -> Sequence[ast.TensorParam]:
+def _just_x(node: ast.BlockDecl) -> Sequence[ast.TensorParam]:
     """`x: [..., width]`."""
     span = node.name_span
     dims = (ast.Ellipsis(span=span), ast.Name("width", span=span))
     return (ast.TensorParam("x", ast.TensorType(None, dims, span=span), None, span=span),)
 
 
-def is_inline(template: Template) -> bool:
+def is_inline(template: BlockValue) -> bool:
     target = template.target
-    return isinstance(target, Declared) and isinstance(target.node, ast.Block) and target.node.inline
+    return isinstance(target, Declared) and isinstance(target.node, ast.BlockDecl) and target.node.inline
 
 
 def default_none(hyper: ast.Hyper) -> bool:
@@ -111,7 +111,7 @@ def stored_kind(t: ast.TensorType) -> str | None:
     return t.kind
 
 
-def result_names(node: ast.Block | ast.Model, count: int) -> tuple[str | None, ...]:
+def result_names(node: ast.BlockDecl | ast.ModelDecl, count: int) -> tuple[str | None, ...]:
     """What the signature calls the results, as far as it names them."""
     results = node.header.results
     return tuple(r.name for r in results) if results and len(results) == count else (None,) * count
@@ -122,7 +122,7 @@ def library_block(name: str) -> Declared:
     found = find_in_library(name)
     assert found is not None, name
     module, node = found
-    assert isinstance(node, ast.Block), name
+    assert isinstance(node, ast.BlockDecl), name
     return Declared(node, module)
 
 

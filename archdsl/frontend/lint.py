@@ -10,7 +10,7 @@ from archdsl.dependence.causality import assumptions
 from archdsl.dependence.rows import mixing
 from archdsl.diagnostics import Diagnostic
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.modules import WORDS, Module
+from archdsl.frontend.modules import WORDS, SpecModule
 from archdsl.frontend.scalings import SCALINGS
 from archdsl.frontend.schemes import SCHEMES
 from archdsl.ir import masks
@@ -37,7 +37,7 @@ DEEPEST_POST_NORM = 24
 """Post-norm networks beyond this depth need help to train (Wang et al., 2022)."""
 
 
-def lints(model: Model, module: Module) -> list[Diagnostic]:
+def lints(model: Model, module: SpecModule) -> list[Diagnostic]:
     """Findings about a model and the file it stands in, in the order of the file."""
     found = [
         *_unused(module),
@@ -58,17 +58,17 @@ def lints(model: Model, module: Module) -> list[Diagnostic]:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def _unused(module: Module) -> Iterator[Diagnostic]:
+def _unused(module: SpecModule) -> Iterator[Diagnostic]:
     """W0201: hyper-parameters and lets that nothing reads, and in a file of models blocks."""
     everywhere = set(_read(module.tree.declarations))
-    compiled = any(isinstance(d, ast.Model) for d in module.names.values())
+    compiled = any(isinstance(d, ast.ModelDecl) for d in module.names.values())
     for name, declaration in module.names.items():
-        if compiled and isinstance(declaration, ast.Block) and name not in everywhere:
+        if compiled and isinstance(declaration, ast.BlockDecl) and name not in everywhere:
             yield _not_used("block", name, declaration.name_span)
         if isinstance(declaration, ast.Let):
             if name not in everywhere:
                 yield _not_used("constant", name, declaration.span)
-        elif isinstance(declaration, ast.Block | ast.Model):
+        elif isinstance(declaration, ast.BlockDecl | ast.ModelDecl):
             read = set(_read((declaration.header, declaration.body)))
             for hyper in declaration.header.hypers or ():
                 if hyper.name not in read:
@@ -111,10 +111,10 @@ def _lets(tree: Any) -> Iterator[ast.Let]:
 # --- what has no effect -----------------------------------------------------------------------------------------------
 
 
-def _dead(module: Module) -> Iterator[Diagnostic]:
+def _dead(module: SpecModule) -> Iterator[Diagnostic]:
     """W0203: tensors that are computed or taken in bodies of equations, and that nothing reads."""
     for declaration in module.names.values():
-        if not isinstance(declaration, ast.Block | ast.Model) or not isinstance(declaration.body, ast.Body):
+        if not isinstance(declaration, ast.BlockDecl | ast.ModelDecl) or not isinstance(declaration.body, ast.Body):
             continue
         body, tensors = declaration.body, declaration.header.tensors or ()
         if body.slots or not body.items:
@@ -166,16 +166,16 @@ def _statements(body: ast.Body) -> Iterator[ast.Statement]:
             stack += item.value.body
 
 
-def _without_effect(module: Module) -> Iterator[Diagnostic]:
+def _without_effect(module: SpecModule) -> Iterator[Diagnostic]:
     """W0405: slots that change nothing, and layers and models of nothing."""
     for declaration in module.names.values():
-        if not isinstance(declaration, ast.Block | ast.Model) or not isinstance(declaration.body, ast.Body):
+        if not isinstance(declaration, ast.BlockDecl | ast.ModelDecl) or not isinstance(declaration.body, ast.Body):
             continue
         slots = {s.key: s for s in declaration.body.slots}
         if not slots:
             continue
         said = {key: s.value.id for key, s in slots.items() if isinstance(s.value, ast.Name)}
-        if isinstance(declaration, ast.Model):
+        if isinstance(declaration, ast.ModelDecl):
             blocks = slots.get("blocks")
             empty = blocks is not None and _is_empty(blocks.value)
             if blocks is not None and empty:
@@ -200,7 +200,7 @@ def _is_empty(e: ast.Expr) -> bool:
     return isinstance(e, ast.Binary) and e.op == "*" and isinstance(e.left, ast.Number) and e.left.text == "0"
 
 
-def _hiding(module: Module) -> Iterator[Diagnostic]:
+def _hiding(module: SpecModule) -> Iterator[Diagnostic]:
     """W0202: declarations that hide a name of the library."""
     words = {*WORDS, *SCHEMES, *masks.RULES, *masks.TENSOR_RULES} - {*SCALINGS}  # a scaling is asked for by its option
     taken = {**dict.fromkeys(words, "a word"), **library_index()}
@@ -302,7 +302,7 @@ def _ops(graph: Graph) -> Iterable[OpNode]:
     return (n for n in _nodes(graph) if isinstance(n, OpNode))
 
 
-def _post_norm(model: Model, module: Module) -> Iterator[Diagnostic]:
+def _post_norm(model: Model, module: SpecModule) -> Iterator[Diagnostic]:
     """W0404: deep stacks of post-norm layers whose residual is plain."""
     for node in _nodes(model.block.graph):
         if not isinstance(node, LoopNode) or len(node.turns) <= DEEPEST_POST_NORM:
@@ -310,7 +310,7 @@ def _post_norm(model: Model, module: Module) -> Iterator[Diagnostic]:
         for body in node.bodies:
             for call in body.nodes:
                 declaration = module.names.get(call.block.name) if isinstance(call, CallNode) else None
-                if isinstance(declaration, ast.Block) and isinstance(declaration.body, ast.Body):
+                if isinstance(declaration, ast.BlockDecl) and isinstance(declaration.body, ast.Body):
                     slots = {s.key: s.value for s in declaration.body.slots}
                     placement = slots.get("placement")
                     residual = slots.get("residual")

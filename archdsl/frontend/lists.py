@@ -11,14 +11,14 @@ from archdsl.diagnostics.source import Span
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
 from archdsl.ir.ranges import whole_size
-from archdsl.ir.static import ListValue, Pattern, Plus, Ref, Times, spelling, static_key
-from archdsl.ir.wording import spelled
+from archdsl.ir.static import ElementRef, JoinedPattern, ListValue, Pattern, RepeatedPattern, spelling, static_key
+from archdsl.ir.wording import format_number
 from archdsl.syntax.limits import MAX_LIST, raising
 
 
 def as_list(value: Any) -> ListValue:
     """A list as it is, anything else as a list of one."""
-    return value if isinstance(value, ListValue) else ListValue((value,), Ref(0))
+    return value if isinstance(value, ListValue) else ListValue((value,), ElementRef(0))
 
 
 def value_key(value: Any) -> Hashable:
@@ -45,19 +45,19 @@ def concat(parts: Sequence[ListValue], span: Span) -> ListValue:
         for key in own:
             keys.setdefault(key, len(keys))
         pattern = _renumber(part.pattern, {index: keys[key] for key, index in own.items()})
-        patterns.extend(pattern.parts if isinstance(pattern, Plus) else (pattern,))
+        patterns.extend(pattern.parts if isinstance(pattern, JoinedPattern) else (pattern,))
         items.extend(part.items)
     if len(items) > MAX_LIST:
         raise error("E0404", f"a list has at most {MAX_LIST:,} elements", span, help=raising("list"))
-    return ListValue(tuple(items), patterns[0] if len(patterns) == 1 else Plus(tuple(patterns)))
+    return ListValue(tuple(items), patterns[0] if len(patterns) == 1 else JoinedPattern(tuple(patterns)))
 
 
 def _renumber(pattern: Pattern, back: Mapping[int, int]) -> Pattern:
-    if isinstance(pattern, Ref):
-        return Ref(back[pattern.index])
-    if isinstance(pattern, Times):
+    if isinstance(pattern, ElementRef):
+        return ElementRef(back[pattern.index])
+    if isinstance(pattern, RepeatedPattern):
         return replace(pattern, part=_renumber(pattern.part, back))
-    return Plus(tuple(_renumber(p, back) for p in pattern.parts))
+    return JoinedPattern(tuple(_renumber(p, back) for p in pattern.parts))
 
 
 def repeat(count: Num, part: ListValue, span: Span) -> ListValue:
@@ -71,8 +71,8 @@ def repeat(count: Num, part: ListValue, span: Span) -> ListValue:
         text = f"a list has at most {MAX_LIST:,} elements, and this would have {length:,}"
         raise error("E0404", text, span, help=raising("list"))
     if n == 0:
-        return ListValue((), Plus(()))
-    return ListValue(part.items * n, Times(count.expr, part.pattern, n))
+        return ListValue((), JoinedPattern(()))
+    return ListValue(part.items * n, RepeatedPattern(count.expr, part.pattern, n))
 
 
 def repetitions(count: Num, span: Span) -> int:
@@ -93,4 +93,4 @@ def repetitions(count: Num, span: Span) -> int:
 
 
 def _known_late(count: Num) -> str:
-    return f"`{spelled(count)}` is known only when the model runs"
+    return f"`{format_number(count)}` is known only when the model runs"

@@ -16,7 +16,7 @@ from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
 
 if TYPE_CHECKING:
     from archdsl.diagnostics.source import Source
-    from archdsl.frontend.modules import Module
+    from archdsl.frontend.modules import SpecModule
     from archdsl.ir.graph import Model
     from archdsl.syntax import ast
 
@@ -239,13 +239,13 @@ def load_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = 
     return model
 
 
-def _build(module: Module, name: str | None, set: Settings | None) -> Model:
+def _build(module: SpecModule, name: str | None, set: Settings | None) -> Model:
     from archdsl.frontend.lowering import Elaborator
 
     return Elaborator(module).build(name, {k: setting_text(v) for k, v in (set or {}).items()})
 
 
-def module_of(spec: Spec) -> Module:
+def module_of(spec: Spec) -> SpecModule:
     """The file of a spec and its imports, parsed."""
     from archdsl.frontend.modules import Loader
 
@@ -306,7 +306,7 @@ def check_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool =
     return tuple(found.values())
 
 
-def _settled(declared: Mapping[str, ast.Model | ast.Variant]) -> list[str]:
+def _settled(declared: Mapping[str, ast.ModelDecl | ast.Variant]) -> list[str]:
     """The models that can be checked: one that must be given a number is checked as each of its variants."""
     from archdsl.syntax import ast
 
@@ -317,7 +317,7 @@ def _settled(declared: Mapping[str, ast.Model | ast.Variant]) -> list[str]:
         if isinstance(function, ast.Name):
             based_on.add(function.id)
 
-    def is_open(d: ast.Model | ast.Variant) -> bool:
-        return isinstance(d, ast.Model) and any(h.default is None for h in d.header.hypers or ())
+    def is_open(d: ast.ModelDecl | ast.Variant) -> bool:
+        return isinstance(d, ast.ModelDecl) and any(h.default is None for h in d.header.hypers or ())
 
     return [n for n, d in declared.items() if n not in based_on or not is_open(d)]

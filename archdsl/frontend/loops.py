@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.diagnostics import error
 from archdsl.frontend.base import Elaboration
-from archdsl.frontend.block_builder import Turn
+from archdsl.frontend.block_builder import Iteration
 from archdsl.frontend.headers import stored_kind
 from archdsl.frontend.lists import repetitions, value_key
 from archdsl.frontend.scopes import MISSING, POISON, ReportedError, Scope
@@ -17,7 +17,17 @@ from archdsl.ir.dims import Num, Shape, same_shape, shape_text
 from archdsl.ir.graph import BOOLEANS, INTEGERS, Graph, LoopNode, ScanNode, Value
 from archdsl.ir.ranges import whole_size
 from archdsl.ir.signature import promoted
-from archdsl.ir.static import Instance, ListValue, Pattern, Ref, Template, Times, as_operand, counts_of, kind_of
+from archdsl.ir.static import (
+    BlockValue,
+    ElementRef,
+    ListValue,
+    Pattern,
+    RepeatedPattern,
+    SharedModule,
+    as_operand,
+    counts_of,
+    kind_of,
+)
 from archdsl.ir.wording import WRITTEN_OUT
 from archdsl.passes.hoist import hoist
 from archdsl.syntax import ast
@@ -99,12 +109,12 @@ class Loops(Elaboration):
         if isinstance(source, Num) and s.name not in self._names(s)[1]:
             count = repetitions(source, span)
             self.demand_count(scope.frame, source)
-            return source, [None] * count, Times(source.expr, Ref(0), count)
+            return source, [None] * count, RepeatedPattern(source.expr, ElementRef(0), count)
         items = self.elements(source, span)
         self.remember_count(scope.frame, source, len(items))
         if isinstance(source, ListValue):
             return source, items, source.pattern
-        return source, items, Ref(0) if isinstance(source, Template | Instance) else None
+        return source, items, ElementRef(0) if isinstance(source, BlockValue | SharedModule) else None
 
     def _fixed_turns(self, scope: Scope, source: Any) -> None:
         """Record how many turns there are, where another number of them would be another graph."""
@@ -152,8 +162,8 @@ class Loops(Elaboration):
             inputs = [frame.own(Value(v.shape, v.dtype, n, v.span, True)) for n, v in zip(carried, state, strict=True)]
             inner.vars.update(zip(carried, inputs, strict=True))
             if item is not None:
-                inner.vars[s.name] = item.labelled(s.name) if isinstance(item, Template) else item
-            frame.turns.append(Turn(names))
+                inner.vars[s.name] = item.labelled(s.name) if isinstance(item, BlockValue) else item
+            frame.turns.append(Iteration(names))
             if collect:
                 scope.body.emits.append(emits)
             try:

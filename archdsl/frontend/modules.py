@@ -39,22 +39,22 @@ FUNCTIONS = ("shared", "accepts", "offer", "given", "option")
 RESERVED = frozenset({*CONSTANTS, *FUNCTIONS[:3], "training"})
 
 
-Named = ast.Let | ast.Block | ast.Model | ast.Variant
+Named = ast.Let | ast.BlockDecl | ast.ModelDecl | ast.Variant
 """A declaration that gives something a name."""
 
 
 @dataclass(eq=False)
-class Module:
+class SpecModule:
     """One file's declarations. `imports` are (prefix or None, module)."""
 
     source: Source
     tree: ast.File
     names: dict[str, Named] = field(default_factory=dict)
-    imports: list[tuple[str | None, Module]] = field(default_factory=list)
+    imports: list[tuple[str | None, SpecModule]] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
     """File-level lets that were evaluated."""
 
-    def find(self, name: str) -> tuple[Module, Named] | None:
+    def find(self, name: str) -> tuple[SpecModule, Named] | None:
         """A declaration by the name it has in this file: its own, or an import's (`c.decoder`)."""
         if name in self.names:
             return self, self.names[name]
@@ -65,15 +65,15 @@ class Module:
                 return module, found
         return None
 
-    def fresh(self, made: dict[int, Module] | None = None) -> Module:
+    def fresh(self, made: dict[int, SpecModule] | None = None) -> SpecModule:
         """The same declarations, nothing evaluated: each model that is built has constants of its own."""
         made = {} if made is None else made
         if id(self) not in made:
-            made[id(self)] = copy = Module(self.source, self.tree, self.names)
+            made[id(self)] = copy = SpecModule(self.source, self.tree, self.names)
             copy.imports = [(prefix, module.fresh(made)) for prefix, module in self.imports]
         return made[id(self)]
 
-    def files(self, found: dict[int, Module] | None = None) -> Collection[Module]:
+    def files(self, found: dict[int, SpecModule] | None = None) -> Collection[SpecModule]:
         """The file, and all that it imports, each once."""
         found = {} if found is None else found
         if id(self) not in found:
@@ -94,9 +94,9 @@ def words(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", text))
 
 
-def declare(source: Source, tree: ast.File) -> tuple[Module, list[Diagnostic]]:
+def declare(source: Source, tree: ast.File) -> tuple[SpecModule, list[Diagnostic]]:
     """A module with its own names; reports names declared twice and reserved ones."""
-    module, problems = Module(source, tree), []
+    module, problems = SpecModule(source, tree), []
     for declaration in tree.declarations:
         if isinstance(declaration, ast.Import):
             continue
@@ -119,12 +119,12 @@ def declare(source: Source, tree: ast.File) -> tuple[Module, list[Diagnostic]]:
             )
         else:
             module.names[declaration.name] = declaration
-        if isinstance(declaration, ast.Block | ast.Model):
+        if isinstance(declaration, ast.BlockDecl | ast.ModelDecl):
             problems += _signature_problems(declaration)
     return module, problems[:MAX_PROBLEMS]
 
 
-def _signature_problems(declaration: ast.Block | ast.Model) -> list[Diagnostic]:
+def _signature_problems(declaration: ast.BlockDecl | ast.ModelDecl) -> list[Diagnostic]:
     """Unknown kinds, and names that a signature gives twice: hyper-parameters, tensors, and a tensor called like an
     axis."""
     from archdsl.frontend.op_call import KINDS
@@ -178,12 +178,12 @@ class Loader:
 
     def __init__(self, root: Path | None) -> None:
         self.root = root
-        self.modules: dict[Path, Module] = {}
+        self.modules: dict[Path, SpecModule] = {}
         self.read = 0
         """Characters of all files so far."""
         self.problems: list[Diagnostic] = []
 
-    def load(self, source: Source, path: Path | None) -> Module:
+    def load(self, source: Source, path: Path | None) -> SpecModule:
         """The module of a source; `path` is where its imports are relative to. Raises ArchError with every problem
         found."""
         from archdsl.syntax.parse import parse
@@ -193,7 +193,7 @@ class Loader:
             raise ArchError(self.problems)
         return module
 
-    def _load(self, source: Source, path: Path | None, tree: ast.File, chain: tuple[Path, ...]) -> Module:
+    def _load(self, source: Source, path: Path | None, tree: ast.File, chain: tuple[Path, ...]) -> SpecModule:
         module, problems = declare(source, tree)
         self.problems += problems
         self.read += len(source.text)
@@ -208,7 +208,7 @@ class Loader:
                     self.problems += problem.diagnostics
         return module
 
-    def _import(self, declaration: ast.Import, path: Path | None, chain: tuple[Path, ...]) -> Module:
+    def _import(self, declaration: ast.Import, path: Path | None, chain: tuple[Path, ...]) -> SpecModule:
         from archdsl.syntax.parse import parse, read_source
 
         if path is None or self.root is None:
@@ -256,7 +256,7 @@ class Loader:
 
 
 @cache
-def library(stem: str) -> Module:
+def library(stem: str) -> SpecModule:
     """A file of the standard library."""
     from archdsl.syntax.ast_cache import parse_cached
 
@@ -266,7 +266,7 @@ def library(stem: str) -> Module:
     return module
 
 
-def find_in_library(name: str) -> tuple[Module, Named] | None:
+def find_in_library(name: str) -> tuple[SpecModule, Named] | None:
     stem = library_index().get(name)
     if stem is None:
         return None
@@ -281,7 +281,7 @@ def find_primitive(name: str) -> Primitive | None:
     return registry.find(name)
 
 
-def every_name(module: Module) -> set[str]:
+def every_name(module: SpecModule) -> set[str]:
     """Every name that can be said in a file: for did-you-mean."""
     from archdsl.frontend.schemes import SCHEMES
     from archdsl.ops import registry
@@ -299,16 +299,16 @@ def every_name(module: Module) -> set[str]:
     }
 
 
-def models(module: Module) -> dict[str, ast.Model | ast.Variant]:
+def models(module: SpecModule) -> dict[str, ast.ModelDecl | ast.Variant]:
     """What can be compiled in a file, in order. Raises ArchError E0404 where it is too many."""
-    found = {n: d for n, d in module.names.items() if isinstance(d, ast.Model | ast.Variant)}
+    found = {n: d for n, d in module.names.items() if isinstance(d, ast.ModelDecl | ast.Variant)}
     if len(found) > MAX_MODELS:
         text = f"{module.source.name} declares more than {MAX_MODELS:,} models and variants"
         raise error("E0404", text, next(iter(found.values())).name_span, help=raising("models"))
     return found
 
 
-def pick_model(module: Module, name: str | None) -> ast.Model | ast.Variant:
+def pick_model(module: SpecModule, name: str | None) -> ast.ModelDecl | ast.Variant:
     """The model of that name; without a name the file's first. Raises E0210."""
     found = models(module)
     if not found:

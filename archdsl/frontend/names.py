@@ -14,8 +14,8 @@ from archdsl.frontend.modules import (
     CONSTANTS,
     FUNCTIONS,
     WORDS,
-    Module,
     Named,
+    SpecModule,
     every_name,
     find_in_library,
     find_primitive,
@@ -28,19 +28,19 @@ from archdsl.frontend.scopes import (
     MISSING,
     POISON,
     BodyState,
-    Function,
+    FunctionValue,
     MaskRule,
     ReportedError,
     SchemeRule,
     Scope,
-    Training,
+    TrainingCondition,
     applicable,
 )
 from archdsl.ir import masks
 from archdsl.ir.dims import shape_text
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
-from archdsl.ir.static import Declared, Instance, Template, Word, kind_of
+from archdsl.ir.static import BlockValue, Declared, EnumValue, SharedModule, kind_of
 from archdsl.resources import zoo_files
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_BLOCK_DEPTH, raising
@@ -117,9 +117,9 @@ class Names(Elaboration):
         if name in CONSTANTS:
             return CONSTANTS[name]
         if name == "training":
-            return Training()
+            return TrainingCondition()
         if name in FUNCTIONS:
-            return Function(name)
+            return FunctionValue(name)
         library = find_in_library(name)
         if library is not None:
             return self._declared(*library, name, span)
@@ -130,21 +130,21 @@ class Names(Elaboration):
             return MaskRule(name) if masks.RULES[name] else Mask(name)
         op = find_primitive(name)
         if op is not None:
-            return Template(op, {}, "", span)
+            return BlockValue(op, {}, "", span)
         if name in SCHEMES or name in SCALINGS:
             return SchemeRule(name)
         if name in WORDS:
-            return Word(name)
+            return EnumValue(name)
         return MISSING
 
-    def _declared(self, module: Module, declaration: Named, name: str, span: Span) -> Any:
+    def _declared(self, module: SpecModule, declaration: Named, name: str, span: Span) -> Any:
         if isinstance(declaration, ast.Let):
             return self._constant(module, declaration, name)
         if isinstance(declaration, ast.Variant):
             return self.ev(declaration.value, Scope(module, self.root, BodyState()))
-        return Template(Declared(declaration, module), {}, "", span)
+        return BlockValue(Declared(declaration, module), {}, "", span)
 
-    def _constant(self, module: Module, declaration: ast.Let, name: str) -> Any:
+    def _constant(self, module: SpecModule, declaration: ast.Let, name: str) -> Any:
         """A `let` of a file, evaluated once."""
         if name not in module.constants:
             module.constants[name] = MISSING  # while it is evaluated: a let that needs itself
@@ -159,9 +159,9 @@ class Names(Elaboration):
                 raise
             finally:
                 self.depth -= 1
-            if isinstance(value, Instance):
+            if isinstance(value, SharedModule):
                 value.label = value.label or declaration.name
-            module.constants[name] = value.labelled(declaration.name) if isinstance(value, Template) else value
+            module.constants[name] = value.labelled(declaration.name) if isinstance(value, BlockValue) else value
         if module.constants[name] is POISON:
             raise ReportedError
         if module.constants[name] is MISSING:
@@ -174,11 +174,11 @@ class Names(Elaboration):
         if any(prefix == head for prefix, _ in scope.module.imports):
             raise self._unknown(name, scope, span)
         value = self.lookup(head, scope, span)
-        if isinstance(value, Instance):
+        if isinstance(value, SharedModule):
             here = value.owner is scope.frame
             args = value.template.args
             value = replace(value.template, args=args if here else joined_names(value, args, self.words))
-        if not isinstance(value, Template):
+        if not isinstance(value, BlockValue):
             text = f"`{head}` is {kind_of(value)}: it has no hyper-parameters to read"
             raise error("E0206", text, span, help=_instead(head, value, key) if isinstance(value, Value) else "")
         hypers = hypers_of(value)
@@ -188,7 +188,7 @@ class Names(Elaboration):
             raise error("E0205", f"`{head}` has not been given its `{key}`", span)
         return self.hyper_of(value, key, scope)
 
-    def hyper_of(self, value: Template, key: str, scope: Scope) -> Any:
+    def hyper_of(self, value: BlockValue, key: str, scope: Scope) -> Any:
         if key in value.args:
             return value.args[key]
         hyper = hypers_of(value)[key]
@@ -200,10 +200,10 @@ class Names(Elaboration):
         return self.ev(hyper.default, inner, hyper.kind)
 
 
-def _model_with(name: str, module: Module) -> tuple[str, Span] | None:
+def _model_with(name: str, module: SpecModule) -> tuple[str, Span] | None:
     """A model of the file that has a hyper-parameter or a number of this name, and where it says so."""
     for declaration in module.names.values():
-        if not isinstance(declaration, ast.Model):
+        if not isinstance(declaration, ast.ModelDecl):
             continue
         for hyper in declaration.header.hypers or ():
             if hyper.name == name:

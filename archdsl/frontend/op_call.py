@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.block_builder import Foreign, Frame, ModelInput, Once
+from archdsl.frontend.block_builder import BlockBuilder, Hoisted, ModelInput, OuterValue
 from archdsl.ir.dims import Num, Poly, Shape, free_names, is_size_like, num, shape_text, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Handle, Init, Input, OpNode, Value, Weight
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.ranges import NUMBERS, RANGES, demand_range, whole_size
-from archdsl.ir.static import Instance, ListValue, Ref, Scheme, Template, Word, as_operand, kind_of
+from archdsl.ir.static import BlockValue, ElementRef, EnumValue, ListValue, Scheme, SharedModule, as_operand, kind_of
 from archdsl.ir.wording import MERGED, one_of
 from archdsl.syntax.limits import MAX_AXES
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 TYPES = ("float", "float32", "bfloat16", "int", "bool")
 
 
-class Site:
+class OpCall:
     """The Application that a primitive is handed: see `archdsl.ir.op.Application`."""
 
-    def __init__(self, op: Primitive, frame: Frame, scope: Scope, span: Span) -> None:
+    def __init__(self, op: Primitive, frame: BlockBuilder, scope: Scope, span: Span) -> None:
         self.op = op
         self.frame = frame
         self.scope = scope
@@ -41,7 +41,7 @@ class Site:
         self.input_spans: list[Span | None] = []
         self.inputs: tuple[Input, ...] = ()
         self.axes: dict[str, Num] = {}
-        self.instance: Instance | None = None
+        self.instance: SharedModule | None = None
         self.handle: Handle | None = None
         self.as_name = ""
         self.label = ""
@@ -86,7 +86,7 @@ class Site:
     def _given_at(self, option: str) -> Span | None:
         """Where the user gave an option to a block of the library that hands it on."""
         value = self.options.get(option)
-        place = value.origin if isinstance(value, Num) else value.span if isinstance(value, Template) else None
+        place = value.origin if isinstance(value, Num) else value.span if isinstance(value, BlockValue) else None
         return place if self.span.source.library and place is not None and not place.source.library else None
 
     def condition(self, op: str, left: Num, right: Num, message: str) -> None:
@@ -173,7 +173,7 @@ class Site:
         return outputs[0]
 
     def once(
-        self, name: str, hint: str, inputs: Sequence[Input], *, instance: Instance | None = None, **options: Any
+        self, name: str, hint: str, inputs: Sequence[Input], *, instance: SharedModule | None = None, **options: Any
     ) -> Value:
         frame = self.frame
         demands: list[Any] = []
@@ -191,12 +191,12 @@ class Site:
                 self.elaborator.same_static(frame, frame.first_of.setdefault(key, numbers), numbers, MERGED)
                 return frame.made[key]
             demands.append(demand)
-        found = frame.satisfy(Once(name, hint, tuple(demands), options, self.span, instance))
+        found = frame.satisfy(Hoisted(name, hint, tuple(demands), options, self.span, instance))
         assert isinstance(found, Value)
         return found
 
     def apply_block(self, block: Any, inputs: Sequence[Input], label: str) -> tuple[Value, ...]:
-        if isinstance(block, Template):
+        if isinstance(block, BlockValue):
             block = block.labelled(label)
         tensors = [v for v in inputs if not isinstance(v, Num)]
         numbers = [v for v in inputs if isinstance(v, Num)]
@@ -206,7 +206,7 @@ class Site:
     def apply_position(
         self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], outputs: int = 1
     ) -> Any:
-        instance = position if isinstance(position, Instance) else None
+        instance = position if isinstance(position, SharedModule) else None
         target = position.template.target if instance is not None else position.target
         found = self.elaborator.primitive(
             self.frame,
@@ -237,7 +237,7 @@ class Site:
         return self.once("every", value.name, [value], step=num(step), axis=num(1))
 
     def bring(self, value: Value) -> Value:
-        found = self.frame.satisfy(Foreign(value))
+        found = self.frame.satisfy(OuterValue(value))
         assert isinstance(found, Value)
         return found
 
@@ -277,7 +277,7 @@ def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Sp
     words, test = wanted
     if kind == "word":
         name = getattr(value, "rule", None) or getattr(value, "name", None)
-        if isinstance(name, str) and not isinstance(value, Instance):
+        if isinstance(name, str) and not isinstance(value, SharedModule):
             return name
         if value is None:
             return "none"
@@ -285,18 +285,18 @@ def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Sp
             return value
         if isinstance(value, Num):
             return value
-    if kind == "type" and isinstance(value, Word) and value.name in TYPES:
+    if kind == "type" and isinstance(value, EnumValue) and value.name in TYPES:
         return value.name
     if kind == "ints":
         if isinstance(value, Num):
-            value = ListValue((value,), Ref(0))
+            value = ListValue((value,), ElementRef(0))
         if isinstance(value, ListValue) and all(isinstance(v, Num) and isinstance(v.value, int) for v in value.items):
             return value.items
     if kind in ("size", "int") and isinstance(value, Num):
         return whole_size(value, kind, what, span)
     if kind in RANGES and isinstance(value, Num):
         demand_range(value, kind, what, span)
-    if kind == "scheme" and isinstance(value, Template) and value.name in ("zeros", "ones"):
+    if kind == "scheme" and isinstance(value, BlockValue) and value.name in ("zeros", "ones"):
         return Scheme(value.name)
     if test(value):
         return value
@@ -312,7 +312,7 @@ def _instead(value: Any, kind: str, what: str) -> str:
         return f"write it without quotes: `{value}`"
     if kind == "bool" and isinstance(value, Num) and value.value in (0, 1):
         return "write `true`" if value.value else "write `false`"
-    if kind == "added" and isinstance(value, Template | Instance):
+    if kind == "added" and isinstance(value, BlockValue | SharedModule):
         return f"`{value.name}` acts inside attention: give it to the layers, in their `position`"
     if what == "the slot `ffn`" and isinstance(value, Num):
         return f"a size belongs to a block: `mlp(hidden: {value})`"
@@ -324,8 +324,8 @@ def _instead(value: Any, kind: str, what: str) -> str:
 
 
 def _is_added_position(value: Any) -> bool:
-    template = value.template if isinstance(value, Instance) else value
-    return isinstance(template, Template) and not hasattr(template.target, "attend")
+    template = value.template if isinstance(value, SharedModule) else value
+    return isinstance(template, BlockValue) and not hasattr(template.target, "attend")
 
 
 KINDS: dict[str, tuple[str, Any]] = {
@@ -334,18 +334,18 @@ KINDS: dict[str, tuple[str, Any]] = {
     **{kind: ("a number", lambda v: isinstance(v, Num)) for kind in NUMBERS},
     "bool": ("`true` or `false`", lambda v: isinstance(v, bool)),
     "string": ("a string", lambda v: isinstance(v, str)),
-    "word": ("a word", lambda v: isinstance(v, Word)),
+    "word": ("a word", lambda v: isinstance(v, EnumValue)),
     "type": ("a type: float, float32, bfloat16, int or bool", lambda v: False),
-    "block": ("a block", lambda v: isinstance(v, Template | Instance)),
+    "block": ("a block", lambda v: isinstance(v, BlockValue | SharedModule)),
     "mask": ("a mask", lambda v: isinstance(v, Mask)),
-    "position": ("a position", lambda v: isinstance(v, Template | Instance)),
+    "position": ("a position", lambda v: isinstance(v, BlockValue | SharedModule)),
     "added": (
         "a position that is added to the embedding: learned or sinusoidal",
         _is_added_position,
     ),
     "scheme": ("a scheme such as normal(0.02)", lambda v: isinstance(v, Scheme)),
     "scaling": ("a scaling of rope: linear, ntk, yarn, llama3 or longrope", lambda v: isinstance(v, Scheme)),
-    "list": ("a list", lambda v: isinstance(v, ListValue | tuple | Template | Instance)),
+    "list": ("a list", lambda v: isinstance(v, ListValue | tuple | BlockValue | SharedModule)),
     "ints": ("a whole number or a list of them", lambda v: False),
 }
 

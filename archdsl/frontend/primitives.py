@@ -8,15 +8,15 @@ from typing import Any
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
-from archdsl.frontend.block_builder import Demand, Foreign, Frame, ModelInput, Once, Use, under_name
+from archdsl.frontend.block_builder import BlockBuilder, Capture, Hoisted, ModelInput, OuterValue, SharedUse, under_name
 from archdsl.frontend.modules import find_primitive
-from archdsl.frontend.op_call import Site, coerce
+from archdsl.frontend.op_call import OpCall, coerce
 from archdsl.frontend.scopes import Absent, BodyState, Given, Scope
 from archdsl.frontend.signatures import Signature
 from archdsl.ir.dims import Expr, Num, Shape, num
 from archdsl.ir.graph import Handle, Input, OpNode, Value
 from archdsl.ir.op import Primitive
-from archdsl.ir.static import Instance, free_name, localise
+from archdsl.ir.static import SharedModule, abstract, free_name
 
 
 class Primitives(Elaboration):
@@ -32,11 +32,11 @@ class Primitives(Elaboration):
 
     def _input(self, value: Any, scope: Scope, span: Span) -> Input:
         """An input as a node has it: a shared block stands for its weight."""
-        if isinstance(value, Instance):
+        if isinstance(value, SharedModule):
             return self._weight_of(value, scope, span)
         return None if isinstance(value, Absent) else value
 
-    def _weight_of(self, instance: Instance, scope: Scope, span: Span) -> Value:
+    def _weight_of(self, instance: SharedModule, scope: Scope, span: Span) -> Value:
         """The single matrix of a shared primitive, as a tensor."""
         if instance.node is None:
             self._fix_by_options(instance, scope, span)
@@ -48,11 +48,11 @@ class Primitives(Elaboration):
                 span,
                 help="share an `embedding` or a `linear`",
             )
-        found = scope.frame.satisfy(Use(instance, matrices[0].name, {}))
+        found = scope.frame.satisfy(SharedUse(instance, matrices[0].name, {}))
         assert isinstance(found, Value)
         return found
 
-    def _fix_by_options(self, instance: Instance, scope: Scope, span: Span) -> None:
+    def _fix_by_options(self, instance: SharedModule, scope: Scope, span: Span) -> None:
         """An embedding's table is known before its first use: all its sizes are options."""
         target = instance.template.target
         if not (isinstance(target, Primitive) and target.family == "embedding"):
@@ -66,16 +66,16 @@ class Primitives(Elaboration):
 
     def _site(
         self,
-        frame: Frame,
+        frame: BlockBuilder,
         scope: Scope,
         op: Primitive,
         inputs: Sequence[Input],
         options: Mapping[str, Any],
         span: Span,
         spans: Sequence[Span | None] = (),
-    ) -> Site:
+    ) -> OpCall:
         """The application with its options by name, defaults filled in, and its axes bound."""
-        site = Site(op, frame, scope, span)
+        site = OpCall(op, frame, scope, span)
         site.inputs = tuple(inputs)
         site.input_spans = list(spans)
         single = {h.name for h in op.header.hypers or () if h.kind != "named_sizes"}
@@ -100,7 +100,7 @@ class Primitives(Elaboration):
 
     def primitive(
         self,
-        frame: Frame,
+        frame: BlockBuilder,
         scope: Scope,
         op: Primitive | str,
         inputs: Sequence[Input],
@@ -112,7 +112,7 @@ class Primitives(Elaboration):
         spans: Sequence[Span | None] = (),
         as_name: str = "",
         label: str = "",
-        instance: Instance | None = None,
+        instance: SharedModule | None = None,
     ) -> tuple[Value, ...]:
         if isinstance(op, str):
             op = _primitive(op)
@@ -134,45 +134,45 @@ class Primitives(Elaboration):
                     object.__setattr__(value, "name", hint)
         return outputs
 
-    def _own_type(self, value: Input, frame: Frame, scope: Scope, span: Span) -> Input:
+    def _own_type(self, value: Input, frame: BlockBuilder, scope: Scope, span: Span) -> Input:
         """A tensor of a type that was asked for by name, cast back to the model's own."""
         if not isinstance(value, Value) or value.dtype not in ("float32", "bfloat16"):
             return value
         return self.primitive(frame, scope, "cast", [value], {"dtype": "float"}, span, hint=value.name)[0]
 
     def _instance_options(
-        self, instance: Instance, options: Mapping[str, Any], frame: Frame
+        self, instance: SharedModule, options: Mapping[str, Any], frame: BlockBuilder
     ) -> tuple[Mapping[str, Any], Handle | None]:
         """Options of a shared primitive as seen here, and the handle where it lives in another block."""
         if instance.owner is not frame:
             options = joined_names(instance, options, self.words)
-        handle = frame.satisfy(Use(instance, "", {}))
+        handle = frame.satisfy(SharedUse(instance, "", {}))
         assert isinstance(handle, Handle)
         return options, handle if instance.owner is not frame else None
 
     # --- what depends only on sizes -----------------------------------------------------------------------------------
 
-    def once_type(self, frame: Frame, demand: Once) -> tuple[Shape, str]:
+    def once_type(self, frame: BlockBuilder, demand: Hoisted) -> tuple[Shape, str]:
         inputs = [i if i is None or isinstance(i, Num) else self._demand_value(frame, i) for i in demand.inputs]
         op = _primitive(demand.op)
         scope = Scope(self.module, frame, BodyState())
         site = self._site(frame, scope, op, inputs, demand.options, demand.span or frame.span)
         return tuple(op.shapes(site)[0]), op.dtypes(site)[0]
 
-    def _demand_value(self, frame: Frame, demand: Demand) -> Value:
+    def _demand_value(self, frame: BlockBuilder, demand: Capture) -> Value:
         """What a demand gives, as far as its type goes."""
         known = frame.contexts.get(demand.key)
         if known is not None and isinstance(known.value, Value):
             return known.value
-        if isinstance(demand, Once):
+        if isinstance(demand, Hoisted):
             shape, dtype = self.once_type(frame, demand)
             return Value(shape, dtype, demand.hint)
         if isinstance(demand, ModelInput):
             return self.model_input_value(demand)
-        assert isinstance(demand, Foreign), demand
+        assert isinstance(demand, OuterValue), demand
         return under_name(demand.value, frame.free_tensor(demand.value))
 
-    def put_once(self, frame: Frame, demand: Once, inputs: Sequence[Input], level: int) -> Value:
+    def put_once(self, frame: BlockBuilder, demand: Hoisted, inputs: Sequence[Input], level: int) -> Value:
         scope, span = Scope(self.module, frame, BodyState()), demand.span or frame.span
         outputs = self.primitive(
             frame, scope, demand.op, inputs, demand.options, span, level, demand.hint, instance=demand.instance
@@ -186,7 +186,7 @@ def _primitive(name: str) -> Primitive:
     return op
 
 
-def joined_names(instance: Instance, options: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
+def joined_names(instance: SharedModule, options: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
     """The options of a shared block that lives in another one, its numbers under names such as `table_vocab` that are
     not `taken`: they stand for the same in every block that the shared one is handed to."""
     joined: dict[str, Expr] = {}
@@ -194,14 +194,14 @@ def joined_names(instance: Instance, options: Mapping[str, Any], taken: Collecti
     found = {}
     for k, v in options.items():
         name = f"{label}_{k}"
-        found[k] = localise(free_name(name, v.expr, joined, taken) if isinstance(v, Num) else name, v, joined, taken)
+        found[k] = abstract(free_name(name, v.expr, joined, taken) if isinstance(v, Num) else name, v, joined, taken)
     instance.joined.update(joined)
     return found
 
 
-def _fix_bind(frame: Frame, instance: Instance, axes: Mapping[str, Num]) -> None:
+def _fix_bind(frame: BlockBuilder, instance: SharedModule, axes: Mapping[str, Num]) -> None:
     """The first use tells the owner what the shared block's axes are in its names."""
-    uses = (c.recipe for c in frame.contexts.values() if isinstance(c.recipe, Use))
+    uses = (c.recipe for c in frame.contexts.values() if isinstance(c.recipe, SharedUse))
     use = next(u for u in uses if u.instance is instance and not u.weight)
     if not use.bind:
         object.__setattr__(use, "bind", {k: n.expr for k, n in axes.items()})

@@ -8,18 +8,18 @@ from typing import Any
 from archdsl.diagnostics import ArchError, Diagnostic, Label, did_you_mean, error
 from archdsl.diagnostics.source import Source, Span
 from archdsl.frontend.base import Elaboration, GivenUpError
-from archdsl.frontend.block_builder import Frame, ModelInput
+from archdsl.frontend.block_builder import BlockBuilder, ModelInput
 from archdsl.frontend.bodies import slot_block, slots_with_equals
 from archdsl.frontend.headers import default_none, hypers_of, result_names, stored_kind, tensor_params
 from archdsl.frontend.longest import beyond_context
-from archdsl.frontend.modules import Module, pick_model
+from archdsl.frontend.modules import SpecModule, pick_model
 from archdsl.frontend.op_call import coerce, unknown_option
 from archdsl.frontend.scopes import MISSING, BodyState, Given, ReportedError, Scope
 from archdsl.ir import dims, verify
 from archdsl.ir.dims import Num, Poly, TooLargeError, Var, literal, symbol
 from archdsl.ir.graph import Block, ConfigField, Graph, Model, Value, captured, operations
-from archdsl.ir.static import Declared, Template, kind_of, told
-from archdsl.ir.wording import listed, one_of, spelled
+from archdsl.ir.static import BlockValue, Declared, format_value, kind_of
+from archdsl.ir.wording import format_number, listed, one_of
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_OPERATIONS
 
@@ -64,11 +64,11 @@ class Root(Elaboration):
                 return verify.checked(model, verify.violations, "elaboration")
         raise ArchError(in_order(self.problems))
 
-    def _build(self, declaration: ast.Model | ast.Variant, overrides: Mapping[str, str]) -> Model:
-        frame = self.root = Frame(self, declaration.name, declaration.name_span, root=True)
+    def _build(self, declaration: ast.ModelDecl | ast.Variant, overrides: Mapping[str, str]) -> Model:
+        frame = self.root = BlockBuilder(self, declaration.name, declaration.name_span, root=True)
         node, module, given = self._settled(declaration)
         of_hypers, of_slots = self._overrides(overrides, node)
-        template = Template(Declared(node, module), {})
+        template = BlockValue(Declared(node, module), {})
         template = self.with_options(template, {**given, **of_hypers}, (), declaration.name_span, frame)
         scope = Scope(module, frame, BodyState())
         self._bind_hypers(declaration, template, scope)
@@ -92,7 +92,7 @@ class Root(Elaboration):
 
     # --- hyper-parameters ---------------------------------------------------------------------------------------------
 
-    def _settled(self, declaration: ast.Model | ast.Variant) -> tuple[ast.Model, Module, dict[str, Given]]:
+    def _settled(self, declaration: ast.ModelDecl | ast.Variant) -> tuple[ast.ModelDecl, SpecModule, dict[str, Given]]:
         """The model behind a variant, the file it is in, and what the variants set."""
         node, module = declaration, self.module
         given: dict[str, Given] = {}
@@ -105,14 +105,16 @@ class Root(Elaboration):
             given = {**args, **given}
         return node, module, given
 
-    def _variant(self, node: ast.Variant, module: Module) -> tuple[ast.Model | ast.Variant, Module, dict[str, Given]]:
+    def _variant(
+        self, node: ast.Variant, module: SpecModule
+    ) -> tuple[ast.ModelDecl | ast.Variant, SpecModule, dict[str, Given]]:
         call = node.value
         function = call.function if isinstance(call, ast.Call) else call
         if not isinstance(function, ast.Name):
             text = "a variant is a model with other hyper-parameters: `variant big = base(layers: 24)`"
             raise error("E0203", text, node.span)
         home, target = module.find(function.id) or (module, None)
-        if not isinstance(target, ast.Model | ast.Variant):
+        if not isinstance(target, ast.ModelDecl | ast.Variant):
             help_ = did_you_mean(function.id, module.visible())
             raise error("E0210", f"nothing that can be compiled is called `{function.id}`", function.span, help=help_)
         scope = Scope(module, self.root, BodyState())
@@ -121,14 +123,16 @@ class Root(Elaboration):
             if arg.name is None:
                 raise error("E0205", "a variant names the hyper-parameters it sets", arg.span)
             args[arg.name] = (self.ev(arg.value, scope), arg.value.span)
-        if isinstance(target, ast.Model):
+        if isinstance(target, ast.ModelDecl):
             names = {h.name for h in target.header.hypers or ()}
             for key, (_, where) in args.items():
                 if key not in names:
                     raise unknown_option(key, target.name, names, where)
         return target, home, args
 
-    def _overrides(self, overrides: Mapping[str, str], node: ast.Model) -> tuple[dict[str, Given], dict[str, Given]]:
+    def _overrides(
+        self, overrides: Mapping[str, str], node: ast.ModelDecl
+    ) -> tuple[dict[str, Given], dict[str, Given]]:
         """What is set from outside: hyper-parameters, and slots that are numbers. Raises E0201 for anything else."""
         from archdsl.syntax.parse import parse_expression
 
@@ -149,7 +153,7 @@ class Root(Elaboration):
                 raise error("E0201", f"`{node.name}` has no hyper-parameter `{key}` to set", span, help=help_)
         return of_hypers, of_slots
 
-    def _bind_hypers(self, declaration: ast.Model | ast.Variant, template: Template, scope: Scope) -> None:
+    def _bind_hypers(self, declaration: ast.ModelDecl | ast.Variant, template: BlockValue, scope: Scope) -> None:
         """Bind all hyper-parameters, those that are set before the defaults that may be computed from them."""
         hypers = hypers_of(template)
         missing = [name for name, h in hypers.items() if h.default is None and name not in template.args]
@@ -177,7 +181,7 @@ class Root(Elaboration):
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
-    def _equation_inputs(self, node: ast.Model, scope: Scope) -> None:
+    def _equation_inputs(self, node: ast.ModelDecl, scope: Scope) -> None:
         """The model's tensors: a size that no hyper-parameter fixes stays symbolic."""
         for param in node.header.tensors or ():
             shape = []
@@ -206,7 +210,7 @@ class Root(Elaboration):
         return value
 
     def _slot_model(
-        self, node: ast.Model, scope: Scope, config: dict[str, Any], overrides: Mapping[str, Given]
+        self, node: ast.ModelDecl, scope: Scope, config: dict[str, Any], overrides: Mapping[str, Given]
     ) -> tuple[Value, ...]:
         """A model of slots: a call of the library's block, whose inputs are the model's."""
         self.input_by_slots = True
@@ -230,7 +234,7 @@ class Root(Elaboration):
         self._one_meaning(sizes, node, scope)
         if "context" in sizes:
             self.context = args["context"][0].at(sizes["context"].origin)
-        hypers = hypers_of(Template(declared, {}))
+        hypers = hypers_of(BlockValue(declared, {}))
         required = [name for name, h in hypers.items() if h.default is None and name not in args]
         if required and self.problems:
             raise ReportedError  # a slot by a wrong name is missing under its right one
@@ -238,7 +242,7 @@ class Root(Elaboration):
             text = f"`{node.name}` still needs its slot{'s' * (len(required) > 1)} {listed(required)}"
             help_ = "for example " + ", ".join(f"`{name}: {EXAMPLES.get(name, '…')}`" for name in required)
             raise error("E0205", text, span, help=help_)
-        template = self.with_options(Template(declared, {}), args, (), span, scope.frame)
+        template = self.with_options(BlockValue(declared, {}), args, (), span, scope.frame)
         if declared.name == "input_model":
             tensors = self._input_tensors(args["input"], scope, node)
         else:
@@ -249,7 +253,7 @@ class Root(Elaboration):
         finally:
             self.slot_spans.pop()
 
-    def _one_meaning(self, sizes: Mapping[str, Num], node: ast.Model, scope: Scope) -> None:
+    def _one_meaning(self, sizes: Mapping[str, Num], node: ast.ModelDecl, scope: Scope) -> None:
         """Raise E0202 where a slot such as `width` is not the hyper-parameter or `let` of its name."""
         entries: list[ast.Hyper | ast.Let] = [*(node.header.hypers or ())]
         entries += (i for i in node.body.items if isinstance(i, ast.Let))
@@ -261,14 +265,14 @@ class Root(Elaboration):
                 continue
             first = declared[key]
             is_ = f"`{key}` is a {'`let`' if isinstance(first, ast.Let) else 'hyper-parameter'} of `{node.name}`"
-            text = f"{is_} and a slot with a value of its own, {spelled(size)}"
-            labels = (Label(first.span, f"this is {told(known)}"),)
+            text = f"{is_} and a slot with a value of its own, {format_number(size)}"
+            labels = (Label(first.span, f"this is {format_value(known)}"),)
             help_ = f"a model has one `{key}`: write `{key}: {key}`, or call the other something else"
             problems.append(Diagnostic("E0202", text, size.origin, labels=labels, help=help_))
         if problems:
             raise ArchError(problems)
 
-    def _library_tensors(self, declared: Declared, scope: Scope, node: ast.Model) -> list[Given]:
+    def _library_tensors(self, declared: Declared, scope: Scope, node: ast.ModelDecl) -> list[Given]:
         """The inputs that the library's block declares, all their axes symbolic."""
         span = node.name_span
         tensors: list[Given] = []
@@ -279,10 +283,10 @@ class Root(Elaboration):
             tensors.append((self._add_input(param, value), span))
         return tensors
 
-    def _input_tensors(self, slot: Given, scope: Scope, node: ast.Model) -> list[Given]:
+    def _input_tensors(self, slot: Given, scope: Scope, node: ast.ModelDecl) -> list[Given]:
         """The inputs of a model are those of the block in its `input` slot."""
         block, span = slot
-        if not isinstance(block, Template) or not isinstance(block.target, Declared):
+        if not isinstance(block, BlockValue) or not isinstance(block.target, Declared):
             text = f"`input` is `tokens`, or a block such as patches(…), and this is {kind_of(block)}"
             raise error("E0203", text, span)
         inner = Scope(block.target.module, scope.frame, BodyState())
@@ -341,8 +345,8 @@ class Root(Elaboration):
 
     def _model(
         self,
-        declaration: ast.Model | ast.Variant,
-        node: ast.Model,
+        declaration: ast.ModelDecl | ast.Variant,
+        node: ast.ModelDecl,
         scope: Scope,
         config: Mapping[str, Num],
         outputs: tuple[Value, ...],
@@ -353,7 +357,7 @@ class Root(Elaboration):
         block = Block(
             name=declaration.name,
             key=("model", declaration.name),
-            doc=declaration.doc if isinstance(declaration, ast.Model) else node.doc,
+            doc=declaration.doc if isinstance(declaration, ast.ModelDecl) else node.doc,
             span=declaration.name_span,
             graph=Graph(tuple(inputs.values()), root.nodes, outputs),
             header=node.header,
@@ -410,4 +414,4 @@ def _called(name: str, value: Any) -> Any:
     """A hyper-parameter of the model under its name."""
     if isinstance(value, Num):
         return value.named(name)
-    return value.labelled(name) if isinstance(value, Template) else value
+    return value.labelled(name) if isinstance(value, BlockValue) else value

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.block_builder import Frame
-from archdsl.frontend.modules import Module
+from archdsl.frontend.block_builder import BlockBuilder
+from archdsl.frontend.modules import SpecModule
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import Value
-from archdsl.ir.static import Instance, Template
+from archdsl.ir.static import BlockValue, SharedModule
 
 Given = tuple[Any, Span]
 """A value that is given, and where."""
@@ -45,7 +45,7 @@ class MaskRule:
 
 
 @dataclass(frozen=True)
-class Function:
+class FunctionValue:
     """`shared`, `accepts`, `offer`."""
 
     name: str
@@ -59,7 +59,7 @@ class SchemeRule:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingCondition:
     """The condition `training`."""
 
 
@@ -82,7 +82,7 @@ class Scope:
 
     __slots__ = ("body", "frame", "in_loop", "module", "parent", "vars")
 
-    def __init__(self, module: Module, frame: Frame, body: BodyState, parent: Scope | None = None) -> None:
+    def __init__(self, module: SpecModule, frame: BlockBuilder, body: BodyState, parent: Scope | None = None) -> None:
         self.module = module
         self.frame = frame
         self.body = body
@@ -118,4 +118,4 @@ def is_tensor(value: Any) -> bool:
 
 
 def applicable(value: Any) -> bool:
-    return isinstance(value, Template | Instance | MaskRule | Function | SchemeRule)
+    return isinstance(value, BlockValue | SharedModule | MaskRule | FunctionValue | SchemeRule)

@@ -10,7 +10,7 @@ from typing import Any
 from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
-from archdsl.frontend.block_builder import Frame
+from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import axes_of, hypers_of, tensor_kind, tensor_params
 from archdsl.frontend.scopes import ABSENT, MISSING, Absent, BodyState, Given, Scope
 from archdsl.ir import dims
@@ -19,8 +19,8 @@ from archdsl.ir.graph import BOOLEANS, FLOATS, INTEGERS, Input, Value
 from archdsl.ir.op import Primitive
 from archdsl.ir.ranges import ROUND, whole_size
 from archdsl.ir.signature import promoted
-from archdsl.ir.static import Declared, Template, kind_of
-from archdsl.ir.wording import called, dim_words, holds, listed, spelled
+from archdsl.ir.static import BlockValue, Declared, kind_of
+from archdsl.ir.wording import dim_words, format_name, format_number, holds, listed
 from archdsl.syntax import ast
 
 FITS: dict[str, tuple[str, ...]] = {
@@ -119,7 +119,7 @@ class Signature:
                 raise error(
                     "E0304",
                     f"`{self.name}` takes {'tensors' if len(self.params) == 1 else listed(self.one_type)} of one type, "
-                    f"but {called(first)} is {first.dtype} and {called(value)} is {value.dtype}",
+                    f"but {format_name(first)} is {first.dtype} and {format_name(value)} is {value.dtype}",
                     self.span,
                     labels=self._label(value, span),
                     help=f"bring them together first: `cast({promoted([first, value])})`",
@@ -135,7 +135,7 @@ class Signature:
             raise error(
                 "E0302",
                 f"`{self.name}` takes {param.name}: {param.type.span.text}, "
-                f"but {called(value)} has {axes}: {shape_text(value.shape)}",
+                f"but {format_name(value)} has {axes}: {shape_text(value.shape)}",
                 self.span,
                 labels=self._label(value, span) or self._origin(value),
             )
@@ -161,7 +161,7 @@ def demand_kind(kind: str | None, value: Value | Num, takes: str, span: Span, la
             help_ = "compare first: `x != 0`; a choice at compile time is `if condition then a else b`"
             raise error("E0304", f"{takes}, but a number was given", span, help=help_)
     elif value.dtype not in FITS[kind]:
-        text = f"{takes}, but {called(value)} holds {holds(value, exact=kind in FLOATS)}"
+        text = f"{takes}, but {format_name(value)} holds {holds(value, exact=kind in FLOATS)}"
         raise error("E0304", text, span, labels=labels, help=_cure(kind, value))
 
 
@@ -195,7 +195,7 @@ class Signatures(Elaboration):
         inputs: Sequence[Input],
         spans: Sequence[Span | None],
         options: Mapping[str, Any],
-        frame: Frame,
+        frame: BlockBuilder,
         span: Span,
     ) -> dict[str, Num]:
         """The sizes of the axes that a primitive's signature names, apart from those that are options. Raises E0301,
@@ -222,7 +222,7 @@ class Signatures(Elaboration):
 
     def match_tensors(
         self,
-        template: Template,
+        template: BlockValue,
         tensors: Sequence[Given],
         named: Mapping[str, Given],
         scope: Scope,
@@ -246,7 +246,7 @@ class Signatures(Elaboration):
                 given[param.name] = ABSENT
         return given, {name: size for name, size in sizes.items() if size is not None}
 
-    def check_shapes(self, template: Template, scope: Scope, given: Mapping[str, Any], span: Span) -> None:
+    def check_shapes(self, template: BlockValue, scope: Scope, given: Mapping[str, Any], span: Span) -> None:
         assert isinstance(template.target, Declared)
         signature = Signature.of(template.target, span, template.name)
         for param in signature.params:
@@ -293,7 +293,7 @@ class Signatures(Elaboration):
         if not isinstance(size.value, Poly) or dims.is_size_like(size.value):
             return
         if not dims.is_size_like(dims.mul(size.value, size.value.denominator)):
-            text = f"{what} must be a whole number, and `{spelled(size)}` need not be one"
+            text = f"{what} must be a whole number, and `{format_number(size)}` need not be one"
             raise error("E0401", text, span, help=ROUND)
         self.divides(size, scope, span)
 
@@ -309,7 +309,7 @@ class Signatures(Elaboration):
         if not dims.is_size_like(top.value):
             d = size.value.denominator
             top, bottom = Num(dims.mul(size.value, d), dims.Bin("*", Lit(str(d)), size.expr), size.origin), num(d)
-        self.condition(scope.frame, "%", top, bottom, f"{spelled(top)} must be a multiple of {bottom}", span)
+        self.condition(scope.frame, "%", top, bottom, f"{format_number(top)} must be a multiple of {bottom}", span)
 
 
 def _known(expr: Expr, scope: Scope) -> dict[str, Expr]:

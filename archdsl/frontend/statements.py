@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
-from archdsl.frontend.block_builder import Frame
+from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.expressions import COMPARE
 from archdsl.frontend.headers import stored_kind
 from archdsl.frontend.loops import bound_names
@@ -34,8 +34,8 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.signature import promoted
-from archdsl.ir.static import Instance, Scheme, Template, kind_of
-from archdsl.ir.wording import origins, spelled
+from archdsl.ir.static import BlockValue, Scheme, SharedModule, kind_of
+from archdsl.ir.wording import format_number, origins
 from archdsl.syntax import ast
 
 
@@ -105,9 +105,9 @@ class Statements(Elaboration):
         self.not_a_tensor(s.name, scope, s.span)
         if s.name in scope.vars:
             raise error("E0202", f"`{s.name}` is bound already, and a `let` is bound once", s.span)
-        if isinstance(value, Template):
+        if isinstance(value, BlockValue):
             value = value.labelled(s.name)
-        elif isinstance(value, Instance):
+        elif isinstance(value, SharedModule):
             value.label = value.label or s.name
         elif (
             isinstance(value, Num)
@@ -214,7 +214,7 @@ class Statements(Elaboration):
 
     def _first_value(self, s: ast.Param, shape: Shape, scope: Scope) -> Init:
         """A scheme, or an expression of numbers, `indices` and draws, as a graph of its own."""
-        frame = Frame(self, scope.frame.name, s.span)
+        frame = BlockBuilder(self, scope.frame.name, s.span)
         frame.local, frame.decisions = scope.frame.local, scope.frame.decisions
         frame.asserts = scope.frame.asserts
         span = s.value.span
@@ -339,11 +339,14 @@ class Statements(Elaboration):
         elif TESTS[e.op](a.value, b.value):
             self.remember(scope.frame, a.expr, e.op, b.expr, message)
         else:
-            numbers, broken = [a, b], f"{spelled(a)} {e.op} {spelled(b)} does not hold"
+            numbers, broken = [a, b], f"{format_number(a)} {e.op} {format_number(b)} does not hold"
             if isinstance(e.left, ast.Binary) and e.left.op == "%" and e.op == "==" and b.value == 0:
                 left, right = self.ev(e.left.left, scope), self.ev(e.left.right, scope)
                 if isinstance(left, Num) and isinstance(right, Num):
-                    numbers, broken = [left, right], f"{spelled(left)} is not a multiple of {spelled(right)}"
+                    numbers, broken = (
+                        [left, right],
+                        f"{format_number(left)} is not a multiple of {format_number(right)}",
+                    )
             users = [n for n in numbers if n.origin is not None and not n.origin.source.library]
             raise error("E0401", f"{message}: {broken}", s.span, labels=origins(users, e.span))
 

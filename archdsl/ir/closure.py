@@ -9,7 +9,7 @@ from archdsl.ir.dims import Expr
 from archdsl.ir.graph import Block, CallNode, Context, Graph, Handle, OpNode, captured, subgraphs
 
 
-def outward_names(block: Block, bind: Mapping[str, Expr]) -> dict[str, Expr]:
+def instantiated_names(block: Block, bind: Mapping[str, Expr]) -> dict[str, Expr]:
     """Every name of a block in its caller's names, those it computes itself included."""
     names = dict(bind)
     for name, expr in block.local.items():

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from archdsl.ir import dims
-from archdsl.ir.closure import outward_names
+from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Opaque, Poly, Symbol, Value, Var, free_names, substitute
 from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Graph, Handle, Model, OpNode, every_node
 from archdsl.ir.ranges import TESTS
@@ -119,7 +119,7 @@ class _Carrier:
         for value in call.contexts:
             if isinstance(value, Handle):
                 self.joined |= value.instance.joined.keys()
-        names = outward_names(call.block, call.bind)
+        names = instantiated_names(call.block, call.bind)
         for condition in inner.conditions:
             left, right = self._outward(condition.left, names), self._outward(condition.right, names)
             if left is not None and right is not None and left != right and (free_names(left) or free_names(right)):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from archdsl.ir.op import Primitive
-    from archdsl.ir.static import Instance, Pattern
+    from archdsl.ir.static import Pattern, SharedModule
     from archdsl.syntax import ast
 
 INTEGERS = ("int", "token", "documents")
@@ -116,7 +116,7 @@ class OpNode:
     active: Num | None = None
     axes: Mapping[str, Num] = field(default_factory=dict)
     name: str = ""
-    instance: Instance | None = None
+    instance: SharedModule | None = None
     """The shared primitive that this is a use of: its weights live with the instance's owner."""
     handle: Handle | None = None
     """What the block was handed where the instance's owner is another block."""
@@ -134,7 +134,7 @@ class CallNode:
     outputs: tuple[Value, ...]
     bind: Mapping[str, Expr]
     name: str = ""
-    instance: Instance | None = None
+    instance: SharedModule | None = None
     handle: Handle | None = None
     alias: str = ""
     """The `let`, slot or hyper-parameter that the block was first called by: what tells two classes of one block
@@ -203,7 +203,7 @@ class ParamNode:
 class WeightNode:
     """A weight of a shared instance, read as a tensor: what `unembed(words)` multiplies with."""
 
-    instance: Instance
+    instance: SharedModule
     weight: str
     output: Value
     span: Span | None = None
@@ -363,7 +363,7 @@ def captured(graph: Graph) -> Iterator[Value]:
 class Handle:
     """A module or weight that a block is handed by its owner: `instance` (a shared block), or one of its weights."""
 
-    instance: Instance
+    instance: SharedModule
     weight: str = ""
 
 
@@ -415,7 +415,7 @@ class Block:
     """What else was decided from static sizes while the block was elaborated, in its own names: whichever numbers these
     names stand for, the block is the same as long as all of `asserts` and `decisions` hold. `ir.conditions` says them
     in the names of the Config."""
-    instances: tuple[Instance, ...] = ()
+    instances: tuple[SharedModule, ...] = ()
     """Shared blocks that live here, in order of first use."""
     library: bool = False
     copies: Num | None = None

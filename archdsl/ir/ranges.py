@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
 from archdsl.ir.dims import Num, Value, expr_text, free_names, literal
-from archdsl.ir.wording import origins, spelled
+from archdsl.ir.wording import format_number, origins
 
 TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "==": lambda a, b: a == b,
@@ -51,7 +51,7 @@ def demand_range(value: Num, kind: str, what: str, span: Span) -> None:
     wanted = RANGES[kind]
     if (not value.static and wanted.static) or (value.static and not wanted.holds(float(value))):
         known = ", and known before the model runs" if not value.static else ""
-        text = f"{what} must be {wanted.words}{known}, and {spelled(value)} was given"
+        text = f"{what} must be {wanted.words}{known}, and {format_number(value)} was given"
         raise error("E0204", text, span, labels=origins([value], span))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Word:
+class EnumValue:
     """A bare word of the library: `pre`, `same`, `serial`."""
 
     name: str
@@ -35,20 +35,20 @@ INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 def as_operand(value: Any) -> Any:
     """The number that a word for infinity is among tensors; any other value as it is."""
-    if isinstance(value, Word) and value.name in INFINITE:
+    if isinstance(value, EnumValue) and value.name in INFINITE:
         return Num(INFINITE[value.name], Lit(value.name))
     return value
 
 
 @dataclass(frozen=True)
-class Ref:
+class ElementRef:
     """An index into a list's distinct elements."""
 
     index: int
 
 
 @dataclass(frozen=True)
-class Times:
+class RepeatedPattern:
     """`count * part`; `times` is what the count comes to."""
 
     count: Expr
@@ -57,11 +57,11 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Plus:
+class JoinedPattern:
     parts: tuple[Pattern, ...]
 
 
-Pattern = Ref | Times | Plus
+Pattern = ElementRef | RepeatedPattern | JoinedPattern
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class ListValue:
 
 
 @dataclass(frozen=True, eq=False)
-class Template:
+class BlockValue:
     """A block with some hyper-parameters set: a declaration, or a primitive. Every application makes its own weights.
     `label` is the hyper-parameter, slot or `let` it came through, if any."""
 
@@ -88,7 +88,7 @@ class Template:
     def name(self) -> str:
         return self.target.name
 
-    def labelled(self, name: str) -> Template:
+    def labelled(self, name: str) -> BlockValue:
         """The same block, called by the name it now came through."""
         return replace(self, label=name, alias=self.alias or name)
 
@@ -97,7 +97,7 @@ class Template:
 class Declared:
     """A block or model declaration and the file whose names its body sees."""
 
-    node: ast.Block | ast.Model
+    node: ast.BlockDecl | ast.ModelDecl
     module: Any
 
     @property
@@ -106,11 +106,11 @@ class Declared:
 
 
 @dataclass(eq=False)
-class Instance:
+class SharedModule:
     """`shared(block)`: one set of weights, wherever it is applied. `owner` is the frame that it lives in; block and
     path step are fixed by the first use."""
 
-    template: Template
+    template: BlockValue
     owner: object
     label: str
     span: Span | None = None
@@ -139,14 +139,14 @@ class Scheme:
         return Scheme(self.name, {k: n.outward(names) for k, n in self.numbers.items()})
 
 
-Static = Num | bool | str | None | Word | ListValue | Template | Instance | Mask | Scheme
+Static = Num | bool | str | None | EnumValue | ListValue | BlockValue | SharedModule | Mask | Scheme
 
 
 def static_key(value: Any) -> Hashable:
     """Equal for values that mean the same, however their numbers were spelled: the key of every memo."""
     if isinstance(value, Num):
         return ("num", value.value) if not isinstance(value.value, float) else ("num", Fraction(value.value))
-    if isinstance(value, Template):
+    if isinstance(value, BlockValue):
         return (
             "template",
             id(_identity(value.target)),
@@ -157,11 +157,11 @@ def static_key(value: Any) -> Hashable:
         return ("list", tuple(static_key(v) for v in value.items), value.pattern)
     if isinstance(value, Mask):
         return ("mask", value.key)
-    if isinstance(value, Instance):
+    if isinstance(value, SharedModule):
         return ("instance", id(value))
     if isinstance(value, Scheme):
         return ("scheme", value.name, tuple((k, static_key(v)) for k, v in value.numbers.items()))
-    if isinstance(value, bool | str | Word) or value is None:
+    if isinstance(value, bool | str | EnumValue) or value is None:
         return (type(value).__name__, value)
     return ("object", id(value))
 
@@ -170,7 +170,7 @@ def spelling(value: Any) -> Hashable:
     """How the numbers of a static value were written."""
     if isinstance(value, Num):
         return value.expr
-    if isinstance(value, Template):
+    if isinstance(value, BlockValue):
         return tuple((k, spelling(v)) for k, v in value.args.items())
     if isinstance(value, Scheme):
         return tuple((k, n.expr) for k, n in value.numbers.items())
@@ -185,7 +185,7 @@ def numbers_of(value: Any) -> Iterator[Num]:
     """Every number in a static value, or in several, in an order that is the same for values of one key."""
     if isinstance(value, Num):
         yield value
-    elif isinstance(value, Template):
+    elif isinstance(value, BlockValue):
         yield from numbers_of(tuple(value.args.values()))
     elif isinstance(value, Scheme):
         yield from value.numbers.values()
@@ -200,12 +200,12 @@ def numbers_of(value: Any) -> Iterator[Num]:
             yield from numbers_of(item)
 
 
-def counts_of(pattern: Pattern) -> Iterator[Times]:
+def counts_of(pattern: Pattern) -> Iterator[RepeatedPattern]:
     """Every repetition in a list."""
-    if isinstance(pattern, Times):
+    if isinstance(pattern, RepeatedPattern):
         yield pattern
         yield from counts_of(pattern.part)
-    elif isinstance(pattern, Plus):
+    elif isinstance(pattern, JoinedPattern):
         for part in pattern.parts:
             yield from counts_of(part)
 
@@ -214,18 +214,18 @@ def _identity(target: Any) -> Any:
     return target.node if isinstance(target, Declared) else target
 
 
-def outward(value: Any, names: Mapping[str, Expr]) -> Any:
+def instantiate(value: Any, names: Mapping[str, Expr]) -> Any:
     """A static value in the caller's names."""
     if isinstance(value, Num | Mask | Scheme):
         return value.outward(names)
-    if isinstance(value, Template):
-        return replace(value, args={k: outward(v, names) for k, v in value.args.items()})
+    if isinstance(value, BlockValue):
+        return replace(value, args={k: instantiate(v, names) for k, v in value.args.items()})
     if isinstance(value, ListValue):
-        return ListValue(tuple(outward(v, names) for v in value.items), value.pattern)
+        return ListValue(tuple(instantiate(v, names) for v in value.items), value.pattern)
     return value
 
 
-def localise(name: str, value: Any, bind: dict[str, Expr], taken: Collection[str] = ()) -> Any:
+def abstract(name: str, value: Any, bind: dict[str, Expr], taken: Collection[str] = ()) -> Any:
     """A caller's value under a callee's name; what each new name is in the caller's goes to `bind`.
 
     The numbers inside a block, mask or scheme get joined names, none of those that are `taken`: `expert_hidden` for
@@ -233,7 +233,7 @@ def localise(name: str, value: Any, bind: dict[str, Expr], taken: Collection[str
     if isinstance(value, Num):
         bind[name] = value.expr
         return value.named(name)
-    return _localise(name, value, bind, "", taken)
+    return _abstract(name, value, bind, "", taken)
 
 
 def free_name(name: str, expr: Expr, bind: Mapping[str, Expr], taken: Collection[str]) -> str:
@@ -243,18 +243,18 @@ def free_name(name: str, expr: Expr, bind: Mapping[str, Expr], taken: Collection
     return name
 
 
-def _localise(name: str, value: Any, bind: dict[str, Expr], label: str, taken: Collection[str]) -> Any:
+def _abstract(name: str, value: Any, bind: dict[str, Expr], label: str, taken: Collection[str]) -> Any:
     if isinstance(value, Num):
-        return localise(free_name(name, value.expr, bind, taken), value, bind)
-    if isinstance(value, Template):
-        args = {k: _localise(f"{name}_{k}", v, bind, k, taken) for k, v in value.args.items()}
+        return abstract(free_name(name, value.expr, bind, taken), value, bind)
+    if isinstance(value, BlockValue):
+        args = {k: _abstract(f"{name}_{k}", v, bind, k, taken) for k, v in value.args.items()}
         return replace(value, args=args, label=label or name, alias=value.alias or label or name)
     if isinstance(value, Mask):
         return _localise_mask(name, value, bind, taken, [0])
     if isinstance(value, Scheme):
         # A number that the scheme fills in by itself needs no name.
         numbers = {
-            k: v if v.origin is None else _localise(f"{name}_{k}", v, bind, "", taken) for k, v in value.numbers.items()
+            k: v if v.origin is None else _abstract(f"{name}_{k}", v, bind, "", taken) for k, v in value.numbers.items()
         }
         return Scheme(value.name, numbers)
     if isinstance(value, ListValue):
@@ -265,7 +265,7 @@ def _localise(name: str, value: Any, bind: dict[str, Expr], label: str, taken: C
             key = (static_key(item), spelling(item))
             if key not in seen:
                 inner = f"{name}_{len(seen)}" if len(value.items) > 1 else name
-                seen[key] = _localise(inner, item, bind, label or name, taken)
+                seen[key] = _abstract(inner, item, bind, label or name, taken)
             items.append(seen[key])
         return ListValue(tuple(items), _rename_pattern(value.pattern, name, bind, taken))
     return value
@@ -276,14 +276,14 @@ def _localise_mask(name: str, mask: Mask, bind: dict[str, Expr], taken: Collecti
     for n in mask.numbers:
         count[0] += 1
         joined = f"{name}_{mask.rule}" if count[0] == 1 else f"{name}_{mask.rule}_{count[0]}"
-        numbers.append(_localise(joined, n, bind, "", taken))
+        numbers.append(_abstract(joined, n, bind, "", taken))
     parts = tuple(_localise_mask(name, p, bind, taken, count) for p in mask.parts)
     return Mask(mask.rule, tuple(numbers), mask.tensor, parts)
 
 
 def _rename_pattern(pattern: Pattern, name: str, bind: dict[str, Expr], taken: Collection[str]) -> Pattern:
     """Counts of a list (`layers * block`) are numbers too."""
-    if isinstance(pattern, Times):
+    if isinstance(pattern, RepeatedPattern):
         part = pattern.part
         if isinstance(pattern.count, Lit):
             return replace(pattern, part=_rename_pattern(part, name, bind, taken))
@@ -291,9 +291,9 @@ def _rename_pattern(pattern: Pattern, name: str, bind: dict[str, Expr], taken: C
         while joined in taken or bind.get(joined, pattern.count) != pattern.count:
             joined += "_2"
         bind[joined] = pattern.count
-        return Times(Var(joined), _rename_pattern(part, name, bind, taken), pattern.times)
-    if isinstance(pattern, Plus):
-        return Plus(tuple(_rename_pattern(p, name, bind, taken) for p in pattern.parts))
+        return RepeatedPattern(Var(joined), _rename_pattern(part, name, bind, taken), pattern.times)
+    if isinstance(pattern, JoinedPattern):
+        return JoinedPattern(tuple(_rename_pattern(p, name, bind, taken) for p in pattern.parts))
     return pattern
 
 
@@ -307,13 +307,13 @@ def kind_of(value: Any) -> str:
         return "a number"
     if isinstance(value, str):
         return "a string"
-    if isinstance(value, Word):
+    if isinstance(value, EnumValue):
         return f"`{value.name}`" if value.name in INFINITE else f"the word `{value.name}`"
     if isinstance(value, ListValue):
         return "a list"
-    if isinstance(value, Template):
+    if isinstance(value, BlockValue):
         return f"the block `{value.name}`"
-    if isinstance(value, Instance):
+    if isinstance(value, SharedModule):
         return f"a shared `{value.name}`"
     if isinstance(value, Mask):
         return "a mask"
@@ -322,6 +322,6 @@ def kind_of(value: Any) -> str:
     return "a tensor"
 
 
-def told(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A static value in a diagnostic: a number as it is, anything else by what it is."""
     return str(value) if isinstance(value, Num) else kind_of(value)

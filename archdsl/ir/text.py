@@ -33,7 +33,16 @@ from archdsl.ir.graph import (
     subgraphs,
 )
 from archdsl.ir.masks import Mask
-from archdsl.ir.static import Instance, ListValue, Pattern, Plus, Ref, Scheme, Template, Times
+from archdsl.ir.static import (
+    BlockValue,
+    ElementRef,
+    JoinedPattern,
+    ListValue,
+    Pattern,
+    RepeatedPattern,
+    Scheme,
+    SharedModule,
+)
 
 
 def print_model(model: Model) -> str:
@@ -104,9 +113,9 @@ def static(value: Any) -> str:
         return _mask(value)
     if isinstance(value, Scheme):
         return _call(value.name, value.numbers)
-    if isinstance(value, Template):
+    if isinstance(value, BlockValue):
         return _call(value.name, value.args)
-    if isinstance(value, Instance):
+    if isinstance(value, SharedModule):
         return f"shared {value.label or value.name}"
     if isinstance(value, ListValue):
         return (
@@ -140,11 +149,11 @@ def _mask(mask: Mask) -> str:
 
 def pattern(p: Pattern, items: Mapping[int, str]) -> str:
     """`3 * dense + 58 * sparse`, over the names of the list's distinct elements."""
-    if isinstance(p, Ref):
+    if isinstance(p, ElementRef):
         return items[p.index]
-    if isinstance(p, Times):
+    if isinstance(p, RepeatedPattern):
         inner = pattern(p.part, items)
-        return f"{expr_text(p.count, 70)} * {f'({inner})' if isinstance(p.part, Plus) else inner}"
+        return f"{expr_text(p.count, 70)} * {f'({inner})' if isinstance(p.part, JoinedPattern) else inner}"
     return " + ".join(pattern(part, items) for part in p.parts)
 
 

@@ -31,7 +31,7 @@ from archdsl.ir.graph import (
     Weight,
 )
 from archdsl.ir.paths import Step, counter
-from archdsl.ir.static import Instance
+from archdsl.ir.static import SharedModule
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _of_block(block: Block, prefix: str, owner: bool = True) -> Iterator[WeightI
     yield from _of_graph(block.graph, block, prefix, str)
 
 
-def _of_instance(instance: Instance, owner: Block, prefix: str) -> Iterator[WeightInfo]:
+def _of_instance(instance: SharedModule, owner: Block, prefix: str) -> Iterator[WeightInfo]:
     if instance.block is not None:
         yield from _of_block(instance.block, f"{prefix}{instance.path}.")
     elif instance.node is not None:

@@ -18,15 +18,15 @@ SIZE = "a size must be at least 1"
 WHOLE = "a size must be a whole number"
 
 
-def spelled(n: Num) -> str:
+def format_number(n: Num) -> str:
     """A number as it was written, with what it is: `4 * width = 3072`."""
-    number = plain(n)
+    number = format_decimal(n)
     text = expr_text(n.expr) if not any("." in x for x in free_names(n.expr)) else number
     written = isinstance(n.expr, Lit) or text.replace("_", "") == number
     return text if written or not n.static else f"{text} = {number}"
 
 
-def plain(n: Num) -> str:
+def format_decimal(n: Num) -> str:
     """A number as a decimal: `1.5`, not `3/2`."""
     return f"{float(n.value):g}" if isinstance(n.value, Fraction | float) else str(n)
 
@@ -42,7 +42,7 @@ def written_shape(value: Value) -> str:
     return f"[{', '.join(number if '.' in text else text for text, number in texts)}]"
 
 
-def called(value: Value) -> str:
+def format_name(value: Value) -> str:
     """A tensor by its name, if it has one."""
     return f"`{value.name}`" if value.name else "the tensor"
 
@@ -70,4 +70,4 @@ def one_of(name: str, names: Iterable[str], otherwise: str) -> str:
 def origins(numbers: Iterable[Num], span: Span) -> list[Label]:
     """Where each number was written, if that is known and not the place of the error itself."""
     found = [n for n in numbers if n.origin is not None and n.origin != span]
-    return [Label(n.origin, f"{spelled(n)} comes from here") for n in found if n.origin is not None]
+    return [Label(n.origin, f"{format_number(n)} comes from here") for n in found if n.origin is not None]

@@ -25,8 +25,8 @@ from archdsl.ir.dims import (
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import EVERYWHERE, Application, At, OnnxScope, Parts, Primitive, Reads, same
-from archdsl.ir.static import ListValue, kind_of, told
-from archdsl.ir.wording import called
+from archdsl.ir.static import ListValue, format_value, kind_of
+from archdsl.ir.wording import format_name
 
 # --- types ----------------------------------------------------------------------------------------------------------
 
@@ -57,12 +57,12 @@ def checked_axis(op: Primitive, call: Application, n: Any, option: str, rank: in
     if not isinstance(n, Num) or not isinstance(n.value, int):
         raise call.error(
             "E0204",
-            f"an axis is a whole number that is known before the model runs, but `{option}` is {told(n)}",
+            f"an axis is a whole number that is known before the model runs, but `{option}` is {format_value(n)}",
             option=option,
         )
     count = len(call.shape(0)) if rank is None else rank
     if not -count <= n.value < count:
-        made = f"the result of `{op.name}`" if rank is not None else called(call.tensor(0))
+        made = f"the result of `{op.name}`" if rank is not None else format_name(call.tensor(0))
         shown = "" if rank is not None else f": {shape_text(call.shape(0))}"
         allowed = f"`{option}` is from {-count} to {count - 1}; " if count else ""
         raise call.error(

@@ -24,7 +24,7 @@ from archdsl.ir.op import (
     same,
     shown,
 )
-from archdsl.ir.static import ListValue, told
+from archdsl.ir.static import ListValue, format_value
 from archdsl.ops._common import equals, first_input, number
 from archdsl.ops._onnx import END, with_kernel
 
@@ -115,7 +115,7 @@ def demand_per_axis(call: Application, option: str, count: int, least: int = 1) 
         if not isinstance(n, Num) or not isinstance(n.value, int):
             raise call.error(
                 "E0203",
-                f"`{option}` is a whole number that is known before the model runs, and {told(n)} was given",
+                f"`{option}` is a whole number that is known before the model runs, and {format_value(n)} was given",
                 option=option,
             )
         if not call.holds(">=", n, least, f"`{option}` is at least {least}"):

@@ -22,7 +22,7 @@ from archdsl.ir.op import (
     same,
     shown,
 )
-from archdsl.ir.wording import called
+from archdsl.ir.wording import format_name
 from archdsl.ops._common import (
     AxisOp,
     axis_of,
@@ -51,7 +51,7 @@ INDEX = "an index lies within its axis"
 LIES = "slices lie within their axis"
 
 
-class Index(Primitive):
+class IndexOp(Primitive):
     """`x[:, 0]`, `x[..., -1]`, `x[:, 1:]`, `x[:, :time]`: one position of an axis, which goes, or those of a slice.
 
     Numbers below 0 count from the end. A slice has to lie within its axis."""
@@ -82,7 +82,7 @@ class Index(Primitive):
         if count > len(shape):
             raise call.error(
                 "E0302",
-                f"{count} axes are indexed, but {called(call.tensor(0))} has {len(shape)}: {shape_text(shape)}",
+                f"{count} axes are indexed, but {format_name(call.tensor(0))} has {len(shape)}: {shape_text(shape)}",
                 input=0,
             )
         for axis, item in enumerate(spread(items, len(shape))):
@@ -308,7 +308,7 @@ def demand_filling(call: Application, option: str) -> None:
     value = call.size(option)
     usual(call, **{option: 0})
     if not call.tensor(0).is_float and not call.is_whole(value):
-        text = f"{called(call.tensor(0))} holds whole numbers, which {value} is not"
+        text = f"{format_name(call.tensor(0))} holds whole numbers, which {value} is not"
         raise call.error("E0204", text, option=option)
 
 
@@ -600,7 +600,7 @@ class Fill(Filled):
         return e.py(made, **holes, dtype=e.dtype(), device=e.device())
 
 
-class Constant(Filled):
+class ConstantOp(Filled):
     """The same of a number that has a function of torch's, as a row."""
 
     def __init__(self, name: str, filling: float) -> None:
@@ -621,4 +621,4 @@ class Constant(Filled):
         return e.py(made, sizes=numbers_in(node.options, "dims"), dtype=e.dtype(), device=e.device())
 
 
-CONSTANTS = Constant("zeros", 0.0), Constant("ones", 1.0)
+CONSTANTS = ConstantOp("zeros", 0.0), ConstantOp("ones", 1.0)

@@ -24,7 +24,7 @@ from archdsl.ir.op import (
     same,
     shown,
 )
-from archdsl.ir.wording import called
+from archdsl.ir.wording import format_name
 from archdsl.ops._common import first_input, number, tensor_inputs
 from archdsl.ops._onnx import with_kernel
 
@@ -207,7 +207,7 @@ class Einsum(Primitive):
                 raise call.error(
                     "E0302",
                     f"`{' '.join(term)}` names {len(named)} axes, "
-                    f"but {called(value)} has {value.rank}: {shape_text(value.shape)}",
+                    f"but {format_name(value)} has {value.rank}: {shape_text(value.shape)}",
                     input=i,
                 )
             for name, size in zip(spread(term, value.rank), value.shape, strict=True):
@@ -220,8 +220,8 @@ class Einsum(Primitive):
                     shown = "a leading axis" if name.startswith("...") else f"`{name}`"
                     raise call.error(
                         "E0301",
-                        f"`einsum` needs one size for {shown}, but it is {known} in {called(call.tensor(where))} "
-                        f"and {size} in {called(value)}",
+                        f"`einsum` needs one size for {shown}, but it is {known} in {format_name(call.tensor(where))} "
+                        f"and {size} in {format_name(value)}",
                         input=i,
                     )
         given = {n for term in terms for n in term}

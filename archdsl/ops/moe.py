@@ -148,7 +148,7 @@ class KeepGroups(Primitive):
         return e.py(f"{function}({{0}}, {{groups}}, {{top}})", groups=number(node, "groups"), top=number(node, "top"))
 
 
-class SelectionBias(Primitive):
+class SelectionBiasOp(Primitive):
     """Scores plus a bias that only chooses experts: part of the state, not of the parameters (DeepSeek-V3, section
     2.1.2)."""
 

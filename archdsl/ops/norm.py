@@ -364,7 +364,7 @@ class GroupNorm(Primitive):
         return channels_second(node, e, place(node), norm)
 
 
-class PowerNorm(Primitive):
+class PowerNormOp(Primitive):
     """Power normalization (Shen et al., 2020, PN-V): each channel by its root mean square over all other axes.
 
     The channels are the last axis. Training takes the mean square of the batch, the later positions of a sequence

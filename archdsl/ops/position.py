@@ -27,7 +27,7 @@ from archdsl.ir.op import (
     shown,
 )
 from archdsl.ir.ranges import whole_size
-from archdsl.ir.static import Instance, Scheme, Template
+from archdsl.ir.static import BlockValue, Scheme, SharedModule
 from archdsl.ops._common import equals, number, number_inputs, tensor_inputs, usual
 
 
@@ -43,8 +43,8 @@ class Position(Primitive):
 
 def arguments(position: Any) -> dict[str, Any]:
     """What a position was given."""
-    template = position.template if isinstance(position, Instance) else position
-    assert isinstance(template, Template)
+    template = position.template if isinstance(position, SharedModule) else position
+    assert isinstance(template, BlockValue)
     return dict(template.args)
 
 

@@ -25,7 +25,7 @@ from archdsl.ir.op import (
     up_to,
 )
 from archdsl.ir.signature import promoted
-from archdsl.ir.wording import called
+from archdsl.ir.wording import format_name
 from archdsl.ops._common import demand_like, first_input, number, own_but, tensor_inputs
 from archdsl.ops._onnx import in_square, recurrence, zeros
 
@@ -187,8 +187,8 @@ class Cell(Primitive):
             if len(call.shape(i)) != rank:
                 raise call.error(
                     "E0302",
-                    f"`{self.name}` steps rows of equal number, but {called(call.tensor(0))} has {rank} axes and "
-                    f"{called(call.tensor(i))} has {len(call.shape(i))}",
+                    f"`{self.name}` steps rows of equal number, but {format_name(call.tensor(0))} has {rank} axes and "
+                    f"{format_name(call.tensor(i))} has {len(call.shape(i))}",
                     input=i,
                 )
             demand_like(self, call, i, but=rank - 1)

@@ -29,7 +29,7 @@ from archdsl.ir.op import (
 )
 from archdsl.ir.signature import promoted, regrouped_parts
 from archdsl.ir.static import kind_of
-from archdsl.ir.wording import called
+from archdsl.ir.wording import format_name
 from archdsl.ops._common import (
     axes_of,
     axis_of,
@@ -515,7 +515,7 @@ class Rearrange(Moving):
         if rank < stated or (rank > stated and ("...",) not in left):
             raise call.error(
                 "E0302",
-                f'"{pattern}" begins with {stated} axes, but {called(call.tensor(0))} has {rank}: '
+                f'"{pattern}" begins with {stated} axes, but {format_name(call.tensor(0))} has {rank}: '
                 f"{shape_text(call.shape(0))}",
                 input=0,
             )
@@ -677,7 +677,7 @@ def spread(groups: Sequence[Group], rank: int) -> list[Group]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RearrangePlan:
     """Axes before and after as groups of units that stay together, and their sizes."""
 
     left: list[Group]
@@ -715,7 +715,7 @@ class Plan:
         return At(tuple(axes.items()), offset)
 
 
-def planned(options: Mapping[str, Any], shape: Shape) -> Plan:
+def planned(options: Mapping[str, Any], shape: Shape) -> RearrangePlan:
     """The plan of a pattern that was checked."""
     before, after = ([*(side(text) or ())] for text in options["pattern"].split("->"))
     left = spread(before, len(shape))
@@ -737,7 +737,7 @@ def planned(options: Mapping[str, Any], shape: Shape) -> Plan:
         members.setdefault(head, []).append(name)
     merged = {head: product(sizes[n] for n in names) for head, names in members.items()}
     said = frozenset(head for head, names in members.items() if all(n in given for n in names))
-    return Plan(
+    return RearrangePlan(
         [tuple(n for n in group if unit[n] == n) for group in left],
         [tuple(n for n in group if unit[n] == n) for group in right],
         merged,

@@ -46,7 +46,7 @@ them costs more work a step."""
 
 
 @dataclass(frozen=True, eq=False)
-class Cache:
+class CacheSpec:
     """A tensor of which all places are kept."""
 
     value: Value
@@ -57,7 +57,7 @@ class Cache:
 
 
 @dataclass(frozen=True, eq=False)
-class Carry:
+class CarriedState:
     """What a recurrence hands on."""
 
     node: FlatOp | FlatScan
@@ -74,7 +74,7 @@ class Latent:
 
 
 @dataclass
-class Plan:
+class DecodePlan:
     """How a model is taken step by step."""
 
     model: Model
@@ -87,8 +87,8 @@ class Plan:
     """The form in which each tensor that depends on the sequence is computed."""
     needs: dict[tuple[FlatNode, int], Form] = field(default_factory=dict)
     """The form in which a node needs an input that depends on the sequence, or on places."""
-    caches: dict[Value, Cache] = field(default_factory=dict)
-    carries: dict[FlatNode, Carry] = field(default_factory=dict)
+    caches: dict[Value, CacheSpec] = field(default_factory=dict)
+    carries: dict[FlatNode, CarriedState] = field(default_factory=dict)
     latents: dict[FlatNode, Latent] = field(default_factory=dict)
     placed: set[Value] = field(default_factory=set)
     """Tensors made of places alone."""
@@ -106,9 +106,9 @@ class Plan:
         once = {*self.before.outputs}
         return [v for v in self.step.inputs if v.dtype != "padding" and v not in once]
 
-    def entries(self) -> list[Cache | Carry]:
+    def entries(self) -> list[CacheSpec | CarriedState]:
         """All that is kept, in the order of the layers."""
-        found: list[Cache | Carry] = [*self.caches.values(), *self.carries.values()]
+        found: list[CacheSpec | CarriedState] = [*self.caches.values(), *self.carries.values()]
         return sorted(found, key=lambda c: c.layer)
 
     def tail(self) -> tuple[int, tuple[Value, ...]]:
@@ -139,7 +139,7 @@ class Plan:
         return not placed and not any(ALL in f for f in (*forms, *(self.forms.get(v, ()) for v in node.outputs)))
 
 
-def plan(model: Model) -> Plan:
+def plan(model: Model) -> DecodePlan:
     """How the model is taken step by step.
 
     Raises ArchError E0504 where its output depends on later places, or an op has no step."""
@@ -154,7 +154,7 @@ def plan(model: Model) -> Plan:
 
 
 @lru_cache(maxsize=4)
-def planned(model: Model) -> Plan:
+def planned(model: Model) -> DecodePlan:
     """`plan`, made once for all who only read it; the last few are remembered."""
     return plan(model)
 
@@ -234,7 +234,7 @@ class _Planner:
         crossing = tuple(dict.fromkeys(v for n in nodes for v in n.inputs if isinstance(v, Value) and v in made))
         first = tuple(v for v in flat.inputs if v not in inputs)
         before = FlatGraph(first, live(once, crossing), crossing)
-        self.found = Plan(model, time, before, FlatGraph((*inputs, *crossing), nodes, (output,)))
+        self.found = DecodePlan(model, time, before, FlatGraph((*inputs, *crossing), nodes, (output,)))
         self.found.makers = {v: n for n in step for v in n.outputs}
         self.moving: set[Value] = set(inputs)
         """Tensors that depend on the sequence."""
@@ -278,7 +278,7 @@ class _Planner:
 
     # --- the step ---
 
-    def plan(self) -> Plan:
+    def plan(self) -> DecodePlan:
         found = self.found
         for value in found.step.inputs:
             axes = self.axes(value)
@@ -348,7 +348,7 @@ class _Planner:
             found.forms[value] = form
         if taken.states:
             self.layer += 0 if taken.keeps else 1
-            found.carries[node] = Carry(node, taken.states, self.layer)
+            found.carries[node] = CarriedState(node, taken.states, self.layer)
         for i, wanted, role in taken.wanted:
             self.need(node, i, _tensor(node, i), wanted, role)
 
@@ -449,7 +449,7 @@ class _Planner:
         if value not in found.caches:
             if not role:
                 self.layer += 1
-            found.caches[value] = Cache(value, grown[0], role or value.name or "kept", max(self.layer, 0))
+            found.caches[value] = CacheSpec(value, grown[0], role or value.name or "kept", max(self.layer, 0))
 
     def scan(self, node: FlatScan) -> None:
         found = self.found
@@ -474,7 +474,7 @@ class _Planner:
                 State(v.name or f"state_{i}", v.shape, v.dtype, 1)
                 for i, v in enumerate(node.body.inputs[: len(node.starts)])
             )
-            found.carries[node] = Carry(node, states, self.layer)
+            found.carries[node] = CarriedState(node, states, self.layer)
 
     def blame(self, node: FlatNode, what: str) -> ArchError:
         if isinstance(node, FlatOp):
@@ -544,7 +544,7 @@ class _Planner:
         for i, value in enumerate(base):
             axis = self.axes(value)[0]
             role = value.name or ("latent" if i == 0 else f"latent_{i + 1}")
-            found.caches.setdefault(value, Cache(value, axis, role, layer))
+            found.caches.setdefault(value, CacheSpec(value, axis, role, layer))
         found.latents[node] = Latent(tuple(base), inside)
 
     def between(

@@ -34,7 +34,7 @@ from archdsl.ir.graph import (
     node_outputs,
 )
 from archdsl.ir.paths import Step, counter, skip
-from archdsl.ir.static import Instance
+from archdsl.ir.static import SharedModule
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ def unroll(model: Model) -> tuple[FlatGraph, Unrolled]:
     """The same, and what became of each call. The last ones are remembered."""
     flattener = Flattener()
     block = model.block
-    scope = Scope(block, "", {v: v for v in block.graph.inputs}, {i: i.path for i in block.instances})
+    scope = FlatScope(block, "", {v: v for v in block.graph.inputs}, {i: i.path for i in block.instances})
     flattener.graph(block.graph, scope, str)
     outputs = tuple(scope.values[v] for v in block.graph.outputs if v is not None)
     graph = FlatGraph(block.graph.inputs, live(flattener.nodes, outputs), outputs)
@@ -179,13 +179,13 @@ def weights_read(graph: FlatGraph) -> dict[str, FlatWeight]:
 
 
 @dataclass
-class Scope:
+class FlatScope:
     """One call of a block: its values and shared blocks in the flat graph's."""
 
     block: Block
     prefix: str
     values: dict[Value, Value]
-    instances: dict[Instance, str]
+    instances: dict[SharedModule, str]
     """Where each shared block lives."""
     unrolled: Unrolled = field(init=False)
 
@@ -207,11 +207,11 @@ class Flattener:
     def __init__(self) -> None:
         self.nodes: list[FlatNode] = []
 
-    def graph(self, graph: Graph, scope: Scope, step: Step) -> None:
+    def graph(self, graph: Graph, scope: FlatScope, step: Step) -> None:
         for node in graph.nodes:
             self.node(node, scope, step)
 
-    def node(self, node: Node, scope: Scope, step: Step) -> None:
+    def node(self, node: Node, scope: FlatScope, step: Step) -> None:
         match node:
             case OpNode():
                 self.op(node, scope, step)
@@ -232,7 +232,7 @@ class Flattener:
             case _:
                 pass  # conditions on sizes, proofs and losses leave no trace in what is run
 
-    def op(self, node: OpNode, scope: Scope, step: Step) -> None:
+    def op(self, node: OpNode, scope: FlatScope, step: Step) -> None:
         owner = node.instance
         declared = node
         if owner is not None:
@@ -248,19 +248,19 @@ class Flattener:
         outputs = tuple(fresh(v, scope) for v in node.outputs)
         self.nodes.append(scope.add(node, FlatOp(node, inputs, outputs, path, weights, blocks)))
 
-    def inner(self, call: CallNode, prefix: str, scope: Scope) -> FlatGraph:
+    def inner(self, call: CallNode, prefix: str, scope: FlatScope) -> FlatGraph:
         """The graph of a block that a primitive applies itself."""
         around, self.nodes = self.nodes, []
         block = call.block
         instances = {**scope.instances, **{i: prefix + i.path for i in block.instances}}
-        inside = Scope(block, prefix, {v: v for v in block.graph.inputs}, instances)
+        inside = FlatScope(block, prefix, {v: v for v in block.graph.inputs}, instances)
         self.contexts(call, scope, inside)
         self.graph(block.graph, inside, str)
         outputs = tuple(inside.values[v] for v in block.graph.outputs if v is not None)
         found, self.nodes = FlatGraph(block.graph.inputs, live(self.nodes, outputs), outputs), around
         return found
 
-    def contexts(self, call: CallNode, scope: Scope, inside: Scope) -> None:
+    def contexts(self, call: CallNode, scope: FlatScope, inside: FlatScope) -> None:
         for context, given in zip(call.block.contexts, call.contexts, strict=True):
             if isinstance(given, Handle):
                 assert isinstance(context.value, Handle)
@@ -269,12 +269,12 @@ class Flattener:
                 assert isinstance(context.value, Value)
                 inside.values[context.value] = scope.values[given]
 
-    def call(self, node: CallNode, scope: Scope, step: Step) -> None:
+    def call(self, node: CallNode, scope: FlatScope, step: Step) -> None:
         block = node.block
         owner = node.instance if node.handle is None else node.handle.instance
         prefix = f"{scope.instances[owner] if owner is not None else scope.prefix + step(node.name)}."
         instances = {i: prefix + i.path for b in (block, block.before) if b is not None for i in b.instances}
-        inside = Scope(block, prefix, {}, {**scope.instances, **instances})
+        inside = FlatScope(block, prefix, {}, {**scope.instances, **instances})
         scope.unrolled.calls.setdefault(node, []).append(inside.unrolled)
         for inner, given in zip(block.graph.inputs, node.inputs, strict=True):
             if given is not None:
@@ -285,7 +285,7 @@ class Flattener:
         for outer, value in zip(node.outputs, results, strict=True):
             scope.values[outer] = inside.values[value]
 
-    def loop(self, node: LoopNode, scope: Scope, step: Step) -> None:
+    def loop(self, node: LoopNode, scope: FlatScope, step: Step) -> None:
         inner = step if step is not str else counter()
         carried = [scope.values[v] for v in node.starts]
         for turn, body in enumerate(node.turns):
@@ -298,7 +298,7 @@ class Flattener:
                 scope.values.update(zip(node.emitted[turn], results[len(carried) :], strict=True))
         scope.values.update(zip(node.outputs, carried, strict=True))
 
-    def scan(self, node: ScanNode, scope: Scope, step: Step) -> None:
+    def scan(self, node: ScanNode, scope: FlatScope, step: Step) -> None:
         starts = tuple(scope.of(v) for v in node.starts)
         sequences = tuple(scope.values[v] for v in node.sequences)
         around, self.nodes = self.nodes, []
@@ -312,7 +312,7 @@ class Flattener:
         made = FlatScan(node, body, found, sequences, stacked, finals, scope.prefix.rstrip("."))
         self.nodes.append(scope.add(node, made))
 
-    def condition(self, node: CondNode, scope: Scope, step: Step) -> None:
+    def condition(self, node: CondNode, scope: FlatScope, step: Step) -> None:
         if step is not str:
             skip(node.then, step)
         self.graph(node.otherwise, scope, step)
@@ -320,14 +320,14 @@ class Flattener:
             assert value is not None
             scope.values[outer] = scope.values[value]
 
-    def weight(self, node: WeightNode, scope: Scope) -> None:
+    def weight(self, node: WeightNode, scope: FlatScope) -> None:
         path, declared = scope.instances[node.instance], node.instance.node
         weight = next(w for w in declared.weights if w.name == node.weight)
         found = FlatWeight(f"{path}.{node.weight}", weight, scope.block, declared)
         self.nodes.append(scope.add(node, FlatParam(found, fresh(node.output, scope))))
 
 
-def fresh(value: Value, scope: Scope) -> Value:
+def fresh(value: Value, scope: FlatScope) -> Value:
     """A value of its own for this place."""
     scope.values[value] = found = replaced(value)
     return found

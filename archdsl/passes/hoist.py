@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from archdsl.ir.closure import contexts_read, outward_names
+from archdsl.ir.closure import contexts_read, instantiated_names
 from archdsl.ir.graph import Block, CallNode, Graph, Node, OpNode, ParamNode, Value, captured, node_outputs, reads
 
 
@@ -51,7 +51,7 @@ def _split(call: CallNode, varying: AbstractSet[int]) -> tuple[CallNode, CallNod
     crossing = [v for v in dict.fromkeys(captured(step_graph)) if id(v) in made]
     first = _part(block, Graph((), tuple(fixed), tuple(crossing)), [])
     step = replace(_part(block, step_graph, crossing), before=first)
-    names = outward_names(block, call.bind)
+    names = instantiated_names(block, call.bind)
     outer = tuple(Value(tuple(d.outward(names) for d in v.shape), v.dtype, v.name, v.span) for v in crossing)
     given = {id(v): g for v, g in zip(block.graph.inputs, call.inputs, strict=True)}
     contexts = {id(c): g for c, g in zip(block.contexts, call.contexts, strict=True)}

@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from itertools import takewhile
 from typing import Literal
 
-from archdsl.ir.closure import outward_names
+from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Expr, Num, expr_text, substitute
 from archdsl.ir.graph import Block, CallNode, CondNode, LossNode, Model, OpNode, Value, every_node
 from archdsl.ir.op import Parts
@@ -398,14 +398,14 @@ def expert_placements(graph: FlatGraph) -> dict[str, Placement]:
 def _root_names(model: Model) -> dict[str, Expr]:
     """Return what names of the model's own block are computed from: fields of its Config."""
     fields = {f.name for f in model.config}
-    return {name: e for name, e in outward_names(model.block, {}).items() if name not in fields}
+    return {name: e for name, e in instantiated_names(model.block, {}).items() if name not in fields}
 
 
 def _names_of(unrolled: Unrolled, names: Mapping[str, Expr]) -> Iterator[tuple[FlatNode, Mapping[str, Expr]]]:
     """Yield every node of a block that is not shared, with its names in those of the model."""
     yield from ((node, names) for nodes in unrolled.nodes.values() for node in nodes)
     for call, inner in unrolled.calls.items():
-        outer = {name: substitute(e, names) for name, e in outward_names(call.block, call.bind).items()}
+        outer = {name: substitute(e, names) for name, e in instantiated_names(call.block, call.bind).items()}
         for block in inner:
             yield from _names_of(block, outer)
 

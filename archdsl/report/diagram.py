@@ -32,7 +32,7 @@ from archdsl.ir.graph import (
     subgraphs,
 )
 from archdsl.ir.masks import Mask
-from archdsl.ir.static import Instance, Template, Word
+from archdsl.ir.static import BlockValue, EnumValue, SharedModule
 from archdsl.ir.wording import one_of
 from archdsl.syntax import ast
 
@@ -51,12 +51,12 @@ class Box:
 
 
 @dataclass
-class Group:
+class BoxGroup:
     """Boxes within a frame that has a title."""
 
     id: str
     title: str
-    parts: list[Box | Group] = field(default_factory=list)
+    parts: list[Box | BoxGroup] = field(default_factory=list)
 
     def boxes(self) -> Iterator[Box]:
         """Every box in the group and in those within it."""
@@ -80,7 +80,7 @@ class Arrow:
 class Diagram:
     """A drawing; `root` is the page itself and has no frame."""
 
-    root: Group
+    root: BoxGroup
     arrows: list[Arrow]
     closed: list[Block] = field(default_factory=list)
     """Blocks of the spec that are one box because their own boxes would be too many: one of each name."""
@@ -121,7 +121,7 @@ def block_of(model: Model, name: str) -> Block:
 
 def _draw(drawn: Model | Block, depth: int) -> Diagram:
     pen = _Pen(depth)
-    root = Group("page", drawn.name)
+    root = BoxGroup("page", drawn.name)
     block = drawn if isinstance(drawn, Block) else drawn.block
     env: dict[int, Source] = {}
     for name, value in zip(block.tensor_names, block.graph.inputs, strict=False):
@@ -165,18 +165,18 @@ def option_text(value: Any) -> str:
         return ""
     if isinstance(value, Num):
         return number_text(value)
-    if isinstance(value, Instance):
+    if isinstance(value, SharedModule):
         return f"{value.name}, shared"
     if isinstance(value, Mask):
         return "" if value.rule == "full" else str(value)
-    if isinstance(value, Template):
+    if isinstance(value, BlockValue):
         inner = [f"{k} {option_text(v)}" for k, v in value.args.items() if k not in UNTOLD and option_text(v)]
         text = f"{value.name}({', '.join(inner)})" if inner else value.name
         return text if len(text) <= LONG else value.name
     if isinstance(value, tuple):
         texts = [option_text(v) for v in value]
         return ", ".join(texts) if all(texts) else ""
-    return str(value) if isinstance(value, str | Word) and str(value) else ""
+    return str(value) if isinstance(value, str | EnumValue) and str(value) else ""
 
 
 def _options(header: ast.Header, options: Mapping[str, Any], computed: Iterable[str] = ()) -> list[str]:
@@ -228,19 +228,19 @@ class _Pen:
         self.carried: set[str] = set()
         """Boxes that the next turn of a stack reads, whether or not anything does after the last."""
 
-    def box(self, group: Group, role: Role, lines: Sequence[str]) -> Box:
+    def box(self, group: BoxGroup, role: Role, lines: Sequence[str]) -> Box:
         self.count += 1
         box = Box(f"n{self.count}", role, [line for line in lines if line])
         group.parts.append(box)
         return box
 
-    def group(self, within: Group, title: str) -> Group:
+    def group(self, within: BoxGroup, title: str) -> BoxGroup:
         self.count += 1
-        group = Group(f"g{self.count}", title)
+        group = BoxGroup(f"g{self.count}", title)
         within.parts.append(group)
         return group
 
-    def sources(self, env: dict[int, Source], value: Value, group: Group) -> Source:
+    def sources(self, env: dict[int, Source], value: Value, group: BoxGroup) -> Source:
         """The boxes of a value; what has waited for a reader is drawn now."""
         found = env.get(id(value), ())
         waits = self.waiting.get(id(value))
@@ -248,15 +248,15 @@ class _Pen:
             found = env[id(value)] = (self.box(group, *waits).id,)
         return found
 
-    def connect(self, env: dict[int, Source], box: Box, group: Group, values: Iterable[tuple[Value, str]]) -> None:
+    def connect(self, env: dict[int, Source], box: Box, group: BoxGroup, values: Iterable[tuple[Value, str]]) -> None:
         for value, label in values:
             self.arrows += [Arrow(s, box.id, label) for s in self.sources(env, value, group)]
 
-    def graph(self, graph: Graph, env: dict[int, Source], group: Group, level: int) -> None:
+    def graph(self, graph: Graph, env: dict[int, Source], group: BoxGroup, level: int) -> None:
         for node in graph.nodes:
             self.node(node, env, group, level)
 
-    def node(self, node: Node, env: dict[int, Source], group: Group, level: int) -> None:
+    def node(self, node: Node, env: dict[int, Source], group: BoxGroup, level: int) -> None:
         if isinstance(node, OpNode):
             self.op(node, env, group)
         elif isinstance(node, CallNode):
@@ -287,7 +287,7 @@ class _Pen:
 
     # --- primitives ---
 
-    def op(self, node: OpNode, env: dict[int, Source], group: Group) -> None:
+    def op(self, node: OpNode, env: dict[int, Source], group: BoxGroup) -> None:
         values = [v for v in node.inputs if isinstance(v, Value)]
         if node.op.is_mask(node.options) or (node.outputs and node.outputs[0].is_bool):
             return
@@ -336,7 +336,7 @@ class _Pen:
 
     # --- blocks ---
 
-    def call(self, node: CallNode, env: dict[int, Source], group: Group, level: int) -> None:
+    def call(self, node: CallNode, env: dict[int, Source], group: BoxGroup, level: int) -> None:
         block = node.block
         if not self.opens(block, level):
             if node.step is not None:  # what the block prepares for a scan is drawn with its steps
@@ -359,7 +359,7 @@ class _Pen:
         """Whether a block is a frame with its parts, and not one box."""
         return not block.library and level < self.depth
 
-    def inside(self, node: CallNode, env: dict[int, Source], group: Group, level: int) -> None:
+    def inside(self, node: CallNode, env: dict[int, Source], group: BoxGroup, level: int) -> None:
         """The body of a called block, in a group that is already there."""
         block = node.block
         local = dict(env)
@@ -378,7 +378,7 @@ class _Pen:
 
     # --- stacks and recurrences ---
 
-    def loop(self, node: LoopNode, env: dict[int, Source], group: Group, level: int) -> None:
+    def loop(self, node: LoopNode, env: dict[int, Source], group: BoxGroup, level: int) -> None:
         carried = [self.sources(env, v, group) for v in node.starts]
         emitted: dict[int, list[Source]] = {}
         for times, part in _repeats(node):
@@ -399,7 +399,7 @@ class _Pen:
         alike: Sequence[int],
         carried: list[Source],
         env: dict[int, Source],
-        group: Group,
+        group: BoxGroup,
         level: int,
         times: int,
     ) -> tuple[list[Source], list[Source]]:
@@ -427,7 +427,7 @@ class _Pen:
             self.carried.update(s for sources in made[: len(carried)] for s in sources)
         return made[: len(carried)], made[len(carried) :]
 
-    def scan(self, node: ScanNode, env: dict[int, Source], group: Group, level: int) -> None:
+    def scan(self, node: ScanNode, env: dict[int, Source], group: BoxGroup, level: int) -> None:
         length = node.length
         inner = self.group(group, f"for each of {number_text(length)} steps")
         local = dict(env)
@@ -587,10 +587,10 @@ def _tidy(drawn: Diagram, carried: set[str]) -> Diagram:
     return drawn
 
 
-def _keep(group: Group, used: set[str]) -> None:
-    kept: list[Box | Group] = []
+def _keep(group: BoxGroup, used: set[str]) -> None:
+    kept: list[Box | BoxGroup] = []
     for part in group.parts:
-        if isinstance(part, Group):
+        if isinstance(part, BoxGroup):
             _keep(part, used)
             if part.parts:
                 kept.append(part)
@@ -601,9 +601,9 @@ def _keep(group: Group, used: set[str]) -> None:
 
 def _fold(drawn: Diagram) -> None:
     """An op that only its neighbour in the group feeds, and feeds nothing else, stands below it in one box."""
-    group_of: dict[str, Group] = {}
+    group_of: dict[str, BoxGroup] = {}
 
-    def place(group: Group) -> None:
+    def place(group: BoxGroup) -> None:
         for part in group.parts:
             if isinstance(part, Box):
                 group_of[part.id] = group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from archdsl.report.diagram import Box, Diagram, Group
+from archdsl.report.diagram import Box, BoxGroup, Diagram
 
 # Room for a frame's title above the arrows that enter it, and no line broken but where it was meant to be.
 _LAYOUT = '%%{init: {"flowchart": {"subGraphTitleMargin": {"top": 4, "bottom": 20}, "wrappingWidth": 400}}}%%'
@@ -51,14 +51,14 @@ def mermaid(drawn: Diagram) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _frames(group: Group) -> Iterator[str]:
+def _frames(group: BoxGroup) -> Iterator[str]:
     for part in group.parts:
-        if isinstance(part, Group):
+        if isinstance(part, BoxGroup):
             yield part.id
             yield from _frames(part)
 
 
-def _part(part: Box | Group, indent: str) -> list[str]:
+def _part(part: Box | BoxGroup, indent: str) -> list[str]:
     if isinstance(part, Box):
         before, after = _SHAPES.get(part.role, _PLAIN)
         return [f"{indent}{part.id}{before}{'<br/>'.join(_escape(line) for line in part.lines)}{after}"]

@@ -71,7 +71,7 @@ def _library(name: str) -> str:
     assert found is not None, name
     module, declaration = found
     text = module.source.text
-    if isinstance(declaration, ast.Block | ast.Model):
+    if isinstance(declaration, ast.BlockDecl | ast.ModelDecl):
         text = text[declaration.span.start : declaration.span.end]
         doc, where = declaration.doc, declaration.name_span
     else:
@@ -137,7 +137,7 @@ def library_page() -> str:
             module, declaration = found
             text = module.source.text
             parts.append(f"### {name}")
-            if isinstance(declaration, ast.Block):
+            if isinstance(declaration, ast.BlockDecl):
                 header = declaration.header.span
                 shown = text[declaration.span.start : header.end]
                 if not isinstance(declaration.body, ast.Body):

@@ -31,7 +31,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
 devices, `run` that of its backend."""
 
 
-class Place(BaseModel):
+class SourcePosition(BaseModel):
     """Where something stands in a spec, lines and columns from 1; all None for what has no place."""
 
     file: str | None
@@ -41,13 +41,13 @@ class Place(BaseModel):
     end_column: int | None
 
 
-class Remark(Place):
+class Remark(SourcePosition):
     """Another place that has to do with a finding."""
 
     text: str
 
 
-class Finding(Place):
+class Finding(SourcePosition):
     """One error or lint."""
 
     code: str

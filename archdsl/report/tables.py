@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.sharding import Sharding
     from archdsl.estimates.sweep import SweepReport
     from archdsl.ir.graph import Model
-    from archdsl.report.tree import Branch
+    from archdsl.report.tree import TreeNode
     from archdsl.run.generate import GenerateReport
     from archdsl.run.onnx import OnnxRunReport
     from archdsl.run.smoke import RunReport
@@ -283,12 +283,12 @@ def _bar(share: float) -> str:
     return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
 
 
-def tree_view(root: Branch) -> RenderableType:
+def tree_view(root: TreeNode) -> RenderableType:
     """The model as a tree: step, block, what it gives back, parameters."""
     from rich.markup import escape
     from rich.tree import Tree
 
-    def label(b: Branch) -> str:
+    def label(b: TreeNode) -> str:
         times = f" × {b.count}" if b.count > 1 else ""
         shapes = ", ".join(f"{k} {list(s)}" for k, s in b.weights.items())
         gives = f" -> {', '.join(b.output)}" if b.output else ""
@@ -298,7 +298,7 @@ def tree_view(root: Branch) -> RenderableType:
         total = f" [dim]({b.params * b.count:,})[/]" if b.count > 1 and b.params else ""
         return f"[bold]{escape(b.name)}[/]{times} [cyan]{escape(kind)}[/][dim]{escape(gives + holds)}[/]{each}{total}"
 
-    def grow(view: Tree, b: Branch) -> Tree:
+    def grow(view: Tree, b: TreeNode) -> Tree:
         for child in b.children:
             grow(view.add(label(child)), child)
         return view

@@ -9,11 +9,11 @@ from pydantic import BaseModel
 from archdsl.estimates.counts import Counts
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, Node, OpNode, ParamNode, Weight, subgraphs
-from archdsl.ir.static import Instance
+from archdsl.ir.static import SharedModule
 from archdsl.ir.weights import shape_of
 
 
-class Branch(BaseModel):
+class TreeNode(BaseModel):
     """One part of the model; the parts of a loop that are alike are one branch."""
 
     name: str
@@ -28,15 +28,15 @@ class Branch(BaseModel):
     params: int
     """Of one."""
     shared: bool
-    children: list[Branch]
+    children: list[TreeNode]
 
 
-def tree(model: Model) -> Branch:
+def tree(model: Model) -> TreeNode:
     """The model as a tree of what has weights. Each distinct block is looked at once, but shown where it stands."""
     count = Counts()
-    memo: dict[int, list[Branch]] = {}
+    memo: dict[int, list[TreeNode]] = {}
 
-    def of_block(block: Block) -> list[Branch]:
+    def of_block(block: Block) -> list[TreeNode]:
         if id(block) not in memo:
             found = [of_instance(i) for i in block.instances]
             for node in block.graph.nodes:
@@ -44,7 +44,7 @@ def tree(model: Model) -> Branch:
             memo[id(block)] = found
         return memo[id(block)]
 
-    def of_instance(instance: Instance) -> Branch:
+    def of_instance(instance: SharedModule) -> TreeNode:
         if instance.block is not None:
             block = instance.block
             outputs = tuple(v.shape for v in block.graph.outputs if v is not None)
@@ -73,10 +73,10 @@ def tree(model: Model) -> Branch:
     def held(node: OpNode) -> int:
         return _own(node.weights) + sum(count.block(c.block).total for c in node.blocks.values())
 
-    def _inner(node: OpNode) -> list[Branch]:
+    def _inner(node: OpNode) -> list[TreeNode]:
         return [b for call in node.blocks.values() for b in of_block(call.block)]
 
-    def of_node(node: Node) -> list[Branch]:
+    def of_node(node: Node) -> list[TreeNode]:
         if isinstance(node, CallNode):
             block = node.block
             if (
@@ -113,7 +113,7 @@ def tree(model: Model) -> Branch:
             return of_loop(node)
         return [b for graph in subgraphs(node) for n in graph.nodes for b in of_node(n)]
 
-    def of_loop(node: LoopNode) -> list[Branch]:
+    def of_loop(node: LoopNode) -> list[TreeNode]:
         """A branch for each application of each distinct body, with the indices at which it stands."""
         parts = [[b for n in body.nodes for b in of_node(n)] for body in node.bodies]
         if any(isinstance(n, LoopNode) for body in node.bodies for n in _flat(body)):
@@ -169,11 +169,11 @@ def _branch(
     outputs: tuple[Shape, ...],
     weights: tuple[Weight, ...],
     params: int,
-    children: list[Branch],
+    children: list[TreeNode],
     *,
     shared: bool = False,
-) -> Branch:
-    return Branch(
+) -> TreeNode:
+    return TreeNode(
         name=name,
         block=block,
         count=1,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from archdsl.backends.onnx.write import Written
-    from archdsl.passes.decode import Plan
+    from archdsl.passes.decode import DecodePlan
     from archdsl.run.onnx_decoder import Decoder
     from archdsl.run.sequences import Sequences
 
@@ -143,7 +143,7 @@ class Graphs(NamedTuple):
     exact: dict[str, Written]
     """The same, whose products with matrices of few bits do not round their inputs."""
     numbers: Path
-    steps: Plan | None
+    steps: DecodePlan | None
     no_decode: str | None
     """Why there are no steps."""
 
@@ -160,7 +160,7 @@ def make_graphs(
 ) -> Graphs:
     """The graphs as `asked`, and `exact` ones. Drawn weights lie in `model.safetensors` beside the file of their
     numbers."""
-    from archdsl.backends.onnx.store import Place, as_they_lie, refer, save
+    from archdsl.backends.onnx.store import ByteRange, as_they_lie, refer, save
     from archdsl.backends.onnx.targets import TARGETS
     from archdsl.backends.onnx.write import write
     from archdsl.weights.safetensors import Checkpoint, draw, saved
@@ -181,7 +181,7 @@ def make_graphs(
         checkpoint.demand(saved(model))
         every = [*graphs.values(), *(plain.values() if plain is not graphs else ())]
         if as_they_lie(every, checkpoint, weights.parent):
-            places = {name: Place(e.start, e.end - e.start) for name, e in checkpoint.entries.items()}
+            places = {name: ByteRange(e.start, e.end - e.start) for name, e in checkpoint.entries.items()}
             refer(every, weights.name, places)
             return Graphs(graphs, plain, weights, steps, no_decode)
         files = save({folder / f"graph_{i}.onnx": written for i, written in enumerate(every)}, model, weights=weights)
@@ -206,7 +206,7 @@ def _whole(
     return found, session.get_providers()
 
 
-def _step_graphs(model: Model, graphs: dict[str, Written], **asked: Any) -> tuple[Plan | None, str | None]:
+def _step_graphs(model: Model, graphs: dict[str, Written], **asked: Any) -> tuple[DecodePlan | None, str | None]:
     """Add the graphs of a step; how the model is taken step by step, or why it is not."""
     from archdsl.backends.onnx.step import write_steps
     from archdsl.passes.decode import plan
@@ -222,7 +222,7 @@ def _step_graphs(model: Model, graphs: dict[str, Written], **asked: Any) -> tupl
     return steps, None
 
 
-def open_decoder(made: Graphs, steps: Plan, device: str) -> Decoder:
+def open_decoder(made: Graphs, steps: DecodePlan, device: str) -> Decoder:
     """The graphs of a step, loaded."""
     from archdsl.run.onnx_decoder import Decoder
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from archdsl.passes.decode import Plan
+from archdsl.passes.decode import DecodePlan
 from archdsl.run.sequences import Sequences
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ NUMPY = {
 class Decoder(Sequences):
     """The graphs of `write_steps` in sessions of onnxruntime: `model`, and `encoder` where there is one."""
 
-    def __init__(self, steps: Plan, sessions: Mapping[str, Any]) -> None:
+    def __init__(self, steps: DecodePlan, sessions: Mapping[str, Any]) -> None:
         super().__init__(steps)
         self.step = sessions["model"]
         self.encoder = sessions.get("encoder")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from archdsl.passes.decode import Plan, is_time
+from archdsl.passes.decode import DecodePlan, is_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Sequences:
     """The inputs of a model and the sequence that its steps follow."""
 
-    def __init__(self, steps: Plan) -> None:
+    def __init__(self, steps: DecodePlan) -> None:
         self.plan = steps
         self.model = steps.model
         self.moving: dict[str, int] = {}

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from archdsl.passes.decode import Plan
+from archdsl.passes.decode import DecodePlan
 from archdsl.run.sequences import Sequences
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class TorchDecoder(Sequences):
     """The steps and the `stream` of a module that was emitted with the section `generate`."""
 
-    def __init__(self, steps: Plan, module: Any) -> None:
+    def __init__(self, steps: DecodePlan, module: Any) -> None:
         super().__init__(steps)
         self.module = module
         of_steps = {*steps.taken}

@@ -329,7 +329,7 @@ class Body(Node):
 
 
 @dataclass(frozen=True)
-class Block(Node):
+class BlockDecl(Node):
     """A `block` (or `inline block`); `body` is an expression for `block name(…) = call`."""
 
     name: str
@@ -342,7 +342,7 @@ class Block(Node):
 
 
 @dataclass(frozen=True)
-class Model(Node):
+class ModelDecl(Node):
     name: str
     header: Header
     body: Body
@@ -359,7 +359,7 @@ class Variant(Node):
     name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 
-Declaration = Import | Let | Block | Model | Variant
+Declaration = Import | Let | BlockDecl | ModelDecl | Variant
 
 
 @dataclass(frozen=True)

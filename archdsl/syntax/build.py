@@ -48,16 +48,16 @@ def _let(kids: Kids, span: Span) -> ast.Let:
     return ast.Let(kids[0].text, kids[1], span=span)
 
 
-def _block(kids: Kids, span: Span) -> ast.Block:
+def _block(kids: Kids, span: Span) -> ast.BlockDecl:
     name, header = kids[-2]
     doc = _comments_above(span.source, span.start)
-    return ast.Block(name.text, len(kids) == 3, header, kids[-1], span=span, name_span=_span(name, span), doc=doc)
+    return ast.BlockDecl(name.text, len(kids) == 3, header, kids[-1], span=span, name_span=_span(name, span), doc=doc)
 
 
-def _model(kids: Kids, span: Span) -> ast.Model:
+def _model(kids: Kids, span: Span) -> ast.ModelDecl:
     name, header = kids[0]
     doc = _comments_above(span.source, span.start)
-    return ast.Model(name.text, header, kids[1], span=span, name_span=_span(name, span), doc=doc)
+    return ast.ModelDecl(name.text, header, kids[1], span=span, name_span=_span(name, span), doc=doc)
 
 
 def _variant(kids: Kids, span: Span) -> ast.Variant:

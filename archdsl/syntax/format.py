@@ -154,7 +154,7 @@ class _Printer:
                 return f'{start}import "{path}"' + (f" as {name}" if name else "")
             case ast.Let(name, value) | ast.Variant(name, value):
                 return lay(f"{start}{type(item).__name__.lower()} {name} = ", value)
-            case ast.Block() | ast.Model():
+            case ast.BlockDecl() | ast.ModelDecl():
                 return self._declaration(item, indent)
             case ast.Slot(key, value):
                 return lay(f"{start}{key + ':':<{width + 1}} ", value)
@@ -195,14 +195,14 @@ class _Printer:
         if not self.within(item.span.start, item.span.end):
             return False
         nested = sum(len(self.within(*pair)) for pair in self._bodies(item))
-        if isinstance(item, (ast.Block, ast.Model)) and isinstance(item.body, ast.Body):
+        if isinstance(item, (ast.BlockDecl, ast.ModelDecl)) and isinstance(item.body, ast.Body):
             return False  # a comment in the signature leaves only that as it is
         return nested < len(self.within(item.span.start, item.span.end))
 
     def _bodies(self, item: Item | ast.Scan) -> list[tuple[int, int]]:
         """The braces of an item's own bodies."""
         match item:
-            case ast.Block(body=ast.Body() as body) | ast.Model(body=body):
+            case ast.BlockDecl(body=ast.Body() as body) | ast.ModelDecl(body=body):
                 return [(body.span.start, body.span.end - 1)]
             case ast.Assign(value=ast.For() | ast.Scan() as loop):
                 return self._bodies(loop)
@@ -231,8 +231,8 @@ class _Printer:
             moved.append(" " * max(old + move, 0) + bare if bare else "")
         return "\n".join([first.rstrip(), *moved])
 
-    def _declaration(self, item: ast.Block | ast.Model, indent: int) -> str:
-        start = "model " if isinstance(item, ast.Model) else "inline block " if item.inline else "block "
+    def _declaration(self, item: ast.BlockDecl | ast.ModelDecl, indent: int) -> str:
+        start = "model " if isinstance(item, ast.ModelDecl) else "inline block " if item.inline else "block "
         body_start = item.body.span.start
         if self.within(item.span.start, body_start) and isinstance(item.body, ast.Body):
             header = self._verbatim(item.span.start, body_start, indent).rstrip()

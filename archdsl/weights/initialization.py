@@ -95,7 +95,7 @@ Law = Constant | Normal | TruncatedNormal | Uniform | Orthogonal | Expression
 
 
 @dataclass(frozen=True)
-class Place:
+class WeightRole:
     """What a weight's surroundings say: whether it ends a residual branch, whether it makes queries or keys, the
     block's width."""
 
@@ -104,7 +104,7 @@ class Place:
     width: Num | None = None
 
 
-NOWHERE = Place()
+NOWHERE = WeightRole()
 
 
 @dataclass(eq=False)
@@ -119,7 +119,7 @@ class Laws:
         """The law of a weight of a node in a block, its numbers in the block's names."""
         return resolve(weight, self.place(block, node, weight))
 
-    def place(self, block: Block, node: OpNode | ParamNode, weight: Weight) -> Place:
+    def place(self, block: Block, node: OpNode | ParamNode, weight: Weight) -> WeightRole:
         if isinstance(node, ParamNode):
             return NOWHERE
         ends = query_key = False
@@ -132,7 +132,7 @@ class Laws:
                 self._query_key[id(block)] = query_key_maps(block)
             query_key = id(node) in self._query_key[id(block)]
         width = block.axes.get("width", block.hypers.get("width"))
-        return Place(ends, query_key, width if isinstance(width, Num) and width.static else None)
+        return WeightRole(ends, query_key, width if isinstance(width, Num) and width.static else None)
 
 
 @lru_cache(maxsize=4)
@@ -141,7 +141,7 @@ def laws_of(model: Model) -> Laws:
     return Laws(model)
 
 
-def resolve(weight: Weight, place: Place = NOWHERE) -> Law:
+def resolve(weight: Weight, place: WeightRole = NOWHERE) -> Law:
     """The law by which a weight is drawn."""
     init = weight.init
     if init.scheme == "expression":
@@ -170,7 +170,7 @@ class Drawn:
 
     weight: Weight
     numbers: dict[str, Num]
-    place: Place
+    place: WeightRole
 
     @property
     def fan_in(self) -> Num:

@@ -49,7 +49,7 @@ from archdsl.ir.graph import (
     Weight,
     WeightNode,
 )
-from archdsl.ir.static import Pattern, Plus, Ref, Times, Word, numbers_of
+from archdsl.ir.static import ElementRef, EnumValue, JoinedPattern, Pattern, RepeatedPattern, numbers_of
 from archdsl.ir.weights import weights
 from archdsl.run.load import load_source
 
@@ -373,7 +373,7 @@ class Side:
             theirs = b.options[key]
             if key == "blocks" and mine is None:
                 continue  # a mask that is a whole tensor does for both
-            if mine is None or isinstance(mine, bool | str | Word):
+            if mine is None or isinstance(mine, bool | str | EnumValue):
                 same(mine, theirs, f"`{key}` of {what}")
             else:
                 x, y = list(numbers_of(mine)), list(numbers_of(theirs))
@@ -429,11 +429,11 @@ def kind(node: Node) -> str:
 
 
 def expanded(pattern: Pattern, env: Mapping[str, Any]) -> list[int]:
-    if isinstance(pattern, Ref):
+    if isinstance(pattern, ElementRef):
         return [pattern.index]
-    if isinstance(pattern, Times):
+    if isinstance(pattern, RepeatedPattern):
         return expanded(pattern.part, env) * int(evaluated(pattern.count, env))
-    assert isinstance(pattern, Plus)
+    assert isinstance(pattern, JoinedPattern)
     return [i for part in pattern.parts for i in expanded(part, env)]
 
 

@@ -95,7 +95,7 @@ def test_parentheses_belong_to_no_span_but_the_one_around() -> None:
 def test_names_have_spans() -> None:
     source = Source("t.arch", "block a { mask: x -> f as g }")
     (block,) = parse(source).declarations
-    assert isinstance(block, ast.Block)
+    assert isinstance(block, ast.BlockDecl)
     assert isinstance(block.body, ast.Body)
     (slot,) = block.body.slots
     assert isinstance(slot.value, ast.Pipeline)
@@ -138,9 +138,9 @@ def test_documentation() -> None:
     )
     _, b, c, d = tree.declarations
     assert tree.doc == "File.\n  More."
-    assert isinstance(b, ast.Block)
-    assert isinstance(c, ast.Model)
-    assert isinstance(d, ast.Block)
+    assert isinstance(b, ast.BlockDecl)
+    assert isinstance(c, ast.ModelDecl)
+    assert isinstance(d, ast.BlockDecl)
     assert (b.doc, c.doc, d.doc) == ("One.\n\nTwo.", "", "inl")
     assert d.inline
 

@@ -23,7 +23,7 @@ import archdsl
 from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import Plan, planned
+from archdsl.passes.decode import DecodePlan, planned
 from archdsl.run.load import load_source
 from archdsl.run.torch_decoder import TorchDecoder
 from torch_emit.emitted import module, spec
@@ -71,7 +71,7 @@ def state_of(module: nn.Module, *args: Any, **options: Any) -> Any:
 
 
 def by_steps(
-    module: nn.Module, plan: Plan, inputs: dict[str, Tensor], chunks: Sequence[int], static: bool = False
+    module: nn.Module, plan: DecodePlan, inputs: dict[str, Tensor], chunks: Sequence[int], static: bool = False
 ) -> Tensor:
     """The outputs of all steps, one after another along time."""
     return TorchDecoder(plan, module).run(inputs, chunks, static=static)

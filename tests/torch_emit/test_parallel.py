@@ -26,7 +26,7 @@ import archdsl
 from archdsl.backends.torch.features import Name
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.mesh import Mesh, parse_mesh
-from archdsl.estimates.sharding import Plan, shard
+from archdsl.estimates.sharding import StepPlan, shard
 from torch_emit import parallel_tools as tools
 
 EXAMPLES = tools.EXAMPLES
@@ -291,7 +291,7 @@ def test_ranks_hold_what_the_estimate_says(name: str, tmp_path: Path) -> None:
     path.write_text(archdsl.torch_source(model, features=["parallel"]), encoding="utf-8")
     for mesh in map(parse_mesh, MESHES):
         try:
-            found = shard(model, Plan(mesh, zero=3))
+            found = shard(model, StepPlan(mesh, zero=3))
         except ArchError:
             with pytest.raises(AssertionError, match=r"multiple of the axis|must be among"):
                 held(path, mesh)
@@ -325,7 +325,7 @@ def test_collectives_are_those_of_the_estimate(name: str, tmp_path: Path) -> Non
     """All-reduces and all-gathers over `tp`, forwards and backwards."""
     spec, sizes, layout = MODELS[name]
     given = {"text": spec} if "\n" in spec else {"spec": spec}
-    found = shard(archdsl.load(**given, set=sizes), Plan(Mesh(**layout)), seq=8)
+    found = shard(archdsl.load(**given, set=sizes), StepPlan(Mesh(**layout)), seq=8)
     path = emitted(tmp_path, "model", spec, sizes)
     given = inputs(path)
     with ranks(2):

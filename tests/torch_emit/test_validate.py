@@ -10,7 +10,7 @@ import pytest
 
 import archdsl
 from archdsl.backends.torch import Extras
-from archdsl.backends.torch.module import File
+from archdsl.backends.torch.module import FileWriter
 from archdsl.backends.torch.validate import InvalidError, validate
 
 MODELS = (
@@ -32,10 +32,10 @@ MUTANTS = 160
 
 
 @cache
-def written(name: str) -> tuple[str, File]:
+def written(name: str) -> tuple[str, FileWriter]:
     model = archdsl.load(name)
     sections = {"generate"} if name in ("llama3_8b", "deepseek_v2_lite", "mamba_130m") else set()
-    file = File(model, Extras(frozenset(sections)))  # type: ignore[arg-type]
+    file = FileWriter(model, Extras(frozenset(sections)))  # type: ignore[arg-type]
     return file.write(), file
 
 
@@ -48,7 +48,7 @@ def test_what_is_written_is_valid(name: str) -> None:
 # --- mutants ----------------------------------------------------------------------------------------------------------
 
 
-def functions(tree: ast.Module, file: File) -> list[ast.FunctionDef]:
+def functions(tree: ast.Module, file: FileWriter) -> list[ast.FunctionDef]:
     """The methods that are written for the model: helpers are copied, not written."""
     own = {file.classes.root_class, *(group.name for group in file.classes.groups)}
     classes = [s for s in tree.body if isinstance(s, ast.ClassDef) and s.name in own]
@@ -242,7 +242,7 @@ def changed(f: ast.FunctionDef, k: int) -> bool:
 
 def test_every_draw_counts() -> None:
     """A file is refused without any one statement that draws weights, and with any one number of those changed."""
-    file = File(archdsl.load(text=DRAWN))
+    file = FileWriter(archdsl.load(text=DRAWN))
     text = file.write()
     broken = [text.replace("        self.init_weights()\n", "")]
     for i, f in enumerate(functions(ast.parse(text), file)):

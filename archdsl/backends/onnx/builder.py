@@ -49,7 +49,7 @@ WHOLE = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
 
 
 @dataclass
-class Frame:
+class Subgraph:
     """A graph under construction: the main one, or the body of a loop."""
 
     nodes: list[ir.Node] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Builder:
 
     def __init__(self, own: str) -> None:
         self.own = own
-        self.main = Frame()
+        self.main = Subgraph()
         self.prologue: list[ir.Node] = []
         """What sizes are computed from: it stands before all other nodes."""
         self.frames = [self.main]
@@ -195,7 +195,7 @@ class Builder:
         return found
 
     @contextmanager
-    def within(self, frame: Frame) -> Iterator[Frame]:
+    def within(self, frame: Subgraph) -> Iterator[Subgraph]:
         """Nodes go into the frame."""
         self.frames.append(frame)
         try:
@@ -206,7 +206,7 @@ class Builder:
     @contextmanager
     def before_all(self) -> Iterator[None]:
         """Nodes go before all others of the main graph."""
-        frame, path = Frame(nodes=self.prologue), self.path
+        frame, path = Subgraph(nodes=self.prologue), self.path
         self.path = "sizes"
         with self.within(frame):
             yield
@@ -279,7 +279,7 @@ class Builder:
         """Whether it is a size: sums and products of sizes, divisions that come out even or are rounded."""
         return is_size_like(mul(value, value.denominator) if isinstance(value, Poly) else value)
 
-    def home(self, value: Poly) -> Frame:
+    def home(self, value: Poly) -> Subgraph:
         """The innermost frame that one of its symbols belongs to: where it can be computed."""
         names = {s.name for s in value.symbols}
         for frame in reversed(self.frames):

@@ -9,10 +9,10 @@ import onnx_ir as ir
 from archdsl.passes.flatten import FlatWeight, flat_init
 
 if TYPE_CHECKING:
-    from archdsl.backends.onnx.write import Writer
+    from archdsl.backends.onnx.write import GraphWriter
 
 
-def constant(writer: Writer, weight: FlatWeight) -> ir.Value:
+def constant(writer: GraphWriter, weight: FlatWeight) -> ir.Value:
     """What the spec gives it: a number everywhere, or an expression over places and numbers."""
     builder, w = writer.builder, weight.weight
     kind = w.dtype.replace("int64", "int")

@@ -14,15 +14,15 @@ from typing import Any
 
 import onnx_ir as ir
 
-from archdsl.backends.onnx.positions import PlacesWriter
-from archdsl.backends.onnx.scope import NodeScope
+from archdsl.backends.onnx.positions import PositionsWriter
+from archdsl.backends.onnx.scope import OnnxNodeScope
 from archdsl.backends.onnx.targets import Target
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Poly, Shape, symbol, with_symbol
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.op import At
-from archdsl.passes.decode import ALL, FIXED, NEW, Form, Plan, has
+from archdsl.passes.decode import ALL, FIXED, NEW, DecodePlan, Form, has
 from archdsl.passes.flatten import FlatOp, FlatParam
 
 
@@ -30,10 +30,10 @@ class RowsUnsupportedError(Exception):
     """An op cannot take places that differ by row."""
 
 
-class FormsWriter(PlacesWriter):
+class FormsWriter(PositionsWriter):
     """Gives every node its inputs in the form that the plan says."""
 
-    def __init__(self, model: Model, dtype: str, target: Target, plan: Plan, by_row: bool) -> None:
+    def __init__(self, model: Model, dtype: str, target: Target, plan: DecodePlan, by_row: bool) -> None:
         super().__init__(model, dtype, target, plan, by_row)
         self.full: dict[Value, ir.Value] = {}
         """All places of what is cached."""
@@ -183,7 +183,7 @@ class FormsWriter(PlacesWriter):
                 self.asked_places = self.asked_pairs = False
                 self.builder.path = maker.path or value.name
                 moved = any(self.is_by_row(maker, i) for i in range(len(maker.inputs)))
-                made = self.results(maker, maker.node.op.onnx(maker.node, NodeScope(self, maker)))
+                made = self.results(maker, maker.node.op.onnx(maker.node, OnnxNodeScope(self, maker)))
                 moved = self.by_row and (moved or self.asked_places)
                 inner = [r for i in range(len(maker.inputs)) if (r := self._rank_of(maker, i))]
                 for output, x in zip(maker.outputs, made, strict=True):
@@ -244,7 +244,7 @@ class FormsWriter(PlacesWriter):
             with self.writing(form, table=True):
                 self.builder.path = maker.weight.path if isinstance(maker, FlatParam) else maker.path or value.name
                 if isinstance(maker, FlatOp):
-                    made = self.results(maker, maker.node.op.onnx(maker.node, NodeScope(self, maker)))
+                    made = self.results(maker, maker.node.op.onnx(maker.node, OnnxNodeScope(self, maker)))
                     self.tables.update((v, x) for v, x in zip(maker.outputs, made, strict=True) if x is not None)
                 elif isinstance(maker, FlatParam):
                     self.tables[value] = self.param(maker)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
-from archdsl.backends.onnx.builder import CONTRIB, Frame
+from archdsl.backends.onnx.builder import CONTRIB, Subgraph
 from archdsl.backends.onnx.quantize import BLOCK, Quantized
 from archdsl.ir.dims import Num
 from archdsl.passes.flatten import FlatGraph
 
 if TYPE_CHECKING:
-    from archdsl.backends.onnx.write import Writer
+    from archdsl.backends.onnx.write import GraphWriter
 
 UNITS = {"MoE": 8, "QMoE": BLOCK}
 """What the sizes of an expert are a multiple of, by operator: kernels on CUDA read so many numbers of half precision at
@@ -27,7 +27,7 @@ NEVER = -1e4
 """A logit of an expert that is not asked, in the range of float16: its exponential is 0."""
 
 
-class Linear(NamedTuple):
+class ExpertLinear(NamedTuple):
     """A linear map of `x` for each expert: weight [experts, out, in], bias [experts, out]."""
 
     x: ir.Value
@@ -49,8 +49,8 @@ class Expert(NamedTuple):
     """`last(activation(first(x)))`; gated, there are two first ones, the gate before the other."""
 
     activation: str
-    first: tuple[Linear, ...]
-    last: Linear
+    first: tuple[ExpertLinear, ...]
+    last: ExpertLinear
 
     @property
     def operator(self) -> str:
@@ -58,7 +58,9 @@ class Expert(NamedTuple):
         return "QMoE" if isinstance(self.last.weight, Quantized) else "MoE"
 
 
-def at_once(writer: Writer, block: FlatGraph, rows: ir.Value, chosen: ir.Value, count: Num, k: int) -> ir.Value | None:
+def at_once(
+    writer: GraphWriter, block: FlatGraph, rows: ir.Value, chosen: ir.Value, count: Num, k: int
+) -> ir.Value | None:
     """The answers [rows * k, width] of the `chosen` experts [rows, k] to each row; None where the target has no
     operator for such experts."""
     builder = writer.builder
@@ -95,7 +97,7 @@ def at_once(writer: Writer, block: FlatGraph, rows: ir.Value, chosen: ir.Value, 
     return y
 
 
-def _in_turn(writer: Writer, parts: Sequence[ir.Value | None]) -> ir.Value | None:
+def _in_turn(writer: GraphWriter, parts: Sequence[ir.Value | None]) -> ir.Value | None:
     """A tensor [experts, out, …] as one of three axes; of two, their rows in turn. onnxruntime does it once, when it
     loads the graph."""
     add, held = writer.builder.add, [x for x in parts if x is not None]
@@ -114,9 +116,9 @@ def sizes(x: ir.Value | Quantized) -> tuple[int, ...]:
     return tuple(d for d in x.shape or () if isinstance(d, int))
 
 
-def _expert(writer: Writer, block: FlatGraph, rows: ir.Value) -> Expert | None:
+def _expert(writer: GraphWriter, block: FlatGraph, rows: ir.Value) -> Expert | None:
     """What the block of experts does, read off the nodes that it is written as."""
-    frame, path = Frame(), writer.builder.path
+    frame, path = Subgraph(), writer.builder.path
     with writer.builder.within(frame):
         answer = writer.answer(block, rows, None)
     writer.builder.path = path
@@ -164,14 +166,14 @@ class _Reader:
         activation, first = self.activated(last.x)
         return Expert(activation, (first,), last) if first is not None else None
 
-    def activated(self, x: ir.Value) -> tuple[str, Linear | None]:
+    def activated(self, x: ir.Value) -> tuple[str, ExpertLinear | None]:
         for operator, name in (("Relu", "relu"), ("Gelu", "gelu")):
             if given := self.node(x, operator):
                 exact = name == "gelu" and self.made[id(x)].attributes.get_string("approximate", "none") == "none"
                 return name, None if exact else self.linear(given[0])
         return "silu", self.silu(x)
 
-    def silu(self, x: ir.Value) -> Linear | None:
+    def silu(self, x: ir.Value) -> ExpertLinear | None:
         """The linear map whose result x is silu of."""
         given = self.node(x, "Mul")
         for inner, factor in (given, given[::-1]) if given else ():
@@ -179,12 +181,12 @@ class _Reader:
                 return self.linear(inner)
         return None
 
-    def linear(self, x: ir.Value) -> Linear | None:
+    def linear(self, x: ir.Value) -> ExpertLinear | None:
         bias = None
         if (sum_ := self.node(x, "Add")) and self.held(sum_[1]):
             x, bias = sum_
         if product := self.node(x, "MatMulNBits"):
             weight = self.few.get(id(product[1]))
-            return Linear(product[0], weight, bias) if weight is not None else None
+            return ExpertLinear(product[0], weight, bias) if weight is not None else None
         product = self.node(x, "FusedMatMul")
-        return Linear(product[0], product[1], bias) if product and self.held(product[1]) else None
+        return ExpertLinear(product[0], product[1], bias) if product and self.held(product[1]) else None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
-from archdsl.backends.onnx.builder import CONTRIB, Builder, Frame
+from archdsl.backends.onnx.builder import CONTRIB, Builder, Subgraph
 
 TURNED = 16
 """What the size of a head, and of the part of it that is turned, is a multiple of in onnxruntime's attention."""
@@ -22,7 +22,7 @@ PRODUCTS = ("FusedMatMul", "MatMulNBits")
 """Linear maps: their first input is x, the others have a row for each number of the result."""
 
 
-class Linear(NamedTuple):
+class ConstantLinear(NamedTuple):
     """A linear map of weights that are constants."""
 
     product: ir.Node
@@ -56,7 +56,7 @@ def _replaced(node: ir.Node, builder: Builder) -> list[ir.Node]:
     given = [x if r is None else r.inputs[0] for x, r in zip(node.inputs, (q, k, v), strict=False)]
     if v is not None or _turning(q) != _turning(k):
         return [node]
-    frame = Frame()
+    frame = Subgraph()
     with builder.within(frame):
         builder.path = (node.name or "").rpartition("/")[0]
         whole, rows = _uncut(given) or _product(builder, given) or (None, 0)
@@ -129,7 +129,7 @@ def _product(builder: Builder, given: Sequence[ir.Value | None]) -> tuple[ir.Val
     return (y if bias is None else add("Add", [y, bias])), rows[0]
 
 
-def _linear(x: ir.Value | None) -> Linear | None:
+def _linear(x: ir.Value | None) -> ConstantLinear | None:
     """The linear map that x is made by."""
     bias = None
     if (sum_ := _maker(x, "Add")) is not None:
@@ -139,7 +139,7 @@ def _linear(x: ir.Value | None) -> Linear | None:
     for operator in PRODUCTS:
         product = _maker(x, operator)
         if product is not None and all(w is not None and w.producer() is None for w in product.inputs[1:]):
-            return Linear(product, bias)
+            return ConstantLinear(product, bias)
     return None
 
 

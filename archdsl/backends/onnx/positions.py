@@ -7,20 +7,20 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from archdsl.backends.onnx.targets import Target
-from archdsl.backends.onnx.write import Writer, symbol_name
+from archdsl.backends.onnx.write import GraphWriter, symbol_name
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, Poly, Shape, symbol
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import NEW, Cache, Form, Plan, has, is_time
+from archdsl.passes.decode import NEW, CacheSpec, DecodePlan, Form, has, is_time
 
 NOWHERE = 2**30
 """The place of a padding key: later than that of any query."""
 
 
-class PlacesWriter(Writer):
+class PositionsWriter(GraphWriter):
     """Knows two lengths, that of the new places and that of all, and gives places of either."""
 
-    def __init__(self, model: Model, dtype: str, target: Target, plan: Plan, by_row: bool) -> None:
+    def __init__(self, model: Model, dtype: str, target: Target, plan: DecodePlan, by_row: bool) -> None:
         super().__init__(model, dtype, target)
         self.plan = plan
         self.by_row = by_row
@@ -82,7 +82,7 @@ class PlacesWriter(Writer):
         builder = self.builder
         if self.all in builder.main.symbols:
             return
-        caches = [e for e in self.plan.entries() if isinstance(e, Cache)]
+        caches = [e for e in self.plan.entries() if isinstance(e, CacheSpec)]
         if caches:
             past = self.pasts[f"{caches[0].layer}.{caches[0].role}"]
             with builder.before_all():

@@ -27,7 +27,7 @@ from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWe
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from archdsl.backends.onnx.write import Writer
+    from archdsl.backends.onnx.write import GraphWriter
 
 BITS = {"int8": 8, "int4": 4}
 BLOCK = 32
@@ -65,7 +65,7 @@ class Quantizer:
         self.routers = routers(flat)
         self.made: dict[str, Quantized] = {}
 
-    def wants(self, writer: Writer, weight: FlatWeight, x: ir.Value) -> bool:
+    def wants(self, writer: GraphWriter, weight: FlatWeight, x: ir.Value) -> bool:
         """Whether a matrix that a linear map reads is to be stored in few bits."""
         w, builder = weight.weight, writer.builder
         if w.kind != "matrix" or w.dtype != "float" or builder.dtype(x) != builder.own or weight.path in self.routers:
@@ -79,11 +79,11 @@ class Quantizer:
         """Whether onnxruntime's operator for experts may read them: of eight bits, it rounds its inputs always."""
         return not (self.exact and self.bits == 8)
 
-    def rounding(self, writer: Writer) -> dict[str, int]:
+    def rounding(self, writer: GraphWriter) -> dict[str, int]:
         """What asks an operator to round its inputs to int8, where the target does."""
         return ROUNDED if writer.target.rounds_inputs and not self.exact else {}
 
-    def product(self, writer: Writer, x: ir.Value, weight: FlatWeight) -> ir.Value:
+    def product(self, writer: GraphWriter, x: ir.Value, weight: FlatWeight) -> ir.Value:
         """`x weightᵀ`; of a matrix for each expert, with that of the expert at hand."""
         builder = writer.builder
         quantized = self.quantized(writer, weight)
@@ -93,7 +93,7 @@ class Quantizer:
         y: ir.Value = builder.add("MatMulNBits", [x, *parts], options, domain=CONTRIB)
         return y
 
-    def quantized(self, writer: Writer, weight: FlatWeight) -> Quantized:
+    def quantized(self, writer: GraphWriter, weight: FlatWeight) -> Quantized:
         """The parts of a matrix as initializers, the same for every use."""
         if weight.path not in self.made:
             builder = writer.builder

@@ -22,7 +22,7 @@ from archdsl.backends.onnx.write import Written
 from archdsl.diagnostics import error
 from archdsl.files import write_text
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import Plan, plan
+from archdsl.passes.decode import DecodePlan, plan
 from archdsl.passes.flatten import FlatOp
 from archdsl.weights.safetensors import Progress
 
@@ -201,7 +201,7 @@ def save_steps(
     return replace(files, configs=tuple(written), remark=found.missing)
 
 
-def configs(model: Model, steps: Plan, graphs: Mapping[str, Written], filename: str, tokens: Tokens) -> Configs:
+def configs(model: Model, steps: DecodePlan, graphs: Mapping[str, Written], filename: str, tokens: Tokens) -> Configs:
     """The files for the graphs of a model, whose step lies in `filename` beside them.
 
     Raises ArchError E0504 where an id of `tokens` is not of the vocabulary."""
@@ -242,7 +242,7 @@ def _demand(tokens: Tokens, vocab: int) -> None:
                 )
 
 
-def _sizes(model: Model, steps: Plan, graphs: Mapping[str, Written]) -> _Sizes:
+def _sizes(model: Model, steps: DecodePlan, graphs: Mapping[str, Written]) -> _Sizes:
     if "encoder" in graphs:
         raise _UnlikeError("since the model has an encoder")
     graph = graphs["model"].model.graph
@@ -285,7 +285,7 @@ def _shape(x: ir.Value) -> tuple[int | str, ...]:
     return tuple(d if isinstance(d, int) else str(d) for d in x.shape)
 
 
-def _heads(steps: Plan) -> int:
+def _heads(steps: DecodePlan) -> int:
     """The most heads of queries that a layer has."""
     found = [1]
     for node in steps.step.nodes:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from archdsl.backends.onnx.builder import CONTRIB, TYPES, Frame
+from archdsl.backends.onnx.builder import CONTRIB, TYPES, Subgraph
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import OpNode, Value
 from archdsl.passes.flatten import FlatOp
 
 if TYPE_CHECKING:
-    from archdsl.backends.onnx.write import Writer
+    from archdsl.backends.onnx.write import GraphWriter
 
 
-class NodeScope:
+class OnnxNodeScope:
     """One node, seen by its primitive."""
 
-    def __init__(self, writer: Writer, flat: FlatOp) -> None:
+    def __init__(self, writer: GraphWriter, flat: FlatOp) -> None:
         self.writer = writer
         self.builder = writer.builder
         self.flat = flat
@@ -200,7 +200,7 @@ def scan(
     builder: Any, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any], axis: int
 ) -> tuple[Any, ...]:
     """A Scan: the last states, then the stacked emissions."""
-    inner = Frame()
+    inner = Subgraph()
     inputs = [
         ir.Value(name=builder.unique(f"{builder.path}/{kind}"), type=ir.TensorType(x.dtype))
         for kind, group in (("state", states), ("step", sequences))

@@ -16,12 +16,12 @@ import onnx_ir as ir
 from archdsl.backends.onnx.extents import FormsWriter, RowsUnsupportedError
 from archdsl.backends.onnx.positions import size_of
 from archdsl.backends.onnx.quantize import Quantizer, settle
-from archdsl.backends.onnx.scope import NodeScope, scan
+from archdsl.backends.onnx.scope import OnnxNodeScope, scan
 from archdsl.backends.onnx.targets import Target
-from archdsl.backends.onnx.write import Writer, Written, target_for
+from archdsl.backends.onnx.write import GraphWriter, Written, target_for
 from archdsl.ir.dims import Num, Shape
 from archdsl.ir.graph import Model, Value
-from archdsl.passes.decode import ALL, Cache, Carry, Plan, has, is_time, plan
+from archdsl.passes.decode import ALL, CacheSpec, CarriedState, DecodePlan, has, is_time, plan
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan, flatten
 
 
@@ -34,7 +34,7 @@ def write_steps(
     keep: Sequence[str] = (),
     exact: bool = False,
     last: bool = False,
-    steps: Plan | None = None,
+    steps: DecodePlan | None = None,
 ) -> dict[str, Written]:
     """The graphs that generate: `model`, a step; and, where a model has other inputs than the sequence, `encoder`,
     which is run once before.
@@ -47,7 +47,7 @@ def write_steps(
     flat = flatten(model) if quantize is not None else None
     quantizers: dict[str, Quantizer] = {}
 
-    def written(name: str, writer: Writer) -> Written:
+    def written(name: str, writer: GraphWriter) -> Written:
         if quantize is not None and flat is not None:
             writer.quantizer = quantizers[name] = Quantizer(quantize, flat, keep, exact)
         return writer.whole()
@@ -62,10 +62,10 @@ def write_steps(
     return found
 
 
-class EncoderWriter(Writer):
+class EncoderWriter(GraphWriter):
     """Writes what is computed before the first step."""
 
-    def __init__(self, model: Model, dtype: str, target: Target, steps: Plan) -> None:
+    def __init__(self, model: Model, dtype: str, target: Target, steps: DecodePlan) -> None:
         super().__init__(model, dtype, target)
         self.plan = steps
 
@@ -89,7 +89,7 @@ class StepWriter(FormsWriter):
     """Writes the graph of a step."""
 
     def __init__(
-        self, model: Model, dtype: str, target: Target, plan: Plan, by_row: bool, only_last: bool = False
+        self, model: Model, dtype: str, target: Target, plan: DecodePlan, by_row: bool, only_last: bool = False
     ) -> None:
         super().__init__(model, dtype, target, plan, by_row)
         self.only_last = only_last
@@ -213,7 +213,7 @@ class StepWriter(FormsWriter):
             kept = [v for i, v in enumerate(node.inputs) if ALL in plan.needs.get((node, i), ())]
             if not kept:
                 continue
-            itself = node.node.op.caches_itself(node.node, NodeScope(self, node))
+            itself = node.node.op.caches_itself(node.node, OnnxNodeScope(self, node))
             once = all(users.get(v, 0) == 1 for v in kept if isinstance(v, Value) and v not in plan.placed)
             fine = fine and itself and once
             found.add(node)
@@ -297,12 +297,12 @@ class StepWriter(FormsWriter):
         if any(self.is_by_row(flat, i) for i in range(len(flat.inputs))) and not (op.elementwise or op.by_rows):
             raise RowsUnsupportedError(op.name)
 
-    def carry(self, flat: FlatOp, carry: Carry) -> None:
+    def carry(self, flat: FlatOp, carry: CarriedState) -> None:
         builder = self.builder
         builder.path = flat.path
         self.ready(flat, flat.outputs[0].rank)
         names = [f"{carry.layer}.{s.name}" for s in carry.states]
-        made, after = flat.node.op.onnx_step(flat.node, NodeScope(self, flat), [self.pasts[n] for n in names])
+        made, after = flat.node.op.onnx_step(flat.node, OnnxNodeScope(self, flat), [self.pasts[n] for n in names])
         for value, x in zip(flat.outputs, self.results(flat, made), strict=True):
             self.values[value] = x
         for name, state, x in zip(names, carry.states, after, strict=True):
@@ -374,7 +374,7 @@ class StepWriter(FormsWriter):
         by_row, self.by_row, self.plain = self.by_row, False, True
         for node in latent.chain:
             builder.path = f"{node.path}/map"
-            made = self.results(node, node.node.op.onnx(node.node, NodeScope(self, node)))
+            made = self.results(node, node.node.op.onnx(node.node, OnnxNodeScope(self, node)))
             self.values.update(zip(node.outputs, made, strict=True))
         self.by_row, self.plain = by_row, False
         maps = [self.values[v] for v in flat.inputs[1:3] if isinstance(v, Value)]
@@ -385,19 +385,19 @@ class StepWriter(FormsWriter):
             x = self.full[value]
             rows.append(add("Unsqueeze", [x, [1]]) if value.rank == 3 else x)
         keys = add("Concat", rows, {"axis": -1}) if len(rows) > 1 else rows[0]
-        scope = NodeScope(self, flat)
+        scope = OnnxNodeScope(self, flat)
         (y,) = self.results(flat, flat.node.op.onnx_absorbed(flat.node, scope, keys, maps[0], maps[1]))
         self.values[flat.outputs[0]] = y
 
 
-def entries(entry: Cache | Carry) -> list[tuple[str, Shape, str]]:
+def entries(entry: CacheSpec | CarriedState) -> list[tuple[str, Shape, str]]:
     """What is kept: its name, its shape and type."""
-    if isinstance(entry, Cache):
+    if isinstance(entry, CacheSpec):
         return [(f"{entry.layer}.{entry.role}", entry.value.shape, entry.value.dtype)]
     return [(f"{entry.layer}.{s.name}", s.shape, s.dtype) for s in entry.states]
 
 
-def handed_names(plan: Plan) -> dict[Value, str]:
+def handed_names(plan: DecodePlan) -> dict[Value, str]:
     """What the tensors are called that are computed before the first step: keys and values of cross-attention by their
     layer."""
     before = plan.before.outputs

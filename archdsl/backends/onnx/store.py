@@ -71,7 +71,7 @@ class OnnxFiles:
     """Why there are none, or not all."""
 
 
-class Place(NamedTuple):
+class ByteRange(NamedTuple):
     """Where a tensor lies in a file, in bytes."""
 
     offset: int
@@ -117,7 +117,9 @@ def save(
             _inside(every, infos, pieces, progress)
         elif checkpoint is not None and store == "safetensors" and as_they_lie(every, checkpoint, first.parent):
             file = checkpoint.path
-            refer(every, file.name, {name: Place(e.start, e.end - e.start) for name, e in checkpoint.entries.items()})
+            refer(
+                every, file.name, {name: ByteRange(e.start, e.end - e.start) for name, e in checkpoint.entries.items()}
+            )
         elif store == "safetensors" and not matrices:
             file = first.with_suffix(".safetensors")
             refer(every, file.name, layout(infos, dtype))
@@ -206,7 +208,7 @@ def graph_path(output: str | Path) -> Path:
 # --- where tensors lie ------------------------------------------------------------------------------------------------
 
 
-def refer(graphs: Sequence[Written], location: str, places: Mapping[str, Place]) -> None:
+def refer(graphs: Sequence[Written], location: str, places: Mapping[str, ByteRange]) -> None:
     """Let the initializers be what lies in a file of the graphs' directory."""
     for written in graphs:
         for name, value in _initializers(written):
@@ -216,27 +218,27 @@ def refer(graphs: Sequence[Written], location: str, places: Mapping[str, Place])
             value.const_value = ir.ExternalTensor(location, at, length, value.dtype, shape=shape, name=name)
 
 
-def layout(infos: list[WeightInfo], dtype: str) -> dict[str, Place]:
+def layout(infos: list[WeightInfo], dtype: str) -> dict[str, ByteRange]:
     """Where `archdsl init` puts each weight in a safetensors file of that type."""
     start = header(infos, dtype)
     entries = json.loads(start[8:])
     return {
-        name: Place(len(start) + e["data_offsets"][0], e["data_offsets"][1] - e["data_offsets"][0])
+        name: ByteRange(len(start) + e["data_offsets"][0], e["data_offsets"][1] - e["data_offsets"][0])
         for name, e in entries.items()
         if name != "__metadata__"
     }
 
 
-def own_layout(graphs: Sequence[Written], plain: bool) -> tuple[bytes, dict[str, Place]]:
+def own_layout(graphs: Sequence[Written], plain: bool) -> tuple[bytes, dict[str, ByteRange]]:
     """The beginning of a file of what the graphs read, and where each tensor lies in it: a safetensors file; or, if it
     is `plain`, numbers alone, each tensor at a multiple of 64 bytes."""
-    places: dict[str, Place] = {}
+    places: dict[str, ByteRange] = {}
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, value in dict(item for w in graphs for item in _initializers(w)).items():
         assert value.dtype is not None
         length = prod(_shape(value)) * value.dtype.bitwidth // 8
-        places[name] = Place(at, length)
+        places[name] = ByteRange(at, length)
         entries[name] = {
             "dtype": NAMES[value.dtype],
             "shape": list(_shape(value)),
@@ -248,7 +250,7 @@ def own_layout(graphs: Sequence[Written], plain: bool) -> tuple[bytes, dict[str,
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     start = len(text).to_bytes(8, "little") + text
-    return start, {name: Place(len(start) + p.offset, p.length) for name, p in places.items()}
+    return start, {name: ByteRange(len(start) + p.offset, p.length) for name, p in places.items()}
 
 
 def _initializers(written: Written) -> Iterator[tuple[str, ir.Value]]:
@@ -312,7 +314,7 @@ def _fill(
     file: BinaryIO,
     graphs: Sequence[Written],
     infos: Iterable[WeightInfo],
-    places: Mapping[str, Place],
+    places: Mapping[str, ByteRange],
     pieces: Pieces,
     progress: Progress | None,
 ) -> None:
@@ -331,7 +333,7 @@ def _fill(
 
 
 def _fill_quantized(
-    file: BinaryIO, matrix: Quantized, dtype: str, places: Mapping[str, Place], pieces: Iterator[NDArray[Any]]
+    file: BinaryIO, matrix: Quantized, dtype: str, places: Mapping[str, ByteRange], pieces: Iterator[NDArray[Any]]
 ) -> None:
     at = [places[v.name or ""].offset for v in matrix.parts]
     for rows in in_rows(pieces, matrix.shape[-1]):

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from archdsl.backends.onnx.builder import CONTRIB, IR_VERSION, OPSET, TYPES, Builder, Frame
+from archdsl.backends.onnx.builder import CONTRIB, IR_VERSION, OPSET, TYPES, Builder, Subgraph
 from archdsl.backends.onnx.fuse import fuse
 from archdsl.backends.onnx.heads import side_by_side
 from archdsl.backends.onnx.moe import at_once
 from archdsl.backends.onnx.packed import packed
 from archdsl.backends.onnx.quantize import Quantized, Quantizer, settle
-from archdsl.backends.onnx.scope import NodeScope, scan
+from archdsl.backends.onnx.scope import OnnxNodeScope, scan
 from archdsl.backends.onnx.targets import TARGETS, Target
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, Poly, Shape, Symbol
@@ -51,7 +51,7 @@ def write(
     `quantize` is `int8` or `int4`: matrices of linear maps in so few bits, but for those whose path a pattern of `keep`
     matches; their products are `exact`, or may round their inputs, too. Raises ArchError: E0504 where the target does
     not run the type or has no operator for few bits."""
-    writer = Writer(model, dtype, target_for(target, dtype, quantize))
+    writer = GraphWriter(model, dtype, target_for(target, dtype, quantize))
     if quantize is not None:
         writer.quantizer = Quantizer(quantize, flatten(model), keep, exact)
     written = writer.whole()
@@ -83,7 +83,7 @@ UNROLLED = 16
 weights of each."""
 
 
-class Writer:
+class GraphWriter:
     """Writes one graph."""
 
     def __init__(self, model: Model, dtype: str, target: Target) -> None:
@@ -209,7 +209,9 @@ class Writer:
         builder = self.builder
         builder.path = flat.path or flat.outputs[0].name
         node = flat.node
-        for value, x in zip(flat.outputs, self.results(flat, node.op.onnx(node, NodeScope(self, flat))), strict=True):
+        for value, x in zip(
+            flat.outputs, self.results(flat, node.op.onnx(node, OnnxNodeScope(self, flat))), strict=True
+        ):
             if x is None:
                 self.elided.add(value)
                 continue
@@ -478,7 +480,7 @@ class Writer:
         some = builder.add("Greater", [counts, 0])
         answers = []
         for i in range(count):
-            busy, idle = Frame(), Frame()
+            busy, idle = Subgraph(), Subgraph()
             with builder.within(busy):
                 answer = self._answer(flat, block, rows, [builder.add("Gather", [x, [i]]) for x in bounds], i)
                 if all(answer is not o for n in busy.nodes for o in n.outputs):
@@ -509,7 +511,7 @@ class Writer:
         )
         turn = ir.Value(name=builder.unique(f"{path}/turn"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
         going = ir.Value(name=builder.unique(f"{path}/going"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
-        frame = Frame()
+        frame = Subgraph()
         with builder.within(frame):
             expert = add("Gather", [active, turn], {"axis": 0})
             bounds = [add("Unsqueeze", [add("Gather", [x, expert], {"axis": 0}), [0]]) for x in (starts, ends)]

@@ -11,12 +11,12 @@ from archdsl.backends.torch.features import Section
 from archdsl.backends.torch.helpers import helper_names
 from archdsl.backends.torch.imports import IMPORTED
 from archdsl.backends.torch.lower import (
+    ClassUse,
     Kind,
     Lowered,
     Make,
     Merged,
     Method,
-    Site,
     context_kind,
     lower,
     parameter_names,
@@ -25,7 +25,7 @@ from archdsl.backends.torch.names import preferred
 from archdsl.backends.torch.numbers import Numbers, is_dynamic, values_of
 from archdsl.backends.torch.program import Check, Do, changed, key, trees
 from archdsl.backends.torch.python import class_name, field_name, local_name, singular
-from archdsl.backends.torch.tree import Axis, Hyper, Made, Node, Number, constant, leaves, mapped, py, word
+from archdsl.backends.torch.tree import Axis, HyperLeaf, Made, NumberLeaf, PyNode, constant, leaves, mapped, py, word
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Poly
 from archdsl.ir.graph import Block, CallNode, Model, OpNode, Value
@@ -40,7 +40,7 @@ def argument(name: str) -> str:
 
 
 @dataclass(eq=False)
-class Group:
+class ClassGroup:
     """Blocks that read alike: one class."""
 
     number: int
@@ -53,7 +53,7 @@ class Group:
     free: list[str] = field(default_factory=list)
     """Names that a caller must give."""
     name: str = ""
-    sites: list[tuple[Group | None, Site]] = field(default_factory=list)
+    sites: list[tuple[ClassGroup | None, ClassUse]] = field(default_factory=list)
     """Where it is instantiated, and by whom (None: by the model itself)."""
     resolution: dict[str, Tree] = field(default_factory=dict)
     """What each free name is in the class: `config.width`, a number, or an argument."""
@@ -88,7 +88,7 @@ class Class:
     numbers: Numbers
     init: list[Any]
     methods: list[Method]
-    arguments: dict[Site, dict[str, Tree]]
+    arguments: dict[ClassUse, dict[str, Tree]]
     """Of every instance of another class what each of that one's free names is, in this one's names."""
     more: dict[str, list[dims.Value]] = field(default_factory=dict)
     """Arguments for numbers that no expression gives rightly for all blocks: their values in each."""
@@ -106,16 +106,16 @@ class Classes:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.groups: list[Group] = []
+        self.groups: list[ClassGroup] = []
         """Callees first."""
-        self.by_block: dict[Block, Group] = {}
-        self.by_key: dict[Any, Group] = {}
+        self.by_block: dict[Block, ClassGroup] = {}
+        self.by_key: dict[Any, ClassGroup] = {}
         self.kinds_known = False
         """Whether all blocks have been grouped: then it is known which masks need no tensor in any block of a class."""
         self.config = {f.name: f.value for f in model.config}
         self.checkpointed: frozenset[CallNode] = frozenset()
         """Calls of layers that the backward pass computes again."""
-        self.classes: dict[Group | None, Class] = {}
+        self.classes: dict[ClassGroup | None, Class] = {}
         self.more: list[Method] = []
         """Methods of the model's own class beside its `forward`."""
         self.helpers: dict[str, None] = {}
@@ -124,7 +124,7 @@ class Classes:
         """Lines at the end of the model's own `__init__` and `init_weights` that are of no block."""
         self.forward: Method | None = None
         """The model's `forward` where a section writes it in another way."""
-        self.merged: dict[Group | None, Merged] = {}
+        self.merged: dict[ClassGroup | None, Merged] = {}
         """A `forward` that is a step of decoding, too."""
         self.positions: list[Value] = []
         """Positions of sequences, in the order in which a method first reads them."""
@@ -138,7 +138,7 @@ class Classes:
             self.positions.append(Value((), "int", "positions"))
         return self.positions[i]
 
-    def group(self, block: Block) -> Group:
+    def group(self, block: Block) -> ClassGroup:
         """The class of a block."""
         if block in self.by_block:
             return self.by_block[block]
@@ -146,7 +146,7 @@ class Classes:
         text = self._key(lowered)
         group = self.by_key.get(text)
         if group is None:
-            group = Group(len(self.groups), block, lowered, frozenset(names_of(lowered)))
+            group = ClassGroup(len(self.groups), block, lowered, frozenset(names_of(lowered)))
             self.by_key[text] = group
             self.groups.append(group)
         group.members.append(block)
@@ -186,13 +186,13 @@ class Classes:
         self._resolve()
         self._name_classes()
 
-    def further(self, group: Group | None, method: Method, helpers: Mapping[str, bool]) -> None:
+    def further(self, group: ClassGroup | None, method: Method, helpers: Mapping[str, bool]) -> None:
         """Add a method to a class (None: to the model's own)."""
         (self.more if group is None else group.more).append(method)
         for name in helpers:
             self.helpers.setdefault(name)
 
-    def methods(self, group: Group | None, block: Block) -> list[Method]:
+    def methods(self, group: ClassGroup | None, block: Block) -> list[Method]:
         """The methods of a class as they are for one of its blocks."""
         if group is None:
             own = [self.forward] if self.forward is not None else [*self.root.methods]
@@ -242,7 +242,7 @@ class Classes:
                     self.exact[site.block] = {**given, **values_of(site.block)}
                     waiting.append(lowered[site.block])
 
-    def _spelled(self, members: Sequence[Lowered], group: Group | None) -> Class:
+    def _spelled(self, members: Sequence[Lowered], group: ClassGroup | None) -> Class:
         """The first of some blocks of one class, with every number as Python writes it for all of them."""
         first = members[0]
         numbers = Numbers(first.block, [self.exact[m.block] for m in members])
@@ -254,7 +254,7 @@ class Classes:
 
         def leaf(in_init: bool) -> Any:
             def change(x: Any) -> Any:
-                if isinstance(x, Number):
+                if isinstance(x, NumberLeaf):
                     return next(spelled)[in_init]
                 if isinstance(x, Made):
                     made.arguments[x.site] = self._arguments(made, x.site, members)
@@ -272,7 +272,7 @@ class Classes:
 
         def by_expression(x: Any) -> Any:
             """A number of a method that is known of the first block alone."""
-            if not isinstance(x, Number):
+            if not isinstance(x, NumberLeaf):
                 return x
             row = [replace(x, value=value) for value in made.numbers.values(x)]
             return self._number(made, row)[0]
@@ -282,7 +282,7 @@ class Classes:
             made.methods.append(replace(method, steps=steps, results=results))
         return made
 
-    def _number(self, made: Class, row: Sequence[Number]) -> tuple[Tree, Tree]:
+    def _number(self, made: Class, row: Sequence[NumberLeaf]) -> tuple[Tree, Tree]:
         """A number, given as it is in each of the blocks: what `forward` and what `__init__` read."""
         n, values = row[0], [x.value for x in row]
         found = tuple(made.numbers.spelled(n, values, init) for init in (False, True))
@@ -298,22 +298,22 @@ class Classes:
             for name in dims.free_names(expr) if expr is not None else ():
                 worth = {dims.expr_value(row[name]) for row in made.numbers.exact if name in row}
                 if len(worth) == 1:
-                    read = Number(dims.Var(name), worth.pop())
+                    read = NumberLeaf(dims.Var(name), worth.pop())
                     test = py("{a} == {n}", a=read, n=literal(read.value))
                     made.demands.append(Check(test, f"`{name}` is written out as a number: compile again with --set"))
             return literal(values[0])
         for name, known in made.more.items():
             if known == values:
-                return Hyper(name)
+                return HyperLeaf(name)
         name, n = "number", 1
         block = made.lowered.block
         while name in {*made.more, *block.hypers, *block.axes, *block.local}:
             n += 1
             name = f"number_{n}"
         made.more[name] = values
-        return Hyper(name)
+        return HyperLeaf(name)
 
-    def _arguments(self, made: Class, site: Site, members: Sequence[Lowered]) -> dict[str, Tree]:
+    def _arguments(self, made: Class, site: ClassUse, members: Sequence[Lowered]) -> dict[str, Tree]:
         """What the free names of a class are where it is instantiated."""
         callee = self.classes[site.group]
         found: dict[str, Tree] = {}
@@ -326,11 +326,11 @@ class Classes:
                 expr = dims.shortest(site.bind[name], made.lowered.block.local)
                 real = any(h.name == name and h.kind in NUMBERS for h in site.group.block.header.hypers or ())
                 row = [dims.expr_value(dims.substitute(expr, exact)) for exact in made.numbers.exact]
-                tree = made.numbers.spelled(Number(expr, row[0], real), row, True)
+                tree = made.numbers.spelled(NumberLeaf(expr, row[0], real), row, True)
                 found[name] = self._more(made, expr, row) if tree is None else tree
         return found
 
-    def _instance_of(self, site: Site, first: Lowered, other: Lowered) -> Block:
+    def _instance_of(self, site: ClassUse, first: Lowered, other: Lowered) -> Block:
         """The block that another member of a class instantiates where the first has `site`."""
         k = next(i for i, s in enumerate(first.sites) if s is site)
         return list(other.sites)[k].block
@@ -348,7 +348,7 @@ class Classes:
             assert group.class_ is not None
             group.needs_config = used or any(s.group.needs_config for s in group.class_.arguments)
 
-    def _resolve_group(self, group: Group) -> None:
+    def _resolve_group(self, group: ClassGroup) -> None:
         own = {*group.block.hypers, *group.block.axes}
         for name in group.free:
             found = {self.resolved(self.classes[c].arguments[s].get(name), c) for c, s in group.sites}
@@ -360,12 +360,12 @@ class Classes:
                 group.resolution[name] = word(argument(name))
                 group.arguments.append(name)
 
-    def resolved(self, tree: Any, group: Group | None, local: Mapping[str, Tree] | None = None) -> Any:
+    def resolved(self, tree: Any, group: ClassGroup | None, local: Mapping[str, Tree] | None = None) -> Any:
         """An expression of `__init__` with the block's names as the class knows them; those in `local` it computes
         itself."""
 
         def leaf(x: Any) -> Any:
-            if not isinstance(x, Hyper):
+            if not isinstance(x, HyperLeaf):
                 return x
             if local and x.name in local:
                 return local[x.name]
@@ -379,10 +379,10 @@ class Classes:
         """What a name of the model's own block is: a field of the Config, what it is computed from, or a number."""
         block = self.model.block
         if name in self.config:
-            return Node("Attribute", (word("config"), field_name(name)))
+            return PyNode("Attribute", (word("config"), field_name(name)))
         if name in block.local:
             numbers = self.classes[None].numbers
-            inner = Number(block.local[name], numbers.worth(block.local[name]))
+            inner = NumberLeaf(block.local[name], numbers.worth(block.local[name]))
             found: Tree = self.resolved(numbers.tree(inner, True), None)
             return found
         value = block.hypers.get(name)
@@ -390,7 +390,7 @@ class Classes:
             return literal(value.value)
         return word(name)
 
-    def constructor(self, site: Site, caller: Group | None, local: Mapping[str, Tree]) -> Tree:
+    def constructor(self, site: ClassUse, caller: ClassGroup | None, local: Mapping[str, Tree]) -> Tree:
         """What instantiates a class: arguments that are the default are left out."""
         group = site.group
         known = self.classes[caller].arguments[site]
@@ -406,7 +406,7 @@ class Classes:
     def _name_classes(self) -> None:
         """Names of classes: the blocks' own. Several classes of one block are told apart by what the spec calls them
         there, else by number."""
-        by_name: dict[str, list[Group]] = {}
+        by_name: dict[str, list[ClassGroup]] = {}
         for group in self.groups:
             by_name.setdefault(class_name(group.block.name), []).append(group)
         read = {*self.helpers, *(name for c in self.classes.values() for name in c.lowered.helpers)}
@@ -433,7 +433,7 @@ class Classes:
 
 
 def _reads_config(tree: Tree) -> bool:
-    return isinstance(tree, Node) and tree.kind == "Attribute" and tree.fields[0] == word("config")
+    return isinstance(tree, PyNode) and tree.kind == "Attribute" and tree.fields[0] == word("config")
 
 
 def _joined(prefix: str, base: str) -> str:
@@ -450,7 +450,7 @@ def _numbered(name: str, used: Iterable[str]) -> str:
     return found
 
 
-def default(group: Group, name: str) -> Tree | None:
+def default(group: ClassGroup, name: str) -> Tree | None:
     """The value an argument has in the declaration, where that is a plain number."""
     for hyper in group.block.header.hypers or ():
         if hyper.name == name and isinstance(hyper.default, ast.Number):
@@ -469,9 +469,9 @@ def literal(value: dims.Value) -> Tree:
 
 def is_number(tree: Any) -> bool:
     """Whether an expression is a plain number."""
-    if isinstance(tree, Node) and tree.kind == "UnaryOp":
+    if isinstance(tree, PyNode) and tree.kind == "UnaryOp":
         return is_number(tree.fields[1])
-    return isinstance(tree, Node) and tree.kind == "Constant" and tree.fields[0][:1].isdigit()
+    return isinstance(tree, PyNode) and tree.kind == "Constant" and tree.fields[0][:1].isdigit()
 
 
 # --- what a class reads -----------------------------------------------------------------------------------------------
@@ -480,7 +480,7 @@ def is_number(tree: Any) -> bool:
 def init_trees(steps: Sequence[Any]) -> Iterator[Tree]:
     """Every expression of some statements of `__init__`."""
     for step in steps:
-        if isinstance(step, Make | init.Call):
+        if isinstance(step, Make | init.InitCall):
             yield step.tree
         elif isinstance(step, Check):
             yield step.test
@@ -502,12 +502,12 @@ def _changed(step: Any, change: Any) -> Any:
     return init.changed(step, lambda tree: mapped(tree, change))
 
 
-def all_numbers(w: Lowered, methods: bool = True) -> list[Number]:
+def all_numbers(w: Lowered, methods: bool = True) -> list[NumberLeaf]:
     """Every number of a block: those of `__init__`, then those of its methods."""
     found = list(init_trees(w.init))
     for method in w.methods if methods else ():
         found += [*trees(method.steps), *method.results]
-    return [x for t in found for x in leaves(t) if isinstance(x, Number)]
+    return [x for t in found for x in leaves(t) if isinstance(x, NumberLeaf)]
 
 
 def names_of(w: Lowered) -> set[str]:
@@ -527,16 +527,16 @@ def names_in(c: Class) -> Iterator[str]:
     """Every name of the block that a class reads: in `__init__` and for what it makes, then in its methods."""
     for tree in init_trees(c.init):
         for x in leaves(tree):
-            if isinstance(x, Hyper):
+            if isinstance(x, HyperLeaf):
                 yield x.name
             elif isinstance(x, Made):
                 for bound in c.arguments[x.site].values():
-                    yield from (y.name for y in leaves(bound) if isinstance(y, Hyper))
+                    yield from (y.name for y in leaves(bound) if isinstance(y, HyperLeaf))
     for check in c.demands:
-        yield from (name for x in leaves(check.test) if isinstance(x, Number) for name in dims.free_names(x.expr))
+        yield from (name for x in leaves(check.test) if isinstance(x, NumberLeaf) for name in dims.free_names(x.expr))
     for method in c.methods:
         for tree in (*trees(method.steps), *method.results):
-            yield from (x.name for x in leaves(tree) if isinstance(x, Hyper | Axis))
+            yield from (x.name for x in leaves(tree) if isinstance(x, HyperLeaf | Axis))
 
 
 def method_key(method: Method) -> Any:

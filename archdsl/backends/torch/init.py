@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from archdsl.backends.torch.tree import OMITTED, Node, Part, Read, Variable, constant, counted, lift, mapped, py
+from archdsl.backends.torch.tree import OMITTED, Part, PyNode, Read, Variable, constant, counted, lift, mapped, py
 from archdsl.ir.dims import Expr, Num, binary, free_names, num, same_shape, whole_number
 from archdsl.ir.graph import (
     Block,
@@ -59,14 +59,14 @@ for module in reversed([*self.modules()]):
 
 
 @dataclass(frozen=True)
-class Call:
+class InitCall:
     """A call that draws a weight in place: `nn.init.zeros_(self.q.bias)`."""
 
     tree: Tree
 
 
 @dataclass(frozen=True)
-class Loop:
+class InitLoop:
     """`for variable in iterated:`, and what is done with each."""
 
     variable: Variable
@@ -74,7 +74,7 @@ class Loop:
     body: tuple[Statement, ...]
 
 
-Statement = Call | Loop
+Statement = InitCall | InitLoop
 
 
 @cache
@@ -88,7 +88,7 @@ MODULE = Read(Variable("module"))
 
 
 @dataclass(frozen=True)
-class Module:
+class InitModule:
     """A submodule or raw weight, or a list of them if `listed`, and what is done to MODULE in its place."""
 
     tree: Part
@@ -99,7 +99,7 @@ class Module:
 
 def init_statements(model: Model, block: Block) -> list[Statement]:
     """Statements that draw a block's weights, in its own names. None where torch draws as the spec says."""
-    alike: dict[tuple[Statement, ...], list[Module]] = {}
+    alike: dict[tuple[Statement, ...], list[InitModule]] = {}
     for module in _modules(block, laws_of(model)):
         alike.setdefault(module.statements, []).append(module)
     found: list[Statement] = []
@@ -110,23 +110,23 @@ def init_statements(model: Model, block: Block) -> list[Statement]:
             continue
         kinds = {m.kind for m in modules}
         variable = _variable(kinds.pop() if len(kinds) == 1 else "module")
-        several = tuple(Node("Starred", (m.tree,)) if m.listed else m.tree for m in modules)
-        iterated = modules[0].tree if len(modules) == 1 else Node("Tuple", (several,))
-        found.append(Loop(variable, iterated, tuple(_of(Read(variable), s) for s in statements)))
+        several = tuple(PyNode("Starred", (m.tree,)) if m.listed else m.tree for m in modules)
+        iterated = modules[0].tree if len(modules) == 1 else PyNode("Tuple", (several,))
+        found.append(InitLoop(variable, iterated, tuple(_of(Read(variable), s) for s in statements)))
     return found
 
 
 def _lines(statement: Statement) -> int:
     """How many lines a statement takes."""
-    return 1 if isinstance(statement, Call) else 1 + sum(map(_lines, statement.body))
+    return 1 if isinstance(statement, InitCall) else 1 + sum(map(_lines, statement.body))
 
 
 def changed(statement: Statement, change: Callable[[Tree], Any]) -> Statement:
     """A statement with other expressions."""
-    if isinstance(statement, Call):
-        return Call(change(statement.tree))
+    if isinstance(statement, InitCall):
+        return InitCall(change(statement.tree))
     iterated = change(statement.iterated)
-    return Loop(statement.variable, iterated, tuple(changed(s, change) for s in statement.body))
+    return InitLoop(statement.variable, iterated, tuple(changed(s, change) for s in statement.body))
 
 
 def _of(module: Part | Read, statement: Statement) -> Statement:
@@ -134,24 +134,24 @@ def _of(module: Part | Read, statement: Statement) -> Statement:
     return changed(statement, lambda tree: mapped(tree, lambda leaf: module if leaf == MODULE else leaf))
 
 
-def _modules(block: Block, laws: Laws) -> Iterator[Module]:
+def _modules(block: Block, laws: Laws) -> Iterator[InitModule]:
     for instance in block.instances:
         if isinstance(instance.node, OpNode):
             names = {**instance.joined, **instance.bind}
             weights = tuple(_outward(w, names) for w in instance.node.weights)
             statements = _statements(replace(instance.node, weights=weights), instance.node, block, laws)
             if statements:
-                yield Module(Part(instance.path), instance.node.op.name, statements)
-    listed: dict[str, list[Module | None]] = {}
+                yield InitModule(Part(instance.path), instance.node.op.name, statements)
+    listed: dict[str, list[InitModule | None]] = {}
     for node, in_list in _nodes(block.graph, False):
         if isinstance(node, CallNode):  # which draws its weights itself, but has its place in the list
             if in_list:
                 listed.setdefault(node.name, []).append(None)
             continue
         if isinstance(node, ParamNode):
-            module = Module(Part(node.name), "weight", (_raw(node.weight),))
+            module = InitModule(Part(node.name), "weight", (_raw(node.weight),))
         else:
-            module = Module(Part(node.name), node.op.name, _statements(node, node, block, laws))
+            module = InitModule(Part(node.name), node.op.name, _statements(node, node, block, laws))
         if in_list:
             listed.setdefault(node.name, []).append(module)
         elif module.statements:
@@ -210,9 +210,9 @@ def _statements(node: OpNode, key: OpNode, block: Block, laws: Laws) -> tuple[St
         target = py(f"{{module}}.{weight.name}", module=MODULE)
         if isinstance(law, Orthogonal) and many_matrices(weight):  # each along the first axis by itself
             matrix = _variable("matrix")
-            found.append(Loop(matrix, py("{target}.data", target=target), (Call(drawn(law, Read(matrix))),)))
+            found.append(InitLoop(matrix, py("{target}.data", target=target), (InitCall(drawn(law, Read(matrix))),)))
         else:
-            found.append(Call(drawn(law, target)))
+            found.append(InitCall(drawn(law, target)))
     return tuple(found)
 
 
@@ -284,12 +284,12 @@ def empty(weight: Weight) -> Tree:
     return py("torch.empty({*sizes}, {**typed})", sizes=_sizes(weight), typed=typed)
 
 
-def _raw(weight: Weight) -> Call:
+def _raw(weight: Weight) -> InitCall:
     """The call that draws a raw weight in place."""
     law = resolve(weight)
     if isinstance(law, Expression):
-        return Call(py("{weight}.copy_({value})", weight=MODULE, value=_expression(law.graph, None)))
-    return Call(drawn(law, MODULE))
+        return InitCall(py("{weight}.copy_({value})", weight=MODULE, value=_expression(law.graph, None)))
+    return InitCall(drawn(law, MODULE))
 
 
 def computed(weight: Weight, device: Tree) -> Tree:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from archdsl.backends.torch.tree import Node, Read, Variable, py
+from archdsl.backends.torch.tree import PyNode, Read, Variable, py
 from archdsl.ir import dims
 from archdsl.ir.dims import Bin, Expr, Lit
 from archdsl.ir.op import Tree
-from archdsl.ir.static import Pattern, Plus, Ref, Times
+from archdsl.ir.static import ElementRef, JoinedPattern, Pattern, RepeatedPattern
 
 ONE, ZERO = Lit("1"), Lit("0")
 
@@ -18,9 +18,9 @@ Count = Callable[[Expr], Tree]
 
 def length(pattern: Pattern) -> Expr:
     """How many entries the list has."""
-    if isinstance(pattern, Ref):
+    if isinstance(pattern, ElementRef):
         return ONE
-    if isinstance(pattern, Times):
+    if isinstance(pattern, RepeatedPattern):
         inner = length(pattern.part)
         return pattern.count if inner == ONE else _computed(Bin("*", pattern.count, inner))
     total: Expr = ZERO
@@ -40,40 +40,40 @@ def _computed(expr: Expr) -> Expr:
 
 def counts(pattern: Pattern | None) -> list[Expr]:
     """Every count in it."""
-    if isinstance(pattern, Times):
+    if isinstance(pattern, RepeatedPattern):
         return [pattern.count, *counts(pattern.part)]
-    if isinstance(pattern, Plus):
+    if isinstance(pattern, JoinedPattern):
         return [c for p in pattern.parts for c in counts(p)]
     return []
 
 
 def _refs(pattern: Pattern) -> set[int]:
     """Every index in it."""
-    if isinstance(pattern, Ref):
+    if isinstance(pattern, ElementRef):
         return {pattern.index}
-    if isinstance(pattern, Times):
+    if isinstance(pattern, RepeatedPattern):
         return _refs(pattern.part)
     return {i for p in pattern.parts for i in _refs(p)}
 
 
 def _flat(pattern: Pattern) -> list[int] | None:
     """The indices of a list that repeats nothing, else None."""
-    if isinstance(pattern, Ref):
+    if isinstance(pattern, ElementRef):
         return [pattern.index]
-    if isinstance(pattern, Plus) and all(isinstance(p, Ref) for p in pattern.parts):
-        return [p.index for p in pattern.parts if isinstance(p, Ref)]
+    if isinstance(pattern, JoinedPattern) and all(isinstance(p, ElementRef) for p in pattern.parts):
+        return [p.index for p in pattern.parts if isinstance(p, ElementRef)]
     return None
 
 
 def list_tree(pattern: Pattern, items: Sequence[Tree], count: Count) -> Tree:
     """The list with these trees for its entries: `layers * [mask]`, `[a, b] + 2 * [c]`."""
-    if isinstance(pattern, Ref):
+    if isinstance(pattern, ElementRef):
         return py("[{x}]", x=items[pattern.index])
-    if isinstance(pattern, Times):
+    if isinstance(pattern, RepeatedPattern):
         return py("{n} * {part}", n=count(pattern.count), part=list_tree(pattern.part, items, count))
     parts = [list_tree(p, items, count) for p in pattern.parts]
-    if all(isinstance(p, Node) and p.kind == "List" for p in parts):
-        return py("[{*xs}]", xs=[x for p in parts if isinstance(p, Node) for x in p.fields[0]])
+    if all(isinstance(p, PyNode) and p.kind == "List" for p in parts):
+        return py("[{*xs}]", xs=[x for p in parts if isinstance(p, PyNode) for x in p.fields[0]])
     total = parts[0]
     for part in parts[1:]:
         total = py("{a} + {b}", a=total, b=part)
@@ -96,14 +96,14 @@ def repeated(maker: Tree, times: Tree | int) -> Tree:
 def _generated(pattern: Pattern, makers: Sequence[Tree], count: Count) -> Tree | None:
     """A generator of the entries; None where the list is better spelled out."""
     made = {makers[i] for i in _refs(pattern)}
-    if len(made) == 1 and not isinstance(pattern, Ref):
+    if len(made) == 1 and not isinstance(pattern, ElementRef):
         return repeated(made.pop(), count(length(pattern)))
-    if not isinstance(pattern, Times):
+    if not isinstance(pattern, RepeatedPattern):
         return None
     flat = _flat(pattern.part)
     if flat is not None:
         group = py("({*xs},)", xs=[makers[i] for i in flat])
-    elif isinstance(pattern.part, Plus):
+    elif isinstance(pattern.part, JoinedPattern):
         group = py("[{*xs}]", xs=_entries(pattern.part, makers, count))
     else:
         group = py("({x},)", x=_entries(pattern.part, makers, count)[0])
@@ -115,8 +115,8 @@ def _entries(pattern: Pattern, makers: Sequence[Tree], count: Count) -> list[Tre
     """What stands in a list display."""
     generated = _generated(pattern, makers, count)
     if generated is not None:
-        return [Node("Starred", (generated,))]
-    if isinstance(pattern, Ref):
+        return [PyNode("Starred", (generated,))]
+    if isinstance(pattern, ElementRef):
         return [makers[pattern.index]]
-    assert isinstance(pattern, Plus)
+    assert isinstance(pattern, JoinedPattern)
     return [e for p in pattern.parts for e in _entries(p, makers, count)]

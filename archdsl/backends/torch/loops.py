@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from archdsl.backends.torch import lists
-from archdsl.backends.torch.program import Repeat, Target
+from archdsl.backends.torch.program import LayerLoop, Target
 from archdsl.backends.torch.python import singular
-from archdsl.backends.torch.statements import For, Statement, all_expressions, replaced, statement_keys
-from archdsl.backends.torch.tree import Node, Part, Read, Variable, leaves, lift, py, zipped
+from archdsl.backends.torch.statements import ForLoop, Statement, all_expressions, replaced, statement_keys
+from archdsl.backends.torch.tree import Part, PyNode, Read, Variable, leaves, lift, py, zipped
 from archdsl.ir.op import Tree
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Folding:
     def __init__(
         self,
         scheduler: Scheduler,
-        loop: Repeat,
+        loop: LayerLoop,
         scheduled: Sequence[tuple[Statement, ...]],
         outside: Sequence[Sequence[Target]],
     ) -> None:
@@ -151,8 +151,8 @@ class Folding:
 
         body = tuple(replaced(s, leaf) for s in self.bodies[0])
         if not targets:
-            return For((None,), py("range({n})", n=self.loop.length), body)
-        return For(tuple(targets), zipped(sources), body)
+            return ForLoop((None,), py("range({n})", n=self.loop.length), body)
+        return ForLoop(tuple(targets), zipped(sources), body)
 
     def list_of(self, items: Sequence[Tree]) -> Tree:
         """A list with one entry an iteration, written as the spec writes its list."""
@@ -186,7 +186,7 @@ class Folding:
             return _slice(self.whole(x.name), *ends)
 
         body = tuple(replaced(s, leaf) for s in self.bodies[0])
-        return For((index,), py("range({n})", n=self.loop.length), body)
+        return ForLoop((index,), py("range({n})", n=self.loop.length), body)
 
     def period(self, turns: Sequence[int], repeats: int) -> Statement:
         """`local, local, global` again and again: one loop over the groups."""
@@ -207,8 +207,8 @@ class Folding:
                 used[name] += 1
             inner += self.over(t, variables)
         if not targets:
-            return For((None,), py("range({n})", n=repeats), tuple(inner))
-        return For(tuple(targets), zipped(sources), tuple(inner))
+            return ForLoop((None,), py("range({n})", n=repeats), tuple(inner))
+        return ForLoop(tuple(targets), zipped(sources), tuple(inner))
 
     def runs(self) -> list[Statement]:
         """Iterations of different kinds: one loop for each run of equal ones; one by itself is no loop."""
@@ -229,15 +229,15 @@ class Folding:
                 used[name] += count
             body = self.over(b, variables)
             if variables:
-                found.append(For(tuple(variables.values()), zipped(sources), body))
+                found.append(ForLoop(tuple(variables.values()), zipped(sources), body))
             else:
-                found.append(For((None,), py("range({n})", n=count), body))
+                found.append(ForLoop((None,), py("range({n})", n=count), body))
         return found
 
 
 def _slice(xs: Tree, low: Tree | None, high: Tree | None, step: Tree | None = None) -> Tree:
     """`xs[low:high:step]`."""
-    return Node("Subscript", (xs, Node("Slice", (low, high, step))))
+    return PyNode("Subscript", (xs, PyNode("Slice", (low, high, step))))
 
 
 def runs(turns: Sequence[int]) -> list[tuple[int, int]]:

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from archdsl.backends.torch import init, lists
 from archdsl.backends.torch.names import preferred
 from archdsl.backends.torch.numbers import Numbers
-from archdsl.backends.torch.program import Body, Branch, Check, Do, Let, Put, Repeat, Scan, Step, trees
+from archdsl.backends.torch.program import Bind, Check, Conditional, Do, LayerLoop, Put, ScanLoop, Step, Suite, trees
 from archdsl.backends.torch.python import local_name
-from archdsl.backends.torch.scope import NodeScope, OwnerScope
+from archdsl.backends.torch.scope import OwnerScope, TorchNodeScope
 from archdsl.backends.torch.tree import (
     Made,
-    Node,
-    Number,
+    NumberLeaf,
     Part,
+    PyNode,
     Read,
     Variable,
-    called,
+    call_tree,
     leaves,
     lift,
     mapped,
@@ -30,7 +30,7 @@ from archdsl.backends.torch.tree import (
     words,
 )
 from archdsl.backends.torch.use_counts import direct_reads, is_dead, module_names, reads_within
-from archdsl.frontend.block_builder import Once
+from archdsl.frontend.block_builder import Hoisted
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Var
 from archdsl.ir.graph import (
@@ -54,12 +54,12 @@ from archdsl.ir.graph import (
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
 from archdsl.ir.signature import promoted
-from archdsl.ir.static import Instance
+from archdsl.ir.static import SharedModule
 from archdsl.ir.weights import weights_of
 from archdsl.ops import registry
 
 if TYPE_CHECKING:
-    from archdsl.backends.torch.classes import Classes, Group
+    from archdsl.backends.torch.classes import Classes, ClassGroup
 
 Kind = Literal["causal", "tensor", "either"]
 """Of a context: `causal` (a mask that needs no tensor), `tensor`, or `either` where the uses of one class differ."""
@@ -78,11 +78,11 @@ class Parameter(NamedTuple):
 
 
 @dataclass(eq=False)
-class Site:
+class ClassUse:
     """A place where a class is instantiated: its group, the block that it is there, and the callee's names in the
     caller's. Those that read alike are equal."""
 
-    group: Group
+    group: ClassGroup
     block: Block
     bind: Mapping[str, Expr]
     alias: str = ""
@@ -93,7 +93,7 @@ class Site:
         return tuple((name, self.bind[name]) for name in sorted(self.group.reads) if name in self.bind)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Site) and self.group is other.group and self.given == other.given
+        return isinstance(other, ClassUse) and self.group is other.group and self.given == other.given
 
     def __hash__(self) -> int:
         return hash((id(self.group), self.given))
@@ -107,7 +107,7 @@ class Make:
     tree: Tree
 
 
-InitStep = Make | Check | Do | init.Call | init.Loop
+InitStep = Make | Check | Do | init.InitCall | init.InitLoop
 
 
 @dataclass(eq=False)
@@ -191,7 +191,7 @@ class Lowered:
     """Of the contexts that may be left out: which parameter each is."""
     losses: bool = False
     """Whether `forward` collects auxiliary losses."""
-    shared: list[Site] = field(default_factory=list)
+    shared: list[ClassUse] = field(default_factory=list)
     """Further uses of instances that are made elsewhere."""
     before: Lowered | None = None
     """The part of the block that a scan computes once: a method `prepare` of the same class."""
@@ -202,7 +202,7 @@ class Lowered:
         return (self.method,) if self.before is None else (self.before.method, self.method)
 
     @property
-    def sites(self) -> Iterator[Site]:
+    def sites(self) -> Iterator[ClassUse]:
         """The instances of other classes that it makes, in order."""
         for tree in (*(s.tree for s in self.init if isinstance(s, Make)), *self.modules.listed()):
             yield from (x.site for x in leaves(tree) if isinstance(x, Made))
@@ -350,7 +350,7 @@ class Lowering:
         if tree not in self.locals:
             target = Variable(hint)
             self.locals[tree] = Read(target)
-            self.put(Let((target,), tree, nested=False))
+            self.put(Bind((target,), tree, nested=False))
         return self.locals[tree]
 
     def positions(self, tree: Tree) -> Tree:
@@ -361,15 +361,15 @@ class Lowering:
             self.sequences += 1
             self.lowered.method.hints[value] = "positions"
             self.locals[tree] = Read(value)
-            self.put(Let((value,), tree))
+            self.put(Bind((value,), tree))
         return self.locals[tree]
 
-    def within(self, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Value]) -> Body:
+    def within(self, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Value]) -> Suite:
         """The statements of a graph inside others; what its ops bind is not known after it."""
         around, known = self.steps, dict(self.locals)
         self.steps = []
         self.graph(graph)
-        body = Body(tuple(inputs), tuple(self.steps), tuple(self.read(v) for v in outputs))
+        body = Suite(tuple(inputs), tuple(self.steps), tuple(self.read(v) for v in outputs))
         self.steps, self.locals = around, known
         return body
 
@@ -399,7 +399,7 @@ class Lowering:
                 self.param(node)
             case WeightNode():
                 owner = self.modules.instance(node.instance)
-                self.aliases[node.output] = Node("Attribute", (owner, node.weight))
+                self.aliases[node.output] = PyNode("Attribute", (owner, node.weight))
             case CheckNode():
                 self.check(node)
             case LossNode():
@@ -409,9 +409,9 @@ class Lowering:
 
     # --- ops ---
 
-    def scope(self, node: OpNode) -> NodeScope:
+    def scope(self, node: OpNode) -> TorchNodeScope:
         """What an op writes itself through."""
-        return NodeScope(self, node)
+        return TorchNodeScope(self, node)
 
     def op(self, node: OpNode, graph: Graph) -> None:
         if not node.op.needs_tensor(node.options, node.inputs):
@@ -432,7 +432,7 @@ class Lowering:
         """The outputs of an op get what it made: a tuple of all, or one expression each."""
         weights = bool(node.weights or node.blocks)
         if len(made) == 1 and len(node.outputs) > 1:
-            self.put(Let(node.outputs, made[0], nested=False, always=weights))
+            self.put(Bind(node.outputs, made[0], nested=False, always=weights))
             return
         for value, tree in zip(node.outputs, made, strict=True):
             self.result(value, tree, graph, node, weights and value is node.outputs[0])
@@ -442,7 +442,7 @@ class Lowering:
     ) -> None:
         is_output = any(o is value for o in graph.outputs) and graph is self.block.graph
         nested = is_output or not (value.user_named and value.name)
-        self.put(Let((value,), tree, nested, always, whole, self.note(value, node)))
+        self.put(Bind((value,), tree, nested, always, whole, self.note(value, node)))
 
     def note_hints(self, node: OpNode) -> None:
         """What the op calls its outputs where the spec does not; `=` is the name of the first input."""
@@ -470,10 +470,10 @@ class Lowering:
         module: Tree
         if node.handle is not None:
             module, group = Read(self.modules.handles[node.handle.instance]), self.classes.group(node.block)
-            self.lowered.shared.append(Site(group, node.block, node.bind))
+            self.lowered.shared.append(ClassUse(group, node.block, node.bind))
         elif node.instance is not None:
             module, group = self.modules.instance(node.instance), self.classes.group(node.block)
-            self.lowered.shared.append(Site(group, node.block, node.bind))
+            self.lowered.shared.append(ClassUse(group, node.block, node.bind))
         else:
             made = self.modules.made(node.step or node.block, node.bind, node.alias)
             module, group = self.modules.add(node.name, made), made.site.group
@@ -482,7 +482,7 @@ class Lowering:
         if len(node.outputs) == 1:
             self.result(node.outputs[0], tree, graph, node, always=True, whole=True)
         else:
-            self.put(Let(node.outputs, tree, nested=False, always=True, whole=True))
+            self.put(Bind(node.outputs, tree, nested=False, always=True, whole=True))
 
     def called(self, node: CallNode, module: Tree, args: list[Tree], keywords: dict[str, Tree]) -> Tree:
         """The call of a block."""
@@ -492,10 +492,10 @@ class Lowering:
                 args = [a for a in args if a != Read(self.losses)]
                 keywords, name = {**keywords, "losses": Read(self.losses)}, "checkpointed_with_losses"
             self.note_helper(name)
-            return called(word(name), [module, *args], keywords)
-        return called(Node("Attribute", (module, "prepare")) if node.step is not None else module, args, keywords)
+            return call_tree(word(name), [module, *args], keywords)
+        return call_tree(PyNode("Attribute", (module, "prepare")) if node.step is not None else module, args, keywords)
 
-    def arguments(self, node: CallNode, group: Group) -> tuple[list[Tree], dict[str, Tree]]:
+    def arguments(self, node: CallNode, group: ClassGroup) -> tuple[list[Tree], dict[str, Tree]]:
         """What a block is called with, in the order of its parameters: arguments, then those by name."""
         args = [self.read(tensor) for tensor in node.inputs if tensor is not None]
         optional: list[tuple[int, Tree | None]] = []
@@ -530,7 +530,7 @@ class Lowering:
                 args.append(Read(self.losses))
         return args, keywords
 
-    def kind_of(self, node: CallNode, group: Group, i: int) -> Kind:
+    def kind_of(self, node: CallNode, group: ClassGroup, i: int) -> Kind:
         """Of a context of the block that is called."""
         context = node.block.contexts[i]
         if node.step is not None:
@@ -547,7 +547,7 @@ class Lowering:
         outer = modules.recording
         offset = Counter(m.name for m in outer or ())
         made: list[list[MadeModule]] = []
-        bodies: list[Body] = []
+        bodies: list[Suite] = []
         around = [list(dict.fromkeys(captured(g))) for g in node.bodies]
         absent = self.absent(around)
         for graph, read in zip(node.bodies, around, strict=True):
@@ -565,7 +565,7 @@ class Lowering:
         pattern = node.pattern
         length: Tree = lift(len(node.turns)) if pattern is None else self.numbers.expression(lists.length(pattern))
         self.put(
-            Repeat(
+            LayerLoop(
                 node.variable,
                 tuple(bodies),
                 node.turns,
@@ -599,7 +599,7 @@ class Lowering:
         outputs = [o for o in node.body.outputs if o is not None]
         body = self.within(node.body, node.body.inputs, outputs)
         collected = tuple(Variable(list_name(v)) for v in node.stacked)
-        self.put(Scan(body, starts, sequences, collected, node.finals))
+        self.put(ScanLoop(body, starts, sequences, collected, node.finals))
         for value, variable in zip(node.stacked, collected, strict=True):
             self.result(value, py("torch.stack({xs}, dim=1)", xs=Read(variable)), graph, node)
 
@@ -626,7 +626,7 @@ class Lowering:
             arms.append(self.within(graph, (), outputs))
         only_loss = not node.outputs and any(isinstance(n, LossNode) for n in node.then.nodes)
         test = py("{x} is not None", x=Read(self.losses)) if only_loss else py("self.training")
-        self.put(Branch(test, arms[0], arms[1], node.outputs))
+        self.put(Conditional(test, arms[0], arms[1], node.outputs))
 
     # --- the others ---
 
@@ -636,13 +636,15 @@ class Lowering:
             return
         # A constant whose size only the running model knows is made where it is used.
         tree = init.computed(node.weight, py("{x}.device", x=self.any_tensor()))
-        self.put(Let((node.output,), self.spelled_here(tree), nested=False))
+        self.put(Bind((node.output,), self.spelled_here(tree), nested=False))
 
     def spelled_here(self, tree: Tree) -> Tree:
         """An expression of numbers in the block's names, each as short as it goes."""
         for name in words(tree):
             self.note_helper(name)
-        found: Tree = mapped(tree, lambda x: self.numbers.short(Num(x.value, x.expr)) if isinstance(x, Number) else x)
+        found: Tree = mapped(
+            tree, lambda x: self.numbers.short(Num(x.value, x.expr)) if isinstance(x, NumberLeaf) else x
+        )
         return found
 
     def check(self, node: CheckNode) -> None:
@@ -691,10 +693,10 @@ class Modules:
         """Attributes that have a statement."""
         self.lists_meant: dict[str, list[Tree]] = {}
         """What makes each item of the lists."""
-        self.instances: set[Instance] = set()
+        self.instances: set[SharedModule] = set()
         self.without_weights: dict[Tree, str] = {}
         """Attributes of modules without weights, by constructor."""
-        self.handles: dict[Instance, Variable] = {}
+        self.handles: dict[SharedModule, Variable] = {}
         """Parameters of `forward` for modules that the caller owns."""
         self.recording: list[MadeModule] | None = None
         """Within a loop: what its iteration makes, for the loop to put into lists."""
@@ -735,7 +737,7 @@ class Modules:
 
     def made(self, block: Block, bind: Mapping[str, Expr], alias: str) -> Made:
         """The class of a block, instantiated here."""
-        return Made(Site(self.lowering.classes.group(block), block, bind, alias))
+        return Made(ClassUse(self.lowering.classes.group(block), block, bind, alias))
 
     def lists(self, node: LoopNode, made: Sequence[Sequence[MadeModule]]) -> None:
         """The lists of all modules of one name, in the order of iterations."""
@@ -764,12 +766,12 @@ class Modules:
                 entries.append((m.constructor, 1))
         if len(entries) == 1 and entries[0][1] > 1:
             return py(f"{kind}({{x}})", x=lists.repeated(*entries[0]))
-        items = [t if n == 1 else Node("Starred", (lists.repeated(t, n),)) for t, n in entries]
+        items = [t if n == 1 else PyNode("Starred", (lists.repeated(t, n),)) for t, n in entries]
         return py(f"{kind}([{{*xs}}])", xs=items)
 
     # --- shared blocks ---
 
-    def instance(self, instance: Instance) -> Part:
+    def instance(self, instance: SharedModule) -> Part:
         """The module of a shared block that lives here."""
         part = Part(instance.path)
         if instance in self.instances:
@@ -813,20 +815,20 @@ class Modules:
 def context_kind(context: Context) -> Kind:
     """What a context is in this one block."""
     once = context.recipe
-    if isinstance(once, Once) and not registry.get(once.op).needs_tensor(once.options, once.inputs):
+    if isinstance(once, Hoisted) and not registry.get(once.op).needs_tensor(once.options, once.inputs):
         return "causal"
     return "tensor"
 
 
 def is_mask(context: Context) -> bool:
     """Whether a context is a mask that may come without a tensor."""
-    return isinstance(context.recipe, Once) and registry.get(context.recipe.op).is_mask(context.recipe.options)
+    return isinstance(context.recipe, Hoisted) and registry.get(context.recipe.op).is_mask(context.recipe.options)
 
 
 def context_type(context: Context) -> str:
     """What a context is annotated with."""
     once = context.recipe
-    return registry.get(once.op).result_type(once.options) if isinstance(once, Once) else "Tensor"
+    return registry.get(once.op).result_type(once.options) if isinstance(once, Hoisted) else "Tensor"
 
 
-__all__ = ["Lowered", "Lowering", "Parameter", "Site", "lower"]
+__all__ = ["ClassUse", "Lowered", "Lowering", "Parameter", "lower"]

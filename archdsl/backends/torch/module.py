@@ -11,24 +11,24 @@ from functools import cached_property, partial
 from typing import Any
 
 from archdsl.backends.torch import init
-from archdsl.backends.torch.classes import Class, Classes, Group, argument, default, is_number
+from archdsl.backends.torch.classes import Class, Classes, ClassGroup, argument, default, is_number
 from archdsl.backends.torch.features import PLAIN, Extras, Section, sections
 from archdsl.backends.torch.helpers import helpers, in_order, names_in_source
 from archdsl.backends.torch.imports import imports
 from archdsl.backends.torch.lower import Make, Method
 from archdsl.backends.torch.names import Names, named, preferred
 from archdsl.backends.torch.numbers import Numbers, block_tensors
-from archdsl.backends.torch.program import Check, Do, Let
+from archdsl.backends.torch.program import Bind, Check, Do
 from archdsl.backends.torch.python import TAKEN, WIDTH, field_name, laid_out, lines_laid_out, local_name
 from archdsl.backends.torch.schedule import Scheduler
-from archdsl.backends.torch.statements import For, Statement, all_expressions, attributes, replaced
+from archdsl.backends.torch.statements import ForLoop, Statement, all_expressions, attributes, replaced
 from archdsl.backends.torch.text import Scheduled, asserted, first_sentence, lines, part_text, quoted
 from archdsl.backends.torch.tree import (
     Axis,
-    Hyper,
+    HyperLeaf,
     Made,
-    Node,
-    Number,
+    NumberLeaf,
+    PyNode,
     Read,
     Variable,
     leaves,
@@ -55,7 +55,7 @@ from archdsl.ir.wording import WRITTEN_OUT
 from archdsl.version import __version__
 
 SELF, CONFIG = word("self"), word("config")
-OF_SELF = {CONFIG: Node("Attribute", (SELF, "config"))}
+OF_SELF = {CONFIG: PyNode("Attribute", (SELF, "config"))}
 """What methods read of a Config."""
 
 
@@ -64,13 +64,13 @@ def emit(model: Model, extras: Extras = PLAIN) -> str:
 
     Class of the model: `class_name(model.name)`; its `Config` holds the spec's own numbers.  `extras` adds sections
     beside the plain model."""
-    file = File(model, extras)
+    file = FileWriter(model, extras)
     text = file.write()
     validate(text, file.classes)
     return text
 
 
-class File:
+class FileWriter:
     """Writes one model's file."""
 
     def __init__(self, model: Model, extras: Extras = PLAIN) -> None:
@@ -157,7 +157,7 @@ class File:
         numbers = Numbers(self.model.block)
 
         def tree(expr: Expr) -> Any:
-            return numbers.spelled_by(expr, "real", lambda name: Node("Attribute", (CONFIG, field_name(name))))
+            return numbers.spelled_by(expr, "real", lambda name: PyNode("Attribute", (CONFIG, field_name(name))))
 
         return [(c, tree(c.left), tree(c.right)) for c in conditions(self.model)]
 
@@ -190,7 +190,7 @@ class File:
 class ClassWriter:
     """Writes one class: of a group, or of the model itself (None)."""
 
-    def __init__(self, file: File, group: Group | None) -> None:
+    def __init__(self, file: FileWriter, group: ClassGroup | None) -> None:
         self.file, self.group = file, group
         self.classes = file.classes
         self.made: Class = self.classes.classes[group]
@@ -238,7 +238,7 @@ class ClassWriter:
     def static(self, name: str) -> Tree:
         """A name of the block in a method: a number, a field of the model's Config, or an attribute."""
         name = self.twins.get(name, name)
-        tree: Tree = self.resolved(Hyper(name))
+        tree: Tree = self.resolved(HyperLeaf(name))
         if is_number(tree):
             return tree
         if self.group is None:
@@ -248,7 +248,7 @@ class ClassWriter:
         if attribute in self.attributes:
             attribute = f"num_{attribute}"
         self.settings[attribute] = tree
-        return Node("Attribute", (SELF, attribute))
+        return PyNode("Attribute", (SELF, attribute))
 
     # --- text ---
 
@@ -310,7 +310,7 @@ class ClassWriter:
             checks.setdefault(self.resolved(mapped(check.test, self._spelled)), check.message)
         checks = {t: m for t, m in checks.items() if any(True for _ in _words(t)) and t not in self.file.asserted}
         computed = {word(argument(n)): t for n, t in self.local.items() if n not in self.twins}
-        self.kept = {t: Node("Attribute", (SELF, n)) for n, t in self.settings.items() if t in computed}
+        self.kept = {t: PyNode("Attribute", (SELF, n)) for n, t in self.settings.items() if t in computed}
         made = [(s, self.resolved(s.tree if isinstance(s, Make) else s.expr)) for s in steps]
         body = [self.line(t) if isinstance(s, Do) else f"self.{s.name} = {self.line(t)}" for s, t in made]
         local = {w.fields[0] for w in computed}
@@ -332,7 +332,7 @@ class ClassWriter:
         ]
 
     def _spelled(self, x: Any) -> Any:
-        return self.made.numbers.tree(x, True) if isinstance(x, Number) else x
+        return self.made.numbers.tree(x, True) if isinstance(x, NumberLeaf) else x
 
     def line(self, tree: Any) -> str:
         """An expression of `__init__` as text."""
@@ -351,7 +351,7 @@ class ClassWriter:
             name += "_"
         return name
 
-    def _parameters(self, group: Group) -> list[str]:
+    def _parameters(self, group: ClassGroup) -> list[str]:
         """Of the constructor; those with a default come last."""
         needed = ["config: Config"] if group.needs_config else []
         optional = []
@@ -363,7 +363,7 @@ class ClassWriter:
                 optional.append(f"{argument(name)}: {kind} = {self.line(value)}")
         return [*needed, *optional]
 
-    def _is_float(self, group: Group, name: str) -> bool:
+    def _is_float(self, group: ClassGroup, name: str) -> bool:
         value = group.block.hypers.get(name)
         if isinstance(value, Num):
             number = any(h.name == name and h.kind in NUMBERS for h in group.block.header.hypers or ())
@@ -382,7 +382,7 @@ class ClassWriter:
 
     def in_method(self, s: Statement) -> Statement:
         """A statement with the block's names as methods read them."""
-        return replaced(s, lambda x: self.static(x.name) if isinstance(x, Hyper) else x)
+        return replaced(s, lambda x: self.static(x.name) if isinstance(x, HyperLeaf) else x)
 
     def method(self, done: Scheduled) -> list[str]:
         """The lines of a method."""
@@ -436,7 +436,7 @@ class ClassWriter:
         while True:
             variables = {n: Variable(argument(n)) for n in sizes if n in bound}
             known = {n: Read(variables[n]) if n in bound else t for n, t in sizes.items()}
-            opening = [Let((v,), sizes[n], nested=False) for n, v in variables.items()]
+            opening = [Bind((v,), sizes[n], nested=False) for n, v in variables.items()]
             found = [*opening, *(replaced(s, partial(_sized, known)) for s in body)]
             names = named(found)
             bases = {preferred(v, method.hints) for v, n in names.items() if n != preferred(v, method.hints)}
@@ -477,9 +477,9 @@ def _words(tree: Any) -> Iterator[str]:
 
 def _statement(s: init.Statement) -> Statement:
     """A statement that draws weights, as one of a method."""
-    if isinstance(s, init.Call):
+    if isinstance(s, init.InitCall):
         return Do(s.tree)
-    return For((s.variable,), s.iterated, tuple(map(_statement, s.body)))
+    return ForLoop((s.variable,), s.iterated, tuple(map(_statement, s.body)))
 
 
 def _as_written(value: Num) -> str:
@@ -502,4 +502,4 @@ def _where(block: Block) -> str:
     return f'    """{block.name} ({quoted(str(block.span))})"""'
 
 
-__all__ = ["PLAIN", "Extras", "File", "emit"]
+__all__ = ["PLAIN", "Extras", "FileWriter", "emit"]

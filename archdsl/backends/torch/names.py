@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from archdsl.backends.torch.program import Let, Target
+from archdsl.backends.torch.program import Bind, Target
 from archdsl.backends.torch.python import local_name
-from archdsl.backends.torch.statements import For, If, Statement, blocks_of, bound, expressions
+from archdsl.backends.torch.statements import ForLoop, IfStatement, Statement, blocks_of, bound, expressions
 from archdsl.backends.torch.tree import Read, Variable, leaves
 
 Names = dict[Any, str]
@@ -26,7 +26,7 @@ def named(
     parameters: Sequence[Target], statements: Sequence[Statement], hints: Mapping[Any, str], avoid: set[str]
 ) -> Names:
     """A name for every parameter and local. No two that are live at once share one."""
-    entry = Let(tuple(parameters), ())  # type: ignore[arg-type]  # it reads nothing
+    entry = Bind(tuple(parameters), ())  # type: ignore[arg-type]  # it reads nothing
     after: dict[int, frozenset[Target]] = {}
     after[id(entry)] = _live(statements, frozenset(), after)
     against: dict[Target, set[Target]] = {}
@@ -66,11 +66,11 @@ def _live(
     each (of a loop: where each iteration begins)."""
     for s in reversed(statements):
         live = after
-        if isinstance(s, For):
+        if isinstance(s, ForLoop):
             while (wider := live | (_live(s.body, live, found) - {*s.targets})) != live:
                 live = wider
             found[id(s)] = live
-        elif isinstance(s, If):
+        elif isinstance(s, IfStatement):
             found[id(s)] = after
             live = _live(s.then, after, found) | _live(s.otherwise, after, found)
         else:

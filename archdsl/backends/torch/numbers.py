@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
-from archdsl.backends.torch.tree import Axis, Hyper, Node, Number, called, constant, mapped, word
+from archdsl.backends.torch.tree import Axis, HyperLeaf, NumberLeaf, PyNode, call_tree, constant, mapped, word
 from archdsl.ir import dims
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var
 from archdsl.ir.graph import Block, Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Tree
-from archdsl.ir.static import ListValue, Scheme, Template
+from archdsl.ir.static import BlockValue, ListValue, Scheme
 
 OPERATORS = {
     "+": "Add",
@@ -73,7 +73,7 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
 def evaluate(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     """The number that Python makes of an expression of numbers. Raises ArithmeticError, ValueError or TypeError where
     it has none."""
-    if not isinstance(tree, Node):
+    if not isinstance(tree, PyNode):
         return leaf(tree)
     if tree.kind == "Constant":
         return ast.literal_eval(tree.fields[0])
@@ -91,7 +91,7 @@ def evaluate(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     raise TypeError(f"{tree.kind} is no number")
 
 
-def function(tree: Node) -> Callable[..., Any]:
+def function(tree: PyNode) -> Callable[..., Any]:
     """A function of Python's that takes numbers, by the tree of its name. Raises TypeError for any other."""
     if tree.kind == "Name" and tree.fields[0] in BUILT_IN:
         return BUILT_IN[tree.fields[0]]
@@ -127,24 +127,24 @@ class Numbers:
 
     # --- trees ---
 
-    def short(self, n: Num, real: bool = False) -> Number:
+    def short(self, n: Num, real: bool = False) -> NumberLeaf:
         """A number of the block as a leaf, spelled as short as it goes."""
         expr = dims.shortest(n.expr, self.block.local) if dims.free_names(n.expr) else n.expr
         if real:  # a name that the block computes is a size, `width // 8`: a real quotient is written out
             quotients = {k: e for k, e in self.block.local.items() if _divides(e)}
             while {*dims.free_names(expr)} & quotients.keys():
                 expr = dims.substitute(expr, quotients)
-        return Number(expr, n.value, real)
+        return NumberLeaf(expr, n.value, real)
 
-    def expression(self, expr: Expr, real: bool = False) -> Number:
+    def expression(self, expr: Expr, real: bool = False) -> NumberLeaf:
         """A static expression of the block as a leaf."""
-        return Number(dims.shortest(expr, self.block.local), self.worth(expr), real)
+        return NumberLeaf(dims.shortest(expr, self.block.local), self.worth(expr), real)
 
     def worth(self, expr: Expr) -> dims.Value:
         """What a static expression is in the block."""
         return dims.expr_value(dims.substitute(expr, self.exact[0]))
 
-    def values(self, n: Number) -> list[dims.Value]:
+    def values(self, n: NumberLeaf) -> list[dims.Value]:
         """A number of the first block in each of the blocks, by its expression."""
         if isinstance(n.value, Poly):
             return [n.value] * len(self.exact)
@@ -154,10 +154,10 @@ class Numbers:
         """Whether only the running model knows what a name of the block is."""
         return is_dynamic(self.block, name)
 
-    def tree(self, n: Number, init: bool) -> Tree:
+    def tree(self, n: NumberLeaf, init: bool) -> Tree:
         """An expression as Python, in `__init__` or in `forward`."""
         quotients: Quotients = "real" if n.real else "sizes" if isinstance(n.value, Poly) else "whole"
-        made: Tree = self.spelled_by(n.expr, quotients, Hyper if init else self._name)
+        made: Tree = self.spelled_by(n.expr, quotients, HyperLeaf if init else self._name)
         return made
 
     def spelled_by(self, expr: Expr, quotients: Quotients, name: Callable[[str], Any]) -> Any:
@@ -173,12 +173,12 @@ class Numbers:
         if op == "/" and (exact or quotients == "sizes"):
             op = "//"
         left, right = (self.spelled_by(x, quotients, name) for x in (expr.left, expr.right))
-        made = Node("BinOp", (left, Node(OPERATORS[op], ()), right))
+        made = PyNode("BinOp", (left, PyNode(OPERATORS[op], ()), right))
         if quotients == "real":
             return made
         if op == "*" and rational(expr) and self.whole(expr) and not (self.whole(expr.left) and self.whole(expr.right)):
             # A size by way of a fraction, `8 / 3 * width`: floats may miss it by their last bit.
-            return called(word("round"), (made,))
+            return call_tree(word("round"), (made,))
         return made
 
     def _name(self, name: str) -> Any:
@@ -188,7 +188,7 @@ class Numbers:
         inner = self.block.local.get(name)
         if inner is not None and any(self.is_dynamic(n) or "." in n for n in self._names(inner)):
             return self.spelled_by(inner, "sizes", self._name)
-        return Hyper(name)
+        return HyperLeaf(name)
 
     def _names(self, expr: Expr) -> set[str]:
         """Names that an expression is computed from, those within names that the block computes too."""
@@ -205,16 +205,16 @@ class Numbers:
         if expr.name in ("ceil", "floor") and below != Lit("1") and (quotients == "sizes" or exact):
             top, bottom = (self.spelled_by(x, quotients, name) for x in (above, below))
             if expr.name == "floor":
-                return Node("BinOp", (top, Node("FloorDiv", ()), bottom))
-            quotient = Node("BinOp", (Node("UnaryOp", (Node("USub", ()), top)), Node("FloorDiv", ()), bottom))
-            return Node("UnaryOp", (Node("USub", ()), quotient))
+                return PyNode("BinOp", (top, PyNode("FloorDiv", ()), bottom))
+            quotient = PyNode("BinOp", (PyNode("UnaryOp", (PyNode("USub", ()), top)), PyNode("FloorDiv", ()), bottom))
+            return PyNode("UnaryOp", (PyNode("USub", ()), quotient))
         within: Quotients = "real" if expr.name in ("ceil", "floor") and quotients == "whole" else quotients
         args = [self.spelled_by(x, within, name) for x in expr.args]
         if expr.name == "sign":
-            return called(Node("Attribute", (word("math"), "copysign")), (constant("1"), *args))
+            return call_tree(PyNode("Attribute", (word("math"), "copysign")), (constant("1"), *args))
         if expr.name in FUNCTIONS:
-            return called(word(FUNCTIONS[expr.name]), args)
-        return called(Node("Attribute", (word("math"), expr.name)), args)
+            return call_tree(word(FUNCTIONS[expr.name]), args)
+        return call_tree(PyNode("Attribute", (word("math"), expr.name)), args)
 
     def whole(self, expr: Expr) -> bool:
         """Whether an expression is known to be an integer in every one of the blocks."""
@@ -230,7 +230,7 @@ class Numbers:
         for row, value in zip(self.exact, values, strict=True):
 
             def leaf(x: Any, row: Mapping[str, Expr] = row) -> Any:
-                if not isinstance(x, Hyper | Axis) or x.name not in row:
+                if not isinstance(x, HyperLeaf | Axis) or x.name not in row:
                     raise TypeError("only the running model knows it")
                 worth = dims.expr_value(row[x.name])
                 return value_of(worth)
@@ -242,7 +242,7 @@ class Numbers:
                 return False
         return True
 
-    def spelled(self, n: Number, values: Sequence[dims.Value], init: bool) -> Tree | None:
+    def spelled(self, n: NumberLeaf, values: Sequence[dims.Value], init: bool) -> Tree | None:
         """A number of the first block, with its values in each of them, as Python; None where no spelling of it is
         right for all."""
         tree = self.tree(n, init)
@@ -298,7 +298,7 @@ def values_of(block: Block) -> Mapping[str, Expr]:
     def note(value: Any) -> None:
         if isinstance(value, Num) and isinstance(value.expr, Var) and not isinstance(value.value, Poly):
             found[value.expr.name] = dims.literal(value.value)
-        elif isinstance(value, Template):
+        elif isinstance(value, BlockValue):
             for v in value.args.values():
                 note(v)
         elif isinstance(value, Scheme):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from archdsl.backends.torch.tree import Node, Number, Read, Variable, leaves, mapped
+from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, leaves, mapped
 from archdsl.ir.op import Tree
 from archdsl.ir.static import Pattern
 
@@ -20,7 +20,7 @@ Target = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Let:
+class Bind:
     """Values get what an expression gives: one, or several from its tuple."""
 
     targets: tuple[Target, ...]
@@ -59,7 +59,7 @@ class Do:
 
 
 @dataclass(frozen=True, eq=False)
-class Body:
+class Suite:
     """Statements within others: `inputs` are bound where it begins, `outputs` are read at its end."""
 
     inputs: tuple[Target, ...]
@@ -68,12 +68,12 @@ class Body:
 
 
 @dataclass(frozen=True, eq=False)
-class Repeat:
+class LayerLoop:
     """Iterations over layers: iteration t runs `bodies[turns[t]]`, whose modules (`Part(name, k)`, k counted within the
     body) follow those of the iterations before it. Outputs of a body are the carried values, then what is collected."""
 
     variable: str
-    bodies: tuple[Body, ...]
+    bodies: tuple[Suite, ...]
     turns: tuple[int, ...]
     pattern: Pattern | None
     length: Tree
@@ -92,11 +92,11 @@ class Repeat:
 
 
 @dataclass(frozen=True, eq=False)
-class Scan:
+class ScanLoop:
     """A recurrence along axis 1 of `sequences`: the inputs of the body are the states, then a slice of each sequence;
     its outputs the next states, then what is collected in lists."""
 
-    body: Body
+    body: Suite
     starts: tuple[Tree, ...]
     sequences: tuple[Tree, ...]
     collected: tuple[Target, ...]
@@ -104,12 +104,12 @@ class Scan:
 
 
 @dataclass(frozen=True, eq=False)
-class Branch:
+class Conditional:
     """`if test`: both arms bind the same values."""
 
     test: Tree
-    then: Body
-    otherwise: Body
+    then: Suite
+    otherwise: Suite
     outputs: tuple[Target, ...]
     note: str = ""
 
@@ -122,31 +122,31 @@ class Leave:
     result: Tree
 
 
-Step = Let | Check | Put | Do | Repeat | Scan | Branch | Leave
+Step = Bind | Check | Put | Do | LayerLoop | ScanLoop | Conditional | Leave
 
 
-def bodies(step: Step) -> tuple[Body, ...]:
+def bodies(step: Step) -> tuple[Suite, ...]:
     """The bodies within a statement."""
-    if isinstance(step, Repeat):
+    if isinstance(step, LayerLoop):
         return step.bodies
-    if isinstance(step, Scan):
+    if isinstance(step, ScanLoop):
         return (step.body,)
-    return (step.then, step.otherwise) if isinstance(step, Branch) else ()
+    return (step.then, step.otherwise) if isinstance(step, Conditional) else ()
 
 
 def own_trees(step: Step) -> tuple[Tree, ...]:
     """The expressions of a statement, those of its bodies left out."""
-    if isinstance(step, Let | Do):
+    if isinstance(step, Bind | Do):
         return (step.expr,)
     if isinstance(step, Check):
         return (step.test,)
     if isinstance(step, Put):
         return (step.target, step.expr)
-    if isinstance(step, Repeat):
+    if isinstance(step, LayerLoop):
         return (*step.starts, step.length, *step.repeats)
     if isinstance(step, Leave):
         return step.test, step.result
-    return (*step.starts, *step.sequences) if isinstance(step, Scan) else (step.test,)
+    return (*step.starts, *step.sequences) if isinstance(step, ScanLoop) else (step.test,)
 
 
 def trees(steps: Sequence[Step]) -> Iterator[Tree]:
@@ -161,13 +161,13 @@ def trees(steps: Sequence[Step]) -> Iterator[Tree]:
 def bound_by(step: Step) -> tuple[Target, ...]:
     """The values that a statement binds for those after it."""
     match step:
-        case Let():
+        case Bind():
             return step.targets
-        case Repeat():
+        case LayerLoop():
             return (*step.outputs, *(v for each in step.collected for v in each))
-        case Scan():
+        case ScanLoop():
             return (*step.collected, *step.finals)
-        case Branch():
+        case Conditional():
             return step.outputs
     return ()
 
@@ -193,26 +193,26 @@ def changed(steps: Sequence[Step], change: Callable[[Any], Any]) -> tuple[Step, 
     def of(x: Any) -> Any:
         return mapped(x, change)
 
-    def within(body: Body) -> Body:
-        return Body(body.inputs, changed(body.steps, change), of(body.outputs))
+    def within(body: Suite) -> Suite:
+        return Suite(body.inputs, changed(body.steps, change), of(body.outputs))
 
     found: list[Step] = []
     for step in steps:
         match step:
-            case Let() | Do():
+            case Bind() | Do():
                 found.append(replace(step, expr=of(step.expr)))
             case Check():
                 found.append(replace(step, test=of(step.test)))
             case Put():
                 found.append(replace(step, target=of(step.target), expr=of(step.expr)))
-            case Repeat():
+            case LayerLoop():
                 starts, length, repeats = of(step.starts), of(step.length), of(step.repeats)
                 inner = tuple(map(within, step.bodies))
                 found.append(replace(step, starts=starts, length=length, repeats=repeats, bodies=inner))
-            case Scan():
+            case ScanLoop():
                 starts, sequences = of(step.starts), of(step.sequences)
                 found.append(replace(step, starts=starts, sequences=sequences, body=within(step.body)))
-            case Branch():
+            case Conditional():
                 test = of(step.test)
                 found.append(replace(step, test=test, then=within(step.then), otherwise=within(step.otherwise)))
             case Leave():
@@ -220,10 +220,10 @@ def changed(steps: Sequence[Step], change: Callable[[Any], Any]) -> tuple[Step, 
     return tuple(found)
 
 
-def numbers(steps: Sequence[Step]) -> Iterator[Number]:
+def numbers(steps: Sequence[Step]) -> Iterator[NumberLeaf]:
     """Every number of some statements."""
     for tree in trees(steps):
-        yield from (x for x in leaves(tree) if isinstance(x, Number))
+        yield from (x for x in leaves(tree) if isinstance(x, NumberLeaf))
 
 
 def key(
@@ -242,7 +242,7 @@ def key(
     def of(x: Any) -> Any:
         return mapped(x, leaf)
 
-    def within(body: Body) -> Any:
+    def within(body: Suite) -> Any:
         return bound(body.inputs), walk(body.steps), of(body.outputs)
 
     def walk(steps: Sequence[Step]) -> Any:
@@ -252,15 +252,15 @@ def key(
         own = of(own_trees(step))
         inner = tuple(map(within, bodies(step)))
         match step:
-            case Let():
+            case Bind():
                 return own, bound(step.targets), step.nested, step.always, step.whole, step.note
             case Check():
                 return own, step.message
-            case Repeat():
+            case LayerLoop():
                 return own, inner, step.turns, str(step.pattern), bound(step.outputs), tuple(map(bound, step.collected))
-            case Scan():
+            case ScanLoop():
                 return own, inner, bound(step.collected), bound(step.finals)
-            case Branch():
+            case Conditional():
                 return own, inner, bound(step.outputs)
         return type(step).__name__, own
 
@@ -275,13 +275,13 @@ def effectful(tree: Any) -> bool:
     """Whether an expression changes what steps of decoding keep."""
     if isinstance(tree, tuple):
         return any(map(effectful, tree))
-    if not isinstance(tree, Node):
+    if not isinstance(tree, PyNode):
         return False
     if tree.kind == "Call":
         function, args, keywords = tree.fields
         if any(is_cache(a) for a in (*args, *(k.fields[1] for k in keywords))):
             return True
-        if isinstance(function, Node) and function.kind == "Attribute" and is_cache(function.fields[0]):
+        if isinstance(function, PyNode) and function.kind == "Attribute" and is_cache(function.fields[0]):
             return function.fields[1] not in PURE
     return any(map(effectful, tree.fields))
 
@@ -291,10 +291,10 @@ def is_cache(x: Any) -> bool:
     return isinstance(x, Read) and isinstance(x.value, Variable) and x.value.state
 
 
-def called_alike(tree: Tree) -> Iterator[Node]:
+def called_alike(tree: Tree) -> Iterator[PyNode]:
     """Calls of submodules within an expression: two of them may give different results, where something is drawn."""
-    if isinstance(tree, Node):
-        if tree.kind == "Call" and any(not isinstance(x, Read | Number) for x in leaves(tree.fields[0])):
+    if isinstance(tree, PyNode):
+        if tree.kind == "Call" and any(not isinstance(x, Read | NumberLeaf) for x in leaves(tree.fields[0])):
             yield tree
         for inner in tree.fields:
             yield from called_alike(inner)

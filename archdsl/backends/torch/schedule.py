@@ -13,16 +13,16 @@ from typing import Any
 
 from archdsl.backends.torch.loops import Folding
 from archdsl.backends.torch.program import (
-    Body,
-    Branch,
+    Bind,
     Check,
+    Conditional,
     Do,
+    LayerLoop,
     Leave,
-    Let,
     Put,
-    Repeat,
-    Scan,
+    ScanLoop,
     Step,
+    Suite,
     Target,
     all_read,
     bodies,
@@ -34,8 +34,28 @@ from archdsl.backends.torch.program import (
     trees,
 )
 from archdsl.backends.torch.python import singular
-from archdsl.backends.torch.statements import For, If, Rebind, Return, Statement, bound, expressions
-from archdsl.backends.torch.tree import Axis, Hyper, Node, Part, Read, Variable, leaves, mapped, py, unparse, zipped
+from archdsl.backends.torch.statements import (
+    ForLoop,
+    IfStatement,
+    Rebind,
+    ReturnStatement,
+    Statement,
+    bound,
+    expressions,
+)
+from archdsl.backends.torch.tree import (
+    Axis,
+    HyperLeaf,
+    Part,
+    PyNode,
+    Read,
+    Variable,
+    leaves,
+    mapped,
+    py,
+    unparse,
+    zipped,
+)
 from archdsl.ir.op import Tree
 
 LONG = 96
@@ -48,7 +68,7 @@ def measure(tree: Tree, name: Callable[[Target], str]) -> int:
     def text(x: Any) -> str:
         if isinstance(x, Read):
             return name(x.value)
-        if isinstance(x, Hyper | Axis):
+        if isinstance(x, HyperLeaf | Axis):
             return f"{x.name}.."
         if isinstance(x, Part):
             return f"self.{x.name}" if x.index is None else singular(x.name)
@@ -71,7 +91,7 @@ def reads(steps: Sequence[Step], results: Sequence[Tree]) -> Counter[Target]:
 
 
 @dataclass(frozen=True)
-class Pending:
+class Waiting:
     """An expression that waits for what reads it, and the comment with its shape."""
 
     expr: Tree
@@ -89,11 +109,11 @@ class Scheduler:
         """How many statements will still read each value."""
         self.uses = Counter(self.left)
         self.aliases: dict[Target, Tree] = {}
-        self.pending: dict[Target, Pending] = {}
+        self.pending: dict[Target, Waiting] = {}
         self.out: list[Statement] = []
         self.depth = 0
         """How many loops over layers stand around."""
-        self.written_out: list[Repeat] = []
+        self.written_out: list[LayerLoop] = []
         """Loops of which iterations are written out, which holds for these counts only."""
         calls = Counter(c for t in trees(steps) for c in called_alike(t))
         self.twice = {c for c, n in calls.items() if n > 1}
@@ -101,7 +121,7 @@ class Scheduler:
 
     def run(self) -> tuple[Statement, ...]:
         self.body(self.steps)
-        self.out.append(Return(tuple(self.take(t) for t in self.results)))
+        self.out.append(ReturnStatement(tuple(self.take(t) for t in self.results)))
         return joined(self.out)
 
     def body(self, steps: Sequence[Step]) -> None:
@@ -109,11 +129,11 @@ class Scheduler:
             self.step(step)
 
     def step(self, step: Step) -> None:
-        if isinstance(step, Repeat | Scan | Branch):
+        if isinstance(step, LayerLoop | ScanLoop | Conditional):
             self.in_order()
             self.make_way({self.name(t) for t in bound_within([step])})
         match step:
-            case Let():
+            case Bind():
                 self.let(step)
             case Check():
                 self.out.append(Check(self.take(step.test), step.message))
@@ -121,23 +141,23 @@ class Scheduler:
                 self.emit(Put(self.take(step.target), self.take(step.expr)))
             case Do():
                 self.emit(Do(self.take(step.expr)))
-            case Repeat():
+            case LayerLoop():
                 self.repeat(step)
-            case Scan():
+            case ScanLoop():
                 self.scan(step)
-            case Branch():
+            case Conditional():
                 self.branch(step)
             case Leave():
-                self.emit(If(self.take(step.test), (Return((self.take(step.result),)),), ()))
+                self.emit(IfStatement(self.take(step.test), (ReturnStatement((self.take(step.result),)),), ()))
 
     # --- values ---
 
-    def let(self, let: Let) -> None:
+    def let(self, let: Bind) -> None:
         expr = self.take(let.expr) if let.whole else self.filled(let.expr)
         used = [self.uses[t] > 0 for t in let.targets]
         if not any(used):
             if let.always:
-                self.emit(Let((None,), expr))
+                self.emit(Bind((None,), expr))
             return
         if len(let.targets) == 1:
             target = let.targets[0]
@@ -145,9 +165,9 @@ class Scheduler:
             if short and not any(c in self.twice for c in called_alike(let.expr)):
                 if effectful(expr):
                     self.in_order()
-                self.pending[target] = Pending(expr, let.note)
+                self.pending[target] = Waiting(expr, let.note)
                 return
-        self.emit(Let(tuple(t if u else None for t, u in zip(let.targets, used, strict=True)), expr, note=let.note))
+        self.emit(Bind(tuple(t if u else None for t, u in zip(let.targets, used, strict=True)), expr, note=let.note))
 
     def emit(self, s: Statement) -> None:
         """Write a statement. Expressions that wait and read a local whose name it is about to take come first."""
@@ -172,12 +192,12 @@ class Scheduler:
         for value, pending in list(self.pending.items()):
             if value in self.pending and effectful(pending.expr):
                 del self.pending[value]
-                self.out.append(Let((value,), pending.expr, note=pending.note))
+                self.out.append(Bind((value,), pending.expr, note=pending.note))
 
     def bind(self, value: Target) -> None:
         """Give a value that waits a statement of its own."""
         pending = self.pending.pop(value)
-        self.emit(Let((value,), pending.expr, note=pending.note))
+        self.emit(Bind((value,), pending.expr, note=pending.note))
 
     def settle(self, values: Sequence[Target]) -> None:
         """Values that a body reads have a name before it."""
@@ -191,7 +211,7 @@ class Scheduler:
         lengths = {
             v: measure(self.pending[v].expr, self.name) if v in self.pending else len(self.name(v)) for v in counts
         }
-        total = measure(mapped(tree, lambda x: Node("Name", ("",)) if isinstance(x, Read) else x), self.name)
+        total = measure(mapped(tree, lambda x: PyNode("Name", ("",)) if isinstance(x, Read) else x), self.name)
         total += sum(lengths.values())
         for value in sorted(counts, key=lambda v: -lengths[v]):
             if value in self.pending and (counts[value] > 1 or total > LONG):
@@ -220,14 +240,14 @@ class Scheduler:
 
     # --- loops over layers ---
 
-    def repeat(self, loop: Repeat) -> None:
+    def repeat(self, loop: LayerLoop) -> None:
         outside = [self.outside(body) for body in loop.bodies]
         self.settle([v for values in outside for v in values])
         carried = tuple(Variable(self.name(v) if v.name else "x") for v in loop.outputs)
         self.start(loop.starts, carried)
         collected = [Variable(v.name or "collected") for v in (loop.collected[0] if loop.collected else ())]
         for variable in collected:
-            self.emit(Let((variable,), py("[]")))
+            self.emit(Bind((variable,), py("[]")))
         scheduled = [self.iteration(body, carried, collected) for body in loop.bodies]
         self.out += Folding(self, loop, scheduled, outside).statements()
         for t, values in enumerate(loop.collected):
@@ -237,7 +257,7 @@ class Scheduler:
             self.aliases[value] = Read(variable)
             self.left[variable] = self.left[value]
 
-    def outside(self, body: Body) -> list[Target]:
+    def outside(self, body: Suite) -> list[Target]:
         """What a body reads from around, in order."""
         own = {*body.inputs, *bound_within(body.steps)}
         found = (x.value for t in (*trees(body.steps), *body.outputs) for x in leaves(t) if isinstance(x, Read))
@@ -249,10 +269,10 @@ class Scheduler:
             note = ""
             if isinstance(tree, Read) and tree.value in self.pending:
                 note = self.pending[tree.value].note
-            self.emit(Let((variable,), self.take(tree), note=note))
+            self.emit(Bind((variable,), self.take(tree), note=note))
 
     def iteration(
-        self, body: Body, carried: Sequence[Variable], collected: Sequence[Variable]
+        self, body: Suite, carried: Sequence[Variable], collected: Sequence[Variable]
     ) -> tuple[Statement, ...]:
         """One body of a loop, its inputs being what the loop carries."""
         around, aliases = self.out, dict(self.aliases)
@@ -271,7 +291,7 @@ class Scheduler:
 
     # --- recurrences and conditions ---
 
-    def scan(self, scan: Scan) -> None:
+    def scan(self, scan: ScanLoop) -> None:
         self.settle(self.outside(scan.body))
         sequences = []
         for tree in scan.sequences:
@@ -283,7 +303,7 @@ class Scheduler:
         carried = tuple(Variable(v.name or "h") for v in states)
         self.start(scan.starts, carried)
         for variable in scan.collected:
-            self.emit(Let((variable,), py("[]")))
+            self.emit(Bind((variable,), py("[]")))
         around, aliases = self.out, dict(self.aliases)
         self.out = []
         variables = tuple(Variable(v.name or "x_t") for v in slices)
@@ -293,12 +313,12 @@ class Scheduler:
         self.scan_end(scan, carried)
         inner, self.out, self.aliases = tuple(self.out), around, aliases
         sources = [py("{x}.unbind(1)", x=s) for s in sequences]
-        self.out.append(For(variables, zipped(sources), inner))
+        self.out.append(ForLoop(variables, zipped(sources), inner))
         for value, variable in zip(scan.finals, carried, strict=True):
             self.aliases[value] = Read(variable)
             self.left[variable] = self.left[value]
 
-    def scan_end(self, scan: Scan, carried: Sequence[Variable]) -> None:
+    def scan_end(self, scan: ScanLoop, carried: Sequence[Variable]) -> None:
         """The end of a step: the states take their new values, what is collected is appended. What is collected may
         read a state from before the step or from after it."""
         count = len(carried)
@@ -320,7 +340,7 @@ class Scheduler:
         if not first:
             self.emit(rebind)
 
-    def branch(self, branch: Branch) -> None:
+    def branch(self, branch: Conditional) -> None:
         for body in (branch.then, branch.otherwise):
             self.settle(self.outside(body))
         joined = tuple(v if isinstance(v, Variable) else Variable(self.name(v)) for v in branch.outputs)
@@ -330,10 +350,10 @@ class Scheduler:
             self.out = []
             self.body(body.steps)
             for variable, tree in zip(joined, body.outputs, strict=True):
-                self.emit(Let((variable,), self.take(tree)))
+                self.emit(Bind((variable,), self.take(tree)))
             arms.append(tuple(self.out))
             self.out, self.aliases = around, aliases
-        self.out.append(If(self.take(branch.test), arms[0], arms[1], branch.note))
+        self.out.append(IfStatement(self.take(branch.test), arms[0], arms[1], branch.note))
         for variable, value in zip(joined, branch.outputs, strict=True):
             if variable is not value:
                 self.aliases[value] = Read(variable)
@@ -345,9 +365,9 @@ def joined(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     found: list[Statement] = []
     for s in statements:
         last = found[-1] if found else None
-        of_cache = isinstance(s, If) and all(map(is_cache, leaves(s.test)))
-        if of_cache and isinstance(s, If) and isinstance(last, If) and last.test == s.test:
-            found[-1] = If(s.test, last.then + s.then, last.otherwise + s.otherwise, last.note)
+        of_cache = isinstance(s, IfStatement) and all(map(is_cache, leaves(s.test)))
+        if of_cache and isinstance(s, IfStatement) and isinstance(last, IfStatement) and last.test == s.test:
+            found[-1] = IfStatement(s.test, last.then + s.then, last.otherwise + s.otherwise, last.note)
         else:
             found.append(s)
     return tuple(found)
@@ -357,10 +377,10 @@ def there_and_back(tree: Any) -> Any:
     """The expression without `.transpose(1, 2).transpose(1, 2)`: heads moved forward to be looked at, and back."""
     if isinstance(tree, tuple):
         return tuple(map(there_and_back, tree))
-    if not isinstance(tree, Node):
+    if not isinstance(tree, PyNode):
         return tree
     fields = tuple(map(there_and_back, tree.fields))
-    made = tree if all(a is b for a, b in zip(fields, tree.fields, strict=True)) else Node(tree.kind, fields)
+    made = tree if all(a is b for a, b in zip(fields, tree.fields, strict=True)) else PyNode(tree.kind, fields)
     inner = _transposed(made)
     within = _transposed(inner) if inner is not None else None
     return made if within is None else within
@@ -368,11 +388,11 @@ def there_and_back(tree: Any) -> Any:
 
 def _transposed(tree: Any) -> Any:
     """What `.transpose(1, 2)` is called of; None of any other expression."""
-    if isinstance(tree, Node) and tree.kind == "Call" and tree.fields[1] == _AXES and not tree.fields[2]:
+    if isinstance(tree, PyNode) and tree.kind == "Call" and tree.fields[1] == _AXES and not tree.fields[2]:
         function = tree.fields[0]
-        if isinstance(function, Node) and function.kind == "Attribute" and function.fields[1] == "transpose":
+        if isinstance(function, PyNode) and function.kind == "Attribute" and function.fields[1] == "transpose":
             return function.fields[0]
     return None
 
 
-_AXES = (Node("Constant", ("1",)), Node("Constant", ("2",)))
+_AXES = (PyNode("Constant", ("1",)), PyNode("Constant", ("2",)))

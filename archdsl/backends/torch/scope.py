@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from archdsl.backends.torch.program import Let
+from archdsl.backends.torch.program import Bind
 from archdsl.backends.torch.tree import Read, Variable, counted, py, word, words
 from archdsl.ir.dims import Expr, Num, Poly, is_size_like
 from archdsl.ir.graph import OpNode, Value
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from archdsl.backends.torch.lower import Lowering
 
 
-class NodeScope:
+class TorchNodeScope:
     """The TorchScope of one node of a graph."""
 
     in_steps = False
@@ -138,7 +138,7 @@ class NodeScope:
 
     def unpack(self, hints: Sequence[str], tree: Tree) -> tuple[Tree, ...]:
         targets = tuple(map(Variable, hints))
-        self.lowering.put(Let(targets, tree, nested=False))
+        self.lowering.put(Bind(targets, tree, nested=False))
         return tuple(map(Read, targets))
 
     def define(self, name: str, parameters: Mapping[str, str], result: Tree) -> Tree:
@@ -157,7 +157,7 @@ class NodeScope:
         return self.input(i)
 
 
-class OwnerScope(NodeScope):
+class OwnerScope(TorchNodeScope):
     """The TorchScope of a shared primitive where it is made: its numbers are in its owner's names."""
 
     def __init__(self, lowering: Lowering, node: OpNode, names: Mapping[str, Expr]) -> None:

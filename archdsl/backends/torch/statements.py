@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from archdsl.backends.torch.program import Check, Do, Let, Put, Target
+from archdsl.backends.torch.program import Bind, Check, Do, Put, Target
 from archdsl.backends.torch.tree import Part, Read, leaves, mapped, nodes, word
 from archdsl.ir.op import Tree
 
@@ -20,7 +20,7 @@ class Rebind:
 
 
 @dataclass(frozen=True, eq=False)
-class For:
+class ForLoop:
     """`for targets in zip(sources)`; `range(sources)` where that is a number, counted by the target or by nothing."""
 
     targets: tuple[Target, ...]
@@ -29,7 +29,7 @@ class For:
 
 
 @dataclass(frozen=True, eq=False)
-class If:
+class IfStatement:
     """`if test`, with or without `else`."""
 
     test: Tree
@@ -39,34 +39,34 @@ class If:
 
 
 @dataclass(frozen=True, eq=False)
-class Return:
+class ReturnStatement:
     """`return exprs`."""
 
     exprs: tuple[Tree, ...]
 
 
-Statement = Let | Rebind | Check | Put | Do | For | If | Return
+Statement = Bind | Rebind | Check | Put | Do | ForLoop | IfStatement | ReturnStatement
 
 
 def expressions(s: Statement) -> tuple[Tree, ...]:
     """The expressions of a statement, those of its bodies left out."""
-    if isinstance(s, Rebind | Return):
+    if isinstance(s, Rebind | ReturnStatement):
         return s.exprs
-    if isinstance(s, Check | If):
+    if isinstance(s, Check | IfStatement):
         return (s.test,)
     if isinstance(s, Put):
         return (s.target, s.expr)
-    return (s.source,) if isinstance(s, For) else (s.expr,)
+    return (s.source,) if isinstance(s, ForLoop) else (s.expr,)
 
 
 def blocks_of(s: Statement) -> tuple[tuple[Statement, ...], ...]:
     """The bodies of a statement."""
-    return (s.body,) if isinstance(s, For) else (s.then, s.otherwise) if isinstance(s, If) else ()
+    return (s.body,) if isinstance(s, ForLoop) else (s.then, s.otherwise) if isinstance(s, IfStatement) else ()
 
 
 def bound(s: Statement) -> tuple[Target, ...]:
     """What a statement binds."""
-    return s.targets if isinstance(s, Let | Rebind | For) else ()
+    return s.targets if isinstance(s, Bind | Rebind | ForLoop) else ()
 
 
 def replaced(s: Statement, change: Callable[[Any], Any]) -> Statement:
@@ -79,15 +79,15 @@ def replaced(s: Statement, change: Callable[[Any], Any]) -> Statement:
         return tuple(replaced(i, change) for i in body)
 
     match s:
-        case Let() | Do():
+        case Bind() | Do():
             return replace(s, expr=of(s.expr))
-        case Rebind() | Return():
+        case Rebind() | ReturnStatement():
             return replace(s, exprs=of(s.exprs))
         case Check():
             return replace(s, test=of(s.test))
         case Put():
             return replace(s, target=of(s.target), expr=of(s.expr))
-        case For():
+        case ForLoop():
             return replace(s, source=of(s.source), body=all_of(s.body))
     return replace(s, test=of(s.test), then=all_of(s.then), otherwise=all_of(s.otherwise))
 
@@ -121,7 +121,7 @@ def statement_keys(
     for s in statements:
         own = tuple(mapped(e, leaf) for e in expressions(s))
         targets = tuple(None if t is None else known.setdefault(t, (len(known), name(t))) for t in bound(s))
-        text = s.message if isinstance(s, Check) else s.note if isinstance(s, Let) else ""
+        text = s.message if isinstance(s, Check) else s.note if isinstance(s, Bind) else ""
         inner = tuple(statement_keys(body, known, name) for body in blocks_of(s))
         found.append((type(s).__name__, own, targets, text, inner))
     return tuple(found)

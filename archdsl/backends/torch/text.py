@@ -9,9 +9,9 @@ from typing import Any
 
 from archdsl.backends.torch.lower import Method
 from archdsl.backends.torch.names import Names
-from archdsl.backends.torch.program import Check, Do, Let, Put
+from archdsl.backends.torch.program import Bind, Check, Do, Put
 from archdsl.backends.torch.python import WIDTH
-from archdsl.backends.torch.statements import For, If, Rebind, Return, Statement
+from archdsl.backends.torch.statements import ForLoop, IfStatement, Rebind, ReturnStatement, Statement
 from archdsl.backends.torch.tree import Part, Read, unparse
 from archdsl.ir.op import Tree
 
@@ -34,7 +34,7 @@ def lines(statements: Sequence[Statement], name: Callable[[Any], str], leaf: Lea
     space = "    " * indent
     for s in statements:
         match s:
-            case Let():
+            case Bind():
                 yield from _let(s, name, leaf, space)
             case Rebind():
                 pairs = [(name(t), unparse(e, leaf)) for t, e in zip(s.targets, s.exprs, strict=True)]
@@ -47,21 +47,21 @@ def lines(statements: Sequence[Statement], name: Callable[[Any], str], leaf: Lea
                 yield f"{space}{unparse(s.target, leaf)} = {unparse(s.expr, leaf)}"
             case Do():
                 yield space + unparse(s.expr, leaf)
-            case For():
+            case ForLoop():
                 yield f"{space}for {', '.join(map(name, s.targets))} in {unparse(s.source, leaf)}:"
                 yield from list(lines(s.body, name, leaf, indent + 1)) or [f"{space}    pass"]
-            case If():
+            case IfStatement():
                 yield f"{space}if {unparse(s.test, leaf)}:" + (f"  # {s.note}" if s.note else "")
                 yield from list(lines(s.then, name, leaf, indent + 1)) or [f"{space}    pass"]
                 otherwise = list(lines(s.otherwise, name, leaf, indent + 1))
                 if otherwise:
                     yield f"{space}else:"
                     yield from otherwise
-            case Return():
+            case ReturnStatement():
                 yield f"{space}return {unparse(s.exprs, leaf)}"
 
 
-def _let(s: Let, name: Callable[[Any], str], leaf: Leaf, space: str) -> Iterator[str]:
+def _let(s: Bind, name: Callable[[Any], str], leaf: Leaf, space: str) -> Iterator[str]:
     text, to = unparse(s.expr, leaf), ", ".join(map(name, s.targets))
     if to != text:
         line = f"{space}{to} = {text}"

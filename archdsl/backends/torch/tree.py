@@ -43,7 +43,7 @@ class Read(Tree):
 
 
 @dataclass(frozen=True)
-class Number(Tree):
+class NumberLeaf(Tree):
     """A number of a block: `expr` in the block's names is how it would be spelled, `value` what it is in this block.
     With `real` it meets tensors, and a quotient of run-time sizes is no size that must be whole."""
 
@@ -53,7 +53,7 @@ class Number(Tree):
 
 
 @dataclass(frozen=True)
-class Hyper(Tree):
+class HyperLeaf(Tree):
     """A static name of a block: a field of the Config, an argument, a setting `self.width`."""
 
     name: str
@@ -77,13 +77,13 @@ class Part(Tree):
 
 @dataclass(frozen=True)
 class Made(Tree):
-    """The instance of a class that a block makes of another: see `classes.Site`."""
+    """The instance of a class that a block makes of another: see `lower.ClassUse`."""
 
     site: Any
 
 
 @dataclass(frozen=True)
-class Node(Tree):
+class PyNode(Tree):
     """A node of Python's grammar: its class in `ast` and that one's fields in order; constants as their text."""
 
     kind: str
@@ -93,7 +93,7 @@ class Node(Tree):
         return self.fields[fields_of(self.kind).index(name)]
 
 
-LEAVES = (Read, Number, Hyper, Axis, Part, Made)
+LEAVES = (Read, NumberLeaf, HyperLeaf, Axis, Part, Made)
 
 
 @cache
@@ -110,9 +110,9 @@ def frozen(x: Any, holes: Mapping[str, Any]) -> Any:
     if isinstance(x, ast.Name) and x.id in holes:
         return holes[x.id]
     if isinstance(x, ast.Constant):
-        return Node("Constant", ("..." if x.value is ... else repr(x.value),))
+        return PyNode("Constant", ("..." if x.value is ... else repr(x.value),))
     if isinstance(x, ast.AST):
-        return Node(type(x).__name__, tuple(frozen(getattr(x, f), holes) for f in fields_of(type(x).__name__)))
+        return PyNode(type(x).__name__, tuple(frozen(getattr(x, f), holes) for f in fields_of(type(x).__name__)))
     if isinstance(x, list):
         return tuple(item for i in x for item in _spliced(i, holes))
     return x
@@ -123,9 +123,9 @@ def _spliced(x: Any, holes: Mapping[str, Any]) -> tuple[Any, ...]:
     if isinstance(x, ast.Starred) and isinstance(x.value, ast.Name) and x.value.id in holes:
         return tuple(holes[x.value.id])
     if isinstance(x, ast.keyword) and x.arg is None and isinstance(x.value, ast.Name) and x.value.id in holes:
-        return tuple(Node("keyword", (name, value)) for name, value in holes[x.value.id].items())
+        return tuple(PyNode("keyword", (name, value)) for name, value in holes[x.value.id].items())
     made = frozen(x, holes)
-    return () if isinstance(made, Node) and made.kind == "keyword" and made.fields[1] is None else (made,)
+    return () if isinstance(made, PyNode) and made.kind == "keyword" and made.fields[1] is None else (made,)
 
 
 def lift(x: Any) -> Any:
@@ -134,15 +134,15 @@ def lift(x: Any) -> Any:
     if isinstance(x, Tree):
         return x
     if isinstance(x, list | tuple):
-        return Node("Tuple", (tuple(map(lift, x)),))
+        return PyNode("Tuple", (tuple(map(lift, x)),))
     if isinstance(x, bool) or x is None:
-        return Node("Constant", (repr(x),))
+        return PyNode("Constant", (repr(x),))
     if isinstance(x, int | float) and x < 0:
-        return Node("UnaryOp", (Node("USub", ()), Node("Constant", (repr(-x),))))
+        return PyNode("UnaryOp", (PyNode("USub", ()), PyNode("Constant", (repr(-x),))))
     if isinstance(x, int | float | str):
-        return Node("Constant", (repr(x),))
+        return PyNode("Constant", (repr(x),))
     if isinstance(x, Num):
-        return Number(x.expr, x.value)
+        return NumberLeaf(x.expr, x.value)
     raise TypeError(f"{type(x).__name__} in a hole of a template")
 
 
@@ -188,22 +188,22 @@ OMITTED = _Omitted()
 """In the hole of a keyword argument: the argument is left out."""
 
 
-def word(name: str) -> Node:
+def word(name: str) -> PyNode:
     """A name as it is: of a global, or of a parameter of a function that is written whole."""
-    return Node("Name", (name,))
+    return PyNode("Name", (name,))
 
 
 def constant(text: str) -> Tree:
     """A number as the spec spells it: `10_000`, `1e-5`, `torch.inf`; negative ones as an operator and a number."""
     if text.startswith("-"):
-        return Node("UnaryOp", (Node("USub", ()), constant(text[1:])))
-    return py("torch.inf") if text == "inf" else Node("Constant", (text,))
+        return PyNode("UnaryOp", (PyNode("USub", ()), constant(text[1:])))
+    return py("torch.inf") if text == "inf" else PyNode("Constant", (text,))
 
 
-def called(function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> Node:
+def call_tree(function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> PyNode:
     """A call of a tree."""
-    named = tuple(Node("keyword", (k, v)) for k, v in (keywords or {}).items())
-    return Node("Call", (function, tuple(arguments), named))
+    named = tuple(PyNode("keyword", (k, v)) for k, v in (keywords or {}).items())
+    return PyNode("Call", (function, tuple(arguments), named))
 
 
 def zipped(sources: Sequence[Tree]) -> Tree:
@@ -216,7 +216,7 @@ def zipped(sources: Sequence[Tree]) -> Tree:
 
 def leaves(x: Any) -> Iterator[Any]:
     """Every leaf of a tree, or of several, in the order of the text."""
-    if isinstance(x, Node):
+    if isinstance(x, PyNode):
         for i in x.fields:
             yield from leaves(i)
     elif isinstance(x, tuple):
@@ -226,9 +226,9 @@ def leaves(x: Any) -> Iterator[Any]:
         yield x
 
 
-def nodes(x: Any) -> Iterator[Node]:
+def nodes(x: Any) -> Iterator[PyNode]:
     """Every node of a tree, outer ones first."""
-    if isinstance(x, Node):
+    if isinstance(x, PyNode):
         yield x
         for i in x.fields:
             yield from nodes(i)
@@ -239,9 +239,9 @@ def nodes(x: Any) -> Iterator[Node]:
 
 def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
     """The tree with every leaf changed."""
-    if isinstance(x, Node):
+    if isinstance(x, PyNode):
         fields = tuple(mapped(i, change) for i in x.fields)
-        return x if all(a is b for a, b in zip(fields, x.fields, strict=True)) else Node(x.kind, fields)
+        return x if all(a is b for a, b in zip(fields, x.fields, strict=True)) else PyNode(x.kind, fields)
     if isinstance(x, tuple):
         return tuple(mapped(i, change) for i in x)
     return change(x) if isinstance(x, LEAVES) else x
@@ -249,8 +249,8 @@ def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
 
 def substituted(x: Any, known: Mapping[Any, Any]) -> Any:
     """The tree with other nodes in place of some."""
-    if isinstance(x, Node):
-        return known[x] if x in known else Node(x.kind, tuple(substituted(i, known) for i in x.fields))
+    if isinstance(x, PyNode):
+        return known[x] if x in known else PyNode(x.kind, tuple(substituted(i, known) for i in x.fields))
     return tuple(substituted(i, known) for i in x) if isinstance(x, tuple) else x
 
 
@@ -274,7 +274,7 @@ def _thawed(x: Any, leaf: Callable[[Any], str]) -> Any:
         return ast.Name(leaf(x))
     if isinstance(x, tuple):
         return [_thawed(i, leaf) for i in x]
-    if not isinstance(x, Node):
+    if not isinstance(x, PyNode):
         return x
     if x.kind == "Constant":
         return ast.Name(literal(x.fields[0]))  # an atom, whatever it reads like
@@ -290,7 +290,7 @@ def _thawed(x: Any, leaf: Callable[[Any], str]) -> Any:
 
 
 def _generator(x: Any) -> Any:
-    return x if isinstance(x, Node) and x.kind == "GeneratorExp" else None
+    return x if isinstance(x, PyNode) and x.kind == "GeneratorExp" else None
 
 
 def literal(text: str) -> str:

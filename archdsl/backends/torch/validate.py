@@ -19,13 +19,26 @@ from itertools import product
 from typing import Any
 
 from archdsl.backends.torch import init
-from archdsl.backends.torch.classes import Classes, Group
-from archdsl.backends.torch.lower import Lowered, Make, Method, Site, parameter_names
+from archdsl.backends.torch.classes import Classes, ClassGroup
+from archdsl.backends.torch.lower import ClassUse, Lowered, Make, Method, parameter_names
 from archdsl.backends.torch.numbers import BUILT_IN, PYTHON, function, value_of
-from archdsl.backends.torch.program import PURE, Body, Branch, Check, Do, Leave, Let, Put, Repeat, Scan, Step, Target
+from archdsl.backends.torch.program import (
+    PURE,
+    Bind,
+    Check,
+    Conditional,
+    Do,
+    LayerLoop,
+    Leave,
+    Put,
+    ScanLoop,
+    Step,
+    Suite,
+    Target,
+)
 from archdsl.backends.torch.python import field_name
 from archdsl.backends.torch.text import quoted
-from archdsl.backends.torch.tree import Made, Node, Number, Part, Read, Variable, frozen
+from archdsl.backends.torch.tree import Made, NumberLeaf, Part, PyNode, Read, Variable, frozen
 from archdsl.diagnostics import InternalError
 from archdsl.ir import dims
 from archdsl.ir.dims import Poly
@@ -48,7 +61,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Ref:
+class PartRef:
     """A submodule or raw weight of the instance: an attribute, or an item of one."""
 
     name: str
@@ -56,7 +69,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Instance:
+class ClassInstance:
     """The instance of a class of the file, by its arguments."""
 
     name: str
@@ -150,7 +163,7 @@ def _forms(x: Any) -> Iterator[Any]:
         yield ("real", f"{float(x):.12g}")
 
 
-class Machine:
+class Evaluator:
     """Runs expressions and statements for one instance."""
 
     def __init__(self, terms: Terms, term: Callable[..., Term], names: frozenset[str]) -> None:
@@ -168,7 +181,7 @@ class Machine:
     def eval(self, x: Any, env: Mapping[Any, Any]) -> Any:
         if isinstance(x, tuple):
             return tuple(self.eval(i, env) for i in x)
-        if not isinstance(x, Node):
+        if not isinstance(x, PyNode):
             return x if x is None or isinstance(x, str) else self.leaf(x, env)
         run = getattr(self, f"on_{x.kind.lower()}", None)
         if run is None:
@@ -178,10 +191,10 @@ class Machine:
     def leaf(self, x: Any, env: Mapping[Any, Any]) -> Any:
         raise InvalidError(f"{type(x).__name__} in a text")
 
-    def on_constant(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_constant(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         return _literal(x.fields[0])
 
-    def on_name(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_name(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         name = x.fields[0]
         if name in env:
             return env[name]
@@ -191,7 +204,7 @@ class Machine:
             raise InvalidError(f"nothing is called `{name}`")
         return self.term("global", name)
 
-    def on_attribute(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_attribute(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         if _dotted(x) == "torch.inf":
             return math.inf
         return self.attribute(self.eval(x.fields[0], env), x.fields[1])
@@ -205,15 +218,15 @@ class Machine:
             return of.fields[name]
         return self.term("attribute", of, name)
 
-    def on_tuple(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_tuple(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         return tuple(self._items(x.fields[0], env))
 
-    def on_list(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_list(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         return list(self._items(x.fields[0], env))
 
     def _items(self, xs: Sequence[Any], env: Mapping[Any, Any]) -> Iterator[Any]:
         for x in xs:
-            if isinstance(x, Node) and x.kind == "Starred":
+            if isinstance(x, PyNode) and x.kind == "Starred":
                 many = self.eval(x.fields[0], env)
                 if not isinstance(many, list | tuple):
                     many = [self.term("starred", many)]
@@ -221,7 +234,7 @@ class Machine:
             else:
                 yield self.eval(x, env)
 
-    def on_generatorexp(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_generatorexp(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         item, generators = x.fields
         envs = [dict(env)]
         known = True
@@ -239,23 +252,23 @@ class Machine:
 
     on_listcomp = on_generatorexp
 
-    def on_lambda(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_lambda(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         named = [a.fields[0] for a in x.fields[0].fields[1]]
         given = {name: self.term("given", i) for i, name in enumerate(named)}
         return self.term("lambda", len(named), self.eval(x.fields[1], {**env, **given}))
 
-    def on_slice(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_slice(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         ends = [self.eval(f, env) for f in x.fields]
         return slice(*ends) if all(e is None or type(e) is int for e in ends) else self.term("slice", *ends)
 
-    def on_subscript(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_subscript(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         of, at = self.eval(x.fields[0], env), self.eval(x.fields[1], env)
         if isinstance(of, list | tuple) and isinstance(at, slice | int):
             return of[at]
         self._tensors(of)
         return self.term("subscript", of, _sliced(at))
 
-    def on_binop(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_binop(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         left, right = self.eval(x.fields[0], env), self.eval(x.fields[2], env)
         op = x.fields[1].kind
         if _number(left) and _number(right) and op in PYTHON:
@@ -265,7 +278,7 @@ class Machine:
         self._tensors(left, right)
         return self.term("binary", op, left, right)
 
-    def on_unaryop(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_unaryop(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         op, of = x.fields[0].kind, self.eval(x.fields[1], env)
         if isinstance(of, bool) and op == "Not":
             return not of
@@ -274,7 +287,7 @@ class Machine:
         self._tensors(of)
         return self.term("unary", op, of)
 
-    def on_compare(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_compare(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         left, ops, rights = x.fields
         found = [self.eval(left, env), *(self.eval(r, env) for r in rights)]
         kinds = tuple(o.kind for o in ops)
@@ -282,33 +295,33 @@ class Machine:
             return (found[0] is None) is (kinds == ("Is",))
         return self.term("compare", kinds, *found)
 
-    def on_boolop(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_boolop(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         values = [self.eval(v, env) for v in x.fields[1]]
         decisive = x.fields[0].kind == "Or"  # one that is so decides
         if any(v is decisive for v in values) or all(isinstance(v, bool) for v in values):
             return decisive in values
         return self.term("BoolOp", x.fields[0].kind, *values)
 
-    def on_ifexp(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_ifexp(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         return self.term("choice", *(self.eval(f, env) for f in x.fields))
 
-    def on_call(self, x: Node, env: Mapping[Any, Any]) -> Any:
+    def on_call(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         text, args, keywords = x.fields
         of = NOTHING
-        if isinstance(text, Node) and text.kind == "Attribute":
+        if isinstance(text, PyNode) and text.kind == "Attribute":
             of = self.eval(text.fields[0], env)
         given = list(self._items(args, env))
         named = {k.fields[0]: self.eval(k.fields[1], env) for k in keywords}
         if not named:
-            known = self.function(text, given, env) if isinstance(text, Node) else NOTHING
+            known = self.function(text, given, env) if isinstance(text, PyNode) else NOTHING
             if known is NOTHING and of is not NOTHING:
                 known = self.method(of, text.fields[1], given)
             if known is not NOTHING:
                 return known
         called = self.eval(text, env) if of is NOTHING else self.attribute(of, text.fields[1])
-        if not isinstance(called, Term | Ref):
+        if not isinstance(called, Term | PartRef):
             raise InvalidError(f"a call of {called!r}")
-        if isinstance(called, Ref) or any(isinstance(g, Ref) for g in given):  # what is None is not given
+        if isinstance(called, PartRef) or any(isinstance(g, PartRef) for g in given):  # what is None is not given
             given = [g for g in given if g is not None]
             named = {k: g for k, g in named.items() if g is not None}
         own = isinstance(of, Term) and of in self.stateful and text.fields[1] not in PURE
@@ -321,7 +334,7 @@ class Machine:
     def call(self, called: Any, given: list[Any], named: dict[str, Any], text: Any) -> Any:
         """A call of what is no method of a list and no function of numbers."""
         key = ("call", called, tuple(given), tuple(named.items()))
-        if isinstance(called, Ref) or _dotted(text) in RANDOM:
+        if isinstance(called, PartRef) or _dotted(text) in RANDOM:
             what = _meant(key)
             self.calls[what] += 1
             return self.term(*key, self.calls[what])
@@ -352,7 +365,7 @@ class Machine:
         self.terms.known["there and back", made] = x
         return made
 
-    def function(self, x: Node, given: list[Any], env: Mapping[Any, Any]) -> Any:
+    def function(self, x: PyNode, given: list[Any], env: Mapping[Any, Any]) -> Any:
         """A function of numbers or lists of Python's own."""
         name = x.fields[0] if x.kind == "Name" else ""
         if name in env or name in self.bound:
@@ -369,7 +382,7 @@ class Machine:
 
     @staticmethod
     def _tensors(*found: Any) -> None:
-        if any(isinstance(x, list | Instance) or x is SELF for x in found):
+        if any(isinstance(x, list | ClassInstance) or x is SELF for x in found):
             raise InvalidError("arithmetic on modules")
 
     def iterated(self, x: Any) -> Sequence[Any]:
@@ -431,7 +444,7 @@ class Machine:
     def check(self, test: Any, message: Any, env: Mapping[Any, Any]) -> None:
         self.effects.append(("assert", self.eval(test, env), self.eval(message, env)))
 
-    def assign(self, target: Node, value: Any, env: dict[Any, Any]) -> None:
+    def assign(self, target: PyNode, value: Any, env: dict[Any, Any]) -> None:
         if target.kind == "Attribute" and self.eval(target.fields[0], env) is SELF:
             self.fields[target.fields[1]] = value
         elif target.kind == "Subscript":
@@ -483,7 +496,7 @@ class Sizes(dict[dims.Value, Any]):
         return found
 
 
-class Meaning(Machine):
+class Meaning(Evaluator):
     """Runs what was lowered, with the numbers of the IR."""
 
     def __init__(self, terms: Terms, names: frozenset[str], sizes: Sizes, lists: Mapping[str, Sequence[Any]]) -> None:
@@ -499,18 +512,18 @@ class Meaning(Machine):
             if x.value not in env:
                 raise InvalidError("a value is read before it is bound")
             return env[x.value]
-        if isinstance(x, Number):
+        if isinstance(x, NumberLeaf):
             return self.number(x)
         if isinstance(x, Part):
             if x.index is None:
                 return refs(x.name, self.lists.get(x.name))
             assert isinstance(x.index, int)
-            return Ref(x.name, self.base[x.name] + x.index)
+            return PartRef(x.name, self.base[x.name] + x.index)
         if isinstance(x, Made):
             return x.site
         raise InvalidError(f"{type(x).__name__} in what is meant")
 
-    def number(self, n: Number) -> Any:
+    def number(self, n: NumberLeaf) -> Any:
         if isinstance(n.value, Poly):
             found = self.sizes[n.value]
             if not isinstance(found, int) and not n.real:
@@ -531,40 +544,40 @@ class Meaning(Machine):
     def steps(self, steps: Sequence[Step], env: dict[Any, Any]) -> None:
         for s in steps:
             match s:
-                case Let(targets=(target,)):
+                case Bind(targets=(target,)):
                     self.bind(target, self.eval(s.expr, env), env)
-                case Let():
+                case Bind():
                     many = self.eval(s.expr, env)
                     if not isinstance(many, list | tuple):
                         many = [self.term("item", many, k, len(s.targets)) for k in range(len(s.targets))]
                     for target, value in zip(s.targets, many, strict=True):
                         self.bind(target, value, env)
                 case Check():
-                    self.effects.append(("assert", self.eval(s.test, env), said(s.message)))
+                    self.effects.append(("assert", self.eval(s.test, env), escaped(s.message)))
                 case Put():
-                    assert isinstance(s.target, Node)
+                    assert isinstance(s.target, PyNode)
                     of, at = self.eval(s.target.fields[0], env), self.eval(s.target.fields[1], env)
                     self.effects.append(("put", of, at, self.eval(s.expr, env)))
                 case Do():
                     made = self.eval(s.expr, env)
                     if made is not None:
                         self.effects.append(("do", made))
-                case Repeat():
+                case LayerLoop():
                     self.repeat(s, env)
-                case Scan():
+                case ScanLoop():
                     self.scan(s, env)
-                case Branch():
+                case Conditional():
                     self.arms(s, env)
                 case Leave():
                     self.effects.append(("leave", self.eval(s.test, env), self.eval(s.result, env)))
 
-    def body(self, body: Body, given: Sequence[Any], env: dict[Any, Any]) -> tuple[Any, ...]:
+    def body(self, body: Suite, given: Sequence[Any], env: dict[Any, Any]) -> tuple[Any, ...]:
         for target, value in zip(body.inputs, given, strict=True):
             self.bind(target, value, env)
         self.steps(body.steps, env)
         return tuple(self.eval(t, env) for t in body.outputs)
 
-    def repeat(self, s: Repeat, env: dict[Any, Any]) -> None:
+    def repeat(self, s: LayerLoop, env: dict[Any, Any]) -> None:
         now = tuple(self.eval(t, env) for t in s.starts)
         outer = Counter(self.base)
         self.base = self.base + s.offset
@@ -580,7 +593,7 @@ class Meaning(Machine):
         for target, value in zip(s.outputs, now, strict=True):
             self.bind(target, value, env)
 
-    def scan(self, s: Scan, env: dict[Any, Any]) -> None:
+    def scan(self, s: ScanLoop, env: dict[Any, Any]) -> None:
         now = tuple(self.eval(t, env) for t in s.starts)
         sequences = [self.eval(t, env) for t in s.sequences]
         collected: list[list[Any]] = [[] for _ in s.collected]
@@ -595,7 +608,7 @@ class Meaning(Machine):
         for target, value in zip(s.finals, now, strict=True):
             self.bind(target, value, env)
 
-    def arms(self, s: Branch, env: dict[Any, Any]) -> None:
+    def arms(self, s: Conditional, env: dict[Any, Any]) -> None:
         test, effects = self.eval(s.test, env), self.effects
         ends, arms = [], []
         for body in (s.then, s.otherwise):
@@ -663,8 +676,8 @@ class Validator:
     def judge(self) -> None:
         """Judge every class, for all instances of it."""
         config = self.config()
-        root = Instance(self.classes.root_class, (("config", config),))
-        waiting: list[tuple[Instance, Block]] = [(root, self.model.block)]
+        root = ClassInstance(self.classes.root_class, (("config", config),))
+        waiting: list[tuple[ClassInstance, Block]] = [(root, self.model.block)]
         while waiting:
             instance, block = waiting.pop()
             key = (instance.name, tuple((k, v) for k, v in instance.arguments if k != "config"), block)
@@ -697,7 +710,7 @@ class Validator:
     def literal(x: ast.expr | None) -> Any:
         return ast.literal_eval(x) if x is not None else None
 
-    def instance(self, instance: Instance, block: Block, config: Config) -> list[tuple[Instance, Block]]:
+    def instance(self, instance: ClassInstance, block: Block, config: Config) -> list[tuple[ClassInstance, Block]]:
         """Judge a class as the instance for one block; the instances that it makes, each with the block that it must
         be."""
         group = self.groups.get(instance.name)
@@ -721,7 +734,7 @@ class Validator:
             self.method(written, method, given, fields, terms, lowered, instance.name)
         return made
 
-    def lowered(self, group: Group | None, block: Block) -> Lowered:
+    def lowered(self, group: ClassGroup | None, block: Block) -> Lowered:
         if group is None:
             if block is not self.model.block:
                 raise InvalidError("the model's class is made within it")
@@ -735,12 +748,12 @@ class Validator:
     def init(
         self,
         methods: Mapping[str, ast.FunctionDef],
-        instance: Instance,
+        instance: ClassInstance,
         lowered: Lowered,
         steps: Sequence[Any],
         config: Config,
         terms: Terms,
-    ) -> tuple[dict[str, Any], list[tuple[Instance, Block]]]:
+    ) -> tuple[dict[str, Any], list[tuple[ClassInstance, Block]]]:
         lists = lowered.modules.lists_meant
         meaning = Meaning(terms, self.names, self.sizes, lists)
         meant: dict[str, Any] = {}
@@ -765,7 +778,7 @@ class Validator:
             machine.run(self.own_part(draws, root), {a.arg: SELF for a in draws.args.args})
         if root and (draws is not None) != any(True for _ in weights(self.model)):
             raise InvalidError(f"{instance.name} has no `init_weights`, or no weights")
-        found: list[tuple[Instance, Block]] = []
+        found: list[tuple[ClassInstance, Block]] = []
         if machine.made.keys() != meant.keys():
             raise InvalidError(f"{instance.name} makes other modules: {machine.made.keys() ^ meant.keys()}")
         for name, thing in meant.items():
@@ -799,25 +812,25 @@ class Validator:
                     if s.name not in meaning.lists:
                         meant[s.name] = meaning.eval(s.tree, env)
                 case Check():
-                    meaning.effects.append(("assert", meaning.eval(s.test, env), said(s.message)))
+                    meaning.effects.append(("assert", meaning.eval(s.test, env), escaped(s.message)))
                 case Do():
-                    assert isinstance(s.expr, Node)
+                    assert isinstance(s.expr, PyNode)
                     meant[ast.literal_eval(s.expr.fields[1][0].fields[0])] = meaning.eval(s.expr, env)
-                case init.Call():
+                case init.InitCall():
                     meaning.effects.append(("do", meaning.eval(s.tree, env)))
-                case init.Loop():
+                case init.InitLoop():
                     for item in meaning.iterated(meaning.eval(s.iterated, env)):
                         self.make(s.body, meaning, meant, {**env, s.variable: item})
 
-    def same(self, found: Any, meant: Any, what: str, made: list[tuple[Instance, Block]]) -> None:
+    def same(self, found: Any, meant: Any, what: str, made: list[tuple[ClassInstance, Block]]) -> None:
         """Whether what `__init__` makes is what is meant."""
         if isinstance(meant, list):
             if not isinstance(found, list) or len(found) != len(meant):
                 raise InvalidError(f"{what} has another length")
             for i, (a, b) in enumerate(zip(found, meant, strict=True)):
                 self.same(a, b, f"{what}.{i}", made)
-        elif isinstance(meant, Site):
-            if not isinstance(found, Instance) or found.name != meant.group.name:
+        elif isinstance(meant, ClassUse):
+            if not isinstance(found, ClassInstance) or found.name != meant.group.name:
                 raise InvalidError(f"{what} is of another class")
             made.append((found, meant.block))
         elif found != meant:
@@ -850,7 +863,7 @@ class Validator:
         results = tuple(meaning.eval(t, env) for t in method.results)
         meant = results[0] if len(results) == 1 else results
         parameters = [a.arg for a in f.args.args]
-        machine = Machine(terms, terms.found, self.names)
+        machine = Evaluator(terms, terms.found, self.names)
         machine.fields = fields
         machine.bound = _locals(f)
         machine.stateful = meaning.stateful
@@ -861,7 +874,7 @@ class Validator:
             raise InvalidError(f"{name}.{f.name} has other effects")
 
 
-class Construction(Machine):
+class Construction(Evaluator):
     """Runs the `__init__` of a text, which makes instances of the file's classes."""
 
     def __init__(self, terms: Terms, names: frozenset[str], validator: Validator) -> None:
@@ -870,7 +883,7 @@ class Construction(Machine):
         self.made: dict[str, Any] = {}
         """What each attribute is that is no number."""
 
-    def assign(self, target: Node, value: Any, env: dict[Any, Any]) -> None:
+    def assign(self, target: PyNode, value: Any, env: dict[Any, Any]) -> None:
         if target.kind == "Attribute" and self.eval(target.fields[0], env) is SELF:
             self.keep(target.fields[1], value)
         else:
@@ -887,11 +900,11 @@ class Construction(Machine):
             self.fields[name] = refs(name, value)
 
     def call(self, called: Any, given: list[Any], named: dict[str, Any], text: Any) -> Any:
-        if isinstance(text, Node) and text.kind == "Name" and text.fields[0] in self.validator.groups:
+        if isinstance(text, PyNode) and text.kind == "Name" and text.fields[0] in self.validator.groups:
             arguments: dict[str, Any] = dict(named)
             if given:
                 (arguments["config"],) = given
-            return Instance(text.fields[0], tuple(sorted(arguments.items())))
+            return ClassInstance(text.fields[0], tuple(sorted(arguments.items())))
         if _dotted(text) in ("nn.ModuleList", "nn.ParameterList", "Tensors"):
             return list(given[0])
         made = super().call(called, given, named, text)
@@ -903,7 +916,7 @@ class Construction(Machine):
 
 def refs(name: str, made: Any) -> Any:
     """An attribute as it is read: itself, or the items of a list."""
-    return [Ref(name, i) for i in range(len(made))] if isinstance(made, list) else Ref(name)
+    return [PartRef(name, i) for i in range(len(made))] if isinstance(made, list) else PartRef(name)
 
 
 MANY = 720_720
@@ -911,7 +924,7 @@ MANY = 720_720
 PRIMES = (10_007, 20_011, 30_011, 40_009, 50_021, 60_013, 70_001, 80_021, 90_001, 100_003, 110_017, 120_011, 130_003)
 
 
-def said(message: str) -> str:
+def escaped(message: str) -> str:
     """A message as Python has it once it was written."""
     found: str = ast.literal_eval(f'"{quoted(message)}"')
     return found
@@ -967,9 +980,9 @@ def _sliced(x: Any) -> Any:
 
 def _dotted(x: Any) -> str:
     """A dotted name as text; '' for any other expression."""
-    if isinstance(x, Node) and x.kind == "Name":
+    if isinstance(x, PyNode) and x.kind == "Name":
         return str(x.fields[0])
-    if isinstance(x, Node) and x.kind == "Attribute":
+    if isinstance(x, PyNode) and x.kind == "Attribute":
         of = _dotted(x.fields[0])
         return f"{of}.{x.fields[1]}" if of else ""
     return ""

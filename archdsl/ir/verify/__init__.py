@@ -31,6 +31,6 @@ def checked(made: Made, wrong: Callable[[Made], Iterable[str]], after: str) -> M
 
 def violations(model: Model) -> list[str]:
     """Return the violations in a model, each with the node, the block, the line of the spec and the rule."""
-    from archdsl.ir.verify.walk import Walk
+    from archdsl.ir.verify.walk import VerifyWalk
 
-    return Walk(model).found
+    return VerifyWalk(model).found

@@ -19,7 +19,7 @@ from archdsl.ir.dims import Expr, Num, Poly, Shape, expr_text
 from archdsl.ir.paths import safe_name
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.signature import spread
-from archdsl.ir.static import Pattern, Ref, Times
+from archdsl.ir.static import ElementRef, Pattern, RepeatedPattern
 
 Wrong = Iterator[str]
 
@@ -279,9 +279,9 @@ def iterations(node: ir.LoopNode, at: BlockNames) -> Wrong:
 
 def _elements(pattern: Pattern, at: BlockNames) -> list[int]:
     """Return the index of every element of a list."""
-    if isinstance(pattern, Ref):
+    if isinstance(pattern, ElementRef):
         return [pattern.index]
-    if isinstance(pattern, Times):
+    if isinstance(pattern, RepeatedPattern):
         count = at.evaluate(pattern.count)
         return _elements(pattern.part, at) * (count if isinstance(count, int) else 0)
     return [i for part in pattern.parts for i in _elements(part, at)]

@@ -9,19 +9,19 @@ from typing import Any
 from archdsl.ir import dims
 from archdsl.ir import graph as ir
 from archdsl.ir.dims import Num, Var
-from archdsl.ir.static import Instance
+from archdsl.ir.static import SharedModule
 from archdsl.ir.verify.rules import RULES, BlockNames, equal, numbers, numbers_of, weights_of
 
 
-class Walk:
+class VerifyWalk:
     """Applies the rules to each block of a model once, after its first caller."""
 
     def __init__(self, model: ir.Model) -> None:
         self.found: list[str] = []
         self.blocks: dict[ir.Block, BlockNames] = {}
-        self.joined: dict[Instance, dict[str, dims.Value]] = {}
+        self.joined: dict[SharedModule, dict[str, dims.Value]] = {}
         """The values of numbers of shared instances, by the names that other blocks have for them."""
-        self.owners: dict[Instance, int] = {}
+        self.owners: dict[SharedModule, int] = {}
         at = self.enter(model.block, {f.name: f.value.value for f in model.config})
         self.apply(model, at)
         self.visit(at)

@@ -12,7 +12,7 @@ from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.masks import Mask, ahead
 from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, TorchScope, Tree, same, shown
 from archdsl.ir.signature import broadcast
-from archdsl.ir.static import Instance, numbers_of
+from archdsl.ir.static import SharedModule, numbers_of
 from archdsl.ops._common import first_input, number, number_inputs
 from archdsl.ops.position import Position, arguments, frequencies
 
@@ -75,7 +75,7 @@ class Alibi(HeadBias):
 FAR = "the last of all distances is larger than those that have a bucket each"
 
 
-class RelativeBias(HeadBias):
+class RelativeBiasOp(HeadBias):
     """T5's relative position bias: a learned bias for each head and bucket of distances, `buckets` of them, the last
     from `max_distance` on.
 
@@ -104,7 +104,7 @@ class RelativeBias(HeadBias):
         self.demand_far(call, given, both_ways)
         options = {**given, "bidirectional": both_ways, "heads": given.get("heads") or q.shape[-3]}
         inputs = (q.shape[-2], k.shape[-2])
-        if isinstance(position, Instance):
+        if isinstance(position, SharedModule):
             return q, k, call.once("relative_bias", "bias", inputs, instance=position, **options)
         return q, k, call.apply_position(position, inputs, options)
 

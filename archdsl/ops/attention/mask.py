@@ -105,7 +105,7 @@ class MaskTensor(Primitive):
             return None
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
         query, key = g.pairs(queries, keys)
-        seen = OnnxWriter(node, g, query, key, tensors).write(mask)
+        seen = OnnxMaskWriter(node, g, query, key, tensors).write(mask)
         if g.by_row and not int(node.options["heads"]) and node.outputs[0].rank == 3:
             seen = g.Squeeze(seen, [1])  # pairs of positions by row are [batch, 1, queries, keys]
         if not mask.reads_queries or g.by_row:
@@ -120,7 +120,7 @@ class MaskTensor(Primitive):
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
         if node.options.get("blocks") and not e.in_steps:
             return self.by_rule(node, e, tensors)
-        writer = Writer(node, e, tensors)
+        writer = TorchMaskWriter(node, e, tensors)
         pairs = e.pairs(queries, keys, int(node.options["heads"])) if e.in_steps else None
         if pairs is not None:
             writer.query, writer.key = pairs
@@ -224,7 +224,7 @@ class MaskWriter:
         raise NotImplementedError
 
 
-class OnnxWriter(MaskWriter):
+class OnnxMaskWriter(MaskWriter):
     """Masks as nodes: the same comparisons of positions."""
 
     def __init__(self, node: OpNode, g: OnnxScope, query: Any, key: Any, tensors: dict[int, int]) -> None:
@@ -297,7 +297,7 @@ TEMPLATES = {
 """Rules of positions in Python: of a query and a key, their distance, and the numbers of the rule, n and m."""
 
 
-class Writer(MaskWriter):
+class TorchMaskWriter(MaskWriter):
     """Masks as Python: each leaf is a comparison of positions, as in the definition."""
 
     def __init__(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> None:
@@ -346,7 +346,7 @@ class Writer(MaskWriter):
         return self.e.py("{by_query} == {by_key}", by_query=by_query, by_key=by_key)
 
 
-class RuleWriter(Writer):
+class RuleWriter(TorchMaskWriter):
     """A mask as a function of the positions of a query and a key, and of what it is `given`: numbers and tensors."""
 
     def __init__(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> None:

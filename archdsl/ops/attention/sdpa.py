@@ -26,7 +26,7 @@ from archdsl.ir.op import (
     shown,
     up_to,
 )
-from archdsl.ir.static import Instance
+from archdsl.ir.static import SharedModule
 from archdsl.ops._common import equals, first_input, tensor_inputs
 from archdsl.ops.attention.mask import tensor_leaves
 from archdsl.ops.position import Position, attention_scale
@@ -111,7 +111,7 @@ class SDPA(Primitive):
         position = options["position"]
         mask = normal(options["mask"])
         if position is not None:
-            target = (position.template if isinstance(position, Instance) else position).target
+            target = (position.template if isinstance(position, SharedModule) else position).target
             if isinstance(target, Position):
                 q, k, extra = target.attend(call, position, q, k, mask, options["rotated"])
             elif not scores_pairs(target):

@@ -92,9 +92,9 @@ def sections(classes: Classes, extras: Extras) -> list[Section]:
 
         found.append(Cpu(classes))
     if "loss" in extras.sections:
-        from archdsl.backends.torch.features.loss import Loss
+        from archdsl.backends.torch.features.loss import LossSection
 
-        found.append(Loss(classes))
+        found.append(LossSection(classes))
     if together:
         from archdsl.backends.torch.features.parallel import Parallel
 

@@ -26,7 +26,7 @@ from archdsl.ir.graph import (
     node_outputs,
 )
 from archdsl.ir.op import same
-from archdsl.passes.decode import ALL, Plan, has, is_time
+from archdsl.passes.decode import ALL, DecodePlan, has, is_time
 from archdsl.passes.flatten import FlatNode, FlatOp, Unrolled
 
 
@@ -127,7 +127,7 @@ def inner_graphs(node: Node) -> tuple[Graph, ...]:
 class Assigner:
     """Finds the roles of every call of every block."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: DecodePlan) -> None:
         self.plan = plan
         self.in_step = set(plan.step.nodes)
         self.in_before = set(plan.before.nodes)

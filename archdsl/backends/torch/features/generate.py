@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
-from archdsl.backends.torch.classes import Classes, Group
+from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Section
 from archdsl.backends.torch.features.decode_schedule import Assigner, Roles
 from archdsl.backends.torch.features.merge import merged
@@ -14,7 +14,7 @@ from archdsl.backends.torch.helpers import members
 from archdsl.backends.torch.lower import Lowered, cache_name
 from archdsl.backends.torch.program import trees
 from archdsl.backends.torch.python import local_name
-from archdsl.backends.torch.tree import Node, Read, nodes
+from archdsl.backends.torch.tree import nodes
 from archdsl.ir.graph import Value
 from archdsl.passes.decode import plan
 
@@ -116,12 +116,12 @@ class Generate(Section):
         self.classes = classes
         self.together, self.on_cpu = together, on_cpu
         self.plan = plan(classes.model)
-        self.written: dict[Group | None, dict[object, tuple[str, StepLowering]]] = {}
+        self.written: dict[ClassGroup | None, dict[object, tuple[str, StepLowering]]] = {}
 
     def settle(self) -> None:
         self._write(None, Assigner(self.plan).root())
 
-    def _write(self, group: Group | None, roles: Roles) -> str:
+    def _write(self, group: ClassGroup | None, roles: Roles) -> str:
         """Lower the step of a class, once for every way in which it is taken; its name."""
         known = self.written.setdefault(group, {})
         signature = roles.signature()
@@ -139,7 +139,7 @@ class Generate(Section):
                 known[signature] = "forward", lowering
         return known[signature][0]
 
-    def _merge(self, group: Group | None, plain: Lowered, lowering: StepLowering) -> bool:
+    def _merge(self, group: ClassGroup | None, plain: Lowered, lowering: StepLowering) -> bool:
         """Whether the step of a class is its `forward` with a cache."""
         if group in self.classes.merged or plain.before is not None:
             return False
@@ -156,7 +156,7 @@ class Generate(Section):
         if not once and self._merge(None, self.classes.root, lowering):
             self.written[None][signature] = "forward", lowering
 
-    def method(self, group: Group, roles: Roles) -> str:
+    def method(self, group: ClassGroup, roles: Roles) -> str:
         """The name of the step of a class that is called."""
         return self._write(group, roles)
 
@@ -226,6 +226,3 @@ def words_of(source: str) -> set[str]:
     """Every name that a function reads, binds or takes."""
     found = ast.walk(ast.parse(source))
     return {n.id if isinstance(n, ast.Name) else n.arg for n in found if isinstance(n, ast.Name | ast.arg)}
-
-
-__all__ = ["Generate", "Node", "Read"]

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from archdsl.backends.torch.classes import Classes, Group
+from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Section
 from archdsl.backends.torch.lower import Method, Parameter, lower, parameter_names
-from archdsl.backends.torch.program import Body, Branch, Leave, Let, Step, changed, trees
+from archdsl.backends.torch.program import Bind, Conditional, Leave, Step, Suite, changed, trees
 from archdsl.backends.torch.python import any_of
-from archdsl.backends.torch.tree import Node as Expression
-from archdsl.backends.torch.tree import Part, Read, Variable, called, leaves, mapped, py, word
+from archdsl.backends.torch.tree import Part, Read, Variable, call_tree, leaves, mapped, py, word
+from archdsl.backends.torch.tree import PyNode as Expression
 from archdsl.backends.torch.use_counts import module_names
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.params import vocabulary
@@ -89,7 +89,7 @@ class Head:
     nodes: tuple[Node, ...]
 
 
-class Loss(Section):
+class LossSection(Section):
     """A `forward` that takes targets, too, and then returns the loss.
 
     Raises ArchError E0526 where the model's result is no logits for each position, or they are not made of one
@@ -116,7 +116,7 @@ class Loss(Section):
             self.classes.further(None, last.method, last.helpers)
             function = py(f"self.{last.method.name}")
             made: tuple[Step, ...] = ()
-            results: tuple[Tree, ...] = (called(function, first.method.results, {}),)
+            results: tuple[Tree, ...] = (call_tree(function, first.method.results, {}),)
         else:
             function = found.fields[0] if isinstance(found, Expression) and _is_plain(found) else _function(found)
             made, results = last.method.steps, last.method.results
@@ -132,7 +132,7 @@ class Loss(Section):
         if losses is not None:
             own = Variable("losses")
             test = py("{a} and {l} is None and self.training", a=asked, l=Read(losses))
-            begin = Branch(test, Body((), (), (py("{{}}"),)), Body((), (), (Read(losses),)), (own,))
+            begin = Conditional(test, Suite((), (), (py("{{}}"),)), Suite((), (), (Read(losses),)), (own,))
             steps = (begin, *changed(steps, lambda x: Read(own) if x == Read(losses) else x))
             loss = py("{a} + sum(({l} or {{}}).values())", a=loss, l=Read(own))
         return replace(
@@ -156,7 +156,7 @@ class Loss(Section):
         return {"count_load": count_load(node.name, chosen)}
 
     @property
-    def routers(self) -> list[tuple[Group, OpNode, int]]:
+    def routers(self) -> list[tuple[ClassGroup, OpNode, int]]:
         """Classes that choose experts with a bias: the op that adds it, and which of their results says what is
         chosen. They are instances of one block, and alike in what it names."""
         found = []
@@ -190,7 +190,7 @@ def _expression(method: Method) -> Tree | None:
     known: dict[Any, Tree] = {method.parameters[0].target: HIDDEN}
     uses = Counter(x.value for t in (*trees(method.steps), *method.results) for x in leaves(t) if isinstance(x, Read))
     for s in method.steps:
-        if not isinstance(s, Let) or len(s.targets) != 1 or uses[s.targets[0]] != 1:
+        if not isinstance(s, Bind) or len(s.targets) != 1 or uses[s.targets[0]] != 1:
             return None
         known[s.targets[0]] = mapped(s.expr, lambda x: known[x.value] if isinstance(x, Read) else x)
     result: Tree = mapped(method.results[0], lambda x: known[x.value] if isinstance(x, Read) else x)

@@ -13,13 +13,13 @@ from typing import Any
 
 from archdsl.backends.torch.lower import Merged, Method, Parameter
 from archdsl.backends.torch.program import (
-    Body,
-    Branch,
+    Bind,
+    Conditional,
+    LayerLoop,
     Leave,
-    Let,
-    Repeat,
-    Scan,
+    ScanLoop,
     Step,
+    Suite,
     Target,
     all_read,
     bodies,
@@ -28,7 +28,7 @@ from archdsl.backends.torch.program import (
     changed,
     own_trees,
 )
-from archdsl.backends.torch.tree import Node, Read, Variable, leaves, lift, mapped, py
+from archdsl.backends.torch.tree import PyNode, Read, Variable, leaves, lift, mapped, py
 from archdsl.ir.op import Tree
 
 
@@ -123,7 +123,7 @@ class _Merge:
             return tuple(self.key(i, side) for i in x)
         if isinstance(x, Read):
             return self.sides[side].meaning.get(x.value, x)
-        if not isinstance(x, Node):
+        if not isinstance(x, PyNode):
             return x
         if x.kind == "Call":
             function, args, keywords = x.fields
@@ -138,17 +138,17 @@ class _Merge:
         of = self.sides[side]
         own = self.key(own_trees(s), side)
         match s:
-            case Let():
+            case Bind():
                 found = ("let", own)
                 of.bind(s.targets, found)
                 return found, tuple(t for t in s.targets if not isinstance(t, Variable))
-            case Repeat():
+            case LayerLoop():
                 shape = (s.turns, str(s.pattern), s.outputs, s.collected, tuple(b.inputs for b in s.bodies))
                 return "repeat", own, tuple(map(str, s.counts)), shape
-            case Scan():
+            case ScanLoop():
                 inner = self.steps_key(s.body.steps, side), self.key(s.body.outputs, side)
                 return "scan", own, inner, s.collected, s.finals
-            case Branch():
+            case Conditional():
                 arms = tuple((self.steps_key(b.steps, side), self.key(b.outputs, side)) for b in bodies(s))
                 of.bind(s.outputs, ("branch", own, arms))
                 return "branch", own, arms
@@ -215,13 +215,13 @@ class _Merge:
         """One statement for two that do the same."""
         self.shared += 1
         match a, b:
-            case Let(), Let():
+            case Bind(), Bind():
                 self.back |= {
                     p: Read(q) for p, q in zip(a.targets, b.targets, strict=True) if p is not q and p not in self.back
                 }
                 nested = a.nested and b.nested
                 return replace(b, expr=self.together(a.expr, b.expr), nested=nested, note=a.note or b.note)
-            case Repeat(), Repeat():
+            case LayerLoop(), LayerLoop():
                 inner = []
                 for p, q in zip(a.bodies, b.bodies, strict=True):
                     self.bound |= {*q.inputs}
@@ -235,17 +235,17 @@ class _Merge:
         """An expression of the step with what the plain one hands on, too."""
         if isinstance(a, tuple):
             return tuple(self.together(i, j) for i, j in zip(a, b, strict=True))
-        if not isinstance(a, Node) or not isinstance(b, Node) or a.kind != b.kind:
+        if not isinstance(a, PyNode) or not isinstance(b, PyNode) or a.kind != b.kind:
             return b
         if a.kind != "Call":
-            return Node(b.kind, self.together(a.fields, b.fields))
+            return PyNode(b.kind, self.together(a.fields, b.fields))
         (f, args, keywords), (g, given, named) = a.fields, b.fields
         losses = [x for x in args if x in self.losses]
         more = [k for k in keywords if k.fields[1] in self.losses]
         cache = [x for x in given if x == self.cache]
         own = [self.together(x, y) for x, y in zip(_but(args, losses), _but(given, cache), strict=True)]
         own += [*map(self.mapped, losses), *cache]
-        return Node("Call", (self.together(f, g), tuple(own), (*named, *map(self.mapped, more))))
+        return PyNode("Call", (self.together(f, g), tuple(own), (*named, *map(self.mapped, more))))
 
     def either(
         self, plain: Sequence[Step], step: Sequence[Step], plain_left: Sequence[Step], left: Sequence[Step]
@@ -273,15 +273,15 @@ class _Merge:
         if not given <= {*self.bound, *ours, *(t for s in plain for b in bodies(s) for t in b.inputs)}:
             return None
         self.apart += sum(1 for _ in _all(step))
-        then = Body((), tuple(self.of_plain(s, ours) for s in plain), tuple(p for p, _ in results))
-        otherwise = Body((), tuple(step), tuple(q for _, q in results))
+        then = Suite((), tuple(self.of_plain(s, ours) for s in plain), tuple(p for p, _ in results))
+        otherwise = Suite((), tuple(step), tuple(q for _, q in results))
         if not plain:
-            return [Branch(py("{c} is not None", c=self.cache), otherwise, then, tuple(outputs))]
-        return [Branch(py("{c} is None", c=self.cache), then, otherwise, tuple(outputs))]
+            return [Conditional(py("{c} is not None", c=self.cache), otherwise, then, tuple(outputs))]
+        return [Conditional(py("{c} is None", c=self.cache), then, otherwise, tuple(outputs))]
 
     def asks(self, s: Step) -> bool:
         """Whether a statement does nothing unless something is given that may be left out."""
-        if not isinstance(s, Leave | Branch):
+        if not isinstance(s, Leave | Conditional):
             return False
         asked = {x.value for x in leaves(s.test) if isinstance(x, Read)}
         return bool(asked & self.optional) and self.cache.value not in asked

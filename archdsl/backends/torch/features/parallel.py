@@ -13,7 +13,7 @@ from archdsl.backends.torch.helpers import helpers
 from archdsl.backends.torch.numbers import Numbers
 from archdsl.backends.torch.python import WIDTH, any_of, field_name
 from archdsl.backends.torch.text import Scheduled
-from archdsl.backends.torch.tree import Node, py, unparse, word
+from archdsl.backends.torch.tree import PyNode, py, unparse, word
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, expr_text, free_names
 from archdsl.ir.paths import layer_of, starred
@@ -120,8 +120,8 @@ class Parallel(Section):
         """What the number of ranks has to divide: fields of the Config where it is made of them."""
         numbers, fields = Numbers(self.model.block), self.classes.config
 
-        def field(name: str) -> Node:
-            return Node("Attribute", (Node("Attribute", (word("model"), "config")), field_name(name)))
+        def field(name: str) -> PyNode:
+            return PyNode("Attribute", (PyNode("Attribute", (word("model"), "config")), field_name(name)))
 
         def line(group: str, size: Num) -> str:
             names = free_names(size.expr)

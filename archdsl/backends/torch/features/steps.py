@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within, refuse
 from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, cache_name, context_type
 from archdsl.backends.torch.numbers import block_tensors
-from archdsl.backends.torch.program import Body, Branch, Do, Let, Step, changed
-from archdsl.backends.torch.scope import NodeScope
-from archdsl.backends.torch.tree import Node, Number, Read, Variable, called, lift, py
+from archdsl.backends.torch.program import Bind, Conditional, Do, Step, Suite, changed
+from archdsl.backends.torch.scope import TorchNodeScope
+from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, lift, py
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Var
 from archdsl.ir.graph import (
@@ -38,14 +38,14 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
-from archdsl.passes.decode import Plan, has, is_time
+from archdsl.passes.decode import DecodePlan, has, is_time
 
 if TYPE_CHECKING:
-    from archdsl.backends.torch.classes import Group
+    from archdsl.backends.torch.classes import ClassGroup
     from archdsl.backends.torch.features.generate import Generate
 
 
-class StepScope(NodeScope):
+class StepScope(TorchNodeScope):
     """The TorchScope of a node in a step."""
 
     in_steps = True
@@ -130,7 +130,7 @@ class StepLowering(Lowering):
                 dropped = {v for n in inner.nodes for v in node_outputs(n)} - made
                 self.aliases |= {v: lift(None) for v in dropped if v in inner.outputs}
         self.section = section
-        self.plan: Plan = section.plan
+        self.plan: DecodePlan = section.plan
         self.roles = roles
         self.states = Variable("cache", state=True)
         self.state = Read(self.states)
@@ -148,7 +148,7 @@ class StepLowering(Lowering):
         self.lowered.modules = self.modules
         self.optional: list[Parameter] = []
         """Inputs that only the first step takes."""
-        self.stepping: tuple[Group, str] | None = None
+        self.stepping: tuple[ClassGroup, str] | None = None
         """The class and the method of the block that is called."""
         self.once = False
         """Within what the first step alone computes."""
@@ -214,7 +214,7 @@ class StepLowering(Lowering):
             for value in graph.inputs:
                 if value in self.plan.caches:
                     kept = self.keeping([Read(value)], self.plan.caches[value].axis, value.rank)
-                    self.put(Let((value,), kept, nested=False))
+                    self.put(Bind((value,), kept, nested=False))
         for node in graph.nodes:
             if role[node] is Role.ALWAYS:
                 self.node(node, graph)
@@ -260,7 +260,7 @@ class StepLowering(Lowering):
         some = py("{x}[torch.arange({x}.size(0), device={x}.device), {at}][:, None]", x=x, at=Read(at))
         test = py("{at} is not None", at=Read(at))
         note = "the logits of this position of each row alone are wanted"
-        self.put(Branch(test, Body((), (), (some,)), Body((), (), (x,)), (narrowed,), note))
+        self.put(Conditional(test, Suite((), (), (some,)), Suite((), (), (x,)), (narrowed,), note))
         self.aliases[value] = Read(narrowed)
         self.narrows = True
         self.optional.append(Parameter(at, "Tensor | None", "None"))
@@ -288,9 +288,9 @@ class StepLowering(Lowering):
             self.steps += inner
             return
         results = tuple(Variable(v.name or self.lowered.method.hints.get(v, "h")) for v in passing)
-        nothing = Body((), (), tuple(lift(None) for _ in passing))
-        then = Body((), inner, tuple(self.read(v) for v in passing))
-        self.put(Branch(py("{s}.first", s=self.state), then, nothing, results))
+        nothing = Suite((), (), tuple(lift(None) for _ in passing))
+        then = Suite((), inner, tuple(self.read(v) for v in passing))
+        self.put(Conditional(py("{s}.first", s=self.state), then, nothing, results))
         self.aliases |= dict(zip(passing, map(Read, results), strict=True))
         if held:
             self.fetch(held)
@@ -300,13 +300,13 @@ class StepLowering(Lowering):
         variables = [Variable(v.name or self.lowered.method.hints.get(v, "h")) for v in held]
         found = py("{s}.stored()", s=self.state)
         if len(held) == 1:
-            self.put(Let((variables[0],), self.picked(held[0], found), nested=False))
+            self.put(Bind((variables[0],), self.picked(held[0], found), nested=False))
         else:
-            self.put(Let(tuple(variables), found, nested=False))
+            self.put(Bind(tuple(variables), found, nested=False))
             for i, value in enumerate(held):
                 if value in self.roles.rows:
                     picked = Variable(variables[i].hint)
-                    self.put(Let((picked,), self.picked(value, Read(variables[i])), nested=False))
+                    self.put(Bind((picked,), self.picked(value, Read(variables[i])), nested=False))
                     variables[i] = picked
         self.aliases |= dict(zip(held, map(Read, variables), strict=True))
 
@@ -333,10 +333,10 @@ class StepLowering(Lowering):
             if self.is_length(name):
                 return py("{s}.capacity", s=self.state)
             value = self.block.axes.get(name) or self.block.hypers.get(name)
-            return Number(Var(name), value.value if isinstance(value, Num) else self.numbers.worth(Var(name)))
+            return NumberLeaf(Var(name), value.value if isinstance(value, Num) else self.numbers.worth(Var(name)))
 
         def leaf(x: Any) -> Any:
-            if isinstance(x, Number) and any(map(self.is_length, dims.free_names(x.expr))):
+            if isinstance(x, NumberLeaf) and any(map(self.is_length, dims.free_names(x.expr))):
                 return self.numbers.spelled_by(x.expr, "real" if x.real else "sizes", name)
             return x
 
@@ -358,13 +358,13 @@ class StepLowering(Lowering):
             self.graph(node.otherwise)
             for outer, inner in zip(node.outputs, node.otherwise.outputs, strict=True):
                 assert inner is not None
-                self.put(Let((outer,), self.read(inner)))
+                self.put(Bind((outer,), self.read(inner)))
         elif isinstance(node, ScanNode) and node in self.roles.carries:
             self.scan_on(node, graph)
         elif not isinstance(node, LossNode):
             super().node(node, graph)
 
-    def scope(self, node: OpNode) -> NodeScope:
+    def scope(self, node: OpNode) -> TorchNodeScope:
         return StepScope(self, node)
 
     def op(self, node: OpNode, graph: Graph) -> None:
@@ -380,7 +380,7 @@ class StepLowering(Lowering):
                 if value in self.roles.kept_values:
                     kept = Variable(value.name or self.lowered.method.hints.get(value, "h"))
                     tree = self.keeping([self.read(value)], self.roles.kept_values[value], value.rank)
-                    self.put(Let((kept,), tree, nested=False))
+                    self.put(Bind((kept,), tree, nested=False))
                     self.aliases[value] = Read(kept)
 
     def with_kept(self, node: OpNode) -> OpNode:
@@ -401,12 +401,12 @@ class StepLowering(Lowering):
             found.append(all_places)
         if node in self.roles.window:
             tree = py("{s}.update_window({*xs}, window={n})", s=self.state, xs=trees, n=self.window(node))
-            self.put(Let(tuple(found), tree, nested=False))
+            self.put(Bind(tuple(found), tree, nested=False))
         else:
             for axis, rank in dict.fromkeys(axes):
                 own = [i for i, one in enumerate(axes) if one == (axis, rank)]
                 tree = self.keeping([trees[i] for i in own], axis, rank)
-                self.put(Let(tuple(found[i] for i in own), tree, nested=False))
+                self.put(Bind(tuple(found[i] for i in own), tree, nested=False))
         here = replace(node, inputs=tuple(inputs))
         self.declared[here] = node
         return here
@@ -436,7 +436,7 @@ class StepLowering(Lowering):
         flat = [py("{x}.squeeze(1)", x=x) if v.rank == 4 else x for x, v in zip(given, base, strict=True)]
         rows = Variable("rows")
         together = flat[0] if len(flat) == 1 else py("torch.cat(({*xs},), dim=-1)", xs=flat)
-        self.put(Let((rows,), py("{s}.update({x})", s=self.state, x=together), nested=False))
+        self.put(Bind((rows,), py("{s}.update({x})", s=self.state, x=together), nested=False))
         around, known, aliases = self.steps, dict(self.locals), dict(self.aliases)
         self.steps = []
         total: Tree = widths[0]
@@ -446,7 +446,7 @@ class StepLowering(Lowering):
         parts = [Variable(f"{name}_rows" if len(base) > 1 else "identity") for name in names]
         if len(base) > 1:
             identity = py("{x}.split(({*widths},), dim=-1)", x=identity, widths=widths)
-        self.put(Let(tuple(parts), identity, nested=False))
+        self.put(Bind(tuple(parts), identity, nested=False))
         for value, part in zip(base, parts, strict=True):
             self.aliases[value] = py("{x}[:, None]", x=Read(part)) if value.rank == 4 else Read(part)
         for step in chain:
@@ -456,17 +456,17 @@ class StepLowering(Lowering):
         inner = tuple(self.steps)
         self.steps, self.locals, self.aliases = around, known, aliases
         note = "the maps of keys and values: what is made of the rows of an identity matrix"
-        self.put(Branch(py("{s}.first", s=self.state), Body((), inner, ()), Body((), (), ()), (), note))
+        self.put(Conditional(py("{s}.first", s=self.state), Suite((), inner, ()), Suite((), (), ()), (), note))
         held = [Variable(v.name or hints.get(v, "h")) for v in maps]
-        self.put(Let(tuple(held), py("{s}.stored()", s=self.state), nested=False))
+        self.put(Bind(tuple(held), py("{s}.stored()", s=self.state), nested=False))
         self.note_hints(node)
         tree = node.op.torch_absorbed(node, scope, Read(rows), Read(held[0]), Read(held[1]))
-        self.put(Let((node.outputs[0],), tree, nested=False, note=self.note(node.outputs[0], node)))
+        self.put(Bind((node.outputs[0],), tree, nested=False, note=self.note(node.outputs[0], node)))
 
     def named(self, value: Value) -> Tree:
         """A value that has a local of its own."""
         for i, step in enumerate(self.steps):
-            if isinstance(step, Let) and step.targets == (value,):
+            if isinstance(step, Bind) and step.targets == (value,):
                 self.steps[i] = replace(step, nested=False)
         return self.read(value)
 
@@ -486,11 +486,11 @@ class StepLowering(Lowering):
             past.append(Variable(state.name))
             zeros = py("{x}.new_zeros({*sizes}, {**kind})", x=like, sizes=sizes, kind=kind)
             starts.append(py("lambda: {x}", x=zeros if start is None else start))
-        self.put(Let(tuple(past), py("{s}.state({*starts})", s=self.state, starts=starts), nested=False))
+        self.put(Bind(tuple(past), py("{s}.state({*starts})", s=self.state, starts=starts), nested=False))
         made, after = node.op.torch_step(node, scope, [Read(p) for p in past])
         several = [made] if isinstance(made, Tree) else list(made)
         for output, tree in zip(node.outputs, several, strict=False):  # before its states are overwritten
-            self.put(Let((output,), tree, nested=False, always=True, note=self.note(output, node)))
+            self.put(Bind((output,), tree, nested=False, always=True, note=self.note(output, node)))
         self.put(Do(py("{s}.set_state({*xs})", s=self.state, xs=list(after))))
 
     def scan_on(self, node: ScanNode, graph: Graph) -> None:
@@ -501,7 +501,7 @@ class StepLowering(Lowering):
             tree = self.filled(node, start, state) if isinstance(start, Num) else self.read(start)
             trees.append(py("lambda: {x}", x=tree))
             starts.append(replace(state))
-        self.put(Let(tuple(starts), py("{s}.state({*starts})", s=self.state, starts=trees), nested=False))
+        self.put(Bind(tuple(starts), py("{s}.state({*starts})", s=self.state, starts=trees), nested=False))
         self.scan(replace(node, starts=tuple(starts)), graph)
         self.put(Do(py("{s}.set_state({*xs})", s=self.state, xs=[self.read(v) for v in node.finals])))
 
@@ -521,13 +521,13 @@ class StepLowering(Lowering):
             return super().called(node, module, args, keywords)
         group, name = self.stepping
         if name != "forward":
-            return called(Node("Attribute", (module, name)), [*args, self.state], keywords)
+            return call_tree(PyNode("Attribute", (module, name)), [*args, self.state], keywords)
         merged = self.classes.merged[group]
         if not any(p.default for p in merged.plain.parameters):
-            return called(module, [*args, self.state], keywords)
-        return called(module, args, {**keywords, cache_name(merged.method): self.state})
+            return call_tree(module, [*args, self.state], keywords)
+        return call_tree(module, args, {**keywords, cache_name(merged.method): self.state})
 
-    def arguments(self, node: CallNode, group: Group) -> tuple[list[Tree], dict[str, Tree]]:
+    def arguments(self, node: CallNode, group: ClassGroup) -> tuple[list[Tree], dict[str, Tree]]:
         losses, group.first.losses = group.first.losses, False
         try:
             return super().arguments(node, group)
