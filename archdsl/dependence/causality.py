@@ -51,7 +51,7 @@ def assumptions(model: Model) -> dict[CausalNode, bool]:
 
 
 def assumed(model: Model) -> list[str]:
-    """What the model takes for causal without a proof, each with its place: `y (spec.arch:12)`."""
+    """What the model takes for causal without a proof, each with its span: `y (spec.arch:12)`."""
     return [
         f"{claim.value.name or 'a tensor'} ({claim.span})" for claim, needed in assumptions(model).items() if needed
     ]

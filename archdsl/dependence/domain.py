@@ -42,8 +42,8 @@ Layout = tuple[Parts, ...]
 
 @dataclass(frozen=True)
 class Form:
-    """`sum(scales * places) + sum(steps * numbers of steps) + offset`: a scale for each part of each axis, a step for
-    each scan around."""
+    """`sum(scales * positions) + sum(steps * numbers of steps) + offset`: a scale for each part of each axis, a step
+    for each scan around."""
 
     scales: tuple[tuple[Fraction, ...], ...]
     offset: Fraction
@@ -83,7 +83,7 @@ ZERO, ONE = Fraction(0), Fraction(1)
 
 
 def covers(a: Form, b: Form) -> bool:
-    """Whether a is at least b at every place."""
+    """Whether a is at least b at every position."""
     return (
         a.offset >= b.offset
         and all(x >= y for p, q in zip(a.scales, b.scales, strict=True) for x, y in zip(p, q, strict=True))
@@ -116,7 +116,7 @@ def join(a: Bound, b: Bound) -> Bound:
 def _tidy(scales: Iterable[Iterable[Fraction]], offset: Fraction, steps: tuple[Fraction, ...]) -> Form:
     rows = tuple(tuple(r) for r in scales)
     if offset.denominator != 1 and all(x.denominator == 1 for row in (*rows, steps) for x in row):
-        offset = Fraction(floor(offset))  # a place is a whole number
+        offset = Fraction(floor(offset))  # a position is a whole number
     return Form(rows, offset, steps)
 
 
@@ -151,12 +151,12 @@ def flat(scales: tuple[Fraction, ...], parts: Parts) -> tuple[Fraction, Fraction
             if own > scale:
                 extra, scale = (extra + (own - scale) * (size - 1), scale) if scale else (extra, own)
         else:
-            scale = max(scale, own)  # place = size * outer + inner >= outer + inner
+            scale = max(scale, own)  # position = size * outer + inner >= outer + inner
     return scale, extra
 
 
 def _ordered(scales: tuple[Fraction, ...], parts: Parts) -> bool:
-    """Whether no place has more than a later one: the step of a part makes up for all that runs faster."""
+    """Whether no position has more than a later one: the step of a part makes up for all that runs faster."""
     faster: Fraction | None = ZERO
     for scale, size in reversed(list(zip(scales, parts, strict=True))):
         if size == 1:
@@ -323,7 +323,7 @@ def tightened(fact: Fact) -> Fact:
 
 
 def result_layout(output: Value, inputs: Sequence[tuple[Fact, Reads]]) -> Layout:
-    """An axis read at its own place keeps the parts that it is made of."""
+    """An axis read at its own position keeps the parts that it is made of."""
     layout = list(flat_layout(output))
     for fact, reads in inputs:
         for parts, read in zip(fact.layout, reads, strict=True):
@@ -462,9 +462,9 @@ def _space(
     reads: list[Reads] = []
     for value, term in zip(values, joint.terms, strict=True):
         shape = value.shape if isinstance(value, Value) else ()
-        places = [names.index(n) for n in term]
+        positions = [names.index(n) for n in term]
         alone = [d.value == 1 != sizes[n] for n, d in zip(term, shape, strict=True)]
-        reads.append(tuple(At() if one else same(i) for i, one in zip(places, alone, strict=True)))
+        reads.append(tuple(At() if one else same(i) for i, one in zip(positions, alone, strict=True)))
     return tuple(parts.get(n, (sizes[n],)) for n in names), reads
 
 

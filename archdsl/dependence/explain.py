@@ -114,7 +114,7 @@ class Explainer(Paths):
         return fact is not None and fact.bounds[source] != ()
 
     def leaks(self, spot: Spot, leak: Leak) -> bool:
-        """Whether the value reads more than a value at its place should."""
+        """Whether the value reads more than a value at its position should."""
         fact = spot.run.fact(spot.value)
         if fact is None:
             return False

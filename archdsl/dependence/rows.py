@@ -36,7 +36,7 @@ def _has_rows(value: Value) -> bool:
 
 
 def _is_apart(fact: Fact | None, axes: Collection[int]) -> bool:
-    """Whether every element depends on the row alone at whose place it stands along one of some axes."""
+    """Whether every element depends on the row alone at whose position it stands along one of some axes."""
     forms = [bound for bound in fact.bounds if bound != ()] if fact is not None else []
     return all(bound is not None and all(_is_own(form, axes) for form in bound) for bound in forms)
 

@@ -181,7 +181,7 @@ class DependenceWalk:
         return self.fact(layout, bounds, *self.known(node, k, facts, reads, layout))
 
     def reads(self, node: OpNode, k: int) -> Sequence[Reads]:
-        """Which places of its inputs an op reads for its k-th output."""
+        """Which positions of its inputs an op reads for its k-th output."""
         return node.op.reads_of(node, k)
 
     @staticmethod
@@ -442,8 +442,8 @@ def _padded(steps: tuple[Fraction, ...], depth: int) -> tuple[Fraction, ...]:
 
 
 def meets(bound: Bound, layout: Layout, axis: int | None, ratio: Fraction, ahead: int, steps: tuple[int, ...]) -> bool:
-    """Whether every form stays at or before the own place (and `ahead - 1` more); `steps` are scans that count as the
-    own place."""
+    """Whether every form stays at or before the own position (and `ahead - 1` more); `steps` are scans that count as
+    the own position."""
     if bound is ANYWHERE:
         return False
     for form in bound:
@@ -515,7 +515,7 @@ def own_sources(value: Value, axis: int, sources: Sequence[InputAxis]) -> list[t
 
 
 def ratio_of(source: InputAxis, size: DimValue) -> Fraction:
-    """How many places of a source go to one place of an axis of that size."""
+    """How many positions of a source go to one place of an axis of that size."""
     own = source.value.shape[source.axis].value
     ratio = div(own, size)
     if isinstance(ratio, int | Fraction):

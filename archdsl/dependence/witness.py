@@ -106,8 +106,8 @@ class Witness(Paths):
     def most(self, form: Form, fact: Fact, index: Index, steps: Sequence[int]) -> Fraction:
         """The largest value of a form among the elements of an index."""
         total = form.offset + sum((a * b for a, b in zip(form.steps, steps, strict=False)), Fraction(0))
-        for scales, parts, place in zip(form.scales, fact.layout, index, strict=True):
-            rest = place
+        for scales, parts, position in zip(form.scales, fact.layout, index, strict=True):
+            rest = position
             for scale, part in zip(reversed(scales), reversed(parts), strict=True):
                 if not scale and rest is None:
                     continue
@@ -119,9 +119,9 @@ class Witness(Paths):
     def is_late(self, spot: Spot, index: Index) -> bool:
         if spot.frames or spot.value is not self.source.value:
             return False
-        place = index[self.source.axis]
+        position = index[self.source.axis]
         last = self.length(spot.value.shape[self.source.axis].value) - 1
-        return (last if place is None else place) > self.allowed
+        return (last if position is None else position) > self.allowed
 
     def length(self, size: Size) -> int:
         """A size for the lengths that are searched. Raises UnfitError where it is none."""
@@ -189,16 +189,16 @@ class Witness(Paths):
         fact = spot.run.fact(spot.value)
         masked = [v for v in node.inputs if isinstance(v, Value) and v.is_bool]
         open_axes = set()
-        for axis, place in enumerate(index):
+        for axis, position in enumerate(index):
             known = fact is not None and any(any(form.scales[axis]) for form, _ in fact.known)
-            if place is None and (
+            if position is None and (
                 known
                 or any(spot.value.rank - axis <= v.rank and v.shape[axis - spot.value.rank].value != 1 for v in masked)
             ):
                 open_axes.add(axis)
         choices = (
-            reversed(range(self.length(spot.value.shape[a].value))) if a in open_axes else (place,)
-            for a, place in enumerate(index)
+            reversed(range(self.length(spot.value.shape[a].value))) if a in open_axes else (position,)
+            for a, position in enumerate(index)
         )
         yield from product(*choices)
 
@@ -216,37 +216,39 @@ class Witness(Paths):
         reads: Sequence[Reads] = op.reads_of(node, k)
         if spot.value.rank != node.outputs[0].rank:
             reads = [far(r, node.outputs[0]) for r in reads]
-        places = [self.place(node.inputs[i], reads[i], spot.value, index) for i in range(len(node.inputs))]
-        known = [self.given(spot, node, i, places[i]) for i in range(len(places))] if op.elementwise else []
+        positions = [self.position(node.inputs[i], reads[i], spot.value, index) for i in range(len(node.inputs))]
+        known = [self.given(spot, node, i, positions[i]) for i in range(len(positions))] if op.elementwise else []
         if known and op.constant(node, known) is not None:
             return
         picked = op.picks(node, known) if known else None
-        for i, place in enumerate(places):
-            if place is None or (known and known[i] is not None):
+        for i, position in enumerate(positions):
+            if position is None or (known and known[i] is not None):
                 continue
             if i in op.chosen and i != picked:
                 continue
-            others = [j for j in range(len(places)) if j != i and places[j] is not None and known and known[j] is None]
+            others = [
+                j for j in range(len(positions)) if j != i and positions[j] is not None and known and known[j] is None
+            ]
             hidden = op.elementwise and not op.additive and not op.chosen
-            if hidden and not all(self.is_free(self.input(spot, node, j), places[j] or ()) for j in others):
+            if hidden and not all(self.is_free(self.input(spot, node, j), positions[j] or ()) for j in others):
                 continue
-            yield self.input(spot, node, i), place
+            yield self.input(spot, node, i), position
 
     def input(self, spot: Spot, node: OpNode, i: int) -> Spot:
         value = node.inputs[i]
         assert isinstance(value, Value)
         return Spot(spot.frames, spot.run, value)
 
-    def place(self, given: object, reads: Reads, output: Value, index: Index) -> Index | None:
+    def position(self, given: object, reads: Reads, output: Value, index: Index) -> Index | None:
         """The element of an input that an op reads for one of its output, the latest; None where there is none."""
         if not isinstance(given, Value):
             return None
         found: list[int | None] = []
         for size, read in zip(given.shape, reads, strict=True):
-            place = self.along(read, output, index)
-            if place is not None and not 0 <= place < self.length(size.value):
+            position = self.along(read, output, index)
+            if position is not None and not 0 <= position < self.length(size.value):
                 return None
-            found.append(place)
+            found.append(position)
         return tuple(found)
 
     def along(self, read: At | None, output: Value, index: Index) -> int | None:
@@ -256,15 +258,15 @@ class Witness(Paths):
             return None
         total = read.offset
         for axis, scale in read.axes:
-            place = index[axis]
-            total += scale * (self.length(output.shape[axis].value) - 1 if place is None else place)
+            position = index[axis]
+            total += scale * (self.length(output.shape[axis].value) - 1 if position is None else position)
         return total.numerator // total.denominator
 
     def recut(self, how: Regrouping, index: Index) -> Index:
         """The element of an input whose axes are cut and merged."""
         parts: dict[tuple[int, int], int | None] = {}
-        for place, group in zip(index, how.axes, strict=True):
-            rest = place
+        for position, group in zip(index, how.axes, strict=True):
+            rest = position
             for axis, cut in reversed(group):
                 size = self.length(how.cuts[axis][cut].value)
                 parts[axis, cut] = None if rest is None else rest % size
@@ -302,8 +304,8 @@ class Witness(Paths):
             def element(j: int, at: dict[str, int | None] = at) -> Element:
                 value = values[j]
                 assert value is not None
-                place = (0 if d.value == 1 else at[n] for n, d in zip(joint.terms[j], value.shape, strict=True))
-                return self.input(spot, node, j), tuple(place)
+                position = (0 if d.value == 1 else at[n] for n, d in zip(joint.terms[j], value.shape, strict=True))
+                return self.input(spot, node, j), tuple(position)
 
             own = element(i)
             others = ((*element(j), joint.nothing[j]) for j in hiding if j != i)
@@ -340,13 +342,13 @@ class Witness(Paths):
     def number(self, spot: Spot, index: Index) -> float | None:
         fact = spot.run.fact(spot.value)
         for form, value in fact.known if fact is not None else ():
-            open_axes = (any(scales) for scales, place in zip(form.scales, index, strict=True) if place is None)
+            open_axes = (any(scales) for scales, position in zip(form.scales, index, strict=True) if position is None)
             if fact is not None and not any(open_axes) and self.most(form, fact, index, ()) > 0:
                 return value
         made = self.maker(spot)
         if made is None or None in index[-2:]:
             return None
-        return made[1].op.element(made[1], [0 if place is None else place for place in index])
+        return made[1].op.element(made[1], [0 if position is None else position for position in index])
 
     def maker(self, spot: Spot) -> tuple[Spot, OpNode, int] | None:
         """The op that makes a value, wherever it is handed on from; None for what comes from elsewhere."""
@@ -386,17 +388,19 @@ class Witness(Paths):
             return True
         if op.regroups(node) is not None or not op.elementwise:
             return all(self.is_free(*read) for read in self.op(home, node, k, index))
-        places = [self.place(v, r, home.value, index) for v, r in zip(node.inputs, op.reads_of(node, k), strict=True)]
-        known = [self.given(home, node, i, place) for i, place in enumerate(places)]
+        positions = [
+            self.position(v, r, home.value, index) for v, r in zip(node.inputs, op.reads_of(node, k), strict=True)
+        ]
+        known = [self.given(home, node, i, position) for i, position in enumerate(positions)]
         picked = op.picks(node, known)
-        for i, place in enumerate(places):
+        for i, position in enumerate(positions):
             if picked is not None and i != picked:
                 continue
             number = known[i]
             if number is not None:
                 if abs(number) > LARGE or (number == 0 and not op.additive):
                     return False
-            elif place is not None and not self.is_free(self.input(home, node, i), place):
+            elif position is not None and not self.is_free(self.input(home, node, i), position):
                 return False
         return True
 

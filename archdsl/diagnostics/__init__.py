@@ -1,4 +1,4 @@
-"""What is said about a wrong spec: a code, the place, the origin of everything involved, and a hint."""
+"""What is said about a wrong spec: a code, the span, the origin of everything involved, and a hint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shortened(text: str, most: int = 120) -> str:
 
 @dataclass(frozen=True)
 class Label:
-    """A second place that explains the first."""
+    """A second span that explains the first."""
 
     span: Span
     text: str

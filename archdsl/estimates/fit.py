@@ -127,7 +127,7 @@ class FitReport(BaseModel):
 
 @dataclass(frozen=True)
 class Workload:
-    """What memory is needed for: a step of training, or of decoding `seq` places that are kept."""
+    """What memory is needed for: a step of training, or of decoding `seq` positions that are kept."""
 
     batch: int = 1
     seq: int | None = None

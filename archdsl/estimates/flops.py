@@ -51,7 +51,7 @@ SAYS: dict[Convention, str] = {
     "kaplan": "6 N per token, N without embeddings",
 }
 DEFAULT_LENGTH = 2048
-"""Places of a sequence where nobody says and the context allows it."""
+"""Positions of a sequence where nobody says and the context allows it."""
 
 Sizes = Mapping[str, int]
 
@@ -110,10 +110,10 @@ class Utilization(BaseModel):
 
 
 class Flops(BaseModel):
-    """FLOPs for one batch of `batch` sequences of `seq` places, under one convention.
+    """FLOPs for one batch of `batch` sequences of `seq` positions, under one convention.
 
     `forward` and `prefill` are of inference; `training` is a step with its losses, forwards and backwards, without what
-    is computed again. `decode_step` takes one more token for each sequence where `seq` places, itself included, are
+    is computed again. `decode_step` takes one more token for each sequence where `seq` positions, itself included, are
     there; None where the model cannot be taken step by step, for which `no_decode_step` gives the reason."""
 
     convention: Convention
@@ -174,7 +174,7 @@ def estimate(
 def per_token(
     model: Model, report: ParamsReport, *, seq: int | None = None, convention: Convention = "exact"
 ) -> tuple[float, float]:
-    """FLOPs of one sequence of `seq` places for each of them: of inference, and of a training step. `report` is what
+    """FLOPs of one sequence of `seq` positions for each of them: of inference, and of a training step. `report` is what
     `params.estimate` counted.
 
     Raises ArchError E0503 where the model has no sizes at this length."""
@@ -188,7 +188,7 @@ def per_token(
 
 
 def sizes_at(model: Model, batch: int, seq: int | None) -> dict[str, int]:
-    """Every size that only the running model knows: `batch` rows, and `seq` places of every other axis (2,048 or the
+    """Every size that only the running model knows: `batch` rows, and `seq` positions of every other axis (2,048 or the
     context where it is not given)."""
     context = model.context.value if model.context is not None else None
     length = seq or (min(DEFAULT_LENGTH, context) if isinstance(context, int) else DEFAULT_LENGTH)
@@ -434,8 +434,8 @@ def _checks(graph: Graph, seen: set[int]) -> Iterator[CheckNode]:
 
 @lru_cache(maxsize=4)
 def decode_work(model: Model) -> Total:
-    """The contractions of one step of decoding, one new place for each sequence, as a function of the sizes; the length
-    counts the new place too.
+    """The contractions of one step of decoding, one new position for each sequence, as a function of the sizes; the
+    length counts the new position too.
 
     Keys and values are taken from a cache, as they are; what depends on other inputs than the sequence (an encoder,
     keys and values of its result) is computed before the first step.
@@ -485,7 +485,7 @@ class _Steps:
         return self.found.needs.get((node, i))
 
     def cut(self, value: Value, form: Form | None) -> Value:
-        """The value as a step has it: one place along an axis of which only the new place is computed."""
+        """The value as a step has it: one place along an axis of which only the new position is computed."""
         if form is None or NEW not in form:
             return value
         shape = tuple(

@@ -253,7 +253,7 @@ class _KernelWalk:
     # --- one op ---
 
     def taken(self, node: FlatOp) -> FlatOp:
-        """The op as a step of decoding has it: one place along an axis of which only the new place is computed."""
+        """The op as a step of decoding has it: one place along an axis of which only the new position is computed."""
         if self.plan is None:
             return node
         needs, forms = self.plan.needs, self.plan.forms
@@ -327,12 +327,12 @@ class _KernelWalk:
         return found
 
     def seen(self, node: FlatOp, i: int) -> float:
-        """The part of all places of a cache that is read."""
+        """The part of all positions of a cache that is read."""
         if self.plan is None or ALL not in self.plan.needs.get((node, i), ()):
             return 1.0
         bound = node.node.op.behind(node.node, i) if i in node.node.op.keeps(node.node) else None
-        places = self.sizes[self.plan.time.name]
-        return 1.0 if bound is None else min(1.0, (bound + 1) / places)
+        positions = self.sizes[self.plan.time.name]
+        return 1.0 if bound is None else min(1.0, (bound + 1) / positions)
 
     def written(self, node: FlatOp, taken: FlatOp, around: _Around) -> list[float]:
         if is_view(node) or not node.node.op.needs_tensor(node.node.options, node.node.inputs):

@@ -2,15 +2,15 @@
 
 Each model is of the first kind that fits:
 
-* **encoder-decoder**: an output follows the places of a sequence of tokens and depends on another input too, an image
-  or a sequence with places of its own.
+* **encoder-decoder**: an output follows the positions of a sequence of tokens and depends on another input too, an
+  image or a sequence with positions of its own.
 * **vision**: an image comes in: real numbers with two axes beside those of batch and channels, or a grid of ids.
-* **recurrent**: a state goes from place to place (a scan, a recurrent primitive), and nothing attends.
-* **convolutional**: convolutions bring places together, and nothing attends.
+* **recurrent**: a state goes from position to position (a scan, a recurrent primitive), and nothing attends.
+* **convolutional**: convolutions bring positions together, and nothing attends.
 * **layer**: vectors come in and no layers are stacked: a part of a model.
 * **decoder**: no later token reaches an earlier place of the output, as the model claims of its head or as can be
   proved.
-* **encoder**: everything else; places are read from both sides.
+* **encoder**: everything else; positions are read from both sides.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def every_node(root: Block) -> Iterator[Node]:
                 blocks.append(block.before)
 
 
-def _places(value: Value) -> frozenset[Symbol]:
+def _positions(value: Value) -> frozenset[Symbol]:
     """The sizes of its axes, but the batch's, that only the running model knows."""
     return frozenset(s for d in value.shape[1:] if isinstance(d.value, Poly) for s in d.value.symbols)
 
@@ -100,9 +100,9 @@ def _is_image(value: Value) -> bool:
 def _decodes(model: Model, data: list[Value]) -> bool:
     for _, output in model.outputs:
         used = [v for v in data if id(v) in _above(model.block.graph, output)]
-        targets = [v for v in used if v.dtype == "token" and not _is_image(v) and _places(v) & _places(output)]
+        targets = [v for v in used if v.dtype == "token" and not _is_image(v) and _positions(v) & _positions(output)]
         if any(
-            _is_image(other) or (_places(other) and not _places(other) & _places(target))
+            _is_image(other) or (_positions(other) and not _positions(other) & _positions(target))
             for target in targets
             for other in used
             if other is not target
@@ -130,7 +130,7 @@ def _looks_back(model: Model, data: list[Value], nodes: list[Node]) -> bool:
         return True
     graph = model.block.graph
     for _, output in model.outputs:
-        if any(v.dtype == "token" and v.rank == 2 and _places(v) & _places(output) for v in data):
+        if any(v.dtype == "token" and v.rank == 2 and _positions(v) & _positions(output) for v in data):
             claim = replace(graph, nodes=(*graph.nodes, CausalNode(output, 1)))
             if not prove(replace(model, block=replace(model.block, graph=claim))):
                 return True

@@ -39,8 +39,8 @@ def symbolic(pairs: Pairs) -> Value | None:
     if rule == "full" or all(leaf.rule in TENSOR_RULES for leaf in pairs.mask.leaves()):
         return pairs.all
     if rule == "causal" and pairs.queries.value == pairs.keys.value:
-        places = pairs.keys.value
-        return div(mul(places, add(places, 1)), 2)
+        positions = pairs.keys.value
+        return div(mul(positions, add(positions, 1)), 2)
     return None
 
 
@@ -131,16 +131,16 @@ def _count(leaves: frozenset[Leaf], queries: int, keys: int) -> int:
     if not leaves:
         return queries * keys
     if rules <= {"causal", "window"} and "causal" in rules and keys >= queries:
-        # Of the places from keys - queries + 1 to keys, each counts as far as the window reaches.
+        # Of the positions from keys - queries + 1 to keys, each counts as far as the window reaches.
         reach = min([keys, *(numbers[0] for rule, numbers in leaves if rule == "window")])
         return _stairs(keys, reach) - _stairs(keys - queries, reach)
     return _counted(leaves, queries, keys)
 
 
-def _stairs(places: int, reach: int) -> int:
-    """1 + 2 + … up to `reach`, then `reach` again and again: the sum over so many places."""
-    rising = max(min(places, reach), 0)
-    return rising * (rising + 1) // 2 + (places - rising) * max(reach, 0)
+def _stairs(positions: int, reach: int) -> int:
+    """1 + 2 + … up to `reach`, then `reach` again and again: the sum over so many positions."""
+    rising = max(min(positions, reach), 0)
+    return rising * (rising + 1) // 2 + (positions - rising) * max(reach, 0)
 
 
 def _counted(leaves: Iterable[Leaf], queries: int, keys: int) -> int:
@@ -246,11 +246,11 @@ def _random(start: int, end: int, keys: int, chosen: int, seed: int) -> tuple[In
         row, key = np.divmod(np.arange((end - start) * keys, dtype=np.int64), keys)
         return row, key
     likely = min(1.0, (chosen + 4 * math.sqrt(chosen) + 8) / keys)
-    place, value = _largest(start, end, keys, seed, int(PRIME * (1 - likely)) - 1)
-    firsts = np.searchsorted(place, np.arange(end - start + 1, dtype=np.int64) * keys)
+    position, value = _largest(start, end, keys, seed, int(PRIME * (1 - likely)) - 1)
+    firsts = np.searchsorted(position, np.arange(end - start + 1, dtype=np.int64) * keys)
     counts = np.diff(firsts)
     if counts.min() < chosen:
-        place, value = _largest(start, end, keys, seed, -1)
+        position, value = _largest(start, end, keys, seed, -1)
         firsts = np.arange(end - start + 1, dtype=np.int64) * keys
         counts = np.diff(firsts)
     row = np.repeat(np.arange(end - start, dtype=np.int64), counts)
@@ -265,18 +265,18 @@ def _random(start: int, end: int, keys: int, chosen: int, seed: int) -> tuple[In
             equal = firsts[i] + np.flatnonzero(value[firsts[i] : firsts[i + 1]] == least[i])
             taken[equal[chosen - above[i] :]] = False
     row = row[taken]
-    return row, place[taken] - row * keys
+    return row, position[taken] - row * keys
 
 
 def _largest(start: int, end: int, keys: int, seed: int, above: int) -> tuple[Integers, Integers]:
-    """Pairs whose hash is larger than a number: their places, row by row, and their hashes."""
+    """Pairs whose hash is larger than a number: their positions, row by row, and their hashes."""
     import numpy as np
 
     key = np.arange(keys, dtype=np.int64)
     by_key = key * 30_011 % PRIME
     rows = max(BLOCK // keys, 1)
     space = np.empty((2, min(rows, end - start), keys), dtype=np.int64)
-    places: list[Integers] = []
+    positions: list[Integers] = []
     values: list[Integers] = []
     for first in range(start, end, rows):
         query = np.arange(first, min(first + rows, end), dtype=np.int64)[:, None]
@@ -301,9 +301,9 @@ def _largest(start: int, end: int, keys: int, seed: int, above: int) -> tuple[In
             mixed[mixed >= PRIME] -= PRIME
             found = np.flatnonzero(mixed > above)
             value = mixed.ravel()[found]
-        places.append(found + (first - start) * keys)
+        positions.append(found + (first - start) * keys)
         values.append(value.astype(np.int32))
-    return np.concatenate(places), np.concatenate(values)
+    return np.concatenate(positions), np.concatenate(values)
 
 
 def _fold(x: Integers, spare: Integers, most: int) -> int:

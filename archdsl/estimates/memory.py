@@ -54,8 +54,8 @@ class StateMemory(BaseModel):
 class KeptMemory(BaseModel):
     """Tensors that a decoder keeps, of all layers that are alike.
 
-    A `cache` holds all places so far and grows with every token. A `state` is of a fixed size. What is computed `once`,
-    before the first step, follows from the other inputs (keys and values of cross-attention)."""
+    A `cache` holds all positions so far and grows with every token. A `state` is of a fixed size. What is computed
+    `once`, before the first step, follows from the other inputs (keys and values of cross-attention)."""
 
     kind: Literal["cache", "state", "once"]
     name: str
@@ -70,13 +70,13 @@ class KeptMemory(BaseModel):
     bytes: int
     """All of them, for the whole batch."""
     window: int | None
-    """No later token reads more places than these, its own included; None where all are read."""
+    """No later token reads more positions than these, its own included; None where all are read."""
     windowed_bytes: int
-    """What a ring of `window` places would hold; `bytes` where there is no window."""
+    """What a ring of `window` positions would hold; `bytes` where there is no window."""
 
 
 class Memory(BaseModel):
-    """Bytes in weights and activations of type `dtype`, for a batch of `batch` sequences of `seq` places."""
+    """Bytes in weights and activations of type `dtype`, for a batch of `batch` sequences of `seq` positions."""
 
     dtype: Dtype
     algorithm: Optimizer
@@ -94,8 +94,8 @@ class Memory(BaseModel):
     model_states: int
     """Weights, buffers, gradients and the optimizer's states."""
     decode_state: int | None
-    """What is kept between two steps of decoding once `seq` places are there; None where the model cannot be taken step
-    by step, for which `no_decode_state` gives the reason."""
+    """What is kept between two steps of decoding once `seq` positions are there; None where the model cannot be taken
+    step by step, for which `no_decode_state` gives the reason."""
     decode_state_per_token: int | None
     """Bytes by which one more token of one sequence lets it grow."""
     no_decode_state: str | None
@@ -335,9 +335,9 @@ class _Kept:
     path: str
     dtype: str
     one: int
-    """Numbers of one sequence; of a cache, of one of its places."""
+    """Numbers of one sequence; of a cache, of one of its positions."""
     all: int
-    places: int
+    positions: int
     window: int | None
 
 
@@ -348,7 +348,7 @@ def _kept(steps: DecodePlan, sizes: Mapping[str, int], dtype: Dtype) -> Iterator
         counts[tensor] = counts.get(tensor, 0) + 1
     for t, count in counts.items():
         size = count * width(t.dtype, dtype)
-        ring = t.window is not None and t.window < t.places
+        ring = t.window is not None and t.window < t.positions
         yield KeptMemory(
             kind=t.kind,
             name=t.name,
@@ -358,7 +358,7 @@ def _kept(steps: DecodePlan, sizes: Mapping[str, int], dtype: Dtype) -> Iterator
             per_token=size * t.one if t.kind == "cache" else 0,
             bytes=size * t.all,
             window=t.window,
-            windowed_bytes=size * t.all // t.places * (t.window or 0) if ring else size * t.all,
+            windowed_bytes=size * t.all // t.positions * (t.window or 0) if ring else size * t.all,
         )
 
 
@@ -391,7 +391,7 @@ Reader = tuple[FlatOp | FlatScan, tuple[int, ...]]
 
 
 def _readers(steps: DecodePlan) -> dict[Value, list[Reader]]:
-    """What reads all places of each cache."""
+    """What reads all positions of each cache."""
     found: dict[Value, list[Reader]] = {}
     for node in steps.step.nodes:
         if not isinstance(node, FlatOp | FlatScan):
@@ -406,7 +406,7 @@ def _readers(steps: DecodePlan) -> dict[Value, list[Reader]]:
 
 
 def _window(readers: list[Reader]) -> int | None:
-    """How many of the last places any of them reads, the own included; None where one reads them all."""
+    """How many of the last positions any of them reads, the own included; None where one reads them all."""
     widest = 0
     for node, inputs in readers:
         bounds = [node.node.op.behind(node.node, i) if isinstance(node, FlatOp) else None for i in inputs]

@@ -133,7 +133,7 @@ class Roofline(BaseModel):
     prefill: PassTimes
     """The forward over whole sequences: the time to the first token."""
     decode: PassTimes | None
-    """One more token for each sequence where `seq` places are there; None where the model cannot be taken step by
+    """One more token for each sequence where `seq` positions are there; None where the model cannot be taken step by
     step."""
     no_decode: str | None
     fits: bool
@@ -257,18 +257,18 @@ class _Roofline:
     def training(self) -> tuple[TrainingTimes, list[Kernel]]:
         plan, mesh, step = self.plan, self.mesh, self.step
         found = kernels(step.graph, self.sizes, plan.dtype, fused=self.fused, cut=step.shares)
-        places: dict[int, tuple[int, bool]] = {}
+        positions: dict[int, tuple[int, bool]] = {}
         numbers: dict[FlatNode, int] = {n: i for i, n in enumerate(step.graph.nodes)}
         for i, chunk in enumerate(step.chunks):
             inside = {n for layer in chunk.layers for n in layer}
-            places.update({numbers[n]: (i % mesh.pp, n in inside) for n in chunk.nodes})
+            positions.update({numbers[n]: (i % mesh.pp, n in inside) for n in chunk.nodes})
         m = plan.micro_batches
         best: TrainingTimes | None = None
         for stage in range(mesh.pp):
-            own = [k for k in found if places[k.node][0] == stage]
+            own = [k for k in found if positions[k.node][0] == stage]
             forward = self.passed((k, k.flops, k.bytes) for k in own)
             backward = self.passed((k, k.backward_flops, k.backward_bytes) for k in own)
-            again = self.passed((k, k.flops, k.bytes) for k in own if self.is_again(k, places[k.node][1]))
+            again = self.passed((k, k.flops, k.bytes) for k in own if self.is_again(k, positions[k.node][1]))
             talk = list(step.talk(stage))
             replicas = [c for c in talk if c.axis in ("dp", "dp·cp", "edp")]
             waited = self.sending(c for c in talk if c not in replicas and c.phase != "step")

@@ -427,7 +427,7 @@ class Step:
         if mesh.ep > 1 and not self.experts:
             raise error("E0516", f"`{self.model.name}` has no experts that could be spread", help="leave `ep` out")
         if along > 1:
-            self.demand_places()
+            self.demand_positions()
 
     def indivisible(self) -> Iterator[tuple[Literal["tp", "ep"], int, str]]:
         """Yield what an axis does not divide, each size once: the axis, the size, and what it is of."""
@@ -443,8 +443,8 @@ class Step:
             if copies % self.mesh.ep:
                 yield "ep", copies, f"{copies:,} experts at `{path}`"
 
-    def demand_places(self) -> None:
-        """Refuse a cut along the sequence where anything but attention mixes places."""
+    def demand_positions(self) -> None:
+        """Refuse a cut along the sequence where anything but attention mixes positions."""
         for node in walk(self.graph):
             if isinstance(node, FlatScan):
                 if any(self.shares.depends(v) for v in node.sequences):
@@ -452,9 +452,9 @@ class Step:
             elif isinstance(node, FlatOp) and any(self.shares.depends(v) for v in node.outputs):
                 if node.node.op.states(node.node):
                     raise self.mixes(node.path, f"`{node.node.op.name}`")
-                self.demand_own_places(node)
+                self.demand_own_positions(node)
 
-    def demand_own_places(self, node: FlatOp) -> None:
+    def demand_own_positions(self, node: FlatOp) -> None:
         op = node.node.op
         kept = op.keeps(node.node)
         whole = self.mesh.cp == 1 and id(node) in self.shares.sharded.worked

@@ -43,9 +43,9 @@ class SweepRow(BaseModel):
     ratio: float | None = None
     """`non_embedding` over 12 · n_layer · d²; None too where the model has no stack of layers, or no width."""
     forward_per_token: float | None = None
-    """FLOPs of inference, all places of a sequence at once, for each of its places."""
+    """FLOPs of inference, all positions of a sequence at once, for each of its positions."""
     training_per_token: float | None = None
-    """FLOPs of a training step for each place: forwards and backwards."""
+    """FLOPs of a training step for each position: forwards and backwards."""
     code: str | None = None
     """Of the first error: `E0401`."""
     problem: str | None = None
@@ -58,7 +58,7 @@ class SweepReport(BaseModel):
     source: str
     batch: int
     seq: int | None
-    """Places of a sequence; where None, 2,048 or the context, if less."""
+    """Positions of a sequence; where None, 2,048 or the context, if less."""
     names: list[str]
     """What is set, in the order of the command."""
     rows: list[SweepRow]
@@ -77,10 +77,10 @@ def sweep(
     """Count a spec at every point of a product of settings.
 
     `set` gives each hyper-parameter its values: a sequence of them, or a text as on the command line
-    (`"512..4096:512"`, `"6,12,24"`). FLOPs are told for one sequence of `seq` places (2,048 or the context, if less),
-    attention by the pairs that the mask lets through. `progress` is told how many points are done, and of how many.
-    Raises ArchError: E0505 for values that cannot be read or are too many, what is wrong with the spec where no setting
-    could cure it, and E0201 for a name that the model does not have."""
+    (`"512..4096:512"`, `"6,12,24"`). FLOPs are told for one sequence of `seq` positions (2,048 or the context, if
+    less), attention by the pairs that the mask lets through. `progress` is told how many points are done, and of how
+    many. Raises ArchError: E0505 for values that cannot be read or are too many, what is wrong with the spec where no
+    setting could cure it, and E0201 for a name that the model does not have."""
     found, own, allow_noncausal = request_of(spec, text=text, model=model, allow_noncausal=allow_noncausal)
     if not isinstance(set, Mapping):
         raise wrong_argument("set", set, "a mapping of names to their values")

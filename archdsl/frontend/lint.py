@@ -280,7 +280,7 @@ def _heads(model: Model) -> Iterator[Diagnostic]:
 
 
 def _blocks(block: Block, span: Span, seen: set[int]) -> Iterator[tuple[Block, Span]]:
-    """Each distinct block, and the nearest place in the user's files."""
+    """Each distinct block, and the nearest span in the user's files."""
     if id(block) in seen:
         return
     seen.add(id(block))

@@ -77,8 +77,8 @@ def _names(value: DimValue) -> set[str]:
 def _diagnostic(text: str, node: CheckNode | OpNode, context: Num, rows: Num | None = None) -> Diagnostic:
     """Shown where the user gave what is too small."""
     numbers = (node.right, node.left) if isinstance(node, CheckNode) else (rows,)
-    places = [n.origin for n in numbers if n is not None and n.origin != context.origin]
-    places += [node.span, context.origin]
-    span: Span | None = next((p for p in places if p is not None and not p.source.library), node.span)
+    spans = [n.origin for n in numbers if n is not None and n.origin != context.origin]
+    spans += [node.span, context.origin]
+    span: Span | None = next((p for p in spans if p is not None and not p.source.library), node.span)
     labels = [Label(context.origin, f"the longest sequence has {context} tokens")] if context.origin else []
     return Diagnostic("E0401", text, span, labels=tuple(x for x in labels if x.span != span))

@@ -1,6 +1,6 @@
 """Numbers that remember how they came about.
 
-A `Num` is a value, the expression that made it in the names of the enclosing block, and the place it was written at.
+A `Num` is a value, the expression that made it in the names of the enclosing block, and the position it was written at.
 The value is exact: an integer, a fraction, a float, or, where a size is known only when the model runs, a `Poly` over
 the symbols of the model's inputs.  The expression is what the emitted code prints (`4 * width`, not `3072`).
 """
@@ -747,7 +747,7 @@ def same_shape(a: Shape, b: Shape) -> bool:
 
 
 def whole_axis(length: Num) -> tuple[Value, int]:
-    """The axis of the model's inputs that a length is a part of, and how many of its places go to one: `time / 4` is
+    """The axis of the model's inputs that a length is a part of, and how many of its positions go to one: `time / 4` is
     (time, 4)."""
     value = length.value
     if not isinstance(value, Poly) or len(value.symbols) != 1:

@@ -1,8 +1,8 @@
-"""Masks: sets of pairs (query place, key place), as an algebra.
+"""Masks: sets of pairs (query position, key position), as an algebra.
 
-A mask is data: it is checked, counted, printed and lowered, but never run here.  Places are counted along the axis of
-queries and of keys, the last query standing at the last key.  `&`, `|` and `~` build new sets; `normal` drops what adds
-nothing (`full & m` is m).
+A mask is data: it is checked, counted, printed and lowered, but never run here.  Positions are counted along the axis
+of queries and of keys, the last query standing at the last key.  `&`, `|` and `~` build new sets; `normal` drops what
+adds nothing (`full & m` is m).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def normal(mask: Mask) -> Mask:
 
 
 def ahead(mask: Mask) -> int | None:
-    """How many places past its own a query may see, at most; None where there is no bound."""
+    """How many positions past its own a query may see, at most; None where there is no bound."""
     bounds: list[int | None]
     if mask.rule == "causal":
         return 0
@@ -148,7 +148,7 @@ def ahead(mask: Mask) -> int | None:
 
 
 def behind(mask: Mask) -> int | None:
-    """How many places before its own a query may see, at most; None where there is no bound."""
+    """How many positions before its own a query may see, at most; None where there is no bound."""
     if mask.rule in ("window", "chunked"):
         return _number(mask.numbers[0], -1)
     if mask.rule == "dilated":
@@ -162,8 +162,8 @@ def behind(mask: Mask) -> int | None:
 
 
 def breadth(mask: Mask) -> Num | None:
-    """How many places a query may see, its own included: a number of the mask's; None where there is no bound, or none
-    that is one of its numbers."""
+    """How many positions a query may see, its own included: a number of the mask's; None where there is no bound, or
+    none that is one of its numbers."""
     bound = behind(mask)
     leaves = mask.parts if mask.rule == "&" else (mask,)
     found = (p.numbers[0] for p in leaves if p.rule in ("window", "chunked"))

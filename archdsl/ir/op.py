@@ -117,7 +117,8 @@ class OnnxScope(Protocol):
     `float32`, `bfloat16`, `int`, `bool`), or `int32` and `double`."""
 
     by_row: bool
-    """Whether the rows of a batch stand at places of their own: what is made of places then has an axis of batch."""
+    """Whether the rows of a batch stand at positions of their own: what is made of positions then has an axis of
+    batch."""
     in_steps: bool
     """Whether this is a step of decoding, in which queries may be the newest of the keys."""
     own: str
@@ -164,53 +165,53 @@ class OnnxScope(Protocol):
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         """`x weightᵀ + bias` for a weight [out, in] of the model's: the one place where that product is written."""
 
-    def places(self, length: Num) -> Any:
-        """The places 0, 1, … length - 1 as int64; in a step of decoding those of the tokens that are new, `by_row`
+    def positions(self, length: Num) -> Any:
+        """The positions 0, 1, … length - 1 as int64; in a step of decoding those of the tokens that are new, `by_row`
         [batch, length]."""
 
     def pairs(self, queries: Num, keys: Num) -> tuple[Any, Any]:
-        """The places of queries [queries, 1] and of keys [1, keys], int64, the last query standing at the last key:
+        """The positions of queries [queries, 1] and of keys [1, keys], int64, the last query standing at the last key:
         what masks and distances are made of. `by_row` they are [batch, 1, queries, 1] and [batch, 1, 1, keys]."""
 
-    def of_places(self, made: Any, i: int, make: Callable[[Any], Any]) -> None:
-        """Tell the passes behind what a tensor would be for all places from 0 on, the same for every row: `make(t)` of
-        such a form `t` of input i, from which `made` was made alike. Only where the target has a use for it, and where
-        the input has such a form."""
+    def of_positions(self, made: Any, i: int, make: Callable[[Any], Any]) -> None:
+        """Tell the passes behind what a tensor would be for all positions from 0 on, the same for every row: `make(t)`
+        of such a form `t` of input i, from which `made` was made alike. Only where the target has a use for it, and
+        where the input has such a form."""
 
     def varies_by_row(self, i: int) -> bool:
-        """Whether input i has a further axis of batch in front, being made of places by row."""
+        """Whether input i has a further axis of batch in front, being made of positions by row."""
 
     def newest(self, i: int) -> Any:
-        """Input i along the axis of queries rather than that of keys: where the keys are all places, its newest."""
+        """Input i along the axis of queries rather than that of keys: where the keys are all positions, its newest."""
 
     @property
     def appends(self) -> bool:
         """Whether the node may append to its caches itself: every row of the sequence then begins with real tokens."""
 
     def new(self, i: int) -> Any:
-        """Input i, of which all places are kept: its new ones."""
+        """Input i, of which all positions are kept: its new ones."""
 
     def cached(self, *inputs: int) -> tuple[Any, ...]:
-        """What was kept of inputs before the new places (None outside of decoding); then how many places of each row
-        are real, less 1 (int32 [batch]), and how many places there are in all (int32)."""
+        """What was kept of inputs before the new positions (None outside of decoding); then how many positions of each
+        row are real, less 1 (int32 [batch]), and how many positions there are in all (int32)."""
 
     def keep(self, kept: Mapping[int, Any]) -> None:
         """Keep these tensors of inputs, by their number, for the next step."""
 
     @property
     def valid(self) -> Any:
-        """Which of the new places are real [batch, time], where rows may be padded; else None."""
+        """Which of the new positions are real [batch, time], where rows may be padded; else None."""
 
     @property
     def first(self) -> Any:
-        """In a step of decoding: whether there are no places before the new ones (bool [1])."""
+        """In a step of decoding: whether there are no positions before the new ones (bool [1])."""
 
     def gated(self, x: Any, fill: Any, rank: int, axis: int) -> Any:
         """A tensor of `rank` axes, batch first, with a number in place of what stands along `axis` where the sequence
         is padding."""
 
     def tail(self, x: Any, count: int, rank: int, axis: int) -> Any:
-        """The last `count` real places of what was kept and the new ones, put together along `axis`."""
+        """The last `count` real positions of what was kept and the new ones, put together along `axis`."""
 
     def turned(self, x: Any, back: bool = False) -> Any:
         """[batch, time, …] with the padding in front of each row put behind it, or back again."""
@@ -229,16 +230,17 @@ class OnnxScope(Protocol):
         `chosen` [n, k] copies, whose results are added by `weights` [n, k]."""
 
 
-# --- which places an op reads -----------------------------------------------------------------------------------------
+# --- which positions an op reads --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class At:
-    """The latest place read along one axis of an input: sum of `scale` x (place along an output axis), plus `offset`.
+    """The latest position read along one axis of an input: sum of `scale` x (position along an output axis), plus
+    `offset`.
 
-    `axes` holds (output axis from 0, scale). Bounds from above are what causality needs. Places in `also` are read too:
-    the latest of them all is what counts. `earlier` says that places before it are read as well: what these hold is not
-    always less, as where an axis runs through the rows of a batch one after the other."""
+    `axes` holds (output axis from 0, scale). Bounds from above are what causality needs. Positions in `also` are read
+    too: the latest of them all is what counts. `earlier` says that positions before it are read as well: what these
+    hold is not always less, as where an axis runs through the rows of a batch one after the other."""
 
     axes: tuple[tuple[int, Fraction], ...] = ()
     offset: Fraction = Fraction(0)
@@ -248,19 +250,19 @@ class At:
 
 @cache
 def same(axis: int, offset: int = 0) -> At:
-    """The place of that output axis itself (or `offset` places later)."""
+    """The place of that output axis itself (or `offset` positions later)."""
     return At(((axis, Fraction(1)),), Fraction(offset))
 
 
 @cache
 def up_to(axis: int, offset: int = 0) -> At:
-    """All places up to that of the output axis (or `offset` places later)."""
+    """All positions up to that of the output axis (or `offset` positions later)."""
     return At(((axis, Fraction(1)),), Fraction(offset), earlier=True)
 
 
 EVERYWHERE = None
 Reads = tuple["At | None", ...]
-"""For one input: for each of its axes the latest place read, or EVERYWHERE."""
+"""For one input: for each of its axes the latest position read, or EVERYWHERE."""
 
 
 @dataclass(frozen=True)
@@ -402,12 +404,12 @@ class Application(Protocol):
         model and handed to every block that asks for the same."""
 
     def apply_block(self, block: Any, inputs: Sequence[Input], label: str) -> tuple[Value, ...]:
-        """Apply a block value (a position with weights, an activation) at this place."""
+        """Apply a block value (a position with weights, an activation) at this position."""
 
     def apply_position(
         self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], outputs: int = 1
     ) -> Any:
-        """A position with weights of its own at this place, under the name `position`; the output, or a tuple of
+        """A position with weights of its own at this position, under the name `position`; the output, or a tuple of
         them."""
 
     def expert(self, block: Any, copies: Num, width: Num) -> CallNode:
@@ -433,7 +435,7 @@ Family = Literal[
 
 @dataclass(frozen=True)
 class State:
-    """What a recurrence hands from one step of decoding to the next: zeros before the first place."""
+    """What a recurrence hands from one step of decoding to the next: zeros before the first position."""
 
     name: str
     shape: Shape
@@ -458,7 +460,7 @@ class Primitive:
     one_type: ClassVar[tuple[str, ...]] = ()
     """Tensors of the signature that must be of one type, because PyTorch does not bring them together."""
     mixes: ClassVar[bool] = True
-    """Whether places other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
+    """Whether positions other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
     family: ClassVar[Family] = ""
     """What kind of layer or op it is, of those that readers of a model tell apart."""
     sign: ClassVar[str] = ""
@@ -492,12 +494,12 @@ class Primitive:
     numpy: str | NumpyFunction | None = None
     """How to compute it with numpy in a weight's first value: a function's name in numpy, or a function; None where it
     cannot stand there."""
-    placed: ClassVar[bool] = False
-    """Whether its ONNX form asks for places by `places` and `pairs` alone, so that it can stand at any step."""
+    positional: ClassVar[bool] = False
+    """Whether its ONNX form asks for positions by `positions` and `pairs` alone, so that it can stand at any step."""
     alike: bool = False
     """Whether no place of the result differs from another."""
     by_rows: ClassVar[bool] = False
-    """Whether its ONNX form takes tensors with a further axis in front: places that differ by row. Element-wise ops
+    """Whether its ONNX form takes tensors with a further axis in front: positions that differ by row. Element-wise ops
     do."""
     absorbs: ClassVar[bool] = False
     """Whether it can read keys and values in the form of what they are linear maps of: see `onnx_absorbed`."""
@@ -583,15 +585,15 @@ class Primitive:
         return False
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        """For each input (tensors and numbers alike; () for a number) the latest place read along each axis, as a
-        function of the place in the first output. By default: axes of one name stand at the same place, `...` and
+        """For each input (tensors and numbers alike; () for a number) the latest position read along each axis, as a
+        function of the position in the first output. By default: axes of one name stand at the same position, `...` and
         broadcast axes too, all others are read whole."""
         from archdsl.ir.signature import named_reads
 
         return named_reads(self, node)
 
     def reads_of(self, node: OpNode, result: int) -> Sequence[Reads]:
-        """The same for the place in another result, for ops whose results read different places."""
+        """The same for the position in another result, for ops whose results read different positions."""
         return self.reads(node)
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
@@ -646,7 +648,7 @@ class Primitive:
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
         """How the op works where input i is cut along axis `cut[i]` (None: whole on each device); None where no device
         can do its part alone. By default it can element by element, where axes are only cut, moved and merged, and
-        where no place but the own is read."""
+        where no position but the own is read."""
         from archdsl.ir.signature import default_parts
 
         return default_parts(self, node, cut)
@@ -698,8 +700,8 @@ class Primitive:
         return Cost(elementwise=self.pointwise(node))
 
     def step_flops(self, node: OpNode) -> Cost:
-        """The same in a step of decoding: the axis of time is 1 where only the new place is computed, and the whole
-        length where all places are read. A recurrence says what its step costs."""
+        """The same in a step of decoding: the axis of time is 1 where only the new position is computed, and the whole
+        length where all positions are read. A recurrence says what its step costs."""
         return self.flops(node)
 
     def pointwise(self, node: OpNode) -> tuple[Amount, ...]:
@@ -711,17 +713,17 @@ class Primitive:
     def torch_step(
         self, node: OpNode, e: TorchScope, past: Sequence[Tree]
     ) -> tuple[Tree | Sequence[Tree], Sequence[Tree]]:
-        """What `torch` says for the new places of a sequence, given the states after those before them (locals, zeros
-        before the first place): the output (or one for each), and the states after the last of them."""
+        """What `torch` says for the new positions of a sequence, given the states after those before them (locals,
+        zeros before the first position): the output (or one for each), and the states after the last of them."""
         raise TypeError(f"{type(self).__name__} has states and says nothing of steps")
 
     def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
-        """The states before the first place; None for zeros."""
+        """The states before the first position; None for zeros."""
         return (None,) * len(self.states(node))
 
     def leading(self, node: OpNode, i: int) -> int | None:
-        """Of input i, a table that has rows for places: how many axes it has before those that align with the result.
-        None where the op cannot take rows that differ by batch."""
+        """Of input i, a table that has rows for positions: how many axes it has before those that align with the
+        result. None where the op cannot take rows that differ by batch."""
         return None
 
     def differentiates(self, node: OpNode, i: int) -> bool:
@@ -740,18 +742,18 @@ class Primitive:
         return Saved(tuple(i for i, v in enumerate(node.inputs) if isinstance(v, Value)), own=own)
 
     def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
-        """Of inputs of which every place up to the own is read: the axis along which that is so, and what to call
+        """Of inputs of which every position up to the own is read: the axis along which that is so, and what to call
         them. In decoding they are cached."""
         return {}
 
     def behind(self, node: OpNode, i: int) -> int | None:
-        """How many places before the own are read of input i, one of those that `keeps` names; None where there is no
-        bound."""
+        """How many positions before the own are read of input i, one of those that `keeps` names; None where there is
+        no bound."""
         return None
 
     def window(self, node: OpNode) -> tuple[int, Num] | None:
-        """Where the inputs that `keeps` names are read through a mask that shows the last places alone: the input that
-        is the mask, and how many places these are. Then no more of them must be kept."""
+        """Where the inputs that `keeps` names are read through a mask that shows the last positions alone: the input
+        that is the mask, and how many positions these are. Then no more of them must be kept."""
         return None
 
     def states(self, node: OpNode) -> Sequence[State]:
@@ -759,12 +761,13 @@ class Primitive:
         return ()
 
     def undivided(self, node: OpNode) -> str:
-        """What the op does that needs a whole sequence at once, though it may read no later place; '' for nothing."""
+        """What the op does that needs a whole sequence at once, though it may read no later position; '' for
+        nothing."""
         return ""
 
     def is_linear_map(self, node: OpNode) -> bool:
-        """Whether the output is, place by place, a linear map of the inputs' last axis that knows nothing of places:
-        then whatever reads it whole may be kept in the form of the inputs."""
+        """Whether the output is, position by position, a linear map of the inputs' last axis that knows nothing of
+        positions: then whatever reads it whole may be kept in the form of the inputs."""
         return False
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -774,7 +777,7 @@ class Primitive:
         return getattr(g, self.operator)(*g.args())
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """The same for the new places of a sequence, given the states after those before them: the output (or a
+        """The same for the new positions of a sequence, given the states after those before them: the output (or a
         sequence of one for each), and the states after the last of them."""
         raise TypeError(f"{type(self).__name__} has states and says nothing of steps")
 

@@ -123,7 +123,7 @@ def result_shapes(op: Primitive, call: Application) -> Sequence[Shape]:
 
 
 def elementwise_reads(node: OpNode) -> Sequence[Reads]:
-    """Each place reads its own; a broadcast axis of size 1 has only place 0."""
+    """Each position reads its own; a broadcast axis of size 1 has only position 0."""
     rank = node.outputs[0].rank
     reads: list[Reads] = []
     for value in node.inputs:
@@ -159,7 +159,7 @@ def never_rounded(n: float) -> bool:
 
 
 def named_reads(op: Primitive, node: OpNode) -> Sequence[Reads]:
-    """What follows from names: an axis that input and result share stands at the same place; all others are read
+    """What follows from names: an axis that input and result share stands at the same position; all others are read
     whole."""
     if op.elementwise:
         return elementwise_reads(node)
@@ -202,7 +202,7 @@ def default_parts(op: Primitive, node: OpNode, cut: Sequence[int | None]) -> Par
 
 
 def moved_parts(op: Primitive, node: OpNode, cut: int) -> Parts | None:
-    """Of an op that only moves numbers: an axis that comes out as it went in, every place at its own."""
+    """Of an op that only moves numbers: an axis that comes out as it went in, every position at its own."""
     (read,) = op.reads(node)
     at, size = read[cut], getattr(node.inputs[0], "shape", ())[cut]
     if at is None or at.also or at.earlier or at.offset or len(at.axes) != 1 or at.axes[0][1] != 1:

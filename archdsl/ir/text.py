@@ -199,14 +199,14 @@ class _BlockPrinter:
     # --- heads ---
 
     def model(self, model: Model) -> str:
-        lines = [f"model {model.name} {{  # {_place(self.block)}"]
+        lines = [f"model {model.name} {{  # {_position(self.block)}"]
         if model.config:
             lines.append(f"  config {', '.join(f'{f.name} = {f.value}' for f in model.config)}")
         lines += [f"  input {self.typed(value)}" for _, value in model.inputs]
         return self._finish(lines)
 
     def block_text(self) -> str:
-        lines = [f"block {self.blocks[id(self.block)]} {{  # {_place(self.block)}"]
+        lines = [f"block {self.blocks[id(self.block)]} {{  # {_position(self.block)}"]
         given = {k: v for k, v in self.block.hypers.items() if k not in self.block.local}
         lines += [f"  hyper {name} = {_given(value)}" for name, value in given.items()]
         lines += [f"  axis {name} = {size}" for name, size in self.block.axes.items()]
@@ -358,7 +358,7 @@ def _given(value: Any) -> str:
     return str(value) if isinstance(value, Num) else static(value)
 
 
-def _place(block: Block) -> str:
+def _position(block: Block) -> str:
     """Where a block is declared; of the library only the file, whose lines are of no concern to a spec."""
     return block.span.source.name if block.span.source.library else str(block.span)
 

@@ -36,7 +36,7 @@ from archdsl.ir.static import SharedModule
 
 @dataclass(frozen=True)
 class WeightInfo:
-    """A weight at its place in the model."""
+    """A weight at its position in the model."""
 
     path: str
     shape: tuple[int, ...]

@@ -126,14 +126,14 @@ def number_inputs(use: OpNode | Application, *which: int) -> tuple[Num, ...]:
     return tuple(n for n in found if isinstance(n, Num))
 
 
-def place(node: OpNode, option: str = "axis", rank: int | None = None) -> int:
+def axis_index(node: OpNode, option: str = "axis", rank: int | None = None) -> int:
     """The axis of a node whose options were checked, counted from 0."""
     return int(number(node, option)) % (first_input(node).rank if rank is None else rank)
 
 
 def from_right(node: OpNode, option: str = "axis", rank: int | None = None) -> int:
     """The same counted from the right, as the language writes it: -1 is the last."""
-    return place(node, option, rank) - (first_input(node).rank if rank is None else rank)
+    return axis_index(node, option, rank) - (first_input(node).rank if rank is None else rank)
 
 
 def written(node: OpNode, option: str = "axis") -> int:
@@ -204,10 +204,10 @@ def demand_at_most(call: Application, a: Num, b: Num, message: str) -> None:
         call.condition("<=", a, b, message)
 
 
-# --- which places are read ------------------------------------------------------------------------------------------
+# --- which positions are read -----------------------------------------------------------------------------------------
 
 
-def own_places(rank: int) -> tuple[At | None, ...]:
+def own_positions(rank: int) -> tuple[At | None, ...]:
     """Every axis at the position of the same axis of the output."""
     return tuple(same(i) for i in range(rank))
 
@@ -251,10 +251,10 @@ class AxisOp(Primitive):
         axis_of(self, call)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (own_but(first_input(node).rank, place(node)),)
+        return (own_but(first_input(node).rank, axis_index(node)),)
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
-        return None if len(cut) > 1 or cut[0] is None or cut[0] == place(node) else Parts(cut[0])
+        return None if len(cut) > 1 or cut[0] is None or cut[0] == axis_index(node) else Parts(cut[0])
 
 
 # --- shapes that must fit -------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ def demand_padding(call: Application, count: int) -> None:
             "E0204",
             f"there is no padding `{word}`",
             option="padding",
-            help="`same` keeps the length, `causal` pads only before the first place, `none` pads nowhere; "
+            help="`same` keeps the length, `causal` pads only before the first position, `none` pads nowhere; "
             "or give the number of zeros on either side",
         )
 
@@ -290,7 +290,7 @@ class Windowed(Sliding):
             if not call.holds(">", padded, window.reach, "the kernel must not be longer than its input"):
                 raise call.error(
                     "E0401",
-                    f"a window of `{self.name}` is {int(window.reach) + 1} places long, "
+                    f"a window of `{self.name}` is {int(window.reach) + 1} positions long, "
                     f"but axis {axis} of {shape_text(shape)} has only {shape[axis]}"
                     f"{f' and {room} of padding' if room else ''}",
                     option="kernel",
@@ -361,7 +361,7 @@ class Convolution(Windowed):
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         axis, reach = first_input(node).rank - 2, self.windows(node.options)[0].reach
-        both = e.let("places", e.py("torch.cat(({past}, {0}), dim={axis})", past=past[0], axis=axis))
+        both = e.let("padded", e.py("torch.cat(({past}, {0}), dim={axis})", past=past[0], axis=axis))
         y = self.applied(node, e, lambda x: e.py("{module}({x})", x=x), both)
         return y, (e.py(f"{{both}}[{':, ' * axis}-{{reach}}:]", both=both, reach=reach),)
 

@@ -31,13 +31,13 @@ from archdsl.ir.op import (
 from archdsl.ir.signature import promoted
 from archdsl.ops._common import (
     CASTS,
+    axis_index,
     axis_of,
     equals,
     first_input,
     is_whole,
     number,
     own_but,
-    place,
     replaced,
     usual,
     written,
@@ -860,10 +860,10 @@ class GLU(Primitive):
         return (replaced(call.shape(0), axis, binary("/", call.shape(0)[axis], num(2))),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (own_but(first_input(node).rank, place(node)),)
+        return (own_but(first_input(node).rank, axis_index(node)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        a, b = g.Split(g.arg(0), axis=place(node), num_outputs=2, outputs=2)
+        a, b = g.Split(g.arg(0), axis=axis_index(node), num_outputs=2, outputs=2)
         return g.Mul(a, g.Sigmoid(b))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:

@@ -25,6 +25,7 @@ from archdsl.ir.op import (
 from archdsl.ir.wording import format_name
 from archdsl.ops._common import (
     AxisOp,
+    axis_index,
     axis_of,
     demand_at_most,
     demand_like,
@@ -37,8 +38,7 @@ from archdsl.ops._common import (
     number,
     numbers_in,
     own_but,
-    own_places,
-    place,
+    own_positions,
     replaced,
     tensor_inputs,
     usual,
@@ -87,21 +87,21 @@ class IndexOp(Primitive):
             )
         for axis, item in enumerate(spread(items, len(shape))):
             if isinstance(item, Num):
-                self.check_place(call, axis, item)
+                self.check_position(call, axis, item)
             else:
                 self.check_slice(call, axis, item)
 
-    def check_place(self, call: Application, axis: int, n: Num) -> None:
+    def check_position(self, call: Application, axis: int, n: Num) -> None:
         size = call.shape(0)[axis]
         if n.static and not call.is_whole(n):
-            raise call.error("E0204", f"a place is a whole number, and {n} was given")
+            raise call.error("E0204", f"a position is a whole number, and {n} was given")
         if n.static and size.static and not self.within(call, n, size):
             assert isinstance(size.value, int)
             raise call.error(
                 "E0303",
-                f"there is no place {n}: axis {axis} of {shape_text(call.shape(0))} has {size}",
+                f"there is no position {n}: axis {axis} of {shape_text(call.shape(0))} has {size}",
                 input=0,
-                help=f"places are 0 to {size.value - 1}, or -1 (the last) to {-size.value}",
+                help=f"positions are 0 to {size.value - 1}, or -1 (the last) to {-size.value}",
             )
 
     def within(self, call: Application, n: Num, size: Num) -> bool:
@@ -123,7 +123,7 @@ class IndexOp(Primitive):
             if n.static and size.static and not (call.holds(">=", n, 0, LIES) and call.holds("<=", n, size, LIES)):
                 raise call.error(
                     "E0303",
-                    f"the slice goes to place {n.value}, but axis {axis} of {shape_text(call.shape(0))} has {size}",
+                    f"the slice goes to position {n.value}, but axis {axis} of {shape_text(call.shape(0))} has {size}",
                     input=0,
                     help="slices have to lie within their axis",
                 )
@@ -159,8 +159,8 @@ class IndexOp(Primitive):
         out = 0
         for size, item in zip(x.shape, spread(node.options["items"], x.rank), strict=True):
             if isinstance(item, Num):
-                place = binary("+", size, item) if negative(item) else item
-                reads.append(At((), Fraction(place.value)) if isinstance(place.value, int) else EVERYWHERE)
+                position = binary("+", size, item) if negative(item) else item
+                reads.append(At((), Fraction(position.value)) if isinstance(position.value, int) else EVERYWHERE)
             else:
                 low, _ = ends(item, size)
                 reads.append(same(out) if equals(low, 0) else later(out, low))
@@ -169,23 +169,23 @@ class IndexOp(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         x = first_input(node)
-        places: list[tuple[int, Num]] = []
+        positions: list[tuple[int, Num]] = []
         slices: list[tuple[int, Any, Any]] = []
         for axis, item in enumerate(spread(node.options["items"], x.rank)):
             if isinstance(item, Num):
-                places.append((axis - x.rank, item))
+                positions.append((axis - x.rank, item))
             elif item != ("slice", None, None):
                 slices.append((axis - x.rank, item[1], item[2]))
         y = g.arg(0)
-        together = len(places) + len(slices) > 1 and all(n.static for _, n in places)
+        together = len(positions) + len(slices) > 1 and all(n.static for _, n in positions)
         if together:
-            slices += [(axis, n, int(n) + 1 or None) for axis, n in places]
+            slices += [(axis, n, int(n) + 1 or None) for axis, n in positions]
         if slices:
             axes, lows, highs = zip(*slices, strict=True)
             y = g.Slice(y, [0 if n is None else n for n in lows], [END if n is None else n for n in highs], axes)
         if together:
-            return g.Squeeze(y, [axis for axis, _ in places]) if places else y
-        for axis, n in places:
+            return g.Squeeze(y, [axis for axis, _ in positions]) if positions else y
+        for axis, n in positions:
             y = g.Gather(y, g.number(n), axis=axis)
         return y
 
@@ -252,15 +252,15 @@ class Every(Primitive):
         return (tuple(shape),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank, axis = node.outputs[0].rank, place(node)
+        rank, axis = node.outputs[0].rank, axis_index(node)
         return (tuple(At(((i, Fraction(int(node.options["step"]))),)) if i == axis else same(i) for i in range(rank)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        axis = place(node) - node.outputs[0].rank
+        axis = axis_index(node) - node.outputs[0].rank
         return g.Slice(g.arg(0), [0], [END], [axis], [number(node, "step")])
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py(f"{{0}}[{':, ' * place(node)}::{{step}}]", step=number(node, "step"))
+        return e.py(f"{{0}}[{':, ' * axis_index(node)}::{{step}}]", step=number(node, "step"))
 
 
 class Flip(AxisOp):
@@ -287,17 +287,17 @@ class Roll(AxisOp):
         return (call.tensor(0),) if call.is_number(call.size("by"), 0) else call.node()
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        axis, by = place(node), number(node, "by")
+        axis, by = axis_index(node), number(node, "by")
         forward = isinstance(by.value, int) and by.value <= 0
         return (own_but(first_input(node).rank, axis, later(axis, by, -1) if forward else EVERYWHERE),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        x, by, axis = g.arg(0), number(node, "by"), place(node)
+        x, by, axis = g.arg(0), number(node, "by"), axis_index(node)
         length = first_input(node).shape[axis]
         if by.static and length.static:
             cut: Any = -int(by) % int(length)
         elif by.static and abs(int(by)) == 1:
-            cut = -int(by)  # every axis has that many places
+            cut = -int(by)  # every axis has that many positions
         else:
             cut = g.Mod(g.Neg(g.Unsqueeze(g.number(by), [0])), g.size(0, axis))
         return g.Concat(g.Slice(x, [cut], [END], [axis]), g.Slice(x, [0], [cut], [axis]), axis=axis)
@@ -332,40 +332,40 @@ class Shift(Primitive):
         if not isinstance(by.value, int):
             raise call.error(
                 "E0204",
-                f"`shift` goes by a number of places that is known before the model runs, not by {by}",
+                f"`shift` goes by a number of positions that is known before the model runs, not by {by}",
                 option="by",
             )
         demand_filling(call, "fill")
         far = by if call.holds(">=", by, 0) else binary("-", num(0), by)
-        demand_at_most(call, far, call.shape(0)[axis], "`shift` goes by no more places than there are")
+        demand_at_most(call, far, call.shape(0)[axis], "`shift` goes by no more positions than there are")
 
     def build(self, call: Application) -> Sequence[Value]:
         return (call.tensor(0),) if call.is_number(call.size("by"), 0) else call.node()
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        axis = place(node)
+        axis = axis_index(node)
         return (own_but(first_input(node).rank, axis, later(axis, number(node, "by"), -1)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         by = int(number(node, "by"))
-        return padded(g, g.arg(0), by, -by, place(node), number(node, "fill"))
+        return padded(g, g.arg(0), by, -by, axis_index(node), number(node, "fill"))
 
     def states(self, node: OpNode) -> Sequence[State]:
         """The last positions, less `fill`, so that there is nothing before the first."""
-        x, axis, by = first_input(node), place(node), number(node, "by")
+        x, axis, by = first_input(node), axis_index(node), number(node, "by")
         if x.is_bool or int(by) < 0 or axis == 0:
             return ()
         return (State("shifted", replaced(x.shape, axis, by), x.dtype, axis),)
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        axis, rank, fill, by = place(node), first_input(node).rank, number(node, "fill"), int(number(node, "by"))
+        axis, rank, fill, by = axis_index(node), first_input(node).rank, number(node, "fill"), int(number(node, "by"))
         x = g.gated(g.Sub(g.arg(0), fill), 0, rank, axis)
         both = g.Concat(past[0], x, axis=axis)
         return g.Add(g.Slice(both, [0], [-by], [axis]), fill), [g.tail(both, by, rank, axis)]
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
-        axis, by = place(node), int(number(node, "by"))
-        both = e.let("places", e.py("torch.cat(({past}, {0}), dim={axis})", past=past[0], axis=axis))
+        axis, by = axis_index(node), int(number(node, "by"))
+        both = e.let("padded", e.py("torch.cat(({past}, {0}), dim={axis})", past=past[0], axis=axis))
         lead = ":, " * axis
         y = e.py(f"{{both}}[{lead}:{{end}}]", both=both, end=-by)
         return y, (e.py(f"{{both}}[{lead}{{start}}:]", both=both, start=-by),)
@@ -374,12 +374,12 @@ class Shift(Primitive):
         fill = number(node, "fill")
         if equals(fill, 0):
             return (None,)
-        sizes = replaced(first_input(node).shape, place(node), number(node, "by"))
+        sizes = replaced(first_input(node).shape, axis_index(node), number(node, "by"))
         return (e.py("{0}.new_full({sizes}, {fill})", sizes=sizes, fill=fill),)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         by, fill = int(number(node, "by")), number(node, "fill")
-        after = first_input(node).rank - 1 - place(node)
+        after = first_input(node).rank - 1 - axis_index(node)
         more = {} if equals(fill, 0) else {"value": fill}
         return e.py("F.pad({0}, {widths}, {**more})", widths=(*(0, 0) * after, by, -by), more=more)
 
@@ -400,12 +400,12 @@ class Pad(Primitive):
         axis_of(self, call)
         for option in ("before", "after"):
             n = call.size(option)
-            if n.static and not call.holds(">=", n, 0, "`pad` only adds places"):
+            if n.static and not call.holds(">=", n, 0, "`pad` only adds positions"):
                 raise call.error(
                     "E0204",
-                    f"`{option}` is {n}: `pad` only adds places",
+                    f"`{option}` is {n}: `pad` only adds positions",
                     option=option,
-                    help="cut places off by a slice: `x[:, 1:]`",
+                    help="cut positions off by a slice: `x[:, 1:]`",
                 )
         demand_filling(call, "value")
 
@@ -422,15 +422,15 @@ class Pad(Primitive):
         return (replaced(call.shape(0), axis, size),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        axis = place(node)
+        axis = axis_index(node)
         return (own_but(first_input(node).rank, axis, later(axis, number(node, "before"), -1)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         before, after = (int(n) if n.static else n for n in (number(node, "before"), number(node, "after")))
-        return padded(g, g.arg(0), before, after, place(node), number(node, "value"))
+        return padded(g, g.arg(0), before, after, axis_index(node), number(node, "value"))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        after, value = first_input(node).rank - 1 - place(node), number(node, "value")
+        after, value = first_input(node).rank - 1 - axis_index(node), number(node, "value")
         widths = (*(0, 0) * after, number(node, "before"), number(node, "after"))
         more = {} if equals(value, 0) else {"value": value}
         return e.py("F.pad({0}, {widths}, {**more})", widths=widths, more=more)
@@ -444,10 +444,10 @@ class Gather(Primitive):
     chosen = (0,)
     expression = "{0}.gather({axis}, {1})"
     typed = 0
-    signature = "gather(axis: int = -1)(x: [...], places: int[...]) -> [...]"
+    signature = "gather(axis: int = -1)(x: [...], positions: int[...]) -> [...]"
     examples = shown(
-        "gather(x, places)  # x: [2, 5, 8], places: int[2, 5, 3]",
-        "gather(x, places, axis: 1)  # x: [2, 5, 8], places: int[2, 3, 8]",
+        "gather(x, positions)  # x: [2, 5, 8], positions: int[2, 5, 3]",
+        "gather(x, positions, axis: 1)  # x: [2, 5, 8], positions: int[2, 3, 8]",
     )
 
     def check(self, call: Application) -> None:
@@ -458,7 +458,7 @@ class Gather(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = first_input(node).rank
-        return own_but(rank, place(node)), own_places(rank)
+        return own_but(rank, axis_index(node)), own_positions(rank)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.GatherElements(g.arg(0), g.arg(1, "int"), axis=from_right(node))
@@ -487,7 +487,7 @@ class Lookup(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         table, ids = tensor_inputs(node, 0, 1)
-        return (EVERYWHERE, *(same(ids.rank + i) for i in range(table.rank - 1))), own_places(ids.rank)
+        return (EVERYWHERE, *(same(ids.rank + i) for i in range(table.rank - 1))), own_positions(ids.rank)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Gather(g.arg(0), g.arg(1), axis=0)
@@ -520,8 +520,8 @@ class Scattering(AxisOp):
         demand_like(self, call, 2, to=1)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank, axis = first_input(node).rank, place(node)
-        return own_places(rank), own_but(rank, axis), own_but(rank, axis)
+        rank, axis = first_input(node).rank, axis_index(node)
+        return own_positions(rank), own_but(rank, axis), own_but(rank, axis)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         own = node.outputs[0].dtype
@@ -540,7 +540,7 @@ class Scatter(Scattering):
     equal."""
 
     passes = 0
-    signature = "scatter(axis: int = -1)(x: [...], places: int[...], values: [...]) -> [...]"
+    signature = "scatter(axis: int = -1)(x: [...], positions: int[...], values: [...]) -> [...]"
     examples = shown(
         "scatter(x, argsort(y), y)  # x: [2, 8], y: [2, 3]",
         "scatter(x, argsort(y, axis: 1), y, axis: 1)  # x: [2, 5, 8], y: [2, 3, 8]",
@@ -551,10 +551,10 @@ class ScatterAdd(Scattering):
     """x with the values added at the given positions along an axis; all three are equal in the other axes."""
 
     reduction = "add"
-    signature = "scatter_add(axis: int = -1)(x: [...], places: int[...], values: [...]) -> [...]"
+    signature = "scatter_add(axis: int = -1)(x: [...], positions: int[...], values: [...]) -> [...]"
     examples = shown(
-        "scatter_add(x, places, values)  # x: [2, 5, 8], places: int[2, 5, 3], values: [2, 5, 3]",
-        "scatter_add(x, places, values, axis: 1)  # x: [2, 5, 8], places: int[2, 3, 8], values: [2, 3, 8]",
+        "scatter_add(x, positions, values)  # x: [2, 5, 8], positions: int[2, 5, 3], values: [2, 5, 3]",
+        "scatter_add(x, positions, values, axis: 1)  # x: [2, 5, 8], positions: int[2, 3, 8], values: [2, 3, 8]",
     )
 
 
@@ -563,7 +563,7 @@ class Filled(Primitive):
 
     typed = "float"
     alike = True
-    placed = True
+    positional = True
     mixes = False
     passes = 0
 

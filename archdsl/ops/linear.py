@@ -281,8 +281,10 @@ class Einsum(Primitive):
         out = spread(result, node.outputs[0].rank)
         reads: list[Reads] = []
         for term, value in zip(terms, tensor_inputs(node, *range(len(terms))), strict=True):
-            places: list[At | None] = [same(out.index(n)) if n in out else EVERYWHERE for n in spread(term, value.rank)]
-            reads.append(tuple(places))
+            positions: list[At | None] = [
+                same(out.index(n)) if n in out else EVERYWHERE for n in spread(term, value.rank)
+            ]
+            reads.append(tuple(positions))
         return reads
 
     def joint(self, node: OpNode) -> Joint:

@@ -8,7 +8,7 @@ from typing import Any
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Init, OpNode, Value, Weight
 from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, TorchScope, Tree, same, shown
-from archdsl.ops._common import CASTS, AxisOp, axis_of, equals, first_input, number, own_but, place, usual, written
+from archdsl.ops._common import CASTS, AxisOp, axis_index, axis_of, equals, first_input, number, own_but, usual, written
 
 DEFAULTS = {"eps": 1e-5, "momentum": 0.1}
 """What torch's norms take where nothing is said."""
@@ -225,7 +225,7 @@ class L2Normalize(AxisOp):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         x = g.arg(0, "float32")
-        length = g.ReduceL2(x, [place(node)], keepdims=1)
+        length = g.ReduceL2(x, [axis_index(node)], keepdims=1)
         return g.Div(x, g.Max(length, number(node, "eps")))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
@@ -285,16 +285,16 @@ class BatchNorm(Primitive):
         return (call.apply("cast", y, dtype=x.dtype),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        axis = place(node)
+        axis = axis_index(node)
         return (tuple(same(i) if i == axis else EVERYWHERE for i in range(first_input(node).rank)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        after = first_input(node).rank - 1 - place(node)
+        after = first_input(node).rank - 1 - axis_index(node)
         mean, variance = g.weight("running_mean"), g.weight("running_var")
         return scaled(g, g.arg(0, "float32"), variance, number(node, "eps"), mean, after)
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
-        x, axis = first_input(node), place(node)
+        x, axis = first_input(node), axis_index(node)
         return e.py(
             f"nn.BatchNorm{max(x.rank - 2, 1)}d({{channels}}, {{**more}})",
             channels=x.shape[axis],
@@ -302,7 +302,7 @@ class BatchNorm(Primitive):
         )
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return channels_second(node, e, place(node))
+        return channels_second(node, e, axis_index(node))
 
 
 class GroupNorm(Primitive):
@@ -339,7 +339,7 @@ class GroupNorm(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """Each group as a channel of its own, which `InstanceNormalization` takes by its mean and variance."""
-        x, rank, axis = g.arg(0, "float32"), first_input(node).rank, place(node)
+        x, rank, axis = g.arg(0, "float32"), first_input(node).rank, axis_index(node)
         groups, last = int(number(node, "groups")), axis == rank - 1 > 1
         gain, bias = (per_channel(g, g.cast(g.weight(n), "float32"), rank - 1 - axis) for n in ("weight", "bias"))
         # [batch, positions, groups, share] to [batch, groups, positions, share]; channels that come second need no
@@ -352,16 +352,16 @@ class GroupNorm(Primitive):
         return g.Add(g.Mul(g.Reshape(y, g.Shape(x)), gain), bias)
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
-        sizes = (number(node, "groups"), first_input(node).shape[place(node)])
+        sizes = (number(node, "groups"), first_input(node).shape[axis_index(node)])
         return e.py("nn.GroupNorm({*sizes}, {**more})", sizes=sizes, more=settings(node, "eps"))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         cast = CASTS[node.outputs[0].dtype]
         if not cast:
-            return channels_second(node, e, place(node))
+            return channels_second(node, e, axis_index(node))
         weights = f"{{module}}.weight{cast}, {{module}}.bias{cast}"
         norm = f"F.group_norm({{x}}, {{module}}.num_groups, {weights}, {{module}}.eps)"
-        return channels_second(node, e, place(node), norm)
+        return channels_second(node, e, axis_index(node), norm)
 
 
 class PowerNormOp(Primitive):

@@ -92,7 +92,7 @@ def attention_scale(position: Any, call: Application) -> Factor | None:
 class Indices(Primitive):
     """The positions 0, 1, … length - 1, whole numbers; in decoding, too, counted from the start."""
 
-    placed = True
+    positional = True
     passes = 0
     signature = "indices(length: size) -> int[length]"
     hints = ("positions",)
@@ -110,7 +110,7 @@ class Indices(Primitive):
         return sub(number(node, "length").value, 1)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.places(number(node, "length"))
+        return g.positions(number(node, "length"))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         return e.positions(number(node, "length"))
@@ -122,7 +122,7 @@ class Sinusoid(Primitive):
     Positions count from `offset`. The sines stand before the cosines; with `interleaved` they take turns. It is
     float32."""
 
-    placed = True
+    positional = True
     passes = 2
     signature = (
         "sinusoid(length: size, width: size, theta: positive = 10_000, interleaved: bool = false, offset: int = 0) "
@@ -142,11 +142,11 @@ class Sinusoid(Primitive):
         usual(call, theta=10_000, offset=0)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        places, offset = g.places(number(node, "length")), number(node, "offset")
+        positions, offset = g.positions(number(node, "length")), number(node, "offset")
         if not equals(offset, 0):
-            places = g.Add(places, offset)
+            positions = g.Add(positions, offset)
         waves = self.waves(g, number(node, "width"), number(node, "theta"))
-        angle = g.Mul(g.Unsqueeze(g.cast(places, "float32"), [-1]), waves)
+        angle = g.Mul(g.Unsqueeze(g.cast(positions, "float32"), [-1]), waves)
         if not node.options["interleaved"]:
             return g.Concat(g.Sin(angle), g.Cos(angle), axis=-1)
         pairs = g.Concat(*(g.Unsqueeze(t, [-1]) for t in (g.Sin(angle), g.Cos(angle))), axis=-1)
@@ -202,7 +202,7 @@ def llama3(waves: Sequence[float], n: Mapping[str, float]) -> list[float]:
 class RopeTable(Primitive):
     """Cosines and sines [2, time, dims / 2] of the angles that rope turns by; made once by the model."""
 
-    placed = True
+    positional = True
     typed = "float32"
     signature = "rope_table(theta: positive, dims: size, scaling: scaling = none)(length: [])"
 
@@ -234,8 +234,8 @@ class RopeTable(Primitive):
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         (length,) = number_inputs(node, 0)
-        place = g.cast(g.places(length), "float32")
-        angles = g.Mul(g.Unsqueeze(place, [-1]), self.waves(node, g, length))
+        position = g.cast(g.positions(length), "float32")
+        angles = g.Mul(g.Unsqueeze(position, [-1]), self.waves(node, g, length))
         return g.Concat(g.Unsqueeze(g.Cos(angles), [0]), g.Unsqueeze(g.Sin(angles), [0]), axis=0)
 
     def waves(self, node: OpNode, g: OnnxScope, length: Num) -> Any:
@@ -448,7 +448,7 @@ class Turn(Primitive):
                 angles = g.Gather(g.arg(1), i, axis=0)
                 angles = angles if g.by_row else g.Expand(g.Unsqueeze(angles, [0]), [rows, 1, 1])
                 found.append(g.cast(angles, kind))
-                g.of_places(found[i], 1, partial(half, i))
+                g.of_positions(found[i], 1, partial(half, i))
             return found[0], found[1]
 
         def half(i: int, table: Any) -> Any:

@@ -28,6 +28,7 @@ from archdsl.ir.signature import promoted
 from archdsl.ops._common import (
     AxisOp,
     axes_of,
+    axis_index,
     axis_of,
     demand_at_most,
     first_input,
@@ -35,7 +36,6 @@ from archdsl.ops._common import (
     number,
     numbers_in,
     own_but,
-    place,
     replaced,
     written,
 )
@@ -174,7 +174,7 @@ class ArgMax(Primitive):
         return (replaced(shape, axis, num(1)) if call.options["keep"] else (*shape[:axis], *shape[axis + 1 :]),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (kept_reads(first_input(node).rank, {place(node)}, bool(node.options["keep"])),)
+        return (kept_reads(first_input(node).rank, {axis_index(node)}, bool(node.options["keep"])),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.ArgMax(g.arg(0), axis=from_right(node), keepdims=int(node.options["keep"]))
@@ -197,7 +197,7 @@ class Softmax(AxisOp):
         return 0.0 if known[0] == -math.inf else None
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.Softmax(g.arg(0, "float32"), axis=place(node))
+        return g.Softmax(g.arg(0, "float32"), axis=axis_index(node))
 
 
 class LogSoftmax(AxisOp):
@@ -227,21 +227,21 @@ class Running(AxisOp):
         return ("int" if found == "bool" else found,)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (own_but(first_input(node).rank, place(node), up_to(place(node))),)
+        return (own_but(first_input(node).rank, axis_index(node), up_to(axis_index(node))),)
 
     def terms(self, node: OpNode, g: OnnxScope) -> Any:
         """The input, real numbers in float32."""
         return g.arg(0, "int" if node.outputs[0].dtype == "int" else "float32")
 
     def states(self, node: OpNode) -> Sequence[State]:
-        output, axis = node.outputs[0], place(node)
+        output, axis = node.outputs[0], axis_index(node)
         shape = tuple(d for i, d in enumerate(output.shape) if i != axis)
         kind = "int" if output.dtype == "int" else "float32"
         return (State(self.name, shape, kind, axis),) if axis else ()
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         """What is of the new positions alone, put together with what was before them."""
-        x, axis, whole = first_input(node), place(node), node.outputs[0].dtype == "int"
+        x, axis, whole = first_input(node), axis_index(node), node.outputs[0].dtype == "int"
         terms = e.input(0) if whole else e.py("{0}.float()")
         both = f"{{past}}.unsqueeze({{axis}}) {self.symbol} {{terms}}.{self.name}({{axis}})"
         y = e.let(self.name, e.py(both, past=past[0], terms=terms, axis=axis))
@@ -260,10 +260,10 @@ class CumSum(Running):
     examples = shown("x -> cumsum", "x -> cumsum(axis: 1)", "cumsum(real)  # real: bool[2, 5]")
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.CumSum(self.terms(node, g), g.constant(place(node), "int"))
+        return g.CumSum(self.terms(node, g), g.constant(axis_index(node), "int"))
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        axis, rank = place(node), first_input(node).rank
+        axis, rank = axis_index(node), first_input(node).rank
         terms = g.gated(self.terms(node, g), 0, rank, axis)
         y = g.Add(g.CumSum(terms, g.constant(axis, "int")), g.Unsqueeze(past[0], [axis]))
         return y, [g.Gather(y, g.constant(-1, "int"), axis=axis)]
@@ -279,7 +279,7 @@ class CumProd(Running):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """The product of 2 positions, of 4, of 8, …; step by step where only the running model knows how many there
         are: no operator of the opset multiplies along an axis."""
-        x, axis, length = self.terms(node, g), place(node), first_input(node).shape[place(node)]
+        x, axis, length = self.terms(node, g), axis_index(node), first_input(node).shape[axis_index(node)]
         if not length.static:
             shape = g.Shape(g.Gather(x, g.constant(0, "int"), axis=axis))
             _, y = g.scan(self.step(g), [g.Expand(g.constant(1, g.dtype(x)), shape)], [x], axis=axis)
@@ -292,7 +292,7 @@ class CumProd(Running):
         return x
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        axis, rank = place(node), first_input(node).rank
+        axis, rank = axis_index(node), first_input(node).rank
         terms = g.gated(self.terms(node, g), 1, rank, axis)
         last, y = g.scan(self.step(g), [g.Where(g.first, 1, past[0])], [terms], axis=axis)
         return y, [last]
@@ -313,7 +313,7 @@ def in_order(node: OpNode, g: OnnxScope) -> Any:
     """What stands along the axis of a node in order, and the positions it had; the lower first of equals."""
     x = first_input(node)
     values = g.arg(0, "int32") if x.is_bool else g.arg(0)
-    size = g.size(0, place(node))
+    size = g.size(0, axis_index(node))
     return g.TopK(values, [size], axis=from_right(node), largest=int(node.options["descending"]), outputs=2)
 
 
@@ -321,10 +321,10 @@ class Sort(AxisOp):
     """Sorted along an axis, the smallest first (`descending`: the largest), and the position each had: two results."""
 
     passes = 0
-    signature = "sort(axis: int = -1, descending: bool = false)(x: [...]) -> (values: [...], places: int[...])"
+    signature = "sort(axis: int = -1, descending: bool = false)(x: [...]) -> (values: [...], positions: int[...])"
     examples = (
-        Example("values, places", statements="values, places = x -> sort"),
-        Example("values", statements="values, places = x -> sort(axis: 1, descending: true)"),
+        Example("values, positions", statements="values, positions = x -> sort"),
+        Example("values", statements="values, positions = x -> sort(axis: 1, descending: true)"),
     )
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -358,12 +358,12 @@ class TopK(Primitive):
     """The k largest along an axis, the largest first, and their positions: two results."""
 
     passes = 0
-    signature = "topk(k: size, axis: int = -1)(x: number[...]) -> (values: [...], places: int[...])"
+    signature = "topk(k: size, axis: int = -1)(x: number[...]) -> (values: [...], positions: int[...])"
     hints = ("best", "chosen")
     examples = (
-        Example("values", statements="values, places = x -> topk(3)"),
-        Example("values, places", statements="values, places = x -> topk(2, axis: 1)"),
-        Example("places", statements="values, places = topk(2)(x)", gradients=False),
+        Example("values", statements="values, positions = x -> topk(3)"),
+        Example("values, positions", statements="values, positions = x -> topk(2, axis: 1)"),
+        Example("positions", statements="values, positions = topk(2)(x)", gradients=False),
     )
 
     def check(self, call: Application) -> None:
@@ -375,7 +375,7 @@ class TopK(Primitive):
         return shape, shape
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (own_but(first_input(node).rank, place(node)),)
+        return (own_but(first_input(node).rank, axis_index(node)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         k = number(node, "k")

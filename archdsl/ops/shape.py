@@ -32,6 +32,7 @@ from archdsl.ir.static import kind_of
 from archdsl.ir.wording import format_name
 from archdsl.ops._common import (
     axes_of,
+    axis_index,
     axis_of,
     demand_like,
     demand_sizes,
@@ -41,8 +42,7 @@ from archdsl.ops._common import (
     number,
     numbers_in,
     own_but,
-    own_places,
-    place,
+    own_positions,
     replaced,
     reshaped,
     written,
@@ -51,7 +51,7 @@ from archdsl.syntax.limits import MAX_LIST
 
 
 class Moving(Primitive):
-    """An op that only gives numbers other axes, or other places among them."""
+    """An op that only gives numbers other axes, or other positions among them."""
 
     passes = 0
     keeps_branch = True
@@ -59,7 +59,7 @@ class Moving(Primitive):
 
 
 class Transpose(Moving):
-    """Two axes change places."""
+    """Two axes, swapped."""
 
     moves = True
     signature = "transpose(a: int, b: int)(x: [...]) -> [...]"
@@ -78,10 +78,10 @@ class Transpose(Moving):
         return (tuple(call.shape(0)[i] for i in order),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (tuple(same(i) for i in swapped(place(node, "a"), place(node, "b"), first_input(node).rank)),)
+        return (tuple(same(i) for i in swapped(axis_index(node, "a"), axis_index(node, "b"), first_input(node).rank)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.Transpose(g.arg(0), perm=swapped(place(node, "a"), place(node, "b"), first_input(node).rank))
+        return g.Transpose(g.arg(0), perm=swapped(axis_index(node, "a"), axis_index(node, "b"), first_input(node).rank))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         return e.py("{0}.transpose({a}, {b})", a=written(node, "a"), b=written(node, "b"))
@@ -162,7 +162,7 @@ class Squeeze(Moving):
         return ((*call.shape(0)[:axis], *call.shape(0)[axis + 1 :]),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        axis = place(node)
+        axis = axis_index(node)
         return (tuple(At() if i == axis else same(i - (i > axis)) for i in range(first_input(node).rank)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -188,11 +188,11 @@ class Unsqueeze(Moving):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = first_input(node).rank
-        axis = place(node, rank=rank + 1)
+        axis = axis_index(node, rank=rank + 1)
         return (tuple(same(i + (i >= axis)) for i in range(rank)),)
 
     def is_linear_map(self, node: OpNode) -> bool:
-        return place(node, rank=node.outputs[0].rank) < node.outputs[0].rank - 1
+        return axis_index(node, rank=node.outputs[0].rank) < node.outputs[0].rank - 1
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Unsqueeze(g.arg(0), [from_right(node, rank=node.outputs[0].rank)])
@@ -202,7 +202,7 @@ class Expand(Moving):
     """An axis of size 1 read as one of `size`: the same at every position, without a copy."""
 
     moves = True
-    placed = True
+    positional = True
     signature = "expand(axis: int, size: size)(x: [...]) -> [...]"
     examples = shown("x -> expand(1, 4)  # x: [2, 1, 5, 8]", "x -> unsqueeze(-1) -> expand(-1, 3)")
 
@@ -221,17 +221,17 @@ class Expand(Moving):
         return (replaced(call.shape(0), axis_of(self, call), call.size("size")),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (own_but(first_input(node).rank, place(node), At()),)
+        return (own_but(first_input(node).rank, axis_index(node), At()),)
 
     def is_linear_map(self, node: OpNode) -> bool:
-        return place(node) < first_input(node).rank - 2
+        return axis_index(node) < first_input(node).rank - 2
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Expand(g.arg(0), [number(node, "size"), *[1] * (-from_right(node) - 1)])
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         sizes: list[Any] = [-1] * first_input(node).rank
-        sizes[place(node)] = number(node, "size")
+        sizes[axis_index(node)] = number(node, "size")
         return e.py("{0}.expand({*sizes})", sizes=sizes)
 
 
@@ -260,12 +260,12 @@ class Repeat(Repeating):
     examples = shown("x -> repeat(3)", "x -> repeat(2, axis: -1)")
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        axis, times = place(node), number(node, "times")
+        axis, times = axis_index(node), number(node, "times")
         scale = Fraction(1, times.value) if isinstance(times.value, int) else Fraction(1)
         return (own_but(first_input(node).rank, axis, At(((axis, scale),))),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        x, axis, times = first_input(node), place(node), number(node, "times")
+        x, axis, times = first_input(node), axis_index(node), number(node, "times")
         y = g.Expand(g.Unsqueeze(g.arg(0), [axis + 1]), [times, *[1] * (x.rank - axis - 1)])
         return reshaped(g, y, (*x.shape[: axis + 1], times, *x.shape[axis + 1 :]), node.outputs[0].shape)
 
@@ -278,16 +278,16 @@ class Tile(Repeating):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         # Position t reads t modulo the size, which is never later.
-        return (own_places(first_input(node).rank),)
+        return (own_positions(first_input(node).rank),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         counts: list[Any] = [1] * first_input(node).rank
-        counts[place(node)] = number(node, "times")
+        counts[axis_index(node)] = number(node, "times")
         return g.Tile(g.arg(0), counts)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         counts: list[Num | int] = [1] * first_input(node).rank
-        counts[place(node)] = number(node, "times")
+        counts[axis_index(node)] = number(node, "times")
         return e.py("{0}.repeat({*counts})", counts=counts)
 
 
@@ -322,15 +322,15 @@ class Flatten(Moving):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         x = first_input(node)
-        first, last = place(node, "first"), place(node, "last")
+        first, last = axis_index(node, "first"), axis_index(node, "last")
         inner = product(x.shape[first + 1 : last + 1])
         outer = At(((first, Fraction(1, inner.value) if isinstance(inner.value, int) else Fraction(1)),))
         merged = (outer, *(EVERYWHERE for _ in range(first, last)))
-        return ((*own_places(first), *merged, *(same(i - last + first) for i in range(last + 1, x.rank))),)
+        return ((*own_positions(first), *merged, *(same(i - last + first) for i in range(last + 1, x.rank))),)
 
     def regroups(self, node: OpNode) -> Regrouping:
         x = first_input(node)
-        first, last = place(node, "first"), place(node, "last")
+        first, last = axis_index(node, "first"), axis_index(node, "last")
         axes = [*range(first), tuple(range(first, last + 1)), *range(last + 1, x.rank)]
         return Regrouping(
             tuple((d,) for d in x.shape),
@@ -376,19 +376,21 @@ class Unflatten(Moving):
         return ((*shape[:axis], *numbers_in(call.options, "sizes"), *shape[axis + 1 :]),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank, axis, sizes = first_input(node).rank, place(node), numbers_in(node.options, "sizes")
+        rank, axis, sizes = first_input(node).rank, axis_index(node), numbers_in(node.options, "sizes")
         steps = [product(sizes[i + 1 :]).value for i in range(len(sizes))]
         known = tuple((axis + i, Fraction(s)) for i, s in enumerate(steps) if isinstance(s, int))
         cut = At(known) if len(known) == len(steps) else EVERYWHERE
-        return ((*own_places(axis), cut, *(same(i + len(sizes) - 1) for i in range(axis + 1, rank))),)
+        return ((*own_positions(axis), cut, *(same(i + len(sizes) - 1) for i in range(axis + 1, rank))),)
 
     def regroups(self, node: OpNode) -> Regrouping:
-        x, axis, sizes = first_input(node), place(node), node.options["sizes"]
+        x, axis, sizes = first_input(node), axis_index(node), node.options["sizes"]
         cuts = tuple(tuple(sizes) if i == axis else (d,) for i, d in enumerate(x.shape))
         return Regrouping(cuts, tuple(((i, k),) for i, cut in enumerate(cuts) for k in range(len(cut))))
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
-        return regrouped_parts(self, node, cut, numbers_in(node.options, "sizes")[:1] if cut[0] == place(node) else ())
+        return regrouped_parts(
+            self, node, cut, numbers_in(node.options, "sizes")[:1] if cut[0] == axis_index(node) else ()
+        )
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return reshaped(g, g.arg(0), first_input(node).shape, node.outputs[0].shape)
@@ -455,7 +457,7 @@ class MergeHeads(Moving):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = first_input(node).rank
-        return ((*own_places(rank - 3), EVERYWHERE, same(rank - 3), EVERYWHERE),)
+        return ((*own_positions(rank - 3), EVERYWHERE, same(rank - 3), EVERYWHERE),)
 
     def regroups(self, node: OpNode) -> Regrouping:
         x = first_input(node)
@@ -540,7 +542,7 @@ class Rearrange(Moving):
             if name not in before:
                 raise call.error(
                     "E0204",
-                    f"`{name}` is missing on the left: `rearrange` makes no new places",
+                    f"`{name}` is missing on the left: `rearrange` makes no new positions",
                     option="pattern",
                     help=did_you_mean(name, before) or "`expand`, `repeat` and `tile` repeat an axis",
                 )
@@ -776,7 +778,7 @@ class Concat(Primitive):
         return (replaced(call.shape(0), axis, size),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank, axis = first_input(node).rank, place(node)
+        rank, axis = first_input(node).rank, axis_index(node)
         reads: list[Reads] = []
         before = num(0)
         for value in node.inputs:
@@ -787,13 +789,13 @@ class Concat(Primitive):
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
         """Of tensors that are whole each device takes its own part of the axis."""
         axes = {axis for axis in cut if axis is not None}
-        if len(axes) != 1 or place(node) in axes:
+        if len(axes) != 1 or axis_index(node) in axes:
             return None
         (axis,) = axes
         return Parts(axis, own={i: axis for i, found in enumerate(cut) if found is None})
 
     def is_linear_map(self, node: OpNode) -> bool:
-        return place(node, rank=node.outputs[0].rank) == node.outputs[0].rank - 1
+        return axis_index(node, rank=node.outputs[0].rank) == node.outputs[0].rank - 1
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Concat(*g.args(), axis=from_right(node))
@@ -820,7 +822,7 @@ class Stack(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = first_input(node).rank
-        axis = place(node, rank=rank + 1)
+        axis = axis_index(node, rank=rank + 1)
         return (tuple(same(i + (i >= axis)) for i in range(rank)),) * len(node.inputs)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -845,7 +847,7 @@ class Cutting(Primitive):
         return self.reads_of(node, len(node.outputs) - 1)
 
     def reads_of(self, node: OpNode, result: int) -> Sequence[Reads]:
-        axis = place(node)
+        axis = axis_index(node)
         return (own_but(first_input(node).rank, axis, later(axis, self.before(node, result))),)
 
 
@@ -894,10 +896,10 @@ class Split(Cutting):
         return added(numbers_in(node.options, "sizes")[:result])
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
-        return None if cut[0] is None or cut[0] == place(node) else Parts(cut[0])
+        return None if cut[0] is None or cut[0] == axis_index(node) else Parts(cut[0])
 
     def is_linear_map(self, node: OpNode) -> bool:
-        return place(node) == first_input(node).rank - 1
+        return axis_index(node) == first_input(node).rank - 1
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         sizes = numbers_in(node.options, "sizes")
@@ -951,7 +953,7 @@ class Chunk(Cutting):
         return (promoted(call.inputs),) * int(call.size("parts"))
 
     def before(self, node: OpNode, result: int) -> Num:
-        axis = place(node)
+        axis = axis_index(node)
         if result == len(node.outputs) - 1:
             return binary("-", first_input(node).shape[axis], node.outputs[0].shape[axis])
         return binary("*", node.outputs[0].shape[axis], num(result))

@@ -1,17 +1,18 @@
 """Decoding step by step: what a decoder must keep of the tokens before.
 
-A step takes the new places of the model's sequence (all of the prompt first, then usually one) and gives the outputs at
-those places.  Along time a tensor is therefore wanted in one of two forms: its *new* places, or *all* of them so far.
+A step takes the new positions of the model's sequence (all of the prompt first, then usually one) and gives the outputs
+at those positions.  Along time a tensor is therefore wanted in one of two forms: its *new* positions, or *all* of them
+so far.
 
-1. What an op reads at its own place alone (`Primitive.reads`) it needs in the form of its result; what it reads whole,
-   or says that it keeps (`Primitive.keeps`: the keys and values of attention), it needs of all places: such a tensor
-   is cached, once, however many read it.
-2. A tensor with two axes of time (scores, masks) has new places along the first and all along the second. Where an op
-   reads it beside its own place along the first (a convolution over queries and keys), it is computed anew for all
-   places along both, and so is what it is made of, back to tensors with one axis of time.
+1. What an op reads at its own position alone (`Primitive.reads`) it needs in the form of its result; what it reads
+   whole, or says that it keeps (`Primitive.keeps`: the keys and values of attention), it needs of all positions: such a
+   tensor is cached, once, however many read it.
+2. A tensor with two axes of time (scores, masks) has new positions along the first and all along the second. Where an
+   op reads it beside its own position along the first (a convolution over queries and keys), it is computed anew for
+   all positions along both, and so is what it is made of, back to tensors with one axis of time.
 3. A recurrence hands on a state of a fixed size (`Primitive.states`), which is zeros before the first token.
-4. Tensors made of places alone (masks, rope tables, positions) are computed in whichever form is asked for.
-5. Keys and values that are, place by place, linear maps of something much narrower are not cached; that is. The
+4. Tensors made of positions alone (masks, rope tables, positions) are computed in whichever form is asked for.
+5. Keys and values that are, position by position, linear maps of something much narrower are not cached; that is. The
    narrowest such tensors are a minimum cut between what is not linear and the keys and values (MLA's latent).
 6. What depends on other inputs than the sequence (an encoder's result, keys and values of cross-attention) is computed
    once, before the first step.
@@ -38,7 +39,7 @@ from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, Unroll
 
 NEW, ALL, FIXED = "new", "all", ""
 Form = tuple[str, ...]
-"""For each axis of a tensor: NEW or ALL places of the sequence, FIXED where it has nothing to do with time."""
+"""For each axis of a tensor: NEW or ALL positions of the sequence, FIXED where it has nothing to do with time."""
 
 NARROWER = 3
 """How many times narrower than keys and values the tensors that they follow from must be to be cached instead: reading
@@ -47,7 +48,7 @@ them costs more work a step."""
 
 @dataclass(frozen=True, eq=False)
 class CacheSpec:
-    """A tensor of which all places are kept."""
+    """A tensor of which all positions are kept."""
 
     value: Value
     axis: int
@@ -86,14 +87,14 @@ class DecodePlan:
     forms: dict[Value, Form] = field(default_factory=dict)
     """The form in which each tensor that depends on the sequence is computed."""
     needs: dict[tuple[FlatNode, int], Form] = field(default_factory=dict)
-    """The form in which a node needs an input that depends on the sequence, or on places."""
+    """The form in which a node needs an input that depends on the sequence, or on positions."""
     caches: dict[Value, CacheSpec] = field(default_factory=dict)
     carries: dict[FlatNode, CarriedState] = field(default_factory=dict)
     latents: dict[FlatNode, Latent] = field(default_factory=dict)
-    placed: set[Value] = field(default_factory=set)
-    """Tensors made of places alone."""
+    positional: set[Value] = field(default_factory=set)
+    """Tensors made of positions alone."""
     whole: set[Value] = field(default_factory=set)
-    """Tensors of which each step computes all places along two axes."""
+    """Tensors of which each step computes all positions along two axes."""
     beside: set[FlatNode] = field(default_factory=set)
     """Nodes that read queries or keys by their distance: no padding may stand between two of them."""
     makers: dict[Value, FlatNode] = field(default_factory=dict)
@@ -112,10 +113,11 @@ class DecodePlan:
         return sorted(found, key=lambda c: c.layer)
 
     def tail(self) -> tuple[int, tuple[Value, ...]]:
-        """Where the nodes of a step begin that look at no place but their own, up to its end, and the tensors [batch,
-        new, …] that they read of those before: of each row one place can be taken from these, and the others left out.
+        """Where the nodes of a step begin that look at no position but their own, up to its end, and the tensors
+        [batch, new, …] that they read of those before: of each row one place can be taken from these, and the others
+        left out.
 
-        Raises ArchError E0504 where the output itself has its places along another axis."""
+        Raises ArchError E0504 where the output itself has its positions along another axis."""
         nodes, (output,) = self.step.nodes, self.step.outputs
         first = len(nodes)
         while first and self._is_own(nodes[first - 1]):
@@ -131,18 +133,18 @@ class DecodePlan:
             first += 1
 
     def _is_own(self, node: FlatNode) -> bool:
-        """Whether a node looks at no place but its own."""
+        """Whether a node looks at no position but its own."""
         if node in self.carries or node in self.latents or isinstance(node, FlatScan):
             return False
-        placed = any(v in self.placed for v in node.inputs if isinstance(v, Value))
+        positional = any(v in self.positional for v in node.inputs if isinstance(v, Value))
         forms = [self.needs.get((node, i), ()) for i in range(len(node.inputs))]
-        return not placed and not any(ALL in f for f in (*forms, *(self.forms.get(v, ()) for v in node.outputs)))
+        return not positional and not any(ALL in f for f in (*forms, *(self.forms.get(v, ()) for v in node.outputs)))
 
 
 def plan(model: Model) -> DecodePlan:
     """How the model is taken step by step.
 
-    Raises ArchError E0504 where its output depends on later places, or an op has no step."""
+    Raises ArchError E0504 where its output depends on later positions, or an op has no step."""
     flat, root = unroll(model)
     time = _time(model, flat)
     _demand_causal(model)
@@ -188,7 +190,7 @@ def _time(model: Model, flat: FlatGraph) -> Symbol:
 
 
 def _demand_causal(model: Model) -> None:
-    """The first output must be proved not to depend on later places, whatever the model claims itself: that may be
+    """The first output must be proved not to depend on later positions, whatever the model claims itself: that may be
     less, or be let pass unproved."""
     graph = model.block.graph
     output = next(v for v in graph.outputs if v is not None)
@@ -246,7 +248,7 @@ class _Planner:
         self.order: dict[Value, int] = {}
         """Which node of the step makes a tensor."""
         self.whole_readers: dict[Value, list[FlatNode]] = {}
-        """Nodes that need all places of a tensor."""
+        """Nodes that need all positions of a tensor."""
 
     def axes(self, value: Value) -> list[int]:
         return [i for i, d in enumerate(value.shape) if has(d, self.time)]
@@ -291,12 +293,12 @@ class _Planner:
             elif isinstance(node, FlatScan):
                 self.scan(node)
             elif self.axes(node.output):
-                found.placed.add(node.output)
+                found.positional.add(node.output)
         self.latent()
         return found
 
     def find_whole(self) -> set[Value]:
-        """Tensors with two axes of time that are computed for all places along both."""
+        """Tensors with two axes of time that are computed for all positions along both."""
         found: set[Value] = set()
         for node in reversed(self.found.step.nodes):
             pairs = [v for v in node.outputs if len(self.axes(v)) == 2]
@@ -311,8 +313,8 @@ class _Planner:
         return found
 
     def distance(self, node: FlatOp, which: int) -> bool:
-        """Whether an op reads other places than the own along the first or the second axis of time of a tensor that has
-        two, and not just all keys; or adds places."""
+        """Whether an op reads other positions than the own along the first or the second axis of time of a tensor that
+        has two, and not just all keys; or adds positions."""
         if any(not is_time(v.shape[self.axes(v)[which]], self.time) for v in node.outputs if len(self.axes(v)) == 2):
             return True
         if node.node.op.keeps(node.node):
@@ -335,8 +337,8 @@ class _Planner:
             self.read[key] = tuple(i for i in tensors if _reads(node, i)), self.speaks_of_time(node)
         reads, speaks = self.read[key]
         if not any(node.inputs[i] in self.moving for i in reads):
-            if speaks or any(v in found.placed for v in node.inputs if isinstance(v, Value)):
-                found.placed |= set(node.outputs)
+            if speaks or any(v in found.positional for v in node.inputs if isinstance(v, Value)):
+                found.positional |= set(node.outputs)
             return
         self.moving |= set(node.outputs)
         if key not in self.taken:
@@ -369,7 +371,7 @@ class _Planner:
                     wanted[axis] = self.of_pairs(node, i, axis, forms[0])
                 elif kept.get(i, (None, ""))[0] == axis:
                     wanted[axis] = ALL
-                else:  # a recurrence keeps for itself what it needs of earlier places
+                else:  # a recurrence keeps for itself what it needs of earlier positions
                     wanted[axis] = NEW if states else self.wanted(node, i, axis, forms)
             found.append((i, tuple(wanted), kept.get(i, (0, ""))[1]))
         return _Taken(tuple(forms), states, bool(kept), tuple(found))
@@ -426,17 +428,18 @@ class _Planner:
                     found.add(ALL if any(form[o] == ALL for o in owns if o is not None) else NEW)
                     continue
             own = _own(read)
-            place = form[own] if own is not None else FIXED
-            found.add(place or ALL)
-            if isinstance(read, At) and not place and not self.states(node):
+            position = form[own] if own is not None else FIXED
+            found.add(position or ALL)
+            if isinstance(read, At) and not position and not self.states(node):
                 raise self.blame(node, "reads positions beside its own")
         return NEW if found == {NEW} or not found else ALL
 
     def need(self, node: FlatNode, i: int, value: Value, wanted: Form, role: str = "") -> None:
-        """Note the form that is needed, and keep the value where all its places are and only the new ones are made."""
+        """Note the form that is needed, and keep the value where all its positions are and only the new ones are
+        made."""
         found = self.found
         found.needs[node, i] = wanted
-        if value in found.placed or value not in found.forms:
+        if value in found.positional or value not in found.forms:
             return
         have = found.forms[value]
         if len(self.axes(value)) == 2 and NEW in wanted and [f for f in wanted if f] != [NEW, ALL]:
@@ -456,7 +459,7 @@ class _Planner:
         inputs = [v for v in node.inputs if isinstance(v, Value)]
         if not any(v in self.moving for v in inputs):
             if any(self.axes(v) for v in node.outputs):
-                found.placed |= set(node.outputs)
+                found.positional |= set(node.outputs)
             return
         self.moving |= set(node.outputs)
         along = any(has(v.shape[1], self.time) for v in node.sequences)
@@ -576,14 +579,14 @@ def _reads(node: FlatOp, i: int) -> bool:
 
 
 def _own(read: At | None) -> int | None:
-    """The axis of the output whose place is the only one read."""
+    """The axis of the output whose position is the only one read."""
     if isinstance(read, At) and len(read.axes) == 1 and not read.also and read.offset == 0 and read.axes[0][1] == 1:
         return read.axes[0][0]
     return None
 
 
 def _linear(size: Num, time: Symbol) -> bool:
-    """Whether a size is the length, or that of rows and places laid out one after another (`batch * time`)."""
+    """Whether a size is the length, or that of rows and positions laid out one after another (`batch * time`)."""
     value = size.value
     if not isinstance(value, Poly) or len(value.terms) != 1:
         return False
@@ -592,7 +595,7 @@ def _linear(size: Num, time: Symbol) -> bool:
 
 
 def _width(value: Value, time: Symbol) -> int:
-    """How many numbers a place holds."""
+    """How many numbers a position holds."""
     total = 1
     for d in value.shape:
         if d.static:

@@ -39,7 +39,7 @@ from archdsl.ir.static import SharedModule
 
 @dataclass(frozen=True, eq=False)
 class FlatWeight:
-    """A weight at its place: its path, and the node that declares it."""
+    """A weight at its position: its path, and the node that declares it."""
 
     path: str
     weight: Weight
@@ -328,7 +328,7 @@ class Flattener:
 
 
 def fresh(value: Value, scope: FlatScope) -> Value:
-    """A value of its own for this place."""
+    """A value of its own for this position."""
     scope.values[value] = found = replaced(value)
     return found
 

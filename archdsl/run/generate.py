@@ -180,7 +180,7 @@ def generate(
 def _others(
     torch: Any, model: Model, module: Any, text: Text, given: Mapping[str, str], rows: int, where: torch.device
 ) -> dict[str, Any]:
-    """Inputs beside the sequence: those of tokens as they are given, padding that says that every place is real."""
+    """Inputs beside the sequence: those of tokens as they are given, padding that says that every position is real."""
     from archdsl.backends.torch.python import local_name
 
     code = type(module).stream.__wrapped__.__code__

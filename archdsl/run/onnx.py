@@ -181,8 +181,8 @@ def make_graphs(
         checkpoint.demand(saved(model))
         every = [*graphs.values(), *(plain.values() if plain is not graphs else ())]
         if as_they_lie(every, checkpoint, weights.parent):
-            places = {name: ByteRange(e.start, e.end - e.start) for name, e in checkpoint.entries.items()}
-            refer(every, weights.name, places)
+            positions = {name: ByteRange(e.start, e.end - e.start) for name, e in checkpoint.entries.items()}
+            refer(every, weights.name, positions)
             return Graphs(graphs, plain, weights, steps, no_decode)
         files = save({folder / f"graph_{i}.onnx": written for i, written in enumerate(every)}, model, weights=weights)
         assert files.weights is not None
@@ -375,8 +375,8 @@ def parameters_of(model: Model) -> int:
 def draw_inputs(
     model: Model, batch: int, time: int | None, seed: int, lengths: bool = False
 ) -> dict[str, NDArray[Any]]:
-    """Random tokens and numbers by name; every place real, all of one document, all of the first kind. With `lengths`
-    the rows are of several lengths, and of several documents."""
+    """Random tokens and numbers by name; every position real, all of one document, all of the first kind. With
+    `lengths` the rows are of several lengths, and of several documents."""
     from archdsl.estimates.params import vocabulary
 
     rows = vocabulary(model) or 2

@@ -46,19 +46,19 @@ class Decoder(Sequences):
         """Of each step of the latest run."""
 
     def run(self, inputs: Arrays, chunks: Sequence[int], mask: NDArray[Any] | None = None) -> NDArray[Any]:
-        """The first output at all places, the sequence being given in chunks: `(5, 1, 1)` is a prompt of five tokens
+        """The first output at all positions, the sequence being given in chunks: `(5, 1, 1)` is a prompt of five tokens
         and two steps. `inputs` are the model's, for the whole sequence; `mask` [batch, time] is 1 where a token is
         real."""
         batch, time = len(next(iter(inputs.values()))), sum(chunks)
         mask = np.ones((batch, time), np.int64) if mask is None else mask
-        places = np.maximum(np.cumsum(mask, 1) - 1, 0)
+        positions = np.maximum(np.cumsum(mask, 1) - 1, 0)
         once = {} if self.encoder is None else self._once(inputs)
         state, found, at = self._start(inputs), [], 0
         self.milliseconds = []
         for count in chunks:
             feed: dict[str, NDArray[Any]] = {
                 "attention_mask": mask[:, : at + count],
-                "position_ids": places[:, at : at + count],
+                "position_ids": positions[:, at : at + count],
                 "past_length": np.array([at]),
                 **{("input_ids" if n == self.ids else n): self._part(x, n, at, count) for n, x in inputs.items()},
                 **once,

@@ -199,7 +199,7 @@ def load_weights(module: nn.Module, path: Path, device: torch.device) -> None:
 def _inputs(
     torch: Any, model: Model, device: torch.device, dtype: str, batch: int, time: int | None
 ) -> dict[str, torch.Tensor]:
-    """Random tokens and numbers; every place real, all of one document, all of the first kind."""
+    """Random tokens and numbers; every position real, all of one document, all of the first kind."""
     from archdsl.estimates.params import vocabulary
 
     rows = vocabulary(model) or 2

@@ -80,7 +80,7 @@ class VerifyReport(BaseModel):
     """With weights of few bits, how far the graph's outputs are from PyTorch's with weights as they are; {} without."""
     decode: dict[str, Difference]
     """How far decoding is from PyTorch's first output for the whole sequence. `prefill`: the prompt at once; `steps`:
-    the tokens after it, one by one; `left`, `right`: all places of a batch whose last row is shorter, and padded on
+    the tokens after it, one by one; `left`, `right`: all positions of a batch whose last row is shorter, and padded on
     that side, where the graphs allow it."""
     no_decode: str | None
     """Why nothing is decoded."""
@@ -393,10 +393,10 @@ def _sides(prompt: int, time: int, cut: int) -> tuple[tuple[str, list[int]], ...
     return ("left", [*range(cut, time)]), ("right", [*range(prompt - cut), *range(prompt, time)])
 
 
-def _at(row: NDArray[Any], places: Sequence[int], axis: int) -> NDArray[Any]:
-    """What stands at those places of a row, in front; zeros behind it."""
+def _at(row: NDArray[Any], positions: Sequence[int], axis: int) -> NDArray[Any]:
+    """What stands at those positions of a row, in front; zeros behind it."""
     found = np.zeros_like(row)
-    np.moveaxis(found, axis, 0)[: len(places)] = np.moveaxis(row, axis, 0)[[*places]]
+    np.moveaxis(found, axis, 0)[: len(positions)] = np.moveaxis(row, axis, 0)[[*positions]]
     return found
 
 
@@ -411,8 +411,8 @@ def _differences(
 
 
 def difference(found: NDArray[Any], expected: NDArray[Any], dtype: str = "float32") -> Difference:
-    """The largest difference of two tensors. Places where both are infinite alike, or both not a number, are equal; one
-    where only one of them is, is infinitely far off. Raises ValueError where their shapes differ."""
+    """The largest difference of two tensors. Positions where both are infinite alike, or both not a number, are equal;
+    one where only one of them is, is infinitely far off. Raises ValueError where their shapes differ."""
     if found.shape != expected.shape:
         raise ValueError(f"shapes differ: {found.shape} and {expected.shape}")
     whole = expected.dtype.kind in "iub"

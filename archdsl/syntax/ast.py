@@ -1,6 +1,6 @@
 """The syntax tree: frozen nodes named as the rules of `grammars/arch.lark`, each with its span.
 
-Nodes compare by content and not by place, so that `parse(format(tree)) == tree` can be asked.
+Nodes compare by content and not by position, so that `parse(format(tree)) == tree` can be asked.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def tables() -> Tables:
 
 
 def _lark_stamp() -> str:
-    """Which lark is installed, without importing it: its place, size and date."""
+    """Which lark is installed, without importing it: its position, size and date."""
     spec = importlib.util.find_spec("lark")
     if spec is None or spec.origin is None:
         return ""

@@ -31,7 +31,7 @@ TYPES = {
 NAMES = {v: k for k, v in TYPES.items()}
 
 INDEXING = frozenset({"Gather", "GatherElements", "GatherND", "TopK", "CumSum"})
-"""Operators whose numbers are places."""
+"""Operators whose numbers are positions."""
 BOOLEAN = frozenset(
     {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not", "Xor", "IsNaN", "IsInf"}
 )
@@ -70,13 +70,13 @@ class Builder:
         self.constants: dict[Any, ir.Value] = {}
         self.names: dict[str, int] = {}
         self.in_shapes: Callable[[Size], Size] = _same
-        """What a size is where it stands in a shape; in a step of decoding, how many places are new."""
+        """What a size is where it stands in a shape; in a step of decoding, how many positions are new."""
         self.in_numbers: Callable[[Size], Size] = _same
         """What a size is where it is a number."""
         self.path = ""
         """Where the nodes that are added stand in the model."""
-        self.of_places: dict[ir.Value, ir.Value] = {}
-        """What a tensor that is made of places would be for all of them from 0 on, the same for every row."""
+        self.of_positions: dict[ir.Value, ir.Value] = {}
+        """What a tensor that is made of positions would be for all of them from 0 on, the same for every row."""
 
     # --- names and types ---
 

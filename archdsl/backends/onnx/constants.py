@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def constant(writer: GraphWriter, weight: FlatWeight) -> ir.Value:
-    """What the spec gives it: a number everywhere, or an expression over places and numbers."""
+    """What the spec gives it: a number everywhere, or an expression over positions and numbers."""
     builder, w = writer.builder, weight.weight
     kind = w.dtype.replace("int64", "int")
     if w.init.graph is not None:

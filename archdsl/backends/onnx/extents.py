@@ -1,9 +1,9 @@
-"""Tensors in the form that a step needs them in: their new places, or all of them.
+"""Tensors in the form that a step needs them in: their new positions, or all of them.
 
-What depends on the tokens is computed at the new places, and all of them are what was kept.  What is made of places
-alone (masks, positions, rope tables) is written when it is asked for, in each form that is asked for.  Where rows are
-padded, such a tensor gets an axis of batch in front: an op that cannot take one more axis is not by row, and then no op
-is.
+What depends on the tokens is computed at the new positions, and all of them are what was kept.  What is made of
+positions alone (masks, positions, rope tables) is written when it is asked for, in each form that is asked for.  Where
+rows are padded, such a tensor gets an axis of batch in front: an op that cannot take one more axis is not by row, and
+then no op is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from archdsl.passes.flatten import FlatOp, FlatParam
 
 
 class RowsUnsupportedError(Exception):
-    """An op cannot take places that differ by row."""
+    """An op cannot take positions that differ by row."""
 
 
 class FormsWriter(PositionsWriter):
@@ -36,17 +36,17 @@ class FormsWriter(PositionsWriter):
     def __init__(self, model: Model, dtype: str, target: Target, plan: DecodePlan, by_row: bool) -> None:
         super().__init__(model, dtype, target, plan, by_row)
         self.full: dict[Value, ir.Value] = {}
-        """All places of what is cached."""
-        self.of_places: dict[tuple[Value, Form], ir.Value | None] = {}
-        """Tensors made of places, by form."""
+        """All positions of what is cached."""
+        self.of_positions: dict[tuple[Value, Form], ir.Value | None] = {}
+        """Tensors made of positions, by form."""
         self.plain = False
         """Whether nodes are run on other tensors than those of the step."""
         self.tables: dict[Value, ir.Value] = {}
-        """Those for all places from 0 on, the same for every row."""
+        """Those for all positions from 0 on, the same for every row."""
 
     @contextmanager
     def writing(self, form: Form, *, table: bool = False) -> Iterator[None]:
-        """Lengths and places are those of a result of that form."""
+        """Lengths and positions are those of a result of that form."""
         builder = self.builder
         before = self.form, self.table, builder.in_shapes, builder.in_numbers, builder.path
         self.form, self.table = form, table
@@ -69,7 +69,7 @@ class FormsWriter(PositionsWriter):
         axes = [i for i, d in enumerate(shape) if has(d, self.plan.time)]
         if not axes:
             return super().shape(shape)
-        if self.by_row and self.asked_places:
+        if self.by_row and self.asked_positions:
             return None  # it may have an axis of batch
         found: list[Any] = list(self.shape_of(shape, "new"))
         if len(axes) > 1 or self.table or set(filter(None, self.form)) == {ALL}:
@@ -78,14 +78,14 @@ class FormsWriter(PositionsWriter):
 
     def is_by_row(self, flat: FlatOp, i: int) -> bool:
         given = flat.inputs[i]
-        if not isinstance(given, Value) or given not in self.plan.placed:
+        if not isinstance(given, Value) or given not in self.plan.positional:
             return False
-        x = self.place(given, self.wanted(flat, i))
+        x = self.position(given, self.wanted(flat, i))
         return x is not None and x in self.ranks
 
-    def every_place(self, flat: FlatOp, i: int) -> ir.Value | None:
+    def every_position(self, flat: FlatOp, i: int) -> ir.Value | None:
         given = flat.inputs[i]
-        known = isinstance(given, Value) and given in self.plan.placed and not self.plain
+        known = isinstance(given, Value) and given in self.plan.positional and not self.plain
         return self.as_table(given) if known and isinstance(given, Value) else None
 
     def wanted(self, flat: FlatOp, i: int) -> Form:
@@ -114,10 +114,10 @@ class FormsWriter(PositionsWriter):
         assert isinstance(given, Value)
         if self.plain:
             return self.values[given]
-        if given in plan.placed:
+        if given in plan.positional:
             if self.table:
                 return self.as_table(given)
-            x = self.place(given, self.wanted(flat, i))
+            x = self.position(given, self.wanted(flat, i))
             assert x is not None
             return self.aligned(flat, x)
         wanted = plan.needs.get((flat, i), ())
@@ -131,9 +131,9 @@ class FormsWriter(PositionsWriter):
     def newest(self, flat: FlatOp, i: int) -> ir.Value:
         given, plan = flat.inputs[i], self.plan
         assert isinstance(given, Value)
-        if given in plan.placed and not self.table:
+        if given in plan.positional and not self.table:
             form = tuple(NEW if has(d, plan.time) else FIXED for d in given.shape)
-            x = self.place(given, form)
+            x = self.position(given, form)
             assert x is not None
             return x
         if given not in plan.forms:
@@ -146,14 +146,14 @@ class FormsWriter(PositionsWriter):
         return self.by_row and not self.table and self.is_by_row(flat, i)
 
     def aligned(self, flat: FlatOp, x: ir.Value) -> ir.Value:
-        """A tensor of places by row, [batch, …], with as many axes as the result of an element-wise op has."""
+        """A tensor of positions by row, [batch, …], with as many axes as the result of an element-wise op has."""
         rank = self.ranks.get(x)
         op = flat.node.op
         if rank is None or not (op.elementwise or op.absorbs):
             return x
         first = flat.outputs[0]
         target = first.rank
-        if first in self.plan.placed:
+        if first in self.plan.positional:
             target = max(self._rank_of(flat, i) for i in range(len(flat.inputs)))
         add = self.builder.add
         if rank < target:
@@ -167,75 +167,75 @@ class FormsWriter(PositionsWriter):
         self.ranks[y] = target
         return y
 
-    def place(self, value: Value, form: Form) -> ir.Value | None:
-        """A tensor made of places, in a form; None for a mask that needs no tensor."""
+    def position(self, value: Value, form: Form) -> ir.Value | None:
+        """A tensor made of positions, in a form; None for a mask that needs no tensor."""
         key = (value, form)
-        if key not in self.of_places:
+        if key not in self.of_positions:
             with self.builder.within(self.builder.main):  # also where a loop's body asks first
-                self._place(value, form)
-        return self.of_places[key]
+                self._position(value, form)
+        return self.of_positions[key]
 
-    def _place(self, value: Value, form: Form) -> None:
+    def _position(self, value: Value, form: Form) -> None:
         maker = self.plan.makers[value]
         if isinstance(maker, FlatOp) and self.is_direct(maker, form):
             with self.writing(form):
-                asked, pairs = self.asked_places, self.asked_pairs
-                self.asked_places = self.asked_pairs = False
+                asked, pairs = self.asked_positions, self.asked_pairs
+                self.asked_positions = self.asked_pairs = False
                 self.builder.path = maker.path or value.name
                 moved = any(self.is_by_row(maker, i) for i in range(len(maker.inputs)))
                 made = self.results(maker, maker.node.op.onnx(maker.node, OnnxNodeScope(self, maker)))
-                moved = self.by_row and (moved or self.asked_places)
+                moved = self.by_row and (moved or self.asked_positions)
                 inner = [r for i in range(len(maker.inputs)) if (r := self._rank_of(maker, i))]
                 for output, x in zip(maker.outputs, made, strict=True):
-                    self.of_places[output, form] = x
+                    self.of_positions[output, form] = x
                     if x is not None and moved:
                         self.ranks[x] = self._made_rank(maker, output, inner)
-                self.asked_places, self.asked_pairs = asked, pairs
+                self.asked_positions, self.asked_pairs = asked, pairs
             return
         table = self.as_table(value)
         axes = [i for i, f in enumerate(form) if f]
         if not axes or (len(axes) == 1 and form[axes[0]] == ALL and not self.by_row):
-            self.of_places[value, form] = table
+            self.of_positions[value, form] = table
         elif len(axes) == 1 and form[axes[0]] == ALL:
             raise RowsUnsupportedError(value.name)  # the keys of a row begin behind its padding
         elif len(axes) == 1 and self.by_row:
-            # The rows of the table at the places of the tokens: [batch, …], wherever the axis of time is.
+            # The rows of the table at the positions of the tokens: [batch, …], wherever the axis of time is.
             axis, add = axes[0], self.builder.add
             x = add("Gather", [table, self.pasts["position_ids"]], {"axis": axis})
             order = [axis, *range(axis), *range(axis + 1, value.rank + 1)]
             x = add("Transpose", [x], {"perm": order}) if axis else x
             self.ranks[x] = value.rank + 1
-            self.of_places[value, form] = x
+            self.of_positions[value, form] = x
         elif self.by_row:
             raise RowsUnsupportedError(value.name)
         else:
-            self.of_places[value, form] = self.newest_of(table, axes[0])
+            self.of_positions[value, form] = self.newest_of(table, axes[0])
 
     def is_direct(self, maker: FlatOp, form: Form) -> bool:
-        """Whether an op can be written in that form as it stands: it asks for places, or has its own place of inputs in
-        that form."""
+        """Whether an op can be written in that form as it stands: it asks for positions, or has its own place of inputs
+        in that form."""
         op = maker.node.op
-        # Of all places those of padding stand nowhere: an op that only moves numbers may have them, no table has.
-        if op.elementwise or (op.by_rows and (op.placed or op.moves or ALL not in form)):
+        # Of all positions those of padding stand nowhere: an op that only moves numbers may have them, no table has.
+        if op.elementwise or (op.by_rows and (op.positional or op.moves or ALL not in form)):
             return True
-        return op.placed and not any(v in self.plan.placed for v in maker.inputs if isinstance(v, Value))
+        return op.positional and not any(v in self.plan.positional for v in maker.inputs if isinstance(v, Value))
 
     def _rank_of(self, flat: FlatOp, i: int) -> int:
         given = flat.inputs[i]
-        if not isinstance(given, Value) or given not in self.plan.placed:
+        if not isinstance(given, Value) or given not in self.plan.positional:
             return 0
-        x = self.place(given, self.wanted(flat, i))
+        x = self.position(given, self.wanted(flat, i))
         return self.ranks.get(x, 0) if x is not None else 0
 
     def _made_rank(self, maker: FlatOp, output: Value, inner: Sequence[int]) -> int:
-        """How many axes a tensor has that is made of places by row."""
+        """How many axes a tensor has that is made of positions by row."""
         if maker.node.op.elementwise and inner:
             return max(inner)
         return 4 if self.asked_pairs else output.rank + 1
 
     def as_table(self, value: Value) -> ir.Value:
-        """A tensor made of places, for all of them from 0 on, the same for every row."""
-        if value not in self.plan.placed:
+        """A tensor made of positions, for all of them from 0 on, the same for every row."""
+        if value not in self.plan.positional:
             return self.value(value)
         if value not in self.tables:
             maker = self.plan.makers[value]

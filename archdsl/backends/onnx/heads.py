@@ -52,7 +52,7 @@ class _Mover:
         counts = {"q_num_heads": heads[0].heads, "kv_num_heads": heads[1].heads}
         if heads[1].heads != heads[2].heads:
             return
-        inputs = [self.in_place(h) for h in heads]
+        inputs = [self.in_position(h) for h in heads]
         made = _like(node, [*inputs, *node.inputs[3:]], counts, joined.outputs[0])
         self.before.setdefault(id(node), []).append(made)
 
@@ -63,16 +63,16 @@ class _Mover:
         heads = _heads(moved) if moved is not None else None
         if shape is None or len(shape) != 3 or shape[:2] != [0, 0] or heads is None:
             return
-        found = self.in_place(heads)
+        found = self.in_position(heads)
         ir.convenience.replace_all_uses_with(node.outputs[0], found)
 
-    def in_place(self, heads: Heads) -> ir.Value:
+    def in_position(self, heads: Heads) -> ir.Value:
         """The tensor before its heads were moved, turned where the moved one was."""
         if heads.rotary is None:
             return heads.flat
         if id(heads.rotary) not in self.rotated:
             old = heads.rotary.outputs[0]
-            out = ir.Value(name=f"{old.name}_in_place", type=old.type, shape=heads.flat.shape)
+            out = ir.Value(name=f"{old.name}_in_position", type=old.type, shape=heads.flat.shape)
             inputs = [heads.flat, *heads.rotary.inputs[1:]]
             made = _like(heads.rotary, inputs, {"num_heads": heads.heads}, out, fresh=True)
             self.before.setdefault(id(heads.rotary), []).append(made)

@@ -1,4 +1,4 @@
-"""Attention that takes queries, keys and values in one tensor and turns them by their places itself.
+"""Attention that takes queries, keys and values in one tensor and turns them by their positions itself.
 
 Three products of the same tensor become one, with the rows of the three weights under each other; a tensor that was
 cut in three stays whole; and rotary positions fall away. Works on nodes before they are a graph; where anything else is
@@ -66,7 +66,7 @@ def _replaced(node: ir.Node, builder: Builder) -> list[ir.Node]:
     options = {name: a.value for name, a in node.attributes.items()}
     if q is not None:
         inputs += [None] * (SIN + 1 - len(inputs))
-        inputs[COS], inputs[SIN] = (builder.of_places[x] for x in q.inputs[1:3] if x is not None)
+        inputs[COS], inputs[SIN] = (builder.of_positions[x] for x in q.inputs[1:3] if x is not None)
         options |= {"do_rotary": 1, "rotary_interleaved": q.attributes.get_int("interleaved", 0)}
     made = [ir.Value(name=x.name, type=x.type, shape=x.shape) for x in node.outputs]
     for old, new in zip(node.outputs, made, strict=True):
@@ -91,10 +91,10 @@ def _turning(rotary: ir.Node | None) -> Any:
 
 
 def _turns(rotary: ir.Node, size: int, builder: Builder) -> bool:
-    """Whether onnxruntime's attention turns heads of that size by these angles: those of a place, wherever in the batch
-    it is."""
+    """Whether onnxruntime's attention turns heads of that size by these angles: those of a position, wherever in the
+    batch it is."""
     turned = rotary.attributes.get_int("rotary_embedding_dim", 0) or size
-    return size % TURNED == 0 and turned % TURNED == 0 and rotary.inputs[1] in builder.of_places
+    return size % TURNED == 0 and turned % TURNED == 0 and rotary.inputs[1] in builder.of_positions
 
 
 # --- one tensor: with the number of queries in it ---

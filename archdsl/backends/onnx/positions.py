@@ -1,4 +1,4 @@
-"""Where the tokens of a step stand: lengths, places by row, padding."""
+"""Where the tokens of a step stand: lengths, positions by row, padding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOWHERE = 2**30
 
 
 class PositionsWriter(GraphWriter):
-    """Knows two lengths, that of the new places and that of all, and gives places of either."""
+    """Knows two lengths, that of the new positions and that of all, and gives positions of either."""
 
     def __init__(self, model: Model, dtype: str, target: Target, plan: DecodePlan, by_row: bool) -> None:
         super().__init__(model, dtype, target)
@@ -30,15 +30,15 @@ class PositionsWriter(GraphWriter):
         self.form: Form = ()
         """Of the result that is being written."""
         self.table = False
-        """Whether a table for all places, the same for every row, is being written."""
+        """Whether a table for all positions, the same for every row, is being written."""
         self.last = False
         """Whether what is being written has one new place of each row."""
-        self.asked_places = False
-        """Whether what is being written has asked for places."""
+        self.asked_positions = False
+        """Whether what is being written has asked for positions."""
         self.asked_pairs = False
         """Whether it was for pairs of them."""
         self.ranks: dict[ir.Value, int] = {}
-        """Of tensors that are made of places by row: the number of axes, that of batch in front included."""
+        """Of tensors that are made of positions by row: the number of axes, that of batch in front included."""
         self.inputs: list[ir.Value] = []
         self.pasts: dict[str, ir.Value] = {}
         """Inputs that the model itself does not have, by name."""
@@ -49,7 +49,7 @@ class PositionsWriter(GraphWriter):
         if name != self.time:  # which of the two lengths, nothing but the caller knows
             super().note_size(name, x, axis)
 
-    def shape_of(self, shape: Shape, places: str) -> ir.Shape:
+    def shape_of(self, shape: Shape, positions: str) -> ir.Shape:
         names = {self.time: {"new": "sequence_length", "all": "total_sequence_length", "past": "past_sequence_length"}}
         found: list[int | str] = []
         for d in shape:
@@ -57,12 +57,12 @@ class PositionsWriter(GraphWriter):
             if d.static:
                 found.append(int(d))
             elif name == self.time:
-                found.append(1 if self.last and places == "new" else names[name][places])
+                found.append(1 if self.last and positions == "new" else names[name][positions])
             else:
                 found.append("batch_size" if name == "batch" else str(d.value))
         return ir.Shape(found)
 
-    def add_places(self) -> None:
+    def add_positions(self) -> None:
         """The inputs that say which tokens are real and where they stand."""
         if not self.by_row:
             return
@@ -78,7 +78,7 @@ class PositionsWriter(GraphWriter):
                 self.note_size(self.all, x, 1)
 
     def set_lengths(self) -> None:
-        """How many places there are in all: as many as the attention mask has, or a cache and the new ones."""
+        """How many positions there are in all: as many as the attention mask has, or a cache and the new ones."""
         builder = self.builder
         if self.all in builder.main.symbols:
             return
@@ -96,7 +96,7 @@ class PositionsWriter(GraphWriter):
             builder.main.symbols[self.all] = builder.add("Add", [before, builder.main.symbols[self.new]])
 
     def mask(self) -> ir.Value:
-        """Which places are real: [batch, all]."""
+        """Which positions are real: [batch, all]."""
         if "attention_mask" in self.pasts:
             return self.pasts["attention_mask"]
         builder = self.builder
@@ -108,18 +108,18 @@ class PositionsWriter(GraphWriter):
         """Something computed once, before all nodes."""
         if name not in self.shared:
             with self.builder.before_all():
-                self.builder.path = "places"
+                self.builder.path = "positions"
                 self.shared[name] = make()
         return self.shared[name]
 
-    def key_places(self) -> ir.Value:
+    def key_positions(self) -> ir.Value:
         """The place of every key, by row [batch, all]; that of padding is NOWHERE."""
         add = self.builder.add
 
         def make() -> ir.Value:
             real = self.pasts["attention_mask"]
-            place = add("Sub", [add("CumSum", [real, 1]), 1])
-            found: ir.Value = add("Where", [self.builder.cast(real, "bool"), place, NOWHERE])
+            position = add("Sub", [add("CumSum", [real, 1]), 1])
+            found: ir.Value = add("Where", [self.builder.cast(real, "bool"), position, NOWHERE])
             return found
 
         return self.once("keys", make)
@@ -134,14 +134,14 @@ class PositionsWriter(GraphWriter):
         return self.once("valid", make)
 
     def newest_of(self, x: ir.Value, axis: int) -> ir.Value:
-        """The new places of a tensor that has all."""
+        """The new positions of a tensor that has all."""
         add, builder = self.builder.add, self.builder
         start = add("Neg", [builder.main.symbols[self.new]])
         found: ir.Value = add("Slice", [x, start, [2**62], [axis]])
         return found
 
-    def last_places(self, x: ir.Value, real_first: bool) -> ir.Value:
-        """Of each row of x [batch, new, …] its last real place: [batch, 1, …]."""
+    def last_positions(self, x: ir.Value, real_first: bool) -> ir.Value:
+        """Of each row of x [batch, new, …] its last real position: [batch, 1, …]."""
         valid, builder, add = self.valid(), self.builder, self.builder.add
         if valid is None:
             found: ir.Value = add("Slice", [x, [-1], [2**62], [1]])
@@ -151,17 +151,17 @@ class PositionsWriter(GraphWriter):
             real = builder.cast(valid, "int")
             if real_first:
                 count = add("ReduceSum", [real, [1]], {"keepdims": 1})
-                place = add("Max", [add("Sub", [count, 1]), 0])
+                position = add("Max", [add("Sub", [count, 1]), 0])
             else:
-                place = add("ArgMax", [real], {"axis": 1, "keepdims": 1, "select_last_index": 1})
-            index: ir.Value = add("Unsqueeze", [place, [-1]])
+                position = add("ArgMax", [real], {"axis": 1, "keepdims": 1, "select_last_index": 1})
+            index: ir.Value = add("Unsqueeze", [position, [-1]])
             return index
 
         found = add("GatherND", [x, self.once("last", make)], {"batch_dims": 1})
         return found
 
     def counted(self, new: bool) -> ir.Value:
-        """0, 1, … of all places, or of the new ones."""
+        """0, 1, … of all positions, or of the new ones."""
         add, builder = self.builder.add, self.builder
 
         def make() -> ir.Value:
@@ -174,17 +174,17 @@ class PositionsWriter(GraphWriter):
 
         return self.once("new" if new else "all", make)
 
-    def places(self, length: Num) -> ir.Value:
+    def positions(self, length: Num) -> ir.Value:
         if not has(length, self.plan.time):
-            return super().places(length)
+            return super().positions(length)
         if not is_time(length, self.plan.time):
             raise error("E0504", f"positions up to {length} have no meaning in a step of decoding")
         if self.table:
             return self.counted(new=False)
-        self.asked_places = True
+        self.asked_positions = True
         new = NEW in self.form
         if self.by_row:
-            found = self.pasts["position_ids"] if new else self.key_places()
+            found = self.pasts["position_ids"] if new else self.key_positions()
             self.ranks[found] = 2
             return found
         return self.counted(new)
@@ -194,14 +194,14 @@ class PositionsWriter(GraphWriter):
         if not has(queries, time) and not has(keys, time):
             return super().pairs(queries, keys)
         if self.table:
-            place = self.counted(new=False)
-            return add("Unsqueeze", [place, [-1]]), add("Unsqueeze", [place, [0]])
+            position = self.counted(new=False)
+            return add("Unsqueeze", [position, [-1]]), add("Unsqueeze", [position, [0]])
         if not (is_time(queries, time) or queries.value == 1) or not is_time(keys, time):
             raise error("E0504", f"pairs of {queries} queries and {keys} keys have no meaning in a step of decoding")
-        self.asked_places = True
+        self.asked_positions = True
         self.asked_pairs = True
         if self.by_row:
-            key = self.once("key pairs", lambda: add("Unsqueeze", [self.key_places(), [1, 2]]))
+            key = self.once("key pairs", lambda: add("Unsqueeze", [self.key_positions(), [1, 2]]))
             query = self.once("query pairs", lambda: add("Unsqueeze", [self.pasts["position_ids"], [1, 3]]))
             self.ranks[key] = self.ranks[query] = 4
             return query, key
@@ -211,7 +211,7 @@ class PositionsWriter(GraphWriter):
         )
 
     def at_start(self) -> ir.Value:
-        """Whether there are no places before the new ones."""
+        """Whether there are no positions before the new ones."""
         add, builder = self.builder.add, self.builder
         symbols = builder.main.symbols
         return self.once("at start", lambda: add("Equal", [symbols[self.all], symbols[self.new]]))
@@ -226,8 +226,8 @@ class PositionsWriter(GraphWriter):
             assert valid is not None
             first = add("ArgMax", [builder.cast(valid, "int")], {"axis": 1, "keepdims": 1})
             length = builder.scalar(size_of(self.new))
-            place = add("Range", [builder.constant(0, "int"), length, builder.constant(1, "int")])
-            found: ir.Value = add("Mod", [add("Add" if sign > 0 else "Sub", [place, first]), length])
+            position = add("Range", [builder.constant(0, "int"), length, builder.constant(1, "int")])
+            found: ir.Value = add("Mod", [add("Add" if sign > 0 else "Sub", [position, first]), length])
             return found
 
         return self.once("turn" if sign > 0 else "turn back", make)

@@ -111,21 +111,21 @@ class OnnxNodeScope:
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.writer.linear(x, weight, bias)
 
-    # --- places ---
+    # --- positions ---
 
-    def places(self, length: Num) -> Any:
-        return self.writer.places(length)
+    def positions(self, length: Num) -> Any:
+        return self.writer.positions(length)
 
     def pairs(self, queries: Num, keys: Num) -> tuple[Any, Any]:
         return self.writer.pairs(queries, keys)
 
-    def of_places(self, made: Any, i: int, make: Callable[[Any], Any]) -> None:
+    def of_positions(self, made: Any, i: int, make: Callable[[Any], Any]) -> None:
         if not self.writer.target.packs:
             return
         with self.builder.within(self.builder.main):
-            table = self.writer.every_place(self.flat, i)
+            table = self.writer.every_position(self.flat, i)
             if table is not None:
-                self.builder.of_places[made] = make(table)
+                self.builder.of_positions[made] = make(table)
 
     def varies_by_row(self, i: int) -> bool:
         return self.writer.varies_by_row(self.flat, i)
@@ -138,7 +138,7 @@ class OnnxNodeScope:
         return self.writer.appends(self.flat)
 
     def new(self, i: int) -> Any:
-        return self.writer.new_places(self.flat, i)
+        return self.writer.new_positions(self.flat, i)
 
     def cached(self, *inputs: int) -> tuple[Any, ...]:
         return (*(self.writer.past(self.flat, i) for i in inputs), *self.writer.filled(self.flat))
@@ -166,7 +166,7 @@ class OnnxNodeScope:
         valid = self.valid
         if valid is None:
             return self.Slice(x, [-count], [2**62], [axis])
-        # Row by row: as many places as were kept, up to the last real one.
+        # Row by row: as many positions as were kept, up to the last real one.
         order = [0, axis, *(i for i in range(1, rank) if i != axis)]
         back = [order.index(i) for i in range(rank)]
         index = self.memo(valid, f"tail of {count}", lambda: self._last_real(valid, count))
@@ -175,8 +175,8 @@ class OnnxNodeScope:
         return self.Transpose(x, perm=back) if axis != 1 else x
 
     def _last_real(self, valid: Any, count: int) -> Any:
-        place = self.Range(self.constant(1, "int"), self.Add(self.Squeeze(self.Shape(valid, start=1)), 1), 1)
-        last = self.ReduceMax(self.Mul(self.cast(valid, "int"), place), [1], keepdims=1)
+        position = self.Range(self.constant(1, "int"), self.Add(self.Squeeze(self.Shape(valid, start=1)), 1), 1)
+        last = self.ReduceMax(self.Mul(self.cast(valid, "int"), position), [1], keepdims=1)
         return self.Unsqueeze(self.Add(last, self.constant(list(range(count)), "int")), [-1])
 
     def turned(self, x: Any, back: bool = False) -> Any:

@@ -2,8 +2,8 @@
 
 Inputs are those that existing runtimes feed: `input_ids` [batch, new], `attention_mask` [batch, all] (1 where a token
 is real), `position_ids` [batch, new], and for every cache `past_key_values.{layer}.{role}`, which comes back, longer,
-as `present.{layer}.{role}`. Rows may be padded on either side: places are counted by row, over the real tokens, and a
-padding key stands at a place that no query has reached.
+as `present.{layer}.{role}`. Rows may be padded on either side: positions are counted by row, over the real tokens, and
+a padding key stands at a position that no query has reached.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def write_steps(
     """The graphs that generate: `model`, a step; and, where a model has other inputs than the sequence, `encoder`,
     which is run once before.
 
-    With `last`, the step gives its output at each row's last new place alone. Other options and errors as of `write`,
-    which writes the model for whole sequences; `steps` is its plan, if that is known. Raises ArchError E0504 where the
-    model cannot be taken step by step."""
+    With `last`, the step gives its output at each row's last new position alone. Other options and errors as of
+    `write`, which writes the model for whole sequences; `steps` is its plan, if that is known. Raises ArchError E0504
+    where the model cannot be taken step by step."""
     chosen = target_for(target, dtype, quantize)
     steps = plan(model) if steps is None else steps
     flat = flatten(model) if quantize is not None else None
@@ -95,8 +95,8 @@ class StepWriter(FormsWriter):
         self.only_last = only_last
         self.presents: list[tuple[str, ir.Value]] = []
         self.appending: set[FlatNode] = set()
-        """Nodes whose operators append to their caches themselves: then each row of new places is turned, so that its
-        real tokens come first."""
+        """Nodes whose operators append to their caches themselves: then each row of new positions is turned, so that
+        its real tokens come first."""
         self.handed_names = handed_names(plan)
         self.appended: set[Value] = set()
         """What they read."""
@@ -113,7 +113,7 @@ class StepWriter(FormsWriter):
                 self.inputs.append(self.input(self.handed_names[value], value))
             elif value.dtype != "padding":
                 self.inputs.append(self.sequence("input_ids" if value is ids else names[value], value))
-        self.add_places()
+        self.add_positions()
         if self.appending and self.by_row:
             self.turn_rows()
         for entry in plan.entries():
@@ -153,14 +153,14 @@ class StepWriter(FormsWriter):
         return self.finish(self.inputs, outputs)
 
     def leave_out(self, values: Sequence[Value]) -> None:
-        """From here on each row has its last place alone, of these tensors [batch, new, …]."""
+        """From here on each row has its last position alone, of these tensors [batch, new, …]."""
         self.builder.path = "last"
         for value in values:
-            self.values[value] = self.last_places(self.value(value), bool(self.appending))
+            self.values[value] = self.last_positions(self.value(value), bool(self.appending))
         self.last = self.only_last
 
     def sequence(self, name: str, value: Value) -> ir.Value:
-        """An input of the model, of which a step takes the new places."""
+        """An input of the model, of which a step takes the new positions."""
         builder = self.builder
         x = ir.Value(
             name=builder.unique(name),
@@ -185,7 +185,7 @@ class StepWriter(FormsWriter):
         self.pasts[name] = x
 
     def keep(self, value: Value) -> None:
-        """Put the new places of a tensor behind those of before."""
+        """Put the new positions of a tensor behind those of before."""
         cache = self.plan.caches[value]
         name = f"{cache.layer}.{cache.role}"
         builder, path = self.builder, self.builder.path
@@ -197,7 +197,7 @@ class StepWriter(FormsWriter):
         self.presents.append((name, found))
 
     def find_appending(self) -> set[FlatNode]:
-        """All attention, if all of it can append to its caches itself and nothing else looks at places of keys."""
+        """All attention, if all of it can append to its caches itself and nothing else looks at positions of keys."""
         plan = self.plan
         found: set[FlatNode] = set()
         users: dict[Value, int] = {}
@@ -214,7 +214,7 @@ class StepWriter(FormsWriter):
             if not kept:
                 continue
             itself = node.node.op.caches_itself(node.node, OnnxNodeScope(self, node))
-            once = all(users.get(v, 0) == 1 for v in kept if isinstance(v, Value) and v not in plan.placed)
+            once = all(users.get(v, 0) == 1 for v in kept if isinstance(v, Value) and v not in plan.positional)
             fine = fine and itself and once
             found.add(node)
         flat = all(v.rank == 2 for v in plan.step.inputs if any(has(d, plan.time) for d in v.shape))
@@ -223,7 +223,7 @@ class StepWriter(FormsWriter):
     def appends(self, flat: FlatOp) -> bool:
         return flat in self.appending
 
-    def new_places(self, flat: FlatOp, i: int) -> ir.Value:
+    def new_positions(self, flat: FlatOp, i: int) -> ir.Value:
         given = flat.inputs[i]
         assert isinstance(given, Value)
         return self.value(given)
@@ -269,7 +269,7 @@ class StepWriter(FormsWriter):
 
     def node(self, node: FlatNode) -> None:
         plan = self.plan
-        if any(v in plan.placed for v in node.outputs):
+        if any(v in plan.positional for v in node.outputs):
             return  # written when it is asked for, in the form that is asked for
         super().node(node)
         for value in node.outputs:
@@ -292,7 +292,7 @@ class StepWriter(FormsWriter):
                 super().op(flat)
 
     def ready(self, flat: FlatOp, rank: int) -> None:
-        """See to it that inputs made of places by row fit the others."""
+        """See to it that inputs made of positions by row fit the others."""
         op = flat.node.op
         if any(self.is_by_row(flat, i) for i in range(len(flat.inputs))) and not (op.elementwise or op.by_rows):
             raise RowsUnsupportedError(op.name)
@@ -345,7 +345,7 @@ class StepWriter(FormsWriter):
             self.presents.append((name, x))
 
     def started(self, flat: FlatScan, i: int, past: ir.Value) -> ir.Value:
-        """A state after the places before; where there are none, what the scan starts from."""
+        """A state after the positions before; where there are none, what the scan starts from."""
         start, state, builder = flat.starts[i], flat.body.inputs[i], self.builder
         if isinstance(start, Num) and start.value == 0:
             return past
@@ -358,9 +358,9 @@ class StepWriter(FormsWriter):
         return found
 
     def absorbed(self, flat: FlatOp) -> None:
-        """Attention that reads the cached tensors themselves. Keys and values are linear maps of them, place by place:
-        run on the rows of an identity matrix, the nodes between give the maps, which go over to the queries and the
-        result."""
+        """Attention that reads the cached tensors themselves. Keys and values are linear maps of them, position by
+        position: run on the rows of an identity matrix, the nodes between give the maps, which go over to the queries
+        and the result."""
         builder, latent = self.builder, self.plan.latents[flat]
         add, path = builder.add, flat.path
         widths = [int(v.shape[-1]) for v in latent.base]

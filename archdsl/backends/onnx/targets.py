@@ -26,7 +26,7 @@ class Target:
     rounds_inputs: bool = False
     """Whether products with matrices of few bits round their inputs, too."""
     packs: bool = False
-    """Whether fused attention takes queries, keys and values best in one tensor, and turns them by their places."""
+    """Whether fused attention takes queries, keys and values best in one tensor, and turns them by their positions."""
 
     def offers(self, operator: str, dtype: str) -> bool:
         return dtype in self.operators.get(operator, ())

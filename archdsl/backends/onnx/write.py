@@ -106,7 +106,7 @@ class GraphWriter:
         self.in_steps = False
         """Whether the queries may be the newest of the keys."""
         self.by_row = False
-        """Whether the rows of a batch stand at places of their own."""
+        """Whether the rows of a batch stand at positions of their own."""
         self.laws: Laws | None = None
 
     # --- the whole graph ---
@@ -242,20 +242,20 @@ class GraphWriter:
         return self.operand(flat, i)
 
     def varies_by_row(self, flat: FlatOp, i: int) -> bool:
-        """Whether an input is made of places by row."""
+        """Whether an input is made of positions by row."""
         return False
 
-    def every_place(self, flat: FlatOp, i: int) -> ir.Value | None:
-        """An input that has no axis of batch and is made of places, for all of them from 0 on; None where it is made of
-        something else."""
+    def every_position(self, flat: FlatOp, i: int) -> ir.Value | None:
+        """An input that has no axis of batch and is made of positions, for all of them from 0 on; None where it is made
+        of something else."""
         return self.operand(flat, i)
 
     def appends(self, flat: FlatOp) -> bool:
         """Whether a node may append to its caches itself."""
         return True
 
-    def new_places(self, flat: FlatOp, i: int) -> ir.Value:
-        """An input of which all places are kept: its new ones."""
+    def new_positions(self, flat: FlatOp, i: int) -> ir.Value:
+        """An input of which all positions are kept: its new ones."""
         return self.operand(flat, i)
 
     def past(self, flat: FlatOp, i: int) -> ir.Value | None:
@@ -276,7 +276,7 @@ class GraphWriter:
         return builder.add("Expand", [builder.add("Sub", [total, 1]), batch]), total
 
     def at_start(self) -> ir.Value:
-        """Whether nothing came before the places of the sequence: there are no steps."""
+        """Whether nothing came before the positions of the sequence: there are no steps."""
         return self.builder.constant([True], "bool")
 
     def turned(self, sign: int) -> ir.Value:
@@ -284,7 +284,7 @@ class GraphWriter:
         raise TypeError("no row is padded")
 
     def valid(self) -> ir.Value | None:
-        """Which places of the sequence are real [batch, time]: None where all are."""
+        """Which positions of the sequence are real [batch, time]: None where all are."""
         return None
 
     # --- weights ---
@@ -382,15 +382,15 @@ class GraphWriter:
             builder.path = path
         return self.transposed[weight]
 
-    # --- places ---
+    # --- positions ---
 
-    def places(self, length: Num) -> ir.Value:
+    def positions(self, length: Num) -> ir.Value:
         """0, 1, … length - 1."""
         builder = self.builder
         if length.static:
             return builder.constant(np.arange(int(length)), "int")
         assert isinstance(length.value, Poly)
-        frame, key = builder.home(length.value), ("places", length.value)
+        frame, key = builder.home(length.value), ("positions", length.value)
         if key not in frame.sizes:
             with builder.at(length.value):
                 end = builder.number(length)
@@ -399,11 +399,11 @@ class GraphWriter:
 
     def pairs(self, queries: Num, keys: Num) -> tuple[ir.Value, ir.Value]:
         builder = self.builder
-        key = self.places(keys)
+        key = self.positions(keys)
         query = key
         if queries.value != keys.value:
             first = builder.add("Sub", [builder.number(keys), builder.number(queries)])
-            query = builder.add("Add", [self.places(queries), first])
+            query = builder.add("Add", [self.positions(queries), first])
         return builder.add("Unsqueeze", [query, [-1]]), builder.add("Unsqueeze", [key, [0]])
 
     # --- recurrences ---
@@ -466,8 +466,8 @@ class GraphWriter:
         else:
             y = self._looped(flat, block, x, counts, starts, ends)
         # Back into the order of the pairs.
-        places = add("Range", [builder.constant(0, "int"), add("Squeeze", [pairs]), builder.constant(1, "int")])
-        back = add("ScatterElements", [places, order, places], {"axis": 0})
+        positions = add("Range", [builder.constant(0, "int"), add("Squeeze", [pairs]), builder.constant(1, "int")])
+        back = add("ScatterElements", [positions, order, positions], {"axis": 0})
         return add("Gather", [y, back], {"axis": 0})  # type: ignore[no-any-return]
 
     def _one_by_one(
@@ -530,7 +530,7 @@ class GraphWriter:
     def _answer(
         self, flat: FlatOp, block: FlatGraph, rows: ir.Value, bounds: Sequence[ir.Value], expert: ir.Value | int
     ) -> ir.Value:
-        """What an expert says to its rows, those between two places."""
+        """What an expert says to its rows, those between two positions."""
         self.builder.path = flat.path
         answer = self.answer(block, self.builder.add("Slice", [rows, *bounds, [0]]), expert)
         self.builder.path = flat.path

@@ -79,7 +79,7 @@ class Parameter(NamedTuple):
 
 @dataclass(eq=False)
 class ClassUse:
-    """A place where a class is instantiated: its group, the block that it is there, and the callee's names in the
+    """A use of a class where it is instantiated: its group, the block that it is there, and the callee's names in the
     caller's. Those that read alike are equal."""
 
     group: ClassGroup

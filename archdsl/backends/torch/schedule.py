@@ -117,7 +117,7 @@ class Scheduler:
         """Loops of which iterations are written out, which holds for these counts only."""
         calls = Counter(c for t in trees(steps) for c in called_alike(t))
         self.twice = {c for c, n in calls.items() if n > 1}
-        """Calls of modules that stand twice: each keeps its place, since what they draw may differ."""
+        """Calls of modules that stand twice: each keeps its position, since what they draw may differ."""
 
     def run(self) -> tuple[Statement, ...]:
         self.body(self.steps)

@@ -1,4 +1,4 @@
-"""Statements as lines of Python: the only place that makes text of trees. `black` lays them out."""
+"""Statements as lines of Python: the only module that makes text of trees. `black` lays them out."""
 
 from __future__ import annotations
 

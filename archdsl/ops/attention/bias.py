@@ -28,7 +28,7 @@ def slopes(heads: int) -> list[float]:
 class HeadBias(Position):
     """A bias [heads, queries, keys] of the scores."""
 
-    placed = True
+    positional = True
 
     def demand_heads(self, call: Application, q: Value, what: str) -> None:
         """Refuse queries without heads. Raises E0302."""
@@ -249,16 +249,16 @@ class TransformerXL(Position):
         # Distances, the farthest back first, and one that is never read.
         first = g.Squeeze(g.Sub(count, 1), [0])
         ahead = g.Squeeze(count, [0]) if g.by_row else scalar(g, queries)
-        place = g.Range(first, g.Sub(g.Neg(ahead), 1), g.constant(-1, "int"))
+        position = g.Range(first, g.Sub(g.Neg(ahead), 1), g.constant(-1, "int"))
         waves = g.constant(frequencies(10_000.0, width), "float32")
-        angle = g.Mul(g.Unsqueeze(g.cast(place, "float32"), [-1]), waves)
+        angle = g.Mul(g.Unsqueeze(g.cast(position, "float32"), [-1]), waves)
         table = g.cast(g.Concat(g.Sin(angle), g.Cos(angle), axis=-1), kind)
         r = g.linear(table, g.cast(g.weight("weight"), kind))
         r = g.Transpose(g.Reshape(r, [-1, heads, head_dim]), perm=[1, 2, 0])  # [heads, head_dim, distance]
         u, v = (g.Unsqueeze(g.cast(g.weight(name), kind), [1]) for name in ("u", "v"))
         scores = g.MatMul(g.Mul(g.Add(x, v), head_dim**-0.5), r)
         if g.by_row:
-            # A column for each pair; that of a key at no place is not looked at.
+            # A column for each pair; that of a key at no position is not looked at.
             column = g.Max(g.Min(g.Add(g.Sub(key, query), first), g.Mul(first, 2)), 0)
             return g.Add(x, u), g.GatherElements(scores, g.Expand(column, [g.Shape(scores, end=3), 1]), axis=-1)
         # Each row begins one position before the one above it; with one position fewer in a row, it stands where it

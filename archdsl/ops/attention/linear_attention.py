@@ -64,7 +64,7 @@ class LinearAttention(Primitive):
         if not call.options["causal"]:
             raise call.error(
                 "E0204",
-                "`log_decay` counts the places since each key, so it needs `causal: true`",
+                "`log_decay` counts the positions since each key, so it needs `causal: true`",
                 option="causal",
                 input=3,
             )
@@ -98,15 +98,15 @@ class LinearAttention(Primitive):
             return self.step_flops(node)
         q = first_input(node)
         dim, value, rows = q.shape[3], self.columns(node), times(q.shape[:2])
-        places = mul(64, add(floordiv(q.shape[2].value, 64), 2))
+        positions = mul(64, add(floordiv(q.shape[2].value, 64), 2))
         decay = (3,) if node.inputs[3] is not None else ()
         found = (
-            contracted((rows, places, dim, value), (1, *decay), (2,)),
-            contracted((rows, places, dim, value), (0, *decay), (1, 2, *decay)),
-            contracted((rows, places, dim, 64), (0,), (1,)),
-            contracted((rows, places, value, 64), (0, 1, *decay), (2,)),
+            contracted((rows, positions, dim, value), (1, *decay), (2,)),
+            contracted((rows, positions, dim, value), (0, *decay), (1, 2, *decay)),
+            contracted((rows, positions, dim, 64), (0,), (1,)),
+            contracted((rows, positions, value, 64), (0, 1, *decay), (2,)),
         )
-        return Cost(found, self.scaling(node, places))
+        return Cost(found, self.scaling(node, positions))
 
     def step_flops(self, node: OpNode) -> Cost:
         """Each key and value go into the state, and each query reads it."""
@@ -121,11 +121,11 @@ class LinearAttention(Primitive):
         (v,) = tensor_inputs(node, 2)
         return add(v.shape[3].value, int(bool(node.options["normalize"])))
 
-    def scaling(self, node: OpNode, places: DimValue) -> tuple[Amount, ...]:
+    def scaling(self, node: OpNode, positions: DimValue) -> tuple[Amount, ...]:
         """What is done number by number: the division by the sum, and the decay of queries and keys."""
         q, y = first_input(node), node.outputs[0]
         divided = (Amount(times(y.shape)),) if node.options["normalize"] else ()
-        decayed = (Amount(times((2, *q.shape[:2], places, q.shape[3]))),) if node.inputs[3] is not None else ()
+        decayed = (Amount(times((2, *q.shape[:2], positions, q.shape[3]))),) if node.inputs[3] is not None else ()
         return (*divided, *decayed)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:

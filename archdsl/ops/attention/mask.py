@@ -22,7 +22,7 @@ class MaskTensor(Primitive):
     With `blocks` all that read it take a mask in blocks as well.
     """
 
-    placed = True
+    positional = True
     by_rows = True
     passes = 0
     chosen = tuple(range(2, 10))
@@ -54,12 +54,12 @@ class MaskTensor(Primitive):
                 continue
             rule = next(leaves).rule
             if rule == "queries":
-                place = same(rank - 2)
+                position = same(rank - 2)
             elif rule in ("keys", "padding"):
-                place = same(rank - 1)
+                position = same(rank - 1)
             else:  # `same` and `documents` compare the key's with the query's
-                place = At(((rank - 1, Fraction(1)),), also=(same(rank - 2),))
-            found.append((same(0), place) if value.rank == 2 else (place,))
+                position = At(((rank - 1, Fraction(1)),), also=(same(rank - 2),))
+            found.append((same(0), position) if value.rank == 2 else (position,))
         return found
 
     def constants(self, node: OpNode) -> Sequence[tuple[At, float]]:
@@ -87,7 +87,7 @@ class MaskTensor(Primitive):
 
     def undivided(self, node: OpNode) -> str:
         drawn = any(leaf.rule == "random" for leaf in node.options["mask"].leaves())
-        return "draws keys among all places of the sequence" if drawn else ""
+        return "draws keys among all positions of the sequence" if drawn else ""
 
     def needs_tensor(self, options: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
         queries, keys = inputs[0], inputs[1]
@@ -316,11 +316,11 @@ class TorchMaskWriter(MaskWriter):
         if mask.rule in TENSOR_NAMES:
             return self.tensor(mask)
         if mask.rule == "full":
-            return self.of_places(mask, "{key} >= 0" if self.key is not None else "True")
+            return self.of_positions(mask, "{key} >= 0" if self.key is not None else "True")
         distance = "{query} - {key}" if causal else "({query} - {key}).abs()"
-        return self.of_places(mask, TEMPLATES[mask.rule].replace("{distance}", distance))
+        return self.of_positions(mask, TEMPLATES[mask.rule].replace("{distance}", distance))
 
-    def of_places(self, mask: Mask, template: str) -> Tree:
+    def of_positions(self, mask: Mask, template: str) -> Tree:
         """A rule by the positions of query and key and its own numbers, `n` and `m`."""
         numbers = [self.number(mask, i) for i in range(len(mask.numbers))]
         return self.e.py(template, query=self.query, key=self.key, **dict(zip("nm", numbers, strict=False)))

@@ -102,7 +102,7 @@ class SDPA(Primitive):
             if not call.same(heads, kv_heads, "attention is written for kv_heads == heads: compile again with --set"):
                 call.condition("%", heads, kv_heads, "the heads of keys divide those of queries")
         call.is_number(call.options["dropout"], 0)  # then nothing is dropped, and the mask may come in blocks
-        call.same(q[-2], k[-2], "queries and keys stand at the same places: compile anew where not")
+        call.same(q[-2], k[-2], "queries and keys stand at the same positions: compile anew where not")
 
     def build(self, call: Application) -> Sequence[Value]:
         q, k, v = (call.tensor(i) for i in range(3))
@@ -159,7 +159,7 @@ class SDPA(Primitive):
             if axis.value != wanted.value and whole_axis(axis)[0] != whole_axis(wanted)[0]:
                 raise call.error(
                     "E0403",
-                    f"the mask `{leaf}` speaks of {axis} places, "
+                    f"the mask `{leaf}` speaks of {axis} positions, "
                     f"but there are {wanted} {'queries' if leaf.rule == 'queries' else 'keys'}",
                     option="mask",
                 )

@@ -40,11 +40,11 @@ class Role(Enum):
     FIRST = auto()
     """It does not depend on the sequence: the first step computes it."""
     TABLE = auto()
-    """It is made of places alone, and has one axis of them: the first step computes it for all places to come."""
+    """It is made of positions alone, and has one axis of them: the first step computes it for all positions to come."""
     PAIRS = auto()
-    """It is made of places alone, for pairs of queries and keys: each step computes it for its own."""
+    """It is made of positions alone, for pairs of queries and keys: each step computes it for its own."""
     STEP = auto()
-    """It depends on the new places: each step computes it for them."""
+    """It depends on the new positions: each step computes it for them."""
 
 
 @dataclass(eq=False)
@@ -54,15 +54,15 @@ class Roles:
     block: Block
     role: dict[Node, Role] = field(default_factory=dict)
     kept: dict[OpNode, tuple[int, ...]] = field(default_factory=dict)
-    """Inputs of which a node reads all places, and which nothing else keeps: they are appended to a cache there."""
+    """Inputs of which a node reads all positions, and which nothing else keeps: they are appended to a cache there."""
     kept_axes: dict[OpNode, tuple[int, ...]] = field(default_factory=dict)
     """The axis of each of them along which its positions are."""
     kept_values: dict[Value, int] = field(default_factory=dict)
-    """Values of which all places are kept where they are made, because several nodes read them: the axis."""
+    """Values of which all positions are kept where they are made, because several nodes read them: the axis."""
     window: dict[OpNode, Num] = field(default_factory=dict)
-    """Attention that sees the last places alone, and its masks: how many these are. No more of them are kept."""
+    """Attention that sees the last positions alone, and its masks: how many these are. No more of them are kept."""
     readers: set[OpNode] = field(default_factory=set)
-    """Those that read all places of something."""
+    """Those that read all positions of something."""
     latent: dict[OpNode, tuple[tuple[Value, ...], tuple[OpNode, ...]]] = field(default_factory=dict)
     """Attention that reads what its keys and values are linear maps of: that, and the nodes between."""
     carries: set[Node] = field(default_factory=set)
@@ -70,7 +70,7 @@ class Roles:
     held: list[Value] = field(default_factory=list)
     """What the first step computes and all read."""
     whole: set[Value] = field(default_factory=set)
-    """Tables that are read at the places of keys."""
+    """Tables that are read at the positions of keys."""
     rows: dict[Value, tuple[int, int]] = field(default_factory=dict)
     """Of tables: the axis of time, and how many axes there are in the readers between that of batch and that one."""
     at_positions: dict[OpNode, int] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Assigner:
             for i, v in enumerate(node.inputs):
                 if isinstance(v, Value):
                     self.readers.setdefault(v, []).append((node, i))
-        self.placed = self.of_places()
+        self.positional = self.of_positions()
         self.directly = self.of_new_positions()
         self.latent_bases = {v for latent in plan.latents.values() for v in latent.base}
         if plan.beside:
@@ -148,13 +148,13 @@ class Assigner:
         self.windows = self.of_windows()
         self.skipped = {n for latent in plan.latents.values() for n in latent.chain}
 
-    def of_places(self) -> set[Value]:
-        """Tensors made of places alone; those that take their type from one that is not are computed with it."""
+    def of_positions(self) -> set[Value]:
+        """Tensors made of positions alone; those that take their type from one that is not are computed with it."""
         found: set[Value] = set()
         for node in self.plan.step.nodes:
             moving = (v for v in node.inputs if isinstance(v, Value) and v in self.plan.forms)
             alike = isinstance(node, FlatOp) and node.node.op.alike and self.times(node.outputs[0]) == 1
-            if set(node.outputs) <= self.plan.placed and all(v in found for v in moving) and not alike:
+            if set(node.outputs) <= self.plan.positional and all(v in found for v in moving) and not alike:
                 found |= set(node.outputs)
         return found
 
@@ -176,7 +176,7 @@ class Assigner:
 
     def takes_positions(self, flat: FlatOp) -> bool:
         """Whether an op makes something of positions alone, whatever the shape of these."""
-        if any(v not in self.placed or self.times(v) != 1 for v in flat.outputs):
+        if any(v not in self.positional or self.times(v) != 1 for v in flat.outputs):
             return False
         op, output, made = flat.node.op, flat.outputs[0], []
         reads = op.reads(flat.node)
@@ -188,7 +188,7 @@ class Assigner:
                 made.append(v)
         if not made:
             return op.at_positions(flat.node)
-        return all(v in self.placed for v in made) and (op.elementwise or (op.by_rows and not op.mixes))
+        return all(v in self.positional for v in made) and (op.elementwise or (op.by_rows and not op.mixes))
 
     def makers_of_positions(self, flat: FlatNode) -> list[FlatNode | None]:
         return [self.plan.makers.get(v) for v in flat.inputs if isinstance(v, Value) and self.times(v)]
@@ -196,13 +196,13 @@ class Assigner:
     def middle(self, flat: FlatNode, i: int, value: Value, known: dict[FlatNode, int]) -> int | None:
         """How many axes a reader of something made of positions has between those of batch and time; None where it
         does not read it at its own position."""
-        if any(v in self.placed for v in flat.outputs):
+        if any(v in self.positional for v in flat.outputs):
             return known.get(flat)
         fits = isinstance(flat, FlatOp) and (flat.node.op.elementwise or flat.node.op.leading(flat.node, i) is not None)
         return self.between(flat, i, value) if fits and ALL not in self.plan.needs.get((flat, i), ()) else None
 
     def of_windows(self) -> dict[FlatNode, Num]:
-        """Attention of which every reader of its mask sees the last places alone, and of its keys it is the only
+        """Attention of which every reader of its mask sees the last positions alone, and of its keys it is the only
         reader; and the makers of these masks."""
         found: dict[FlatNode, Num] = {}
         masks: dict[Value, list[FlatOp]] = {}
@@ -215,7 +215,7 @@ class Assigner:
                     masks.setdefault(mask, []).append(node)
         for mask, nodes in masks.items():
             maker = self.plan.makers.get(mask)
-            if len(nodes) == len(self.readers[mask]) and isinstance(maker, FlatOp) and maker.node.op.placed:
+            if len(nodes) == len(self.readers[mask]) and isinstance(maker, FlatOp) and maker.node.op.positional:
                 for flat in nodes:
                     seen = flat.node.op.window(flat.node)
                     assert seen is not None
@@ -293,12 +293,12 @@ class Assigner:
         if flat in self.skipped and not self.needed_beside(flat):
             return Role.NOTHING
         if flat in self.in_step:
-            if any(v in self.placed for v in flat.outputs):
+            if any(v in self.positional for v in flat.outputs):
                 if flat in self.directly:  # in every turn or none, as what reads it
                     return Role.STEP
                 axes = max(map(self.times, flat.outputs))
                 return (Role.ALWAYS, Role.TABLE, Role.PAIRS)[min(axes, 2)]
-            if not any(v in self.plan.forms or v in self.plan.placed for v in flat.outputs):
+            if not any(v in self.plan.forms or v in self.plan.positional for v in flat.outputs):
                 return Role.ALWAYS
             return Role.STEP
         return Role.FIRST if flat in self.in_before else Role.NOTHING
@@ -354,13 +354,13 @@ class Assigner:
                 found.window[node] = seen[1]
 
     def kept_at_reader(self, value: Value) -> bool:
-        """Whether what reads all places of a value also appends its new ones."""
+        """Whether what reads all positions of a value also appends its new ones."""
         known = value in self.plan.caches and value not in self.latent_bases and value not in self.plan.step.inputs
         return known and value not in self.kept_at_maker
 
     def of_shared(self) -> set[Value]:
         """What several read, or another block than that which makes it: it is appended to its cache there. Then nobody
-        can read its new places alone."""
+        can read its new positions alone."""
         found = set()
         for value in self.plan.caches:
             maker, readers = self.plan.makers.get(value), self.all_readers(value)
@@ -386,15 +386,15 @@ class Assigner:
                 yield from self.homes(call)
 
     def all_readers(self, value: Value) -> list[tuple[FlatNode, int]]:
-        """Who reads all places of a value."""
+        """Who reads all positions of a value."""
         return [(n, i) for n, i in self.readers.get(value, ()) if ALL in self.plan.needs.get((n, i), ())]
 
     # --- tables ---
 
     def check_rows(self, flat: FlatNode, i: int, value: Value) -> None:
-        """A table is read at the new places by ops that take one more axis."""
+        """A table is read at the new positions by ops that take one more axis."""
         axes = [a for a, d in enumerate(value.shape) if has(d, self.plan.time)]
-        if value not in self.placed or len(axes) != 1 or flat in self.directly:
+        if value not in self.positional or len(axes) != 1 or flat in self.directly:
             return
         if not isinstance(flat, FlatOp):
             raise refuse("a scan reads a table of positions")
@@ -406,7 +406,7 @@ class Assigner:
         """How many axes a reader has between that of batch and those of a table."""
         assert isinstance(flat, FlatOp)
         leading, output = flat.node.op.leading(flat.node, i) or 0, flat.outputs[0]
-        if output in self.plan.placed:  # it has an axis of batch more than the plan says, as its readers have
+        if output in self.plan.positional:  # it has an axis of batch more than the plan says, as its readers have
             more = {self.between(n, j, output) for n, j in self.readers.get(output, ())}
             return max(more, default=0) + output.rank - (value.rank - leading)
         return output.rank - 1 - (value.rank - leading)
@@ -419,13 +419,13 @@ class Assigner:
             flat = unrolled.values.get(value)
             if flat is None:
                 continue
-            if flat in self.crossing and flat not in self.placed:
+            if flat in self.crossing and flat not in self.positional:
                 found.held.append(value)
-            elif flat in self.placed:
+            elif flat in self.positional:
                 self.note_table(value, flat, found)
 
     def note_table(self, value: Value, flat: Value, found: Roles) -> None:
-        """A table is held if more than other tables read it: at the new places, or at those of keys."""
+        """A table is held if more than other tables read it: at the new positions, or at those of keys."""
         axes = [a for a, d in enumerate(flat.shape) if has(d, self.plan.time)]
         moving = [(n, i) for n, i in self.readers.get(flat, ()) if not self.is_placed(n)]
         pairs = [n for n, _ in self.readers.get(flat, ()) if self.is_placed(n) and self.flat_role(n) is Role.PAIRS]
@@ -443,4 +443,4 @@ class Assigner:
             found.held.append(value)
 
     def is_placed(self, node: FlatNode) -> bool:
-        return any(v in self.placed for v in node.outputs)
+        return any(v in self.positional for v in node.outputs)

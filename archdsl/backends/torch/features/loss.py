@@ -138,7 +138,7 @@ class LossSection(Section):
         return replace(
             method,
             doc=doc,
-            parameters=sorted([*method.parameters, Parameter(targets, "Tensor | None", "None")], key=_place),
+            parameters=sorted([*method.parameters, Parameter(targets, "Tensor | None", "None")], key=_position),
             steps=(*steps, Leave(asked, loss), *head),
             results=results,
         )
@@ -207,7 +207,7 @@ def _function(body: Tree) -> Tree:
     return py("lambda hidden: {body}", body=body)
 
 
-def _place(parameter: Parameter) -> int:
+def _position(parameter: Parameter) -> int:
     """Targets stand behind what is needed, and before what else may be left out."""
     return 0 if not parameter.default else 1 if parameter.type == "Tensor | None" else 2
 
@@ -233,7 +233,7 @@ def head_of(model: Model) -> Head:
     nodes: dict[Node, None] = {}
     while True:
         node = made.get(value)
-        if not isinstance(node, OpNode | CallNode) or len(node.outputs) != 1 or not _by_place(node, value):
+        if not isinstance(node, OpNode | CallNode) or len(node.outputs) != 1 or not _by_position(node, value):
             raise refuse(model, "its logits are not made position by position from one tensor")
         data = [v for v in node.inputs if isinstance(v, Value) and not isinstance(made.get(v), ParamNode | WeightNode)]
         given = [v for v in (node.inputs + (node.contexts if isinstance(node, CallNode) else ())) if v not in data]
@@ -261,23 +261,23 @@ def refuse(model: Model, message: str) -> ArchError:
     )
 
 
-def _by_place(node: OpNode | CallNode, result: Value) -> bool:
+def _by_position(node: OpNode | CallNode, result: Value) -> bool:
     """Whether each place of the result is made of the same place of the node's tensors of three axes alone."""
     if isinstance(node, OpNode):
         wanted = tuple(same(i) for i in range(result.rank - 1))
         tensors = [(v, r) for v, r in zip(node.inputs, node.op.reads(node), strict=True) if isinstance(v, Value)]
         return result.rank == 3 and all(r[:-1] == wanted for v, r in tensors if v.rank == 3)
-    return _places_apart(node.block)
+    return _positions_apart(node.block)
 
 
-def _places_apart(block: Block) -> bool:
+def _positions_apart(block: Block) -> bool:
     """The same of all that a block does."""
     for node in block.graph.nodes:
         if isinstance(node, CheckNode | CausalNode | ParamNode | WeightNode):
             continue
         if not isinstance(node, OpNode | CallNode):
             return False
-        if len(node.outputs) != 1 or not _by_place(node, node.outputs[0]):
+        if len(node.outputs) != 1 or not _by_position(node, node.outputs[0]):
             return False
     return True
 

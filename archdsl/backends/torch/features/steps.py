@@ -1,6 +1,6 @@
-"""The `step` of a class: its `forward` for the new places of a sequence, given what was kept of those before them.
+"""The `step` of a class: its `forward` for the new positions of a sequence, given what was kept of those before them.
 
-It is lowered from the same graph, node by node.  What does not depend on the sequence, and tables of places, stand
+It is lowered from the same graph, node by node.  What does not depend on the sequence, and tables of positions, stand
 under `if cache.first`; keys and values are appended to caches; recurrences begin where they ended.  A `Cache` holds all
 that is kept, in the order in which a step comes to it.
 """
@@ -91,7 +91,8 @@ class StepScope(TorchNodeScope):
         return self.newest(i) if self._is_own_padding(i) else super().input(i)
 
     def _is_own_padding(self, i: int) -> bool:
-        """Whether an input says of all places so far which are real, and the node reads that of the new ones alone."""
+        """Whether an input says of all positions so far which are real, and the node reads that of the new ones
+        alone."""
         value = self.node.inputs[i]
         real = isinstance(value, Value) and value.dtype == "padding"
         return real and self.lowering.declared.get(self.node, self.node) not in self.lowering.roles.readers
@@ -227,8 +228,8 @@ class StepLowering(Lowering):
                 self.narrow(read)
 
     def narrowed(self, graph: Graph) -> tuple[IrNode | None, Value | None]:
-        """The last node of the model that looks at other places, and the one tensor [batch, new, …] that is read of it
-        and of those before: from there on the places that are not wanted can be left out."""
+        """The last node of the model that looks at other positions, and the one tensor [batch, new, …] that is read of
+        it and of those before: from there on the positions that are not wanted can be left out."""
         nodes = [n for n in graph.nodes if self.roles.role[n] in (Role.STEP, Role.PAIRS)]
         special = [i for i, n in enumerate(nodes) if self.is_special(n)]
         if not special or self.section.tokens is None:
@@ -244,7 +245,7 @@ class StepLowering(Lowering):
         return (nodes[special[-1]], moving[0]) if fits and graph.outputs[0] in made else (None, None)
 
     def is_special(self, node: IrNode) -> bool:
-        """Whether a node reads or keeps other places than the own."""
+        """Whether a node reads or keeps other positions than the own."""
         roles = self.roles
         if isinstance(node, CallNode):
             return roles.callees[node].special()
@@ -253,7 +254,7 @@ class StepLowering(Lowering):
         return isinstance(node, ScanNode) or any(self.is_special(n) for g in inner_graphs(node) for n in g.nodes)
 
     def narrow(self, value: Value) -> None:
-        """Leave out the places that are not wanted: of each row one alone may be."""
+        """Leave out the positions that are not wanted: of each row one alone may be."""
         at = Variable("at")
         x = self.read(value)
         narrowed = Variable(value.name or self.lowered.method.hints.get(value, "h"))
@@ -296,7 +297,7 @@ class StepLowering(Lowering):
             self.fetch(held)
 
     def fetch(self, held: Sequence[Value]) -> None:
-        """Read what is held; of tables, the rows of the new places."""
+        """Read what is held; of tables, the rows of the new positions."""
         variables = [Variable(v.name or self.lowered.method.hints.get(v, "h")) for v in held]
         found = py("{s}.stored()", s=self.state)
         if len(held) == 1:
@@ -311,14 +312,14 @@ class StepLowering(Lowering):
         self.aliases |= dict(zip(held, map(Read, variables), strict=True))
 
     def picked(self, value: Value, tree: Tree) -> Tree:
-        """The rows of a table at the new places: [batch, …, new, …]."""
+        """The rows of a table at the new positions: [batch, …, new, …]."""
         if value not in self.roles.rows:
             return tree
         axis, between = self.roles.rows[value]
-        places = py("{s}.positions", s=self.state)
+        positions = py("{s}.positions", s=self.state)
         if between:
-            places = py(f"{{x}}[:{', None' * between}]", x=places)
-        return py(f"{{x}}[{':, ' * axis}{{places}}]", x=tree, places=places)
+            positions = py(f"{{x}}[:{', None' * between}]", x=positions)
+        return py(f"{{x}}[{':, ' * axis}{{positions}}]", x=tree, positions=positions)
 
     def passing(self, made: set[Value], nodes: Sequence[IrNode], graph: Graph) -> list[Value]:
         """What the first step computes and hands to what keeps of it what it needs."""
@@ -327,7 +328,7 @@ class StepLowering(Lowering):
         return list(dict.fromkeys(v for v in (*read, *graph.outputs) if v is not None and v in made))
 
     def for_all(self, step: Step) -> Step:
-        """A statement with the length of the sequence replaced by that of all places to come."""
+        """A statement with the length of the sequence replaced by that of all positions to come."""
 
         def name(name: str) -> Tree:
             if self.is_length(name):
@@ -384,7 +385,7 @@ class StepLowering(Lowering):
                     self.aliases[value] = Read(kept)
 
     def with_kept(self, node: OpNode) -> OpNode:
-        """The node with inputs of which all places are read: what is new of them is appended to what was kept."""
+        """The node with inputs of which all positions are read: what is new of them is appended to what was kept."""
         kept = self.roles.kept.get(node, ())
         if not kept:
             return node
@@ -395,10 +396,10 @@ class StepLowering(Lowering):
         found = []
         for i, value in zip(kept, values, strict=True):
             role = node.op.keeps(node).get(i, (0, "kept"))[1]
-            all_places = replace(value)
-            self.lowered.method.hints[all_places] = self.lowered.method.hints.get(value) or role
-            inputs[i] = all_places
-            found.append(all_places)
+            all_positions = replace(value)
+            self.lowered.method.hints[all_positions] = self.lowered.method.hints.get(value) or role
+            inputs[i] = all_positions
+            found.append(all_positions)
         if node in self.roles.window:
             tree = py("{s}.update_window({*xs}, window={n})", s=self.state, xs=trees, n=self.window(node))
             self.put(Bind(tuple(found), tree, nested=False))
@@ -425,7 +426,7 @@ class StepLowering(Lowering):
         return py("{s}.update({*xs}, {**where})", s=self.state, xs=trees, where=where)
 
     def absorbed(self, node: OpNode, graph: Graph) -> None:
-        """Attention to what keys and values are linear maps of, place by place: what they make of the rows of an
+        """Attention to what keys and values are linear maps of, position by position: what they make of the rows of an
         identity matrix are the maps."""
         scope = StepScope(self, node)
         base, chain = self.roles.latent[node]
