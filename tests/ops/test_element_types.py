@@ -284,7 +284,7 @@ REFUSED = [
     ("model m(x: [2, 3]) { return x -> one_hot(6) }", "`one_hot` takes whole numbers"),
     (
         "model m(x: [2, 5], places: [2, 3], values: [2, 3]) { return scatter_add(x, places, values) }",
-        "`scatter_add` takes whole numbers as `places`",
+        "`scatter_add` takes whole numbers as `positions`",
     ),
     (
         "model m(q: int[2, 4, 5, 8], k: int[2, 4, 5, 8], v: int[2, 4, 5, 8]) { return sdpa(q, k, v) }",

@@ -32,13 +32,17 @@ from archdsl.ops.attention.mask import tensor_leaves
 from archdsl.ops.position import Position, attention_scale
 
 
-def in_blocks(mask: Mask, q: Value, k: Value, dropout: Num) -> bool:
+def in_blocks(mask: Mask, q: Value, k: Value, dropout: Num, call: Application | None = None) -> bool:
     """Whether a mask may come in the blocks of FlexAttention, which drops no weights and wants 16 channels or more. A
-    mask of keys alone is small as it is; one with random keys compares all of them."""
-    narrow = any(isinstance(v.shape[-1].value, int) and v.shape[-1].value < 16 for v in (q, k))
+    mask of keys alone is small as it is; one with random keys compares all of them. While an application is checked,
+    `call` records what that was decided from."""
     square = q.rank == k.rank == 4 and q.shape[-2].value == k.shape[-2].value
     drawn = any(leaf.rule == "random" for leaf in mask.leaves())
-    return square and mask.reads_queries and not drawn and not narrow and equals(dropout, 0)
+    if not square or not mask.reads_queries or drawn or not equals(dropout, 0):
+        return False
+    channels = [v.shape[-1] for v in (q, k) if v.shape[-1].static]
+    message = "FlexAttention takes heads of at least 16 channels"
+    return all(call.holds(">=", n, 16, message) if call is not None else float(n) >= 16 for n in channels)
 
 
 def scores_pairs(target: Any) -> bool:
@@ -131,7 +135,9 @@ class SDPA(Primitive):
         if bias is not None or sink is not None or options["softcap"] is not None or len(q.shape) < 3:
             tensor = self._mask(call, mask, q, k, plain=True)
         else:
-            tensor = self._mask(call, mask, q, k, plain=False, blocks=in_blocks(mask, q, k, options["dropout"]))
+            decided = None if mask.rule == "causal" else call  # which needs no tensor
+            blocks = in_blocks(mask, q, k, options["dropout"], decided)
+            tensor = self._mask(call, mask, q, k, plain=False, blocks=blocks)
         if bias is not None and tensor is not None:
             assert isinstance(bias, Value)
             bias, tensor = call.once("masked_bias", "bias", [bias, tensor]), None
