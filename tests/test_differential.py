@@ -55,7 +55,7 @@ model m(width = 8, layers = 2) {
         ("x = block(x, rope)", "x = 0.9 * block(x, rope)", "onnx portable"),
         ("hidden=2 * config.width)", "hidden=16)", "config: with width"),
         ("range(config.layers)", "range(2)", "config: with layers"),
-        ("rope_table(positions, self.config.width // 2,", "rope_table(positions, 4,", "config: with width"),
+        ("device), self.config.width // 2,", "device), 4,", "config: with width"),
         ("self.positions = self.past + ", "self.positions = 0 * self.past + ", r"decoding in torch \(steps"),
         ("if int(lengths.min()) < last:", "if False:", r"decoding in torch \(left, "),
         ("return checkpoint(", "return 0.9 * checkpoint(", "section --with generate --checkpoint selective"),
