@@ -54,22 +54,17 @@ def test_golden(name: str, golden: Callable[[Path, str], None]) -> None:
 
 
 SECTIONS = {
-    "generate": ("llama3_8b", "mistral_7b", "deepseek_v2_lite", "mamba_130m", "lstm_lm_small", "t5_small"),
+    "generate": ("llama3", "mistral_7b", "deepseek_v3", "mamba_130m", "lstm_lm_small", "t5_base"),
+    "parallel": ("llama3", "deepseek_v3"),
 }
-"""Sections beside the plain model, and the models whose files with them are kept."""
+"""Sections, and the models of which it is kept what they add to the plain file."""
 
 
 @pytest.mark.parametrize(("section", "name"), [(s, n) for s, names in SECTIONS.items() for n in names])
-def test_golden_with_a_section(section: str, name: str, golden: Callable[[Path, str], None]) -> None:
-    golden(GOLDENS / section / f"{name}.py", archdsl.torch_source(name, features=[section]))
-
-
-@pytest.mark.parametrize("name", ["llama3", "deepseek_v3"])
-def test_what_parallel_adds(name: str, golden: Callable[[Path, str], None]) -> None:
-    """To a file that is kept: the classes are the same."""
-    plain, made = (t.splitlines() for t in (emitted(name), archdsl.torch_source(name, features=["parallel"])))
-    added = unified_diff(plain, made, "plain", "parallel", lineterm="", n=0)
-    golden(GOLDENS / "parallel" / f"{name}.diff", "\n".join(added) + "\n")
+def test_what_a_section_adds(section: str, name: str, golden: Callable[[Path, str], None]) -> None:
+    plain, made = (t.splitlines() for t in (emitted(name), archdsl.torch_source(name, features=[section])))
+    added = unified_diff(plain, made, "plain", section, lineterm="", n=0)
+    golden(GOLDENS / section / f"{name}.diff", "\n".join(added) + "\n")
 
 
 def test_no_golden_is_left_over() -> None:
