@@ -304,7 +304,7 @@ def test_no_last_place_without_steps(tmp_path: Path) -> None:
       x = tokens -> embedding(vocab, 8) -> split_heads(2)
       return sdpa(x, x, x, mask: causal)
     }"""
-    with pytest.raises(ArchError, match=r"the places of .* are not along its second axis"):
+    with pytest.raises(ArchError, match=r"the positions of .* are not along its second axis"):
         archdsl.to_onnx(text=text, output=tmp_path / "out", seed=0, decode=True, logits="last")
     assert list(tmp_path.iterdir()) == []
 

@@ -23,7 +23,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
     "list": ("archdsl.zoo:ZooReport",),
     "run": ("archdsl.run.smoke:RunReport", "archdsl.run.onnx:OnnxRunReport"),
     "scaling": ("archdsl.estimates.scaling:ScalingReport",),
-    "show": ("archdsl.report.tree:Branch",),
+    "show": ("archdsl.report.tree:TreeNode",),
     "sweep": ("archdsl.estimates.sweep:SweepReport",),
     "verify": ("archdsl.run.verify:VerifyReport",),
 }
