@@ -447,9 +447,9 @@ def a_weight_is_read_that_is_not_there(parts: Parts) -> Iterator[Change]:
 def a_turn_too_many(parts: Parts) -> Iterator[Change]:
     for loop in parts.nodes(LoopNode):
         if loop.pattern is not None or loop.emitted:
-            yield loop, "turns", (*loop.turns, loop.turns[-1])
-            yield loop, "turns", loop.turns[:-1]
-        yield loop, "turns", (*loop.turns[:-1], len(loop.bodies))
+            yield loop, "iterations", (*loop.iterations, loop.iterations[-1])
+            yield loop, "iterations", loop.iterations[:-1]
+        yield loop, "iterations", (*loop.iterations[:-1], len(loop.bodies))
 
 
 @mutation

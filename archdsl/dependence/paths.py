@@ -30,7 +30,7 @@ class Spot:
 
     @property
     def key(self) -> tuple[object, ...]:
-        return id(self.run), id(self.value), tuple(f.turn for f in self.frames)
+        return id(self.run), id(self.value), tuple(f.iteration for f in self.frames)
 
 
 class Paths:
@@ -74,26 +74,26 @@ class Paths:
             ends = [v for v in node.block.graph.outputs if v is not None]
             return [Spot((*frames, Level(run, node)), inner[0], ends[k])]
         if isinstance(node, LoopNode):
-            turn, index = len(node.turns) - 1, k
+            iteration, index = len(node.iterations) - 1, k
             if k >= len(node.outputs):
                 index = k - len(node.outputs)
-                turn = 0
-                while index >= len(node.emitted[turn]):
-                    index -= len(node.emitted[turn])
-                    turn += 1
+                iteration = 0
+                while index >= len(node.emitted[iteration]):
+                    index -= len(node.emitted[iteration])
+                    iteration += 1
                 index += len(node.starts)
-            return self.end_of(frames, run, node, turn, index)
+            return self.end_of(frames, run, node, iteration, index)
         if isinstance(node, ScanNode):
             index = len(node.starts) + k if k < len(node.stacked) else k - len(node.stacked)
             return self.end_of(frames, run, node, 0, index)
         if isinstance(node, CondNode):
-            return [s for turn in range(2) for s in self.end_of(frames, run, node, turn, k)]
+            return [s for iteration in range(2) for s in self.end_of(frames, run, node, iteration, k)]
         return []
 
-    def end_of(self, frames: tuple[Level, ...], run: GraphRun, node: Node, turn: int, index: int) -> list[Spot]:
-        inner = run.inner[id(node)][turn]
+    def end_of(self, frames: tuple[Level, ...], run: GraphRun, node: Node, iteration: int, index: int) -> list[Spot]:
+        inner = run.inner[id(node)][iteration]
         end = inner.graph.outputs[index]
-        return [Spot((*frames, Level(run, node, turn)), inner, end)] if end is not None else []
+        return [Spot((*frames, Level(run, node, iteration)), inner, end)] if end is not None else []
 
     def from_outside(self, spot: Spot) -> list[Spot]:
         """What the graphs around put in."""
@@ -110,8 +110,8 @@ class Paths:
             else:
                 given = (node.inputs[index],)
         elif isinstance(node, LoopNode) and index is not None:
-            if frame.turn > 0:
-                return self.end_of(frames, frame.run, node, frame.turn - 1, index)
+            if frame.iteration > 0:
+                return self.end_of(frames, frame.run, node, frame.iteration - 1, index)
             given = (node.starts[index],)
         elif isinstance(node, ScanNode) and index is not None:
             if index < len(node.starts):
@@ -149,7 +149,7 @@ def _step(node: CallNode | OpNode, loops: Sequence[Level]) -> str:
     before = 0
     for frame in loops:
         assert isinstance(frame.node, LoopNode)
-        before += sum(_count(frame.node.bodies[i], node.name) for i in frame.node.turns[: frame.turn])
+        before += sum(_count(frame.node.bodies[i], node.name) for i in frame.node.iterations[: frame.iteration])
     return f"{node.name}.{before}"
 
 
@@ -158,7 +158,7 @@ def _count(graph: Graph, name: str) -> int:
     total = 0
     for node in graph.nodes:
         if isinstance(node, LoopNode):
-            total += sum(_count(node.bodies[i], name) for i in node.turns)
+            total += sum(_count(node.bodies[i], name) for i in node.iterations)
         elif isinstance(node, CallNode | OpNode):
             total += node.name == name
         else:

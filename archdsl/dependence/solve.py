@@ -70,8 +70,8 @@ class InputAxis:
 
 @dataclass(eq=False)
 class GraphRun:
-    """One graph under given bounds. `inner` holds the runs of what its nodes contain: a call's one, a loop's turns,
-    …"""
+    """One graph under given bounds. `inner` holds the runs of what its nodes contain: a call's one, a loop's
+    iterations, …"""
 
     graph: Graph
     parent: GraphRun | None = None
@@ -94,7 +94,7 @@ class Level:
 
     run: GraphRun
     node: Node
-    turn: int = 0
+    iteration: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,18 +279,20 @@ class DependenceWalk:
         state = [run.fact(v) for v in node.starts]
         runs: list[GraphRun] = []
         memo: dict[object, GraphRun] = {}
-        for turn, index in enumerate(node.turns):
+        for iteration, index in enumerate(node.iterations):
             body = node.bodies[index]
             key = (index, tuple(state))
             inner = memo.get(key)
             if inner is None:
-                self.frames.append(Level(run, node, turn))
+                self.frames.append(Level(run, node, iteration))
                 inner = memo[key] = self.run(body, state, run)
                 self.frames.pop()
             runs.append(inner)
             ends = [inner.fact(v) if v is not None else None for v in body.outputs]
             state = ends[: len(node.starts)]
-            for value, fact in zip(node.emitted[turn] if node.emitted else (), ends[len(node.starts) :], strict=False):
+            for value, fact in zip(
+                node.emitted[iteration] if node.emitted else (), ends[len(node.starts) :], strict=False
+            ):
                 run.facts[id(value)] = fact
         run.inner[id(node)] = runs
         for value, fact in zip(node.outputs, state, strict=True):
@@ -328,7 +330,7 @@ class DependenceWalk:
         carries = list(starts)
         leaks = len(self.leaks)
         # From MAX_ROUNDS on each round takes the bound from at least one source of one carried tensor.
-        for turn in range(2 * MAX_ROUNDS + len(starts) * len(self.sources)):
+        for iteration in range(2 * MAX_ROUNDS + len(starts) * len(self.sources)):
             del self.leaks[leaks:]
             self.frames.append(Level(run, node))
             inner = self.run(node.body, [*carries, *slices], run)
@@ -337,7 +339,7 @@ class DependenceWalk:
             grown = [self.either([c, self.step_before(e, depth)]) for c, e in zip(carries, ends, strict=False)]
             if grown == carries:
                 break
-            if turn >= MAX_ROUNDS:
+            if iteration >= MAX_ROUNDS:
                 grown = [self.widened(c, g) for c, g in zip(carries, grown, strict=True)]
             carries = grown
         self.depth = depth

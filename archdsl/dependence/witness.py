@@ -100,7 +100,7 @@ class Witness(Paths):
         if fact is None:
             return False
         bound = fact.bounds[self.leak.source]
-        steps = [f.turn for f in spot.frames if isinstance(f.node, ScanNode)]
+        steps = [f.iteration for f in spot.frames if isinstance(f.node, ScanNode)]
         return bound is ANYWHERE or any(self.most(form, fact, index, steps) > self.allowed for form in bound)
 
     def most(self, form: Form, fact: Fact, index: Index, steps: Sequence[int]) -> Fraction:
@@ -178,9 +178,9 @@ class Witness(Paths):
         k = next(i for i, v in enumerate(spot.run.graph.inputs) if v is spot.value)
         if k >= len(node.starts):
             sequence = node.sequences[k - len(node.starts)]
-            yield Spot(outside.frames, outside.run, sequence), (index[0], frame.turn, *index[1:])
-        elif frame.turn > 0:
-            yield from self.end(outside, node, frame.turn - 1, k, index)
+            yield Spot(outside.frames, outside.run, sequence), (index[0], frame.iteration, *index[1:])
+        elif frame.iteration > 0:
+            yield from self.end(outside, node, frame.iteration - 1, k, index)
         elif isinstance(start := node.starts[k], Value):
             yield Spot(outside.frames, outside.run, start), index
 

@@ -176,7 +176,7 @@ class _Frame:
         self.wants: dict[Value, bool] = {}
         self.reached: set[Value] = set()
         self.inner: dict[int, list[_Frame]] = {}
-        """The runs inside a node, turn by turn."""
+        """The runs inside a node, iteration by iteration."""
 
     def wanting(self, value: object) -> bool:
         frame: _Frame | None = self
@@ -200,8 +200,8 @@ class _Frame:
         return value in self.reached
 
 
-Turns = dict[Hashable, tuple[Work, frozenset[Value]]]
-"""Turns that are alike: the work of one, and which of its inputs have a gradient."""
+Iterations = dict[Hashable, tuple[Work, frozenset[Value]]]
+"""Iterations that are alike: the work of one, and which of its inputs have a gradient."""
 
 
 class _CostWalk:
@@ -287,7 +287,7 @@ class _CostWalk:
         self.forwards(block.graph, inner, self.live(block.graph))
         return inner
 
-    def turn(self, body: Graph, flags: Sequence[bool], frame: _Frame) -> _Frame:
+    def iteration(self, body: Graph, flags: Sequence[bool], frame: _Frame) -> _Frame:
         inner = _Frame(frame)
         inner.wants.update(zip(body.inputs, flags, strict=True))
         self.forwards(body, inner, self.live(body))
@@ -295,36 +295,36 @@ class _CostWalk:
 
     def loop_wants(self, node: LoopNode, frame: _Frame) -> None:
         carried = [frame.wanting(v) for v in node.starts]
-        turns: list[_Frame] = []
-        for i, which in enumerate(node.turns):
+        iterations: list[_Frame] = []
+        for i, which in enumerate(node.iterations):
             body = node.bodies[which]
-            inner = self.turn(body, carried, frame)
-            turns.append(inner)
+            inner = self.iteration(body, carried, frame)
+            iterations.append(inner)
             results = [inner.wanting(v) for v in body.outputs if v is not None]
             carried = results[: len(carried)]
             if node.emitted:
                 frame.wants.update(zip(node.emitted[i], results[len(carried) :], strict=True))
         frame.wants.update(zip(node.outputs, carried, strict=True))
-        frame.inner[id(node)] = turns
+        frame.inner[id(node)] = iterations
 
     def scan_wants(self, node: ScanNode, frame: _Frame) -> None:
         """The first steps one by one, until what is carried wants no more than before."""
         carried = [frame.wanting(v) for v in node.starts]
         slices = [frame.wanting(v) for v in node.sequences]
-        turns: list[_Frame] = []
+        iterations: list[_Frame] = []
         stacked = [False] * len(node.stacked)
         while True:
-            inner = self.turn(node.body, [*carried, *slices], frame)
-            turns.append(inner)
+            inner = self.iteration(node.body, [*carried, *slices], frame)
+            iterations.append(inner)
             results = [inner.wanting(v) for v in node.body.outputs if v is not None]
             stacked = _either(stacked, results[len(carried) :])
             after = results[: len(carried)]
             if after == carried:
                 break
-            carried = after if len(turns) < ROUNDS else _either(carried, after)
+            carried = after if len(iterations) < ROUNDS else _either(carried, after)
         frame.wants.update(zip(node.stacked, stacked, strict=True))
         frame.wants.update(zip(node.finals, carried, strict=True))
-        frame.inner[id(node)] = turns
+        frame.inner[id(node)] = iterations
 
     # --- backwards: what each op costs ---
 
@@ -417,8 +417,8 @@ class _CostWalk:
             self.done[key] = found, tuple(isinstance(v, Value) and inner.is_reached(v) for v in tensors)
         return self.done[key]
 
-    def repeated(self, body: Graph, inner: _Frame, arriving: Iterable[Value], memo: Turns, index: str) -> Hashable:
-        """Walk one turn backwards, or find that one like it was; its key in the memo."""
+    def repeated(self, body: Graph, inner: _Frame, arriving: Iterable[Value], memo: Iterations, index: str) -> Hashable:
+        """Walk one iteration backwards, or find that one like it was; its key in the memo."""
         for value in arriving:
             inner.reach(value)
         key = (
@@ -433,12 +433,12 @@ class _CostWalk:
         return key
 
     def loop(self, node: LoopNode, frame: _Frame, into: Work, index: str) -> None:
-        turns = frame.inner[id(node)]
+        iterations = frame.inner[id(node)]
         carried = [frame.is_reached(v) for v in node.outputs]
-        memo: Turns = {}
+        memo: Iterations = {}
         uses: Counter[Hashable] = Counter()
-        for i in range(len(turns) - 1, -1, -1):
-            body, inner = node.bodies[node.turns[i]], turns[i]
+        for i in range(len(iterations) - 1, -1, -1):
+            body, inner = node.bodies[node.iterations[i]], iterations[i]
             results = [v for v in body.outputs if v is not None]
             emitted = [frame.is_reached(v) for v in node.emitted[i]] if node.emitted else []
             arriving = [v for v, arrives in zip(results, (*carried, *emitted), strict=True) if arrives]
@@ -464,11 +464,11 @@ class _CostWalk:
         results = [v for v in body.outputs if v is not None]
         stacked = [frame.is_reached(v) for v in node.stacked]
         carried = [frame.is_reached(v) for v in node.finals]
-        memo: Turns = {}
+        memo: Iterations = {}
         uses: dict[Hashable, Size] = {}
 
         def step(like: _Frame, times: Size) -> list[bool]:
-            inner = self.turn(body, [like.wanting(v) for v in body.inputs], frame)
+            inner = self.iteration(body, [like.wanting(v) for v in body.inputs], frame)
             arriving = [v for v, arrives in zip(results, (*carried, *stacked), strict=True) if arrives]
             key = self.repeated(body, inner, arriving, memo, index)
             uses[key] = add(uses.get(key, 0), times)

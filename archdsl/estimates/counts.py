@@ -124,9 +124,9 @@ class Counts:
         elif isinstance(node, ParamNode):
             into.weight(node.name + index, node.weight, times)
         elif isinstance(node, LoopNode):
-            turns = Counter(node.turns)
+            iterations = Counter(node.iterations)
             for i, body in enumerate(node.bodies):
-                self._graph(body, into, times * turns[i], ".*")
+                self._graph(body, into, times * iterations[i], ".*")
         else:
             for inner in subgraphs(node):
                 self._graph(inner, into, times, index)
@@ -153,9 +153,9 @@ def _calls(graph: Graph, times: int) -> Iterator[tuple[Block, int, str]]:
             if node.instance is None:
                 yield from ((c.block, times, c.alias) for c in node.blocks.values())
         elif isinstance(node, LoopNode):
-            turns = Counter(node.turns)
+            iterations = Counter(node.iterations)
             for i, body in enumerate(node.bodies):
-                yield from _calls(body, times * turns[i])
+                yield from _calls(body, times * iterations[i])
         else:
             for inner in subgraphs(node):
                 yield from _calls(inner, times)

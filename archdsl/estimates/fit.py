@@ -401,10 +401,10 @@ class _Search:
         else:
             too_far = last + 1
         floor = best
-        turn = 0
+        iteration = 0
         while too_far - floor > 1:
-            middle = self._guess(at, best, floor, too_far, turn)
-            turn += 1
+            middle = self._guess(at, best, floor, too_far, iteration)
+            iteration += 1
             i, tried = self.below(at, middle, floor + 1)
             if i is None:
                 floor, too_far = (middle, too_far) if tried else (floor, middle)
@@ -429,13 +429,13 @@ class _Search:
             step *= 2
         raise _unbounded(self)
 
-    def _guess(self, at: Callable[[int], Values], best: int, floor: int, too_far: int, turn: int) -> int:
+    def _guess(self, at: Callable[[int], Values], best: int, floor: int, too_far: int, iteration: int) -> int:
         """Where to look next: where a straight line meets the budget, and every third time in the middle."""
         low = self.used(at(best))
         known = tuple(at(too_far)[name] for name in self.sizes) in self.memo
         high = self.used(at(too_far)) if known else None
         middle = (floor + too_far) // 2
-        if turn % 3 != 2 and low is not None and high is not None and high > low:
+        if iteration % 3 != 2 and low is not None and high is not None and high > low:
             middle = best + int((1 - low) / (high - low) * (too_far - best))
         return min(max(middle, floor + 1), too_far - 1)
 

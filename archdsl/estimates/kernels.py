@@ -126,7 +126,7 @@ def _only_reads(node: FlatOp) -> bool:
     op, tensors = node.node.op, [v for v in node.inputs if isinstance(v, Value)]
     if len(tensors) != 1 or op.passes or any(v.dtype != tensors[0].dtype for v in node.outputs):
         return op.regroups(node.node) is not None
-    return op.regroups(node.node) is not None or op.is_linear_map(node.node) or _at_most(node.outputs, tensors[0])
+    return op.regroups(node.node) is not None or op.is_projection(node.node) or _at_most(node.outputs, tensors[0])
 
 
 def _at_most(outputs: Sequence[Value], x: Value) -> bool:
@@ -313,7 +313,7 @@ class _KernelWalk:
         picks = not node.node.op.passes and not self.cost(node, taken).contractions and not node.blocks
         most = sum(self.bytes(v) for v in taken.outputs)
         latent = self.plan.latents.get(node) if self.plan is not None else None
-        kept = node.node.op.keeps(node.node)
+        kept = node.node.op.cached_inputs(node.node)
         for i, (value, own) in enumerate(zip(node.inputs, taken.inputs, strict=True)):
             if not isinstance(value, Value) or not isinstance(own, Value) or around.is_inside(node, value):
                 found.append(0.0)
@@ -330,7 +330,7 @@ class _KernelWalk:
         """The part of all positions of a cache that is read."""
         if self.plan is None or ALL not in self.plan.needs.get((node, i), ()):
             return 1.0
-        bound = node.node.op.behind(node.node, i) if i in node.node.op.keeps(node.node) else None
+        bound = node.node.op.lookback(node.node, i) if i in node.node.op.cached_inputs(node.node) else None
         positions = self.sizes[self.plan.time.name]
         return 1.0 if bound is None else min(1.0, (bound + 1) / positions)
 

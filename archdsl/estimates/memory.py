@@ -401,7 +401,7 @@ def _readers(steps: DecodePlan) -> dict[Value, list[Reader]]:
                 found.setdefault(value, []).append((node, (i,)))
         if node in steps.latents and isinstance(node, FlatOp):
             for value in steps.latents[node].base:
-                found.setdefault(value, []).append((node, tuple(node.node.op.keeps(node.node))))
+                found.setdefault(value, []).append((node, tuple(node.node.op.cached_inputs(node.node))))
     return found
 
 
@@ -409,7 +409,7 @@ def _window(readers: list[Reader]) -> int | None:
     """How many of the last positions any of them reads, the own included; None where one reads them all."""
     widest = 0
     for node, inputs in readers:
-        bounds = [node.node.op.behind(node.node, i) if isinstance(node, FlatOp) else None for i in inputs]
+        bounds = [node.node.op.lookback(node.node, i) if isinstance(node, FlatOp) else None for i in inputs]
         for bound in bounds:
             if bound is None:
                 return None
@@ -426,7 +426,7 @@ def _once(steps: DecodePlan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
                 first.setdefault(value, (node, i))
     for value in steps.before.outputs:
         node, i = first[value]
-        role = node.node.op.keeps(node.node).get(i, (0, ""))[1] if isinstance(node, FlatOp) else ""
+        role = node.node.op.cached_inputs(node.node).get(i, (0, ""))[1] if isinstance(node, FlatOp) else ""
         path = "" if not isinstance(node, FlatOp | FlatScan) else starred(node.path)
         numbers = _numbers(value, sizes)
         yield _Kept("once", role or value.name or "tensor", path, value.dtype, numbers, numbers, 1, None)

@@ -172,21 +172,21 @@ def _by_block(root: Block, counts: Counts) -> list[BlockParams]:
 
 
 def layer_count(block: Block) -> int:
-    """How many layers the stacks of the model have: turns of its loops that apply something, nested loops
+    """How many layers the stacks of the model have: iterations of its loops that apply something, nested loops
     multiplied."""
     return sum(_layers(node) for node in block.graph.nodes)
 
 
 def _layers(node: Node) -> int:
     if isinstance(node, LoopNode):
-        each = [_layers_of_turn(body) for body in node.bodies]
-        return sum(each[turn] for turn in node.turns)
+        each = [_layers_of_iteration(body) for body in node.bodies]
+        return sum(each[iteration] for iteration in node.iterations)
     if isinstance(node, CallNode):
         return layer_count(node.block)
     return sum(_layers(n) for graph in subgraphs(node) for n in graph.nodes)
 
 
-def _layers_of_turn(body: Graph) -> int:
+def _layers_of_iteration(body: Graph) -> int:
     inner = sum(_layers(n) for n in body.nodes if isinstance(n, LoopNode))
     return inner or int(any(isinstance(n, CallNode) or (isinstance(n, OpNode) and n.weights) for n in body.nodes))
 

@@ -308,7 +308,7 @@ def chunks(model: Model, graph: FlatGraph, count: int) -> list[StackChunk]:
         raise error(
             "E0516",
             f"`{model.name}` has no stack of layers that could be dealt out to stages of a pipeline",
-            help="layers with weights of their own are turns of a list: `blocks: 12 * layer`; leave `pp` out",
+            help="layers with weights of their own are iterations of a list: `blocks: 12 * layer`; leave `pp` out",
         )
     if len(layers) % count:
         raise error(
@@ -326,7 +326,7 @@ def under_way(stage: int, mesh: Mesh, interleave: int, micro_batches: int) -> li
     """Of each of a stage's pieces, how many micro-batches are kept at most when the first backward begins."""
     if interleave == 1:
         return [min(mesh.pp - stage, micro_batches)]
-    # In turns of `pp` micro-batches a piece (Narayanan et al., 2021, section 2.2).
+    # In iterations of `pp` micro-batches a piece (Narayanan et al., 2021, section 2.2).
     first = min((mesh.pp - stage - 1) * 2 + (interleave - 1) * mesh.pp + 1, micro_batches * interleave)
     found = [0] * interleave
     for i in range(first):
@@ -456,7 +456,7 @@ class Step:
 
     def demand_own_positions(self, node: FlatOp) -> None:
         op = node.node.op
-        kept = op.keeps(node.node)
+        kept = op.cached_inputs(node.node)
         whole = self.mesh.cp == 1 and id(node) in self.shares.sharded.worked
         if whole or op.regroups(node.node) is not None:
             return

@@ -214,7 +214,7 @@ def _expanded(name: str, part: str) -> list[str]:
         raise error(
             "E0505",
             f"the range `{part}`, given for `{name}`, ends before it begins",
-            help=f"turn it around: `{last}..{first}{part[match.end('last') :]}`",
+            help=f"iteration it around: `{last}..{first}{part[match.end('last') :]}`",
         )
     if match["how"] == "*":
         if step < 2 or first < 1:

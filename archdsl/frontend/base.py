@@ -71,11 +71,11 @@ class Elaboration(ABC):
         """Tensors are known by identity: while the model is built, none may be freed."""
         self.nodes = 0
         self.steps = 0
-        """Expressions that were evaluated, and turns of loops."""
+        """Expressions that were evaluated, and iterations of loops."""
         self.loops: dict[int, tuple[list[str], set[str]]] = {}
         """Of each loop's body, by its identity, the names that it assigns and those that it reads."""
         self.turning: list[ast.For] = []
-        """Loops of which a turn is being run."""
+        """Loops of which an iteration is being run."""
         self.depth = 0
         self.user_spans: list[Span] = []
         """Where the user's spec applied the blocks that are being elaborated, the innermost last."""
@@ -125,7 +125,8 @@ class Elaboration(ABC):
             raise GivenUpError(text, "nodes", node.span)
 
     def not_a_tensor(self, name: str, scope: Scope, span: Span) -> None:
-        """Raises E0202 where a static thing would take the name of a tensor, which loops carry from turn to turn."""
+        """Raises E0202 where a static thing would take the name of a tensor, which loops carry from iteration to
+        iteration."""
         if isinstance(scope.get(name), Value):
             raise error("E0202", f"`{name}` is a tensor here already", span, help="choose another name")
 
@@ -174,10 +175,10 @@ class Elaboration(ABC):
             names = f"{expr_text(e.left)} must be a multiple of {expr_text(e.right)}"
             self.remember(frame, dims.Bin("%", e.left, e.right), "==", Lit("0"), names)
 
-    def remember_count(self, frame: BlockBuilder, source: Any, turns: int) -> None:
-        """Turns that differ are written out one by one: the emitted code refuses another number of them."""
+    def remember_count(self, frame: BlockBuilder, source: Any, iterations: int) -> None:
+        """Iterations that differ are written out one by one: the emitted code refuses another number of them."""
         if isinstance(source, Num):
-            self.remember(frame, source.expr, "==", dims.literal(turns), WRITTEN_OUT)
+            self.remember(frame, source.expr, "==", dims.literal(iterations), WRITTEN_OUT)
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
@@ -237,7 +238,7 @@ class Elaboration(ABC):
             self.decide(frame, repeated.count, "==", literal(repeated.times), WRITTEN_OUT)
 
     def demand_count(self, frame: BlockBuilder, count: Num) -> None:
-        """Record that something is repeated at all, or not at all: where there are no turns, what they ask of the
+        """Record that something is repeated at all, or not at all: where there are no iterations, what they ask of the
         blocks around is not there either."""
         if count.value == 0:
             self.fixed(frame, count, WRITTEN_OUT)

@@ -144,7 +144,7 @@ class UnnamedNode:
 
 @dataclass(eq=False)
 class Iteration:
-    """Names given within one turn of a loop: the same application of another turn has the same name."""
+    """Names given within one iteration of a loop: the same application of another iteration has the same name."""
 
     names: dict[tuple[str, int], str]
     seen: dict[str, int] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class BlockBuilder:
         self.root = root
         self.levels: list[list[Node]] = [[]]
         self.names: set[str] = set()
-        self.turns: list[Iteration] = []
+        self.iterations: list[Iteration] = []
         self.pending: list[UnnamedNode] = []
         self.level_of: dict[int, int] = {}
         """Which level a value was made on: it can be read there and further in."""
@@ -225,19 +225,19 @@ class BlockBuilder:
 
     def allocate(self, base: str) -> str:
         """A step in the path of names that no other application of the block has."""
-        return self._in_turn(len(self.turns) - 1, safe_name(base))
+        return self._in_iteration(len(self.iterations) - 1, safe_name(base))
 
-    def _in_turn(self, depth: int, base: str) -> str:
-        """The n-th application of a name in a turn has one name in every turn, of this loop and of the loops around
-        it."""
+    def _in_iteration(self, depth: int, base: str) -> str:
+        """The n-th application of a name in an iteration has one name in every iteration, of this loop and of the loops
+        around it."""
         if depth < 0:
             return self._unique(base)
-        turn = self.turns[depth]
-        turn.seen[base] = turn.seen.get(base, 0) + 1
-        slot = (base, turn.seen[base])
-        if slot not in turn.names:
-            turn.names[slot] = self._in_turn(depth - 1, base)
-        return turn.names[slot]
+        iteration = self.iterations[depth]
+        iteration.seen[base] = iteration.seen.get(base, 0) + 1
+        slot = (base, iteration.seen[base])
+        if slot not in iteration.names:
+            iteration.names[slot] = self._in_iteration(depth - 1, base)
+        return iteration.names[slot]
 
     def _unique(self, base: str) -> str:
         name, n = base, 1
@@ -389,7 +389,7 @@ class BlockBuilder:
     def _own_instance(self, use: SharedUse) -> Value | Handle:
         instance = use.instance
         if not instance.path:
-            # Not a name of a loop's turns: the instance is one, however often it is applied.
+            # Not a name of a loop's iterations: the instance is one, however often it is applied.
             instance.path = self._unique(safe_name(instance.label or instance.name))
             instance.bind = {k: substitute(e, instance.joined) for k, e in use.bind.items()}
             self.instances.append(instance)

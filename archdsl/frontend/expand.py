@@ -118,7 +118,7 @@ class Expander(Elaborator):
         self.origins: dict[int, tuple[ast.Expr, frozenset[str]]] = {}
         self.slot_values: dict[int, ast.Expr] = {}
         self.alive: list[Any] = []
-        self.turn: tuple[Recorder, ExpandedLoop] | None = None
+        self.iteration: tuple[Recorder, ExpandedLoop] | None = None
         self.carried: list[tuple[str, int, int]] = []
 
     # --- which bodies ---
@@ -575,7 +575,7 @@ class Expander(Elaborator):
         loop = ExpandedLoop(s.name, iterable, [], [])
         self.carried = []
         outer, before = recorder.notes, dict(scope.vars)
-        self.turn = (recorder, loop)
+        self.iteration = (recorder, loop)
         try:
             result = super().for_loop(s, scope, collect=collect)
         finally:
@@ -594,13 +594,13 @@ class Expander(Elaborator):
     def _start(self, before: Mapping[str, Any], scope: Scope, name: str) -> Any:
         return before[name] if name in before else (scope.parent.get(name) if scope.parent is not None else None)
 
-    def _turn(
+    def _iteration(
         self, s: ast.For, scope: Scope, item: Any, carried: list[str], state: list[Value], names: Any, collect: bool
     ) -> Any:
         recorder = self._recorder(scope.frame)
-        if recorder is None or self.turn is None:
-            return super()._turn(s, scope, item, carried, state, names, collect)
-        _, loop = self.turn
+        if recorder is None or self.iteration is None:
+            return super()._iteration(s, scope, item, carried, state, names, collect)
+        _, loop = self.iteration
         first = not loop.body and not loop.carried
         recorder.notes = []
         key = id(item.args) if isinstance(item, BlockValue) else id(item)
@@ -608,7 +608,7 @@ class Expander(Elaborator):
         if isinstance(item, BlockValue | SharedModule):
             self._register(item, name_of(s.name))
         try:
-            graph, emits = super()._turn(s, scope, item, carried, state, names, collect)
+            graph, emits = super()._iteration(s, scope, item, carried, state, names, collect)
         finally:
             if origin is not None:
                 self.origins[key] = origin
@@ -876,7 +876,7 @@ class _Namer:
             self.names[first] = self.names[after] = name
             inner[end] = name
         carried = {self.names[first]: first for _, first, _, _ in loop.carried}
-        # What lies around the loop is read in every turn, or behind it.
+        # What lies around the loop is read in every iteration, or behind it.
         taken = {n: v for n, v in holders.items() if last.get(v, -1) >= i and n not in carried}
         reserved, self.reserved = self.reserved, self.reserved | set(taken)
         self.run(loop.body, set(inner), inner, dict(carried))

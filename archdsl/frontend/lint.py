@@ -305,7 +305,7 @@ def _ops(graph: Graph) -> Iterable[OpNode]:
 def _post_norm(model: Model, module: SpecModule) -> Iterator[Diagnostic]:
     """W0404: deep stacks of post-norm layers whose residual is plain."""
     for node in _nodes(model.block.graph):
-        if not isinstance(node, LoopNode) or len(node.turns) <= DEEPEST_POST_NORM:
+        if not isinstance(node, LoopNode) or len(node.iterations) <= DEEPEST_POST_NORM:
             continue
         for body in node.bodies:
             for call in body.nodes:
@@ -318,7 +318,7 @@ def _post_norm(model: Model, module: SpecModule) -> Iterator[Diagnostic]:
                     if isinstance(placement, ast.Name) and placement.id == "post" and plain:
                         yield Diagnostic(
                             "W0404",
-                            f"{len(node.turns)} layers with post-norm and a plain residual are hard to train",
+                            f"{len(node.iterations)} layers with post-norm and a plain residual are hard to train",
                             placement.span,
                             help="use `placement: pre`, or `residual: deepnorm(layers)` with `init: deepnorm(layers)`",
                         )

@@ -1,4 +1,4 @@
-"""`for`, unrolled as far as its turns differ, and `scan`."""
+"""`for`, unrolled as far as its iterations differ, and `scan`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from archdsl.ir.wording import WRITTEN_OUT
 from archdsl.passes.hoist import hoist
 from archdsl.syntax import ast
 
-TURNS = "every turn of a loop leaves what it carries in one shape"
+TURNS = "every iteration of a loop leaves what it carries in one shape"
 STEPS = "every step of a scan leaves what it carries in one shape"
 
 
@@ -51,7 +51,7 @@ class Loops(Elaboration):
         memo: dict[tuple[Hashable, Hashable], int] = {}
         firsts: list[list[Value]] = []
         """What each body was made for."""
-        turns: list[int] = []
+        iterations: list[int] = []
         emitted: list[tuple[Value, ...]] = []
         names: dict[tuple[str, int], str] = {}
         for item in items:
@@ -62,42 +62,44 @@ class Loops(Elaboration):
                 known, reported = len(self.problems), self.reported
                 self.turning.append(s)
                 try:
-                    bodies.append(self._turn(s, scope, item, carried, state, names, collect))
+                    bodies.append(self._iteration(s, scope, item, carried, state, names, collect))
                 finally:
                     self.turning.pop()
                 firsts.append(state)
                 if isinstance(item, Num) and self.reported > reported and len(self.problems) == known:
-                    raise ReportedError  # one turn after the other has the same mistakes
+                    raise ReportedError  # one iteration after the other has the same mistakes
             for first, value in zip(firsts[memo[key]], state, strict=True):
                 self.same_shape(scope.frame, first.shape, value.shape, TURNS)
-            turns.append(memo[key])
+            iterations.append(memo[key])
             graph, emits = bodies[memo[key]]
             ends = graph.outputs[: len(carried)]
             state = [
                 Value(v.shape, v.dtype, n, v.span, True) for n, v in zip(carried, ends, strict=True) if v is not None
             ]
             emitted.append(tuple(Value(v.shape, v.dtype, "", v.span) for v in emits))
-            if item is None and not emits and len(turns) > 1 and turns[-1] == turns[-2]:
-                rest = len(items) - len(turns)  # all of them as this one: nothing told them apart but their shapes
+            if item is None and not emits and len(iterations) > 1 and iterations[-1] == iterations[-2]:
+                rest = len(items) - len(iterations)  # all of them as this one: nothing told them apart but their shapes
                 self.count_step(s.span, rest)  # later passes take each of them
-                turns += [turns[-1]] * rest
+                iterations += [iterations[-1]] * rest
                 emitted += [()] * rest
                 break
         if not any(g.nodes or g.outputs != g.inputs for g, _ in bodies):
             if not items:
-                self._fixed_turns(scope, source)
-            return []  # no turns, or none that changes anything: nothing to run
+                self._fixed_iterations(scope, source)
+            return []  # no iterations, or none that changes anything: nothing to run
         if len(bodies) != len({element for element, _ in memo}):
-            pattern = None  # turns over one element differ by their shapes
+            pattern = None  # iterations over one element differ by their shapes
         if pattern is None or any(emitted) or not self._keep_shapes(scope, pattern, bodies, firsts):
-            self._fixed_turns(scope, source)
+            self._fixed_iterations(scope, source)
         graphs = tuple(g for g, _ in bodies)
-        scope.frame.put(LoopNode(s.name, graphs, tuple(turns), pattern, starts, tuple(state), tuple(emitted), s.span))
+        scope.frame.put(
+            LoopNode(s.name, graphs, tuple(iterations), pattern, starts, tuple(state), tuple(emitted), s.span)
+        )
         scope.vars.update(zip(carried, state, strict=True))
-        return [v for turn in emitted for v in turn] if collect else None
+        return [v for iteration in emitted for v in iteration] if collect else None
 
     def _names(self, s: ast.For) -> tuple[list[str], set[str]]:
-        """What the body assigns, and what it reads; a loop in a loop is asked for it in each turn."""
+        """What the body assigns, and what it reads; a loop in a loop is asked for it in each iteration."""
         if id(s) not in self.loops:
             self.loops[id(s)] = list(dict.fromkeys(assigned(s.body))), _names_read(s.body)
         return self.loops[id(s)]
@@ -116,8 +118,8 @@ class Loops(Elaboration):
             return source, items, source.pattern
         return source, items, ElementRef(0) if isinstance(source, BlockValue | SharedModule) else None
 
-    def _fixed_turns(self, scope: Scope, source: Any) -> None:
-        """Record how many turns there are, where another number of them would be another graph."""
+    def _fixed_iterations(self, scope: Scope, source: Any) -> None:
+        """Record how many iterations there are, where another number of them would be another graph."""
         self.fixed_counts(scope.frame, source)
         if isinstance(source, Num):
             self.fixed(scope.frame, source, WRITTEN_OUT)
@@ -129,7 +131,7 @@ class Loops(Elaboration):
         bodies: Sequence[tuple[Graph, list[Value]]],
         firsts: Sequence[Sequence[Value]],
     ) -> bool:
-        """Whether every turn leaves what it carries as it was, so that there may be any number of each."""
+        """Whether every iteration leaves what it carries as it was, so that there may be any number of each."""
         if not any(dims.free_names(repeated.count) for repeated in counts_of(pattern)):
             return True
         pairs = [
@@ -142,7 +144,7 @@ class Loops(Elaboration):
             self.same_shape(scope.frame, a, b, TURNS) for a, b in pairs
         )
 
-    def _turn(
+    def _iteration(
         self,
         s: ast.For,
         scope: Scope,
@@ -152,7 +154,7 @@ class Loops(Elaboration):
         names: dict[tuple[str, int], str],
         collect: bool,
     ) -> tuple[Graph, list[Value]]:
-        """One turn of a loop as a graph of what it carries, and what it emits."""
+        """One iteration of a loop as a graph of what it carries, and what it emits."""
         self.count_step(s.span)
         frame = scope.frame
         inner = scope.inner()
@@ -163,14 +165,14 @@ class Loops(Elaboration):
             inner.vars.update(zip(carried, inputs, strict=True))
             if item is not None:
                 inner.vars[s.name] = item.labelled(s.name) if isinstance(item, BlockValue) else item
-            frame.turns.append(Iteration(names))
+            frame.iterations.append(Iteration(names))
             if collect:
                 scope.body.emits.append(emits)
             try:
                 self.statements(s.body, inner)
                 frame.settle(None)
             finally:
-                frame.turns.pop()
+                frame.iterations.pop()
                 if collect:
                     scope.body.emits.pop()
             ends = [inner.vars[n] for n in carried]
@@ -214,7 +216,7 @@ class Loops(Elaboration):
                 scope.body.emits.pop()
             ends = [self._last(c, inner, *type_) for c, type_ in zip(s.carries, types, strict=True)]
             changing = {id(v) for v in (*carries, *slices)}
-            fixed, steps = hoist(nodes, changing, split_calls=not frame.turns)
+            fixed, steps = hoist(nodes, changing, split_calls=not frame.iterations)
             graph = Graph((*carries, *slices), tuple(steps), (*ends, *emits))
         if not emits and not s.carries:
             raise error("E0214", "a scan emits something or carries something", s.span)

@@ -94,7 +94,7 @@ class Names(Elaboration):
             help_ = "a comment starts with `#`"
         around = [s for s in self.turning if s.span.source is span.source and s.span.start <= span.start < s.span.end]
         if any(name in self.loops[id(s)][0] for s in around):
-            help_ = f"a turn of `for` sees what was bound before the loop and changed since: bind `{name}` there"
+            help_ = f"an iteration of `for` sees what was bound before the loop and changed since: bind `{name}` there"
         owner = None if help_ else _model_with(name, scope.module)
         if owner is not None:
             model, hyper = owner

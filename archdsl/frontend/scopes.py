@@ -78,7 +78,7 @@ MISSING = object()
 
 
 class Scope:
-    """Names of one body. A loop's turn and a comprehension have a scope inside it."""
+    """Names of one body. A loop's iteration and a comprehension have a scope inside it."""
 
     __slots__ = ("body", "frame", "in_loop", "module", "parent", "vars")
 

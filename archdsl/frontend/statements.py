@@ -115,7 +115,7 @@ class Statements(Elaboration):
             and dims.free_names(value.expr)
             and value.expr != Var(s.name)
         ):
-            # Of the turns of a loop that differ, only the first can have the name in the emitted class.
+            # Of the iterations of a loop that differ, only the first can have the name in the emitted class.
             known = scope.frame.local.setdefault(s.name, value.expr)
             self.remember_exact(scope.frame, value)
             value = value.named(s.name) if known == value.expr else value

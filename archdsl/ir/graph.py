@@ -146,14 +146,14 @@ class CallNode:
 
 @dataclass(frozen=True, eq=False)
 class LoopNode:
-    """`for name in list`: turn t runs `bodies[turns[t]]`. `pattern` is the list as the spec writes it (`3 * dense +
-    58 * sparse`) over indices of bodies. A body's inputs are the carried values (`starts` before the first turn); its
-    outputs are theirs after the turn, then what is emitted. `outputs` are the carried values at the end, then each
-    emission of each turn."""
+    """`for name in list`: iteration t runs `bodies[iterations[t]]`. `pattern` is the list as the spec writes it (`3 *
+    dense + 58 * sparse`) over indices of bodies. A body's inputs are the carried values (`starts` before the first
+    iteration); its outputs are theirs after the iteration, then what is emitted. `outputs` are the carried values at
+    the end, then each emission of each iteration."""
 
     variable: str
     bodies: tuple[Graph, ...]
-    turns: tuple[int, ...]
+    iterations: tuple[int, ...]
     pattern: Pattern | None
     starts: tuple[Value, ...]
     outputs: tuple[Value, ...]
@@ -275,7 +275,7 @@ def node_outputs(node: Node) -> tuple[Value, ...]:
     if isinstance(node, ScanNode):
         return node.stacked + node.finals
     if isinstance(node, LoopNode):
-        return node.outputs + tuple(v for turn in node.emitted for v in turn)
+        return node.outputs + tuple(v for iteration in node.emitted for v in iteration)
     return node.outputs
 
 
@@ -299,14 +299,14 @@ def every_node(graph: Graph) -> Iterator[Node]:
 
 
 def operations(graph: Graph, known: dict[int, int] | None = None) -> int:
-    """How many nodes a graph has with every turn of a loop and every call of a block written out."""
+    """How many nodes a graph has with every iteration of a loop and every call of a block written out."""
     known = {} if known is None else known
     if id(graph) not in known:
         count = len(graph.nodes)
         for node in graph.nodes:
             if isinstance(node, LoopNode):
                 sizes = [operations(body, known) for body in node.bodies]
-                count += sum(sizes[which] for which in node.turns)
+                count += sum(sizes[which] for which in node.iterations)
             elif isinstance(node, CallNode):
                 count += operations(node.block.graph, known)
             elif isinstance(node, OpNode):

@@ -482,13 +482,13 @@ class Primitive:
     the input that has it."""
     own_type: ClassVar[bool] = False
     """Whether its kernel wants real inputs in the type of its weights: others are cast to it first."""
-    balances: ClassVar[bool] = False
+    router_bias: ClassVar[bool] = False
     """Whether its buffer, `bias`, is moved between steps of training towards experts that get too few tokens: by what
     its block chooses, a result of whole numbers."""
     shares_weights: ClassVar[bool] = False
     """Whether devices may apply its weights, which each has whole, to their parts of its input: torch's style
     `SequenceParallel` of modules adds up their gradients."""
-    writes_over: ClassVar[bool] = False
+    in_place: ClassVar[bool] = False
     """Whether its PyTorch kernel takes the steps of a recurrence in place: of what it computes inside nothing can be
     kept to be used again."""
     numpy: str | NumpyFunction | None = None
@@ -501,7 +501,7 @@ class Primitive:
     by_rows: ClassVar[bool] = False
     """Whether its ONNX form takes tensors with a further axis in front: positions that differ by row. Element-wise ops
     do."""
-    absorbs: ClassVar[bool] = False
+    reads_latent: ClassVar[bool] = False
     """Whether it can read keys and values in the form of what they are linear maps of: see `onnx_absorbed`."""
     expression: str = ""
     """The template of its PyTorch (see `TorchScope.py`), where options do not change it."""
@@ -741,12 +741,12 @@ class Primitive:
         own = ((rows, "float32"),) if self.statistics else ()
         return Saved(tuple(i for i, v in enumerate(node.inputs) if isinstance(v, Value)), own=own)
 
-    def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
+    def cached_inputs(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
         """Of inputs of which every position up to the own is read: the axis along which that is so, and what to call
         them. In decoding they are cached."""
         return {}
 
-    def behind(self, node: OpNode, i: int) -> int | None:
+    def lookback(self, node: OpNode, i: int) -> int | None:
         """How many positions before the own are read of input i, one of those that `keeps` names; None where there is
         no bound."""
         return None
@@ -760,12 +760,12 @@ class Primitive:
         """What a recurrence along an axis hands from one step of decoding to the next."""
         return ()
 
-    def undivided(self, node: OpNode) -> str:
+    def needs_full_sequence(self, node: OpNode) -> str:
         """What the op does that needs a whole sequence at once, though it may read no later position; '' for
         nothing."""
         return ""
 
-    def is_linear_map(self, node: OpNode) -> bool:
+    def is_projection(self, node: OpNode) -> bool:
         """Whether the output is, position by position, a linear map of the inputs' last axis that knows nothing of
         positions: then whatever reads it whole may be kept in the form of the inputs."""
         return False

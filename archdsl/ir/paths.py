@@ -75,7 +75,7 @@ def skip(graph: Graph, step: Step) -> None:
         ):
             step(node.name)
         elif isinstance(node, LoopNode):
-            for body in node.turns:
+            for body in node.iterations:
                 skip(node.bodies[body], step)
         elif isinstance(node, ScanNode):
             skip(node.body, step)

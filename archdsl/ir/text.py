@@ -329,12 +329,20 @@ class _BlockPrinter:
     def _loop(self, node: LoopNode) -> list[str]:
         letters = {i: f"body {i}" if len(node.bodies) > 1 else "body" for i in range(len(node.bodies))}
         if node.pattern is not None:
-            turns = pattern(node.pattern, letters)
+            iterations = pattern(node.pattern, letters)
         else:
-            turns = f"{len(node.turns)} turns" if len(node.bodies) == 1 else f"turns {', '.join(map(str, node.turns))}"
+            iterations = (
+                f"{len(node.iterations)} iterations"
+                if len(node.bodies) == 1
+                else f"iterations {', '.join(map(str, node.iterations))}"
+            )
         outputs = ", ".join(self.typed(v) for v in node.outputs)
-        lines = [f"{outputs} = for {node.variable} in {turns} {{" if outputs else f"for {node.variable} in {turns} {{"]
-        emitted = [self.define(v) for turn in node.emitted for v in turn]
+        lines = [
+            f"{outputs} = for {node.variable} in {iterations} {{"
+            if outputs
+            else f"for {node.variable} in {iterations} {{"
+        ]
+        emitted = [self.define(v) for iteration in node.emitted for v in iteration]
         for i, body in enumerate(node.bodies):
             starts = ", ".join(
                 f"{self.define(v)} = {self.use(s)}" if i == 0 else self.define(v)

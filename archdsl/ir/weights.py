@@ -4,8 +4,8 @@ A path is read off the hierarchy, with these rules:
 
 1. a call of a block is a step (`attention`), a primitive too if it has weights (`q`); the weight's own name ends the
    path (`weight`), but for a `param`, whose step is the whole of it;
-2. within a loop a step is followed by a running index: the k-th turn that applies it, counted over the outermost loop
-   (`blocks.0`, `blocks.1`, …), whichever body it stands in;
+2. within a loop a step is followed by a running index: the k-th iteration that applies it, counted over the outermost
+   loop (`blocks.0`, `blocks.1`, …), whichever body it stands in;
 3. scans and conditions add nothing;
 4. a shared block lives once, with the block that owns it, before what that block applies; its uses have no weights;
 5. the weights of a block that a primitive applies itself (an expert) lie below the primitive's step.
@@ -108,7 +108,7 @@ def _of_node(node: Node, block: Block, prefix: str, step: Step) -> Iterator[Weig
         yield WeightInfo(prefix + step(node.name), shape_of(node.weight), node.weight, block, node, node.span)
     elif isinstance(node, LoopNode):
         inner = step if step is not str else counter()
-        for body in node.turns:
+        for body in node.iterations:
             yield from _of_graph(node.bodies[body], block, prefix, inner)
     elif isinstance(node, ScanNode):
         yield from _of_graph(node.body, block, prefix, step)

@@ -68,7 +68,7 @@ class Linear(Primitive):
             return None
         return Parts(node.outputs[0].rank - 1, {w.name: 0 for w in node.weights}, sizes=(features,))
 
-    def is_linear_map(self, node: OpNode) -> bool:
+    def is_projection(self, node: OpNode) -> bool:
         return not node.options["bias"]
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:

@@ -152,7 +152,7 @@ class SelectionBiasOp(Primitive):
     """Scores plus a bias that only chooses experts: part of the state, not of the parameters (DeepSeek-V3, section
     2.1.2)."""
 
-    balances = True
+    router_bias = True
     expression = "{module}({0})"
     signature = "selection_bias()(scores: float[..., experts]) -> [..., experts]"
     mixes = False

@@ -73,7 +73,7 @@ class Layer(Primitive):
     family = "recurrence"
     worth_hoisting = True
     own_type = True
-    writes_over = True
+    in_place = True
     module: ClassVar[str]
     """torch's class, or the class of the emitted file that stands for it."""
     gates: ClassVar[int]
@@ -175,7 +175,7 @@ class Cell(Primitive):
     """One step of a recurrence: the rows of the input and of the state to the next state."""
 
     own_type = True
-    writes_over = True
+    in_place = True
 
     module: ClassVar[str]
     gates: ClassVar[int]

@@ -191,7 +191,7 @@ class Unsqueeze(Moving):
         axis = axis_index(node, rank=rank + 1)
         return (tuple(same(i + (i >= axis)) for i in range(rank)),)
 
-    def is_linear_map(self, node: OpNode) -> bool:
+    def is_projection(self, node: OpNode) -> bool:
         return axis_index(node, rank=node.outputs[0].rank) < node.outputs[0].rank - 1
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -223,7 +223,7 @@ class Expand(Moving):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (own_but(first_input(node).rank, axis_index(node), At()),)
 
-    def is_linear_map(self, node: OpNode) -> bool:
+    def is_projection(self, node: OpNode) -> bool:
         return axis_index(node) < first_input(node).rank - 2
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -429,7 +429,7 @@ class SplitHeads(Moving):
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
         return regrouped_parts(self, node, cut)
 
-    def is_linear_map(self, node: OpNode) -> bool:
+    def is_projection(self, node: OpNode) -> bool:
         return True
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -794,7 +794,7 @@ class Concat(Primitive):
         (axis,) = axes
         return Parts(axis, own={i: axis for i, found in enumerate(cut) if found is None})
 
-    def is_linear_map(self, node: OpNode) -> bool:
+    def is_projection(self, node: OpNode) -> bool:
         return axis_index(node, rank=node.outputs[0].rank) == node.outputs[0].rank - 1
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -898,7 +898,7 @@ class Split(Cutting):
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
         return None if cut[0] is None or cut[0] == axis_index(node) else Parts(cut[0])
 
-    def is_linear_map(self, node: OpNode) -> bool:
+    def is_projection(self, node: OpNode) -> bool:
         return axis_index(node) == first_input(node).rank - 1
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:

@@ -24,7 +24,7 @@ def checkpointed(model: Model, kind: Checkpoint) -> list[CallNode]:
             f"`{model.name}` has no stack of layers to compute again",
             help="a layer is a block that a `for` over a list calls; compile it without `--checkpoint`",
         )
-    kept = [n for n in found if not any(op.op.writes_over for op in ops(n.block))] if kind == "selective" else found
+    kept = [n for n in found if not any(op.op.in_place for op in ops(n.block))] if kind == "selective" else found
     if not kept:
         raise error(
             "E0527",
@@ -35,7 +35,8 @@ def checkpointed(model: Model, kind: Checkpoint) -> list[CallNode]:
 
 
 def layers(graph: Graph) -> Iterator[CallNode]:
-    """The calls that the turns of the outermost loops make, in the model's own graph and those of blocks it calls."""
+    """The calls that the iterations of the outermost loops make, in the model's own graph and those of blocks it
+    calls."""
     for node in graph.nodes:
         if isinstance(node, LoopNode):
             for body in node.bodies:
@@ -48,7 +49,7 @@ def layers(graph: Graph) -> Iterator[CallNode]:
 
 
 def _calls(graph: Graph) -> Iterator[CallNode]:
-    """The calls of a turn: within a recurrence there are steps, and no layers."""
+    """The calls of an iteration: within a recurrence there are steps, and no layers."""
     for node in graph.nodes:
         if isinstance(node, CallNode):
             if node.step is None:

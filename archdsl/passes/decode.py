@@ -5,8 +5,8 @@ at those positions.  Along time a tensor is therefore wanted in one of two forms
 so far.
 
 1. What an op reads at its own position alone (`Primitive.reads`) it needs in the form of its result; what it reads
-   whole, or says that it keeps (`Primitive.keeps`: the keys and values of attention), it needs of all positions: such a
-   tensor is cached, once, however many read it.
+   whole, or says that it keeps (`Primitive.cached_inputs`: the keys and values of attention), it needs of all
+   positions: such a tensor is cached, once, however many read it.
 2. A tensor with two axes of time (scores, masks) has new positions along the first and all along the second. Where an
    op reads it beside its own position along the first (a convolution over queries and keys), it is computed anew for
    all positions along both, and so is what it is made of, back to tensors with one axis of time.
@@ -317,7 +317,7 @@ class _Planner:
         has two, and not just all keys; or adds positions."""
         if any(not is_time(v.shape[self.axes(v)[which]], self.time) for v in node.outputs if len(self.axes(v)) == 2):
             return True
-        if node.node.op.keeps(node.node):
+        if node.node.op.cached_inputs(node.node):
             return False
         pairs = [(i, self.axes(v)[which]) for i, v in self.timed(node) if len(self.axes(v)) == 2]
         reads = node.node.op.reads_of(node.node, 0)
@@ -328,7 +328,7 @@ class _Planner:
         found = self.found
         key = id(node.node)
         if key not in self.read:
-            why = node.node.op.undivided(node.node)
+            why = node.node.op.needs_full_sequence(node.node)
             if why and self.speaks_of_time(node):
                 raise self.blame(node, why)
             if node.node.op.elementwise and any(isinstance(v, Num) and has(v, self.time) for v in node.inputs):
@@ -358,7 +358,7 @@ class _Planner:
         """How an op that depends on the sequence is taken, wherever its block is called."""
         kept = {
             i: (axis, role)
-            for i, (axis, role) in node.node.op.keeps(node.node).items()
+            for i, (axis, role) in node.node.op.cached_inputs(node.node).items()
             if has(_tensor(node, i).shape[axis], self.time)
         }
         forms = [self.result(node, v) for v in node.outputs]
@@ -502,8 +502,8 @@ class _Planner:
             if ALL in form and isinstance(value, Value):
                 self.whole_readers.setdefault(value, []).append(node)
         for node in found.step.nodes:
-            if isinstance(node, FlatOp) and node.node.op.absorbs and node not in found.carries:
-                kept = [node.inputs[i] for i in sorted(node.node.op.keeps(node.node))]
+            if isinstance(node, FlatOp) and node.node.op.reads_latent and node not in found.carries:
+                kept = [node.inputs[i] for i in sorted(node.node.op.cached_inputs(node.node))]
                 values = [v for v in kept if isinstance(v, Value) and v in found.caches]
                 if len(values) == len(kept):
                     self.narrow(node, values)
@@ -521,7 +521,7 @@ class _Planner:
             seen[value] = None
             edges.append((("in", value), ("out", value), _width(value, self.time)))
             maker = found.makers.get(value)
-            if not isinstance(maker, FlatOp) or not maker.node.op.is_linear_map(maker.node):
+            if not isinstance(maker, FlatOp) or not maker.node.op.is_projection(maker.node):
                 edges.append(("source", ("in", value), None))
                 return
             chain[maker] = None

@@ -1,4 +1,4 @@
-"""A model unrolled: every call written out, every turn of a loop, each value with one meaning.
+"""A model unrolled: every call written out, every iteration of a loop, each value with one meaning.
 
 Blocks are shared, so a value of a block stands for as many tensors as the block is called.  What must tell them apart
 (the ONNX graph, what a decoder keeps between steps) works on this form.  It is linear in the number of layers.
@@ -115,8 +115,8 @@ class FlatGraph:
 
 @dataclass(frozen=True, eq=False)
 class Unrolled:
-    """What became of one call of a block: of each of its nodes once for every turn of the loops around it, and of the
-    calls in it."""
+    """What became of one call of a block: of each of its nodes once for every iteration of the loops around it, and of
+    the calls in it."""
 
     block: Block
     path: str
@@ -124,7 +124,7 @@ class Unrolled:
     nodes: dict[Node, list[FlatNode]] = field(default_factory=dict)
     calls: dict[CallNode, list[Unrolled]] = field(default_factory=dict)
     values: dict[Value, Value] = field(default_factory=dict)
-    """The block's values in the flat graph; of those in a loop, the last turn's."""
+    """The block's values in the flat graph; of those in a loop, the last iteration's."""
 
 
 def flatten(model: Model) -> FlatGraph:
@@ -288,14 +288,14 @@ class Flattener:
     def loop(self, node: LoopNode, scope: FlatScope, step: Step) -> None:
         inner = step if step is not str else counter()
         carried = [scope.values[v] for v in node.starts]
-        for turn, body in enumerate(node.turns):
+        for iteration, body in enumerate(node.iterations):
             graph = node.bodies[body]
             scope.values.update(zip(graph.inputs, carried, strict=True))
             self.graph(graph, scope, inner)
             results = [scope.values[v] for v in graph.outputs if v is not None]
             carried = results[: len(carried)]
             if node.emitted:
-                scope.values.update(zip(node.emitted[turn], results[len(carried) :], strict=True))
+                scope.values.update(zip(node.emitted[iteration], results[len(carried) :], strict=True))
         scope.values.update(zip(node.outputs, carried, strict=True))
 
     def scan(self, node: ScanNode, scope: FlatScope, step: Step) -> None:

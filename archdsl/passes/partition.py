@@ -121,7 +121,7 @@ def sharded(graph: FlatGraph, placements: Mapping[str, Placement]) -> Sharded:
     for node in graph.nodes:
         if isinstance(node, FlatOp):
             tensors = [v for v in node.inputs if isinstance(v, Value)]
-            kept = (node.inputs[i] for i in node.node.op.keeps(node.node))
+            kept = (node.inputs[i] for i in node.node.op.cached_inputs(node.node))
             found.redistributions += [Redistribution("experts", node, v) for v in tensors[:1] if node.blocks]
             found.redistributions += [Redistribution("keys", node, v) for v in kept if isinstance(v, Value)]
             _shard_op(node, placements, found)

@@ -390,7 +390,7 @@ class _Pen:
                 carried, given = self.turn(node, bodies, carried, env, frame, level, count * times)
                 emitted.update(dict.fromkeys(bodies, given))
         env.update({id(v): s for v, s in zip(node.outputs, carried, strict=False)})
-        for turn, values in zip(node.turns, node.emitted, strict=False):
+        for turn, values in zip(node.iterations, node.emitted, strict=False):
             env.update({id(v): s for v, s in zip(values, emitted.get(turn, []), strict=False)})
 
     def turn(
@@ -423,7 +423,7 @@ class _Pen:
             inner = self.group(group, f"{said.strip()}{differ}") if said else group
             self.graph(body, local, inner, level)
         made = [self.sources(local, v, inner) if v is not None else () for v in body.outputs]
-        if len(node.turns) > 1:
+        if len(node.iterations) > 1:
             self.carried.update(s for sources in made[: len(carried)] for s in sources)
         return made[: len(carried)], made[len(carried) :]
 
@@ -513,11 +513,11 @@ Part = tuple[tuple[tuple[int, ...], int], ...]
 def _repeats(node: LoopNode) -> Iterator[tuple[int, Part]]:
     """The turns of a loop as (times, runs): `3 * dense + 58 * sparse` is one part of two runs, `48 * (dense + banded)`
     is 48 times one of two."""
-    turns = list(node.turns)
+    turns = list(node.iterations)
     if len(set(turns)) > DISTINCT:
         turns = _merged(node, turns)
     alike: dict[int, list[int]] = {}
-    for merged, turn in zip(turns, node.turns, strict=True):
+    for merged, turn in zip(turns, node.iterations, strict=True):
         if turn not in alike.setdefault(merged, []):
             alike[merged].append(turn)
     for period in range(1, len(turns) // 2 + 1):

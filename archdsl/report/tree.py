@@ -118,15 +118,15 @@ def tree(model: Model) -> TreeNode:
         parts = [[b for n in body.nodes for b in of_node(n)] for body in node.bodies]
         if any(isinstance(n, LoopNode) for body in node.bodies for n in _flat(body)):
             # Indices run over the outermost loop: within nested ones only the count is told.
-            times = Counter(node.turns)
+            times = Counter(node.iterations)
             found = [(b, times[i]) for i, branches in enumerate(parts) for b in branches]
             return [
                 b.model_copy(update={"name": f"{b.name.partition('.')[0]}.*", "count": b.count * n}) for b, n in found
             ]
         at: dict[int, list[int]] = {}
         seen: Counter[str] = Counter()
-        for turn in node.turns:
-            for b in parts[turn]:
+        for iteration in node.iterations:
+            for b in parts[iteration]:
                 at.setdefault(id(b), []).append(seen[b.name])
                 seen[b.name] += 1
         return [

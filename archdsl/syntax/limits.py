@@ -98,7 +98,7 @@ MAX_OPERATIONS = _NOW["operations"]
 costs."""
 
 MAX_STEPS = _NOW["steps"]
-"""`steps`: how many expressions may be evaluated, and turns of loops taken, while a model is built."""
+"""`steps`: how many expressions may be evaluated, and iterations of loops taken, while a model is built."""
 
 MAX_DIGITS = _NOW["digits"]
 """`digits`: a number of a spec may be written with so many; no size comes near."""

@@ -24,7 +24,7 @@ def test_what_is_read_at_the_own_place_alone_is_not_read_elsewhere(name: str, ex
     (node,) = nodes
     inputs = inputs_of(model, example)
     running = {s.axis for s in node.op.states(node)}
-    kept = node.op.keeps(node)
+    kept = node.op.cached_inputs(node)
     with torch.no_grad():
         before = outputs_of(module, inputs)
         for key, value in model.inputs:

@@ -321,7 +321,7 @@ class Side:
     def turns(self, node: LoopNode) -> list[int]:
         """Which body each turn has."""
         if node.pattern is None or node.bodies == ():
-            return list(node.turns)
+            return list(node.iterations)
         return expanded(node.pattern, self.env)
 
     def changes_nothing(self, node: OpNode) -> bool:
@@ -413,8 +413,8 @@ class Side:
     def loop(self, a: LoopNode, b: LoopNode) -> None:
         self.all_read(a.starts, b.starts, "starts")
         mine = self.turns(a)
-        same(len(mine), len(b.turns), "turns")
-        for x, y in dict.fromkeys(zip(mine, b.turns, strict=True)):
+        same(len(mine), len(b.iterations), "turns")
+        for x, y in dict.fromkeys(zip(mine, b.iterations, strict=True)):
             self.graph(a.bodies[x], b.bodies[y])
         self.values(a.outputs, b.outputs, "what a loop carries")
         if not any((*a.emitted, *b.emitted)):

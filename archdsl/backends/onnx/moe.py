@@ -80,9 +80,9 @@ def at_once(
     asked = add("OneHot", [add("Reshape", [chosen, [-1]]), builder.constant([int(count)], "int"), logits], {"axis": -1})
     with builder.before_all():
         builder.path = found.first[0].parts[0].name or ""
-        first = [_in_turn(writer, parts) for parts in zip(*(f.parts for f in found.first), strict=True)]
-        last = [_in_turn(writer, [part]) for part in found.last.parts]
-        bias = _in_turn(writer, [f.bias for f in found.first])
+        first = [_in_iteration(writer, parts) for parts in zip(*(f.parts for f in found.first), strict=True)]
+        last = [_in_iteration(writer, [part]) for part in found.last.parts]
+        bias = _in_iteration(writer, [f.bias for f in found.first])
     options: dict[str, Any] = {"activation_type": found.activation, "k": 1, "normalize_routing_weights": 1}
     if found.activation == "swiglu":
         options |= {"swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0}
@@ -97,7 +97,7 @@ def at_once(
     return y
 
 
-def _in_turn(writer: GraphWriter, parts: Sequence[ir.Value | None]) -> ir.Value | None:
+def _in_iteration(writer: GraphWriter, parts: Sequence[ir.Value | None]) -> ir.Value | None:
     """A tensor [experts, out, …] as one of three axes; of two, their rows in turn. onnxruntime does it once, when it
     loads the graph."""
     add, held = writer.builder.add, [x for x in parts if x is not None]

@@ -289,7 +289,7 @@ def _heads(steps: DecodePlan) -> int:
     """The most heads of queries that a layer has."""
     found = [1]
     for node in steps.step.nodes:
-        if isinstance(node, FlatOp) and node.node.op.keeps(node.node) and node.outputs[0].rank == 4:
+        if isinstance(node, FlatOp) and node.node.op.cached_inputs(node.node) and node.outputs[0].rank == 4:
             found.append(int(node.outputs[0].shape[1]))
     return max(found)
 

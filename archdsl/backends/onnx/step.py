@@ -405,7 +405,7 @@ def handed_names(plan: DecodePlan) -> dict[Value, str]:
     layer = -1
     for node in plan.step.nodes:
         if isinstance(node, FlatOp):
-            kept = node.node.op.keeps(node.node)
+            kept = node.node.op.cached_inputs(node.node)
             crossing = {i: v for i in kept if isinstance(v := node.inputs[i], Value) and v in before}
             layer += bool(crossing)
             for i, value in crossing.items():

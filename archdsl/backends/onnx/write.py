@@ -509,20 +509,24 @@ class GraphWriter:
             ir.Value(name=builder.unique(f"{path}/{name}"), type=listed)
             for name in ("SequenceEmpty", "before", "after", "answers")
         )
-        turn = ir.Value(name=builder.unique(f"{path}/turn"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+        iteration = ir.Value(
+            name=builder.unique(f"{path}/turn"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([])
+        )
         going = ir.Value(name=builder.unique(f"{path}/going"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
         frame = Subgraph()
         with builder.within(frame):
-            expert = add("Gather", [active, turn], {"axis": 0})
+            expert = add("Gather", [active, iteration], {"axis": 0})
             bounds = [add("Unsqueeze", [add("Gather", [x, expert], {"axis": 0}), [0]]) for x in (starts, ends)]
             y = builder.cast(self._answer(flat, block, rows, bounds, expert), held)
             again = add("Identity", [going])
             frame.nodes.append(ir.node("SequenceInsert", [before, y], outputs=[after], name=after.name))
-        body = ir.Graph([turn, going, before], [again, after], nodes=frame.nodes, name=builder.unique(f"{path}/expert"))
-        turns = add("Squeeze", [add("Shape", [active])])
+        body = ir.Graph(
+            [iteration, going, before], [again, after], nodes=frame.nodes, name=builder.unique(f"{path}/expert")
+        )
+        iterations = add("Squeeze", [add("Shape", [active])])
         builder.frames[-1].nodes += [
             ir.node("SequenceEmpty", [], {"dtype": kind.value}, outputs=[start], name=start.name),
-            ir.node("Loop", [turns, None, start], {"body": body}, outputs=[answers], name=answers.name),
+            ir.node("Loop", [iterations, None, start], {"body": body}, outputs=[answers], name=answers.name),
         ]
         found: ir.Value = add("ConcatFromSequence", [answers], {"axis": 0}, types=(held,))
         return found

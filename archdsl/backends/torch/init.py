@@ -166,8 +166,8 @@ def _modules(block: Block, laws: Laws) -> Iterator[InitModule]:
 
 
 def _nodes(graph: Graph, in_list: bool) -> Iterator[tuple[OpNode | CallNode | ParamNode, bool]]:
-    """The primitives and blocks with weights of their own and the raw weights, once for each turn of a loop; whether
-    they stand in a list of modules."""
+    """The primitives and blocks with weights of their own and the raw weights, once for each iteration of a loop;
+    whether they stand in a list of modules."""
     for node in graph.nodes:
         if isinstance(node, CallNode):
             if node.instance is None:
@@ -179,8 +179,8 @@ def _nodes(graph: Graph, in_list: bool) -> Iterator[tuple[OpNode | CallNode | Pa
             if all(d.static for d in node.weight.shape):
                 yield node, in_list
         elif isinstance(node, LoopNode):
-            for turn in node.turns:
-                yield from _nodes(node.bodies[turn], True)
+            for iteration in node.iterations:
+                yield from _nodes(node.bodies[iteration], True)
         elif isinstance(node, ScanNode):
             yield from _nodes(node.body, in_list)
         elif isinstance(node, CondNode):

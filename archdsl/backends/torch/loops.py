@@ -33,22 +33,22 @@ class Folding:
     ) -> None:
         self.scheduler, self.loop, self.bodies, self.outside = scheduler, loop, scheduled, outside
         self.nested = scheduler.depth > 0
-        self.total: Counter[str] = sum((loop.counts[t] for t in loop.turns), Counter())
+        self.total: Counter[str] = sum((loop.counts[t] for t in loop.iterations), Counter())
         """How many modules of each list all iterations use."""
         self.varying = self._varying()
 
     def statements(self) -> list[Statement]:
-        loop, turns = self.loop, self.loop.turns
+        loop, iterations = self.loop, self.loop.iterations
         keys = {self.key(b) for b in range(len(self.bodies))}
         once = all(n == 1 for counts in loop.counts for n in counts.values())
         sliced = any(self.sliced(b) for b in range(len(self.bodies)))
         if len(keys) == 1 and once and not sliced:
             return [self.one_loop()]
-        if len(keys) == 1 and not any(self.varying) and len(turns) > 1:
+        if len(keys) == 1 and not any(self.varying) and len(iterations) > 1:
             return [self.indexed_loop()]
-        period = next((p for p in range(2, LONGEST_PERIOD + 1) if _repeats(turns, p)), 0)
-        if len(runs(turns)) > 3 and period and not sliced:
-            return [self.period(turns[:period], len(turns) // period)]
+        period = next((p for p in range(2, LONGEST_PERIOD + 1) if _repeats(iterations, p)), 0)
+        if len(runs(iterations)) > 3 and period and not sliced:
+            return [self.period(iterations[:period], len(iterations) // period)]
         return self.runs()
 
     # --- what differs ---
@@ -157,7 +157,7 @@ class Folding:
     def list_of(self, items: Sequence[Tree]) -> Tree:
         """A list with one entry an iteration, written as the spec writes its list."""
         if self.loop.pattern is None:
-            return py("[{*xs}]", xs=[items[t] for t in self.loop.turns])
+            return py("[{*xs}]", xs=[items[t] for t in self.loop.iterations])
         counts = iter(self.loop.repeats)
         known = dict(zip(lists.counts(self.loop.pattern), counts, strict=True))
         return lists.list_tree(self.loop.pattern, items, known.__getitem__)
@@ -188,14 +188,14 @@ class Folding:
         body = tuple(replaced(s, leaf) for s in self.bodies[0])
         return ForLoop((index,), py("range({n})", n=self.loop.length), body)
 
-    def period(self, turns: Sequence[int], repeats: int) -> Statement:
+    def period(self, iterations: Sequence[int], repeats: int) -> Statement:
         """`local, local, global` again and again: one loop over the groups."""
-        total: Counter[str] = sum((self.loop.counts[t] for t in turns), Counter())
+        total: Counter[str] = sum((self.loop.counts[t] for t in iterations), Counter())
         used: Counter[str] = Counter()
         targets: list[Variable] = []
         sources: list[Tree] = []
         inner: list[Statement] = []
-        for k, t in enumerate(turns):
+        for k, t in enumerate(iterations):
             variables = {}
             for name in self.loop.counts[t]:
                 base = singular(name)
@@ -215,7 +215,7 @@ class Folding:
         self.scheduler.written_out.append(self.loop)
         found: list[Statement] = []
         used: Counter[str] = Counter()
-        for b, count in runs(self.loop.turns):
+        for b, count in runs(self.loop.iterations):
             each = self.loop.counts[b]
             if count == 1 or any(n > 1 for n in each.values()) or self.sliced(b):
                 for _ in range(count):
@@ -240,10 +240,10 @@ def _slice(xs: Tree, low: Tree | None, high: Tree | None, step: Tree | None = No
     return PyNode("Subscript", (xs, PyNode("Slice", (low, high, step))))
 
 
-def runs(turns: Sequence[int]) -> list[tuple[int, int]]:
+def runs(iterations: Sequence[int]) -> list[tuple[int, int]]:
     """Equal neighbours together: each with how many of it follow one another."""
     found: list[tuple[int, int]] = []
-    for t in turns:
+    for t in iterations:
         if found and found[-1][0] == t:
             found[-1] = (t, found[-1][1] + 1)
         else:
@@ -251,6 +251,10 @@ def runs(turns: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _repeats(turns: Sequence[int], period: int) -> bool:
+def _repeats(iterations: Sequence[int], period: int) -> bool:
     """Whether the iterations are several equal groups of that length."""
-    return period < len(turns) and len(turns) % period == 0 and all(t == turns[i % period] for i, t in enumerate(turns))
+    return (
+        period < len(iterations)
+        and len(iterations) % period == 0
+        and all(t == iterations[i % period] for i, t in enumerate(iterations))
+    )

@@ -561,14 +561,14 @@ class Lowering:
         if outer is None:
             modules.lists(node, made)
         else:
-            outer += [m for t in node.turns for m in made[t]]
+            outer += [m for t in node.iterations for m in made[t]]
         pattern = node.pattern
-        length: Tree = lift(len(node.turns)) if pattern is None else self.numbers.expression(lists.length(pattern))
+        length: Tree = lift(len(node.iterations)) if pattern is None else self.numbers.expression(lists.length(pattern))
         self.put(
             LayerLoop(
                 node.variable,
                 tuple(bodies),
-                node.turns,
+                node.iterations,
                 pattern,
                 length,
                 tuple(map(self.numbers.expression, lists.counts(pattern))),
@@ -745,7 +745,7 @@ class Modules:
             if name not in self.names:
                 self.names.add(name)
                 mine = [[m for m in each if m.name == name] for each in made]
-                self.lists_meant[name] = [m.constructor for t in node.turns for m in mine[t]]
+                self.lists_meant[name] = [m.constructor for t in node.iterations for m in mine[t]]
                 self.make(name, self._list(node, mine))
 
     def _list(self, node: LoopNode, made: Sequence[Sequence[MadeModule]]) -> Tree:
@@ -759,7 +759,7 @@ class Modules:
             makers = [each[0].constructor for each in made]
             return lists.modules_tree(kind, node.pattern, makers, self.lowering.numbers.expression)
         entries: list[tuple[Tree, int]] = []
-        for m in (m for t in node.turns for m in made[t]):
+        for m in (m for t in node.iterations for m in made[t]):
             if entries and entries[-1][0] == m.constructor:
                 entries[-1] = m.constructor, entries[-1][1] + 1
             else:

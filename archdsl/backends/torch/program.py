@@ -1,6 +1,6 @@
 """What a block's `forward` does, before anything has a name: statements over values of the IR.
 
-`lower` makes it of a graph, `schedule` decides what is nested and turns loops over layers into Python's; only then
+`lower` makes it of a graph, `schedule` decides what is nested and iterations loops over layers into Python's; only then
 `names` and `text` follow.  The validator runs it as it is: it is what is meant.
 """
 
@@ -69,12 +69,13 @@ class Suite:
 
 @dataclass(frozen=True, eq=False)
 class LayerLoop:
-    """Iterations over layers: iteration t runs `bodies[turns[t]]`, whose modules (`Part(name, k)`, k counted within the
-    body) follow those of the iterations before it. Outputs of a body are the carried values, then what is collected."""
+    """Iterations over layers: iteration t runs `bodies[iterations[t]]`, whose modules (`Part(name, k)`, k counted
+    within the body) follow those of the iterations before it. Outputs of a body are the carried values, then what is
+    collected."""
 
     variable: str
     bodies: tuple[Suite, ...]
-    turns: tuple[int, ...]
+    iterations: tuple[int, ...]
     pattern: Pattern | None
     length: Tree
     """How many iterations there are, and the counts in the pattern."""
@@ -257,7 +258,14 @@ def key(
             case Check():
                 return own, step.message
             case LayerLoop():
-                return own, inner, step.turns, str(step.pattern), bound(step.outputs), tuple(map(bound, step.collected))
+                return (
+                    own,
+                    inner,
+                    step.iterations,
+                    str(step.pattern),
+                    bound(step.outputs),
+                    tuple(map(bound, step.collected)),
+                )
             case ScanLoop():
                 return own, inner, bound(step.collected), bound(step.finals)
             case Conditional():

@@ -22,7 +22,9 @@ Leaf = Callable[[Any], str]
 def quoted(text: str) -> str:
     """Text of a spec within a Python string or docstring."""
     text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)  # no control characters, none that turn a line
+    return "".join(
+        c if c.isprintable() else "\ufffd" for c in text
+    )  # no control characters, none that iteration a line
 
 
 def asserted(test: Tree, message: str, leaf: Leaf) -> str:

@@ -583,7 +583,7 @@ class Meaning(Evaluator):
         self.base = self.base + s.offset
         for value in s.absent:
             env.setdefault(value, None)
-        for t, which in enumerate(s.turns):
+        for t, which in enumerate(s.iterations):
             found = self.body(s.bodies[which], now, env)
             now = found[: len(now)]
             for value, item in zip(s.collected[t] if s.collected else (), found[len(now) :], strict=True):

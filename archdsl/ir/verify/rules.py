@@ -261,13 +261,13 @@ def arguments(node: ir.CallNode, at: BlockNames) -> Wrong:
 def iterations(node: ir.LoopNode, at: BlockNames) -> Wrong:
     """Each iteration takes the tensors that the one before carries, the first the starts, and the last leaves the
     outputs; the list has one element for each iteration, and every body is used."""
-    if {*node.turns} != {*range(len(node.bodies))} or len(node.emitted) not in (0, len(node.turns)):
-        yield f"iterations {node.turns} of {len(node.bodies)} bodies, of which {len(node.emitted)} emit"
+    if {*node.iterations} != {*range(len(node.bodies))} or len(node.emitted) not in (0, len(node.iterations)):
+        yield f"iterations {node.iterations} of {len(node.bodies)} bodies, of which {len(node.emitted)} emit"
         return
-    if node.pattern is not None and _elements(node.pattern, at) != [*node.turns]:
-        yield f"the list is {_elements(node.pattern, at)}, but the iterations are {node.turns}"
+    if node.pattern is not None and _elements(node.pattern, at) != [*node.iterations]:
+        yield f"the list is {_elements(node.pattern, at)}, but the iterations are {node.iterations}"
     state: Sequence[Any] = node.starts
-    for t, which in enumerate(node.turns):
+    for t, which in enumerate(node.iterations):
         body, count = node.bodies[which], len(node.starts)
         yield from differing(f"inputs of iteration {t}", body.inputs, state)
         yield from differing(

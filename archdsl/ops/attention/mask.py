@@ -85,7 +85,7 @@ class MaskTensor(Primitive):
     def is_mask(self, options: Mapping[str, Any]) -> bool:
         return not options.get("plain")
 
-    def undivided(self, node: OpNode) -> str:
+    def needs_full_sequence(self, node: OpNode) -> str:
         drawn = any(leaf.rule == "random" for leaf in node.options["mask"].leaves())
         return "draws keys among all positions of the sequence" if drawn else ""
 

@@ -65,7 +65,7 @@ class SDPA(Primitive):
 
     family = "attention"
     worth_hoisting = True
-    absorbs = True
+    reads_latent = True
     by_rows = True
     further_inputs = 1
     typed = 0
@@ -311,11 +311,11 @@ class SDPA(Primitive):
             return Saved(outputs=(0,), own=written)  # no fused kernel has them
         return Saved(outputs=(0,), own=((Amount(times(q.shape[:-1])), "float32"),), scores=written)
 
-    def keeps(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
+    def cached_inputs(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
         rank = node.outputs[0].rank
         return {1: (rank - 2, "key"), 2: (rank - 2, "value")}
 
-    def undivided(self, node: OpNode) -> str:
+    def needs_full_sequence(self, node: OpNode) -> str:
         return "has several axes of heads, which a step takes as one" if node.outputs[0].rank > 4 else ""
 
     def window(self, node: OpNode) -> tuple[int, Num] | None:
@@ -324,7 +324,7 @@ class SDPA(Primitive):
         plain = node.inputs[3] is not None and node.inputs[4] is None and not tensor_leaves(mask)
         return (3, found) if found is not None and plain and q.shape[-2].value == k.shape[-2].value else None
 
-    def behind(self, node: OpNode, i: int) -> int | None:
+    def lookback(self, node: OpNode, i: int) -> int | None:
         return behind(node.options["mask"])
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:

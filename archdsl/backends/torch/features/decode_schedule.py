@@ -208,7 +208,7 @@ class Assigner:
         masks: dict[Value, list[FlatOp]] = {}
         for node in self.plan.step.nodes:
             if isinstance(node, FlatOp) and (seen := node.node.op.window(node.node)) is not None:
-                kept = [v for i in node.node.op.keeps(node.node) if isinstance(v := node.inputs[i], Value)]
+                kept = [v for i in node.node.op.cached_inputs(node.node) if isinstance(v := node.inputs[i], Value)]
                 mask = node.inputs[seen[0]]
                 alone = all(v in self.plan.caches and len(self.all_readers(v)) == 1 for v in kept)
                 if alone and isinstance(mask, Value) and node not in self.plan.latents:
@@ -250,11 +250,11 @@ class Assigner:
         return found
 
     def callee(self, calls: Sequence[Unrolled]) -> Roles:
-        """Those in a call; in a loop, of all of its turns."""
+        """Those in a call; in a loop, of all of its iterations."""
         found = [self.of(c) for c in calls]
         first = found[0]
         if any(f.signature() != first.signature() for f in found[1:]):
-            raise refuse(f"`{first.block.name}` is called in a loop whose turns keep different things")
+            raise refuse(f"`{first.block.name}` is called in a loop whose iterations keep different things")
         return first
 
     # --- roles ---
@@ -294,7 +294,7 @@ class Assigner:
             return Role.NOTHING
         if flat in self.in_step:
             if any(v in self.positional for v in flat.outputs):
-                if flat in self.directly:  # in every turn or none, as what reads it
+                if flat in self.directly:  # in every iteration or none, as what reads it
                     return Role.STEP
                 axes = max(map(self.times, flat.outputs))
                 return (Role.ALWAYS, Role.TABLE, Role.PAIRS)[min(axes, 2)]
@@ -350,7 +350,11 @@ class Assigner:
         if here:
             found.kept[node], found.kept_axes[node] = tuple(here), tuple(here.values())
             seen = node.op.window(node)
-            if seen is not None and all(f in self.windows for f in flats) and len(here) == len(node.op.keeps(node)):
+            if (
+                seen is not None
+                and all(f in self.windows for f in flats)
+                and len(here) == len(node.op.cached_inputs(node))
+            ):
                 found.window[node] = seen[1]
 
     def kept_at_reader(self, value: Value) -> bool:

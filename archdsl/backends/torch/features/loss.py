@@ -163,7 +163,7 @@ class LossSection(Section):
         for group in self.classes.groups:
             whole = [i for i, v in enumerate(group.block.graph.outputs) if v is not None and v.is_int]
             for node in group.block.graph.nodes:
-                if isinstance(node, OpNode) and node.op.balances and node.instance is None and len(whole) == 1:
+                if isinstance(node, OpNode) and node.op.router_bias and node.instance is None and len(whole) == 1:
                     found.append((group, node, whole[0]))
         return [router for router in found if (router[1].name, router[2]) == (found[0][1].name, found[0][2])]
 

@@ -143,7 +143,7 @@ class _Merge:
                 of.bind(s.targets, found)
                 return found, tuple(t for t in s.targets if not isinstance(t, Variable))
             case LayerLoop():
-                shape = (s.turns, str(s.pattern), s.outputs, s.collected, tuple(b.inputs for b in s.bodies))
+                shape = (s.iterations, str(s.pattern), s.outputs, s.collected, tuple(b.inputs for b in s.bodies))
                 return "repeat", own, tuple(map(str, s.counts)), shape
             case ScanLoop():
                 inner = self.steps_key(s.body.steps, side), self.key(s.body.outputs, side)

@@ -395,7 +395,7 @@ class StepLowering(Lowering):
         trees = [self.read(v) for v in values]
         found = []
         for i, value in zip(kept, values, strict=True):
-            role = node.op.keeps(node).get(i, (0, "kept"))[1]
+            role = node.op.cached_inputs(node).get(i, (0, "kept"))[1]
             all_positions = replace(value)
             self.lowered.method.hints[all_positions] = self.lowered.method.hints.get(value) or role
             inputs[i] = all_positions
