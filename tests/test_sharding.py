@@ -324,6 +324,10 @@ def test_what_a_plan_cannot_shard_is_whole() -> None:
         found = partition(archdsl.load(name))
         assert not any(p.over == "tp" for path, p in found.placements.items() if ".attention." in path)
     entered = step("deepseek_v2_lite", "tp=4", seq=256)
+    (note,) = (n for n in entered.notes if n.startswith("on every rank of tp: "))
+    assert "blocks.*.attention (" in note
+    assert "ffn.shared" not in note
+    assert not any("every rank" in n for n in step("llama3_8b", "tp=8", seq=256).notes)
     calls = [c for c in entered.communication if c.axis == "tp" and c.phase == "backward"]
     # Into the first layer's feed-forward block together, into gate and up of 26 shared experts apart, whose input the
     # router reads too, and into the head.

@@ -12,6 +12,7 @@ half of that for a reduce-scatter or an all-gather (Patarasuk and Yuan, 2009).
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,8 @@ from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states
 from archdsl.estimates.mesh import Mesh, divisors, nearest_divisors, one_of
 from archdsl.ir.dims import Poly, expr_text, free_names
 from archdsl.ir.graph import Model, Value
-from archdsl.ir.paths import layer_of
+from archdsl.ir.paths import layer_of, starred
+from archdsl.ir.weights import shape_of
 from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.flatten import (
     FlatGraph,
@@ -520,6 +522,8 @@ class Step:
     def notes(self) -> Iterator[str]:
         if self.experts:
             yield "experts are taken to be chosen equally often"
+        if whole := self.whole():
+            yield f"on every rank of tp: {', '.join(f'{path} ({count:,} parameters)' for path, count in whole.items())}"
         ways = {
             "sequence parallel": self.shares.sequence_parallel,
             "context parallel (cp)": self.mesh.cp > 1,
@@ -528,6 +532,17 @@ class Step:
         }
         if any(ways.values()):
             yield f"an estimate alone, not emitted by `--with parallel`: {', '.join(w for w, x in ways.items() if x)}"
+
+    def whole(self) -> dict[str, int]:
+        """Return the modules whose matrices every rank of `tp` holds whole, and how many numbers these have."""
+        found: dict[str, int] = defaultdict(int)
+        for stage in range(self.mesh.pp if self.mesh.tp > 1 else 0):
+            for path, weight in self.weights_of(stage).items():
+                shape = shape_of(weight.weight)
+                if len(shape) > 1 and self.shares.placement(weight).axis is None:
+                    module = path.split(".")[:-1]
+                    found[starred(".".join(module[:-1] or module))] += math.prod(shape)
+        return found
 
     def of_stage(self, stage: int) -> list[StackChunk]:
         """The pieces of a stage, those that come first first."""

@@ -747,13 +747,13 @@ class Primitive:
         return {}
 
     def lookback(self, node: OpNode, i: int) -> int | None:
-        """How many positions before the own are read of input i, one of those that `keeps` names; None where there is
-        no bound."""
+        """How many positions before the own are read of input i, one of those that `cached_inputs` names; None where
+        there is no bound."""
         return None
 
     def window(self, node: OpNode) -> tuple[int, Num] | None:
-        """Where the inputs that `keeps` names are read through a mask that shows the last positions alone: the input
-        that is the mask, and how many positions these are. Then no more of them must be kept."""
+        """Where the inputs that `cached_inputs` names are read through a mask that shows the last positions alone: the
+        input that is the mask, and how many positions these are. Then no more of them must be kept."""
         return None
 
     def states(self, node: OpNode) -> Sequence[State]:
