@@ -1,6 +1,6 @@
 """FLOPs of a model at a given batch and length, under the conventions by which they are told.
 
-A multiply and an add are two FLOPs. What is told is the work of contractions (linear maps, scores and their sums,
+A multiply and an add are two FLOPs. What is told is the work of contractions (linear layers, scores and their sums,
 convolutions); all other arithmetic is a field of its own, `elementwise`.
 
 * **exact**: of attention, the pairs of a query and a key that the mask lets through.

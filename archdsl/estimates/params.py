@@ -6,7 +6,7 @@ What counts as what:
 * **total**: every trained number once, shared and tied weights included once; buffers are not parameters.
 * **non_embedding**: the total without tables that are looked up (tokens, positions, segments), without raw weights that
   join the input before the first layer (a learned class token), and without the matrix of an output projection that is
-  not tied: the linear map onto the vocabulary whose result the model gives back.
+  not tied: the linear layer onto the vocabulary whose result the model gives back.
 * **active**: what one token meets. Of `E` routed experts that is `k`, the rest of the model counts whole.
 * **rule_of_thumb**: 12 · n_layer · d², n_layer being all layers of all stacks and d the model's width.
 """

@@ -36,8 +36,8 @@ SCHEMES: dict[str, dict[str, Field]] = {
     # DeepNet (Wang et al., 2022): xavier, by beta = (8 * layers) ** -1/4 for values, outputs and feed-forwards.
     "deepnorm": {"layers": Field("positive")},
 }
-"""What `default` is, which needs no name: linear maps and convolutions uniform within 1 / sqrt(fan in), embeddings
-normal(0.02), biases of linear maps uniform within 1 / sqrt(fan in), gains one, biases of norms zero."""
+"""What `default` is, which needs no name: linear layers and convolutions uniform within 1 / sqrt(fan in), embeddings
+normal(0.02), biases of linear layers uniform within 1 / sqrt(fan in), gains one, biases of norms zero."""
 
 FIXED = ("zeros", "ones", "constant")
 """Those that draw nothing."""

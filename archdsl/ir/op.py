@@ -502,7 +502,7 @@ class Primitive:
     """Whether its ONNX form takes tensors with a further axis in front: positions that differ by row. Element-wise ops
     do."""
     reads_latent: ClassVar[bool] = False
-    """Whether it can read keys and values in the form of what they are linear maps of: see `onnx_absorbed`."""
+    """Whether it can read keys and values in the form of what they are projections of: see `onnx_absorbed`."""
     expression: str = ""
     """The template of its PyTorch (see `TorchScope.py`), where options do not change it."""
     operator: str = ""
@@ -766,7 +766,7 @@ class Primitive:
         return ""
 
     def is_projection(self, node: OpNode) -> bool:
-        """Whether the output is, position by position, a linear map of the inputs' last axis that knows nothing of
+        """Whether the output is, position by position, a projection of the inputs' last axis that knows nothing of
         positions: then whatever reads it whole may be kept in the form of the inputs."""
         return False
 
@@ -791,7 +791,7 @@ class Primitive:
         return False
 
     def onnx_absorbed(self, node: OpNode, g: OnnxScope, rows: Any, keys: Any, values: Any) -> Any:
-        """The output where keys and values are linear maps of `rows` [batch, 1, source, dim]: the maps are `keys` [1,
+        """The output where keys and values are projections of `rows` [batch, 1, source, dim]: the maps are `keys` [1,
         heads, dim, key_dim] and `values` [1, heads, dim, value_dim]."""
         raise TypeError(f"{type(self).__name__} does not absorb maps")
 

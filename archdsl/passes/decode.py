@@ -12,7 +12,7 @@ so far.
    all positions along both, and so is what it is made of, back to tensors with one axis of time.
 3. A recurrence hands on a state of a fixed size (`Primitive.states`), which is zeros before the first token.
 4. Tensors made of positions alone (masks, rope tables, positions) are computed in whichever form is asked for.
-5. Keys and values that are, position by position, linear maps of something much narrower are not cached; that is. The
+5. Keys and values that are, position by position, projections of something much narrower are not cached; that is. The
    narrowest such tensors are a minimum cut between what is not linear and the keys and values (MLA's latent).
 6. What depends on other inputs than the sequence (an encoder's result, keys and values of cross-attention) is computed
    once, before the first step.
@@ -68,7 +68,7 @@ class CarriedState:
 
 @dataclass(frozen=True, eq=False)
 class Latent:
-    """Attention whose keys and values are linear maps of `base`: the chain of nodes between."""
+    """Attention whose keys and values are projections of `base`: the chain of nodes between."""
 
     base: tuple[Value, ...]
     chain: tuple[FlatOp, ...]
@@ -509,7 +509,7 @@ class _Planner:
                     self.narrow(node, values)
 
     def narrow(self, node: FlatOp, values: Sequence[Value]) -> None:
-        """Cache the narrowest tensors that keys and values are linear maps of, if they are much narrower."""
+        """Cache the narrowest tensors that keys and values are projections of, if they are much narrower."""
         found = self.found
         edges: list[tuple[Any, Any, int | None]] = []
         chain: dict[FlatOp, None] = {}

@@ -1,4 +1,4 @@
-"""Which linear maps end a residual branch, and which make queries and keys: what schemes that know the depth ask.
+"""Which linear layers end a residual branch, and which make queries and keys: what schemes that know the depth ask.
 
 Both are found by structure, not by name. A sum is residual if one of its sides was computed from the other; what leads
 to that side through ops that only scale, drop, cast or move numbers ends the branch, wherever in the hierarchy it
@@ -147,7 +147,7 @@ def _adds(node: OpNode) -> bool:
 
 
 def branch_ends(root: Block) -> frozenset[int]:
-    """The last linear maps (and convolutions) of residual branches in a block and all that it applies: ids of their
+    """The last linear layers (and convolutions) of residual branches in a block and all that it applies: ids of their
     nodes."""
     finder = _Finder()
     stack, seen = [root], {id(root)}
@@ -164,7 +164,7 @@ def branch_ends(root: Block) -> frozenset[int]:
 
 
 def query_key_maps(block: Block) -> frozenset[int]:
-    """The linear maps of a block that make queries and keys of attention and no values: ids of their nodes."""
+    """The linear layers of a block that make queries and keys of attention and no values: ids of their nodes."""
     scores: set[int] = set()
     values: set[int] = set()
     body = _Body(block, _Finder())

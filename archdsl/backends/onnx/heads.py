@@ -1,4 +1,5 @@
-"""Heads side by side: attention and rotary positions that take [batch, time, heads * head_dim] as linear maps make it.
+"""Heads side by side: attention and rotary positions that take [batch, time, heads * head_dim] as linear layers make
+it.
 
 Cutting heads off and moving them in front of time is what the language says, and a copy of the tensor each time.
 Where operators read and write heads in place, nodes that only move them fall away. Works on nodes before they are a

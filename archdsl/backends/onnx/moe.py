@@ -1,4 +1,4 @@
-"""Experts as one operator of onnxruntime: two linear maps and an activation that it knows between them.
+"""Experts as one operator of onnxruntime: two linear layers and an activation that it knows between them.
 
 What an expert is follows from the nodes that its block is written as, on the weights of all experts; where these are
 something else, the experts are written one by one or in a loop.
@@ -28,7 +28,7 @@ NEVER = -1e4
 
 
 class ExpertLinear(NamedTuple):
-    """A linear map of `x` for each expert: weight [experts, out, in], bias [experts, out]."""
+    """A projection of `x` for each expert: weight [experts, out, in], bias [experts, out]."""
 
     x: ir.Value
     weight: ir.Value | Quantized
@@ -174,7 +174,7 @@ class _Reader:
         return "silu", self.silu(x)
 
     def silu(self, x: ir.Value) -> ExpertLinear | None:
-        """The linear map whose result x is silu of."""
+        """The linear layer whose result x is silu of."""
         given = self.node(x, "Mul")
         for inner, factor in (given, given[::-1]) if given else ():
             if self.node(factor, "Sigmoid") == [inner]:

@@ -19,11 +19,11 @@ TURNED = 16
 COS, SIN = 7, 8
 """Inputs of `GroupQueryAttention`."""
 PRODUCTS = ("FusedMatMul", "MatMulNBits")
-"""Linear maps: their first input is x, the others have a row for each number of the result."""
+"""Linear layers: their first input is x, the others have a row for each number of the result."""
 
 
 class ConstantLinear(NamedTuple):
-    """A linear map of weights that are constants."""
+    """A linear layer whose weights are constants."""
 
     product: ir.Node
     bias: ir.Value | None
@@ -130,7 +130,7 @@ def _product(builder: Builder, given: Sequence[ir.Value | None]) -> tuple[ir.Val
 
 
 def _linear(x: ir.Value | None) -> ConstantLinear | None:
-    """The linear map that x is made by."""
+    """The linear layer that x is made by."""
     bias = None
     if (sum_ := _maker(x, "Add")) is not None:
         x, bias = sum_.inputs

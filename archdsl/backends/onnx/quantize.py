@@ -1,12 +1,12 @@
 """Weights of four or eight bits: which matrices they are, how their numbers are rounded, the node that reads them.
 
-Every matrix of a linear map is cut, row by row, into blocks of 32 numbers; a block has a scale and a zero point of its
-own, so that its least and its greatest number are met. That is what the operator `MatMulNBits` of onnxruntime reads.
-With zero points the error is smaller than without, for normal and for uniform numbers alike. On the CPU its kernels
-round the inputs, too: to int8, in blocks of as many.
+Every matrix of a linear layer is cut, row by row, into blocks of 32 numbers; a block has a scale and a zero point of
+its own, so that its least and its greatest number are met. That is what the operator `MatMulNBits` of onnxruntime
+reads. With zero points the error is smaller than without, for normal and for uniform numbers alike. On the CPU its
+kernels round the inputs, too: to int8, in blocks of as many.
 
 What stays as it is: embeddings, and heads that are tied to one; norms and biases; routers, whose choice is all or
-nothing; linear maps in a type of their own; and what is no linear map.
+nothing; linear layers in a type of their own; and what is no linear layer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Quantizer:
         self.made: dict[str, Quantized] = {}
 
     def wants(self, writer: GraphWriter, weight: FlatWeight, x: ir.Value) -> bool:
-        """Whether a matrix that a linear map reads is to be stored in few bits."""
+        """Whether a matrix that a linear layer reads is to be stored in few bits."""
         w, builder = weight.weight, writer.builder
         if w.kind != "matrix" or w.dtype != "float" or builder.dtype(x) != builder.own or weight.path in self.routers:
             return False
@@ -129,7 +129,7 @@ def settle(quantizers: Sequence[Quantizer]) -> None:
         raise error(
             "E0504",
             "the model has no matrix that could be quantized",
-            notes=["linear maps are; embeddings, norms, biases and routers are not"],
+            notes=["linear layers are; embeddings, norms, biases and routers are not"],
             help="leave `--quantize` out",
         )
 

@@ -358,7 +358,7 @@ class StepWriter(FormsWriter):
         return found
 
     def absorbed(self, flat: FlatOp) -> None:
-        """Attention that reads the cached tensors themselves. Keys and values are linear maps of them, position by
+        """Attention that reads the cached tensors themselves. Keys and values are projections of them, position by
         position: run on the rows of an identity matrix, the nodes between give the maps, which go over to the queries
         and the result."""
         builder, latent = self.builder, self.plan.latents[flat]

@@ -48,9 +48,9 @@ def write(
 ) -> Written:
     """The model as an ONNX graph for inference, batch and lengths open. Initializers are named as the weights are.
 
-    `quantize` is `int8` or `int4`: matrices of linear maps in so few bits, but for those whose path a pattern of `keep`
-    matches; their products are `exact`, or may round their inputs, too. Raises ArchError: E0504 where the target does
-    not run the type or has no operator for few bits."""
+    `quantize` is `int8` or `int4`: matrices of linear layers in so few bits, but for those whose path a pattern of
+    `keep` matches; their products are `exact`, or may round their inputs, too. Raises ArchError: E0504 where the target
+    does not run the type or has no operator for few bits."""
     writer = GraphWriter(model, dtype, target_for(target, dtype, quantize))
     if quantize is not None:
         writer.quantizer = Quantizer(quantize, flatten(model), keep, exact)

@@ -30,7 +30,7 @@ class Config:
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
+    """Two linear layers with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, hidden: int, width: int) -> None:
         super().__init__()

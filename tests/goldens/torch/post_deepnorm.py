@@ -53,7 +53,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
+    """Two linear layers with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Layer(nn.Module):
 
 
 class MaskedLM(nn.Module):
-    """BERT's masked-language-model head: a linear map, an activation and a norm before the (tied) logits."""
+    """BERT's masked-language-model head: a linear layer, an activation and a norm before the (tied) logits."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

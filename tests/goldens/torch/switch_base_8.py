@@ -122,7 +122,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
+    """Two linear layers with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, dropout: float = 0) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class SoftmaxRouter(nn.Module):
 
 
 class ExpertMLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
+    """Two linear layers with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, dropout: float = 0) -> None:
         super().__init__()

@@ -109,7 +109,7 @@ class TwoStreamAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear maps with an activation between them (Vaswani et al., 2017, section 3.3)."""
+    """Two linear layers with an activation between them (Vaswani et al., 2017, section 3.3)."""
 
     def __init__(self, config: Config, hidden: int, dropout: float = 0) -> None:
         super().__init__()

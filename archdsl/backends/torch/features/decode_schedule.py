@@ -64,7 +64,7 @@ class Roles:
     readers: set[OpNode] = field(default_factory=set)
     """Those that read all positions of something."""
     latent: dict[OpNode, tuple[tuple[Value, ...], tuple[OpNode, ...]]] = field(default_factory=dict)
-    """Attention that reads what its keys and values are linear maps of: that, and the nodes between."""
+    """Attention that reads what its keys and values are projections of: that, and the nodes between."""
     carries: set[Node] = field(default_factory=set)
     """Recurrences, which hand on states."""
     held: list[Value] = field(default_factory=list)

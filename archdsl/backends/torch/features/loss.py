@@ -283,7 +283,7 @@ def _positions_apart(block: Block) -> bool:
 
 
 def _contracts(node: Node) -> bool:
-    """Whether there is a linear map in it."""
+    """Whether there is a linear layer in it."""
     if isinstance(node, CallNode):
         return any(_contracts(n) for n in node.block.graph.nodes)
     return isinstance(node, OpNode) and bool(node.op.flops(node).contractions)

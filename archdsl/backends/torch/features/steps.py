@@ -426,7 +426,7 @@ class StepLowering(Lowering):
         return py("{s}.update({*xs}, {**where})", s=self.state, xs=trees, where=where)
 
     def absorbed(self, node: OpNode, graph: Graph) -> None:
-        """Attention to what keys and values are linear maps of, position by position: what they make of the rows of an
+        """Attention to what keys and values are projections of, position by position: what they make of the rows of an
         identity matrix are the maps."""
         scope = StepScope(self, node)
         base, chain = self.roles.latent[node]

@@ -1,4 +1,4 @@
-"""A model as other modules around the same weights, whose linear maps are for few rows."""
+"""A model as other modules around the same weights, whose linear layers are for few rows."""
 
 from typing import Any
 
