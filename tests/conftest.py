@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +30,11 @@ FINISHED = itertools.count()
 verify.enabled = True
 # A suite that is started in the background inherits SIGINT ignored, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Hypothesis draws constants of whatever modules are loaded: what a seed gives would depend on the tests run before.
+with suppress(ImportError):  # versions before it did
+    from hypothesis.internal.conjecture import providers
+
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
