@@ -217,7 +217,7 @@ class SDPA(Primitive):
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         q = first_input(node)
-        if e.in_steps and q.rank == 3:  # masks of steps are [batch, 1, new, keys]
+        if e.in_steps and q.rank == 3:  # the causal mask of steps is [batch, 1, new, keys]
             return e.py("{y}.squeeze(1)", y=self._attention(node, e, one_head=True))
         return self._attention(node, e)
 
@@ -232,6 +232,8 @@ class SDPA(Primitive):
         q, k = tensor_inputs(node, 0, 1)
         rank = q.rank + one_head
         kind, mask = ("tensor", headed(4)) if e.has(4) else e.mask(3)
+        if one_head and mask is not None and not e.has(4) and e.causal(mask) is None:  # of rows, without heads
+            mask = e.py("{mask}[:, None]", mask=mask)
         softcap, dropout = node.options["softcap"], node.options["dropout"]
         given = [headed(i) for i in range(3)]
         masked = given if mask is None else [*given, mask]
