@@ -78,7 +78,9 @@ def field_name(name: str) -> str:
 
 def local_name(name: str) -> str:
     """A name of the spec as a Python local."""
-    name = re.sub(r"\W", "_", name) or "value"
+    name = re.sub(r"\W", "_", name)
+    if not name.strip("_"):  # `_` counts loops
+        return "value"
     if name[0].isdigit():
         name = f"_{name}"
     return f"{name}_" if name in TAKEN else name

@@ -200,6 +200,10 @@ class StepLowering(Lowering):
     def mask(self) -> Tree:
         return py("{s}.mask", s=self.state)
 
+    def any_tensor(self) -> Tree:
+        """A parameter that every step is given; an encoder's input is there in the first alone."""
+        return Read(self.lowered.method.parameters[0].target) if self.root else super().any_tensor()
+
     def of_time(self, value: Value) -> bool:
         return any(has(d, self.plan.time) for d in value.shape)
 
