@@ -145,10 +145,11 @@ class Numbers:
         return dims.expr_value(dims.substitute(expr, self.exact[0]))
 
     def values(self, n: NumberLeaf) -> list[dims.Value]:
-        """A number of the first block in each of the blocks, by its expression."""
+        """A number of one of the blocks in each of them, by its expression."""
         if isinstance(n.value, Poly):
             return [n.value] * len(self.exact)
-        return [n.value, *(dims.expr_value(dims.substitute(n.expr, row)) for row in self.exact[1:])]
+        found = [dims.expr_value(dims.substitute(n.expr, row)) for row in self.exact]
+        return found if len(found) > 1 else [n.value]
 
     def is_dynamic(self, name: str) -> bool:
         """Whether only the running model knows what a name of the block is."""
