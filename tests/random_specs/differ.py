@@ -337,8 +337,9 @@ def decoding(model: Model, seen: Seen) -> None:
 
 
 def tied(model: Model) -> bool:
-    """Whether a router chooses the k largest where the next one is as large: scores of a sigmoid that is 1."""
-    topk, gaps = Tensor.topk, []
+    """Whether the k largest are chosen where the next one is as large, as of a sigmoid that is 1, or equals are put in
+    order."""
+    topk, argsort, gaps = Tensor.topk, Tensor.argsort, []
 
     def watched(x: Tensor, k: int, *more: Any, **named: Any) -> Any:
         if k < x.size(-1) and not more and not named:
@@ -346,7 +347,14 @@ def tied(model: Model) -> bool:
             gaps.append(float((values[..., k - 1] - values[..., k]).min()))
         return topk(x, k, *more, **named)
 
-    with patch.object(Tensor, "topk", watched), torch.no_grad():
+    def ordered(x: Tensor, *more: Any, **named: Any) -> Tensor:
+        axis = named.get("dim", -1)
+        if not more and x.size(axis) > 1:
+            gaps.append(float(x.sort(dim=axis).values.diff(dim=axis).min()))
+        return argsort(x, *more, **named)
+
+    changed = patch.multiple(Tensor, topk=watched, argsort=ordered)
+    with changed, torch.no_grad():
         weighted(model)(**inputs_for(model, sizes_for(model)))
     return 0.0 in gaps
 
