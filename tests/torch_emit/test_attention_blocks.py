@@ -209,8 +209,8 @@ def test_one_that_reads_a_tensor_is_made_each_time() -> None:
 def test_numbers_are_of_the_model() -> None:
     """Two models of one file, each with its own mask."""
     made = module(spec(LAYERS.replace("MASK", "causal & chunked(width / 4)"))).eval()
-    other = type(made)(names_of(made)["Config"](width=32)).eval()
-    for each, chunk in ((made, 16), (other, 8)):
+    other = type(made)(names_of(made)["Config"](width=128)).eval()
+    for each, chunk in ((made, 16), (other, 32)):
         tokens = torch.zeros(1, 40, dtype=torch.long)
         changed = tokens.clone()
         changed[:, 0] = 1
