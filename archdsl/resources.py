@@ -25,9 +25,14 @@ def _by_stem(folder: Path, suffix: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob(f"*{suffix}"))}
 
 
-def grammar_text() -> str:
-    """The grammar of the language, as lark reads it."""
-    return (_data() / "grammars" / "arch.lark").read_text(encoding="utf-8")
+def grammar_text(name: str = "arch") -> str:
+    """The grammar of the language (`arch`) or of mappings (`checkpoint`), as lark reads it."""
+    return (_data() / "grammars" / f"{name}.lark").read_text(encoding="utf-8")
+
+
+def mapping_files() -> list[Path]:
+    """The mappings of checkpoints that ship with the compiler."""
+    return sorted((_data() / "specs").rglob("*.checkpoint"))
 
 
 def zoo_files() -> dict[str, Path]:

@@ -5,7 +5,7 @@ Exit status: 0 fine · 1 the spec is wrong, or `verify` found a difference · 2 
 compiler itself · 130 interrupted."""
 
 # isort: off
-from archdsl.cli import inspect, estimating, backends  # noqa: F401 (they register the commands, in this order)
+from archdsl.cli import inspect, estimating, backends, interop  # noqa: F401 (they register the commands, in this order)
 
 # isort: on
 from archdsl.cli.frame import app, main

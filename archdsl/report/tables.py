@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.scaling import ScalingReport
     from archdsl.estimates.sharding import Sharding
     from archdsl.estimates.sweep import SweepReport
+    from archdsl.interop.convert import ImportReport
     from archdsl.ir.graph import Model
     from archdsl.report.tree import TreeNode
     from archdsl.run.generate import GenerateReport
@@ -385,6 +386,21 @@ def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str 
         yield f"{quantize}: {share}; in {dtype}: {', '.join(_kinds(files.plain)) or 'nothing'}"
     if files.remark:
         yield files.remark
+
+
+def import_view(report: ImportReport) -> Iterator[RenderableType]:
+    """What was written, and how far it is from transformers."""
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row(report.spec, f"{report.model_type}, after {report.family}: {report.parameters:,} parameters")
+    if report.weights is not None:
+        table.add_row(report.weights, f"from {report.tensors:,} tensors")
+    for file in report.files:
+        table.add_row(file, "carried along")
+    if report.difference is not None:
+        table.add_row("difference", f"{report.difference:.1e} of the largest logit of transformers'")
+    yield table
 
 
 def _kinds(paths: Iterable[str]) -> list[str]:

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
     from archdsl.ir.graph import Model
 
-# What the format calls a type -> bytes a number.
-TYPES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2), "int64": ("I64", 8)}
+TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64"}
+"""What the format calls a type."""
+
+BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
+"""Bytes a number."""
 
 Progress = Callable[[str, int], None]
 
@@ -88,14 +91,30 @@ def arrays(model: Model, seed: int) -> Iterator[tuple[str, NDArray[Any]]]:
         yield info.path, flat.astype("int64" if info.weight.dtype == "int64" else "float64").reshape(info.shape)
 
 
+def write_raw(file: BinaryIO, tensors: list[tuple[str, str, tuple[int, ...]]]) -> Callable[[NDArray[Any]], None]:
+    """Begin a safetensors file of tensors, each with its type as the format calls it and its shape; return what writes
+    the bits of the next one."""
+    file.write(header_of(tensors))
+
+    def write(bits: NDArray[Any]) -> None:
+        stop_if_asked()
+        file.write(bits.tobytes())
+
+    return write
+
+
 def header(infos: list[WeightInfo], dtype: str) -> bytes:
-    """The beginning of the file: where each tensor lies."""
+    """The beginning of the file of a model's weights: where each lies."""
+    return header_of([(i.path, TYPES[stored_type(i, dtype)], i.shape) for i in infos])
+
+
+def header_of(tensors: list[tuple[str, str, tuple[int, ...]]]) -> bytes:
+    """The beginning of a file: name, type and shape of each tensor, and where it lies."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     at = 0
-    for info in infos:
-        name, size = TYPES[stored_type(info, dtype)]
-        end = at + size * prod(info.shape)
-        entries[info.path] = {"dtype": name, "shape": list(info.shape), "data_offsets": [at, end]}
+    for name, kind, shape in tensors:
+        end = at + BYTES[kind] * prod(shape)
+        entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, end]}
         at = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -233,6 +252,18 @@ class Checkpoint:
                 yield (np.frombuffer(data, "<u2").astype("<u4") << np.uint32(16)).view("<f4")
             else:
                 yield np.frombuffer(data, READABLE[entry.dtype])
+
+    def bits(self, name: str) -> NDArray[Any]:
+        """A whole tensor as unsigned numbers of its width."""
+        import numpy as np
+
+        assert self.file is not None
+        entry = self.entries[name]
+        self.file.seek(entry.start)
+        data = self.file.read(entry.end - entry.start)
+        if len(data) != entry.end - entry.start:
+            raise error("E0503", f"`{self.path}` ends within `{name}`")
+        return np.frombuffer(data, f"<u{BYTES[entry.dtype]}").reshape(entry.shape)
 
 
 READABLE = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8"}

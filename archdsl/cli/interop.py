@@ -1,0 +1,99 @@
+"""Commands for other people's formats: import, weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from archdsl.cli.frame import command, print_or_json, say
+from archdsl.cli.options import (
+    OUTPUT,
+    WEIGHTS,
+    JsonOption,
+    NoncausalOption,
+    SetOption,
+    SpecArgument,
+    demand_other,
+    load_model,
+)
+
+MapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--map", metavar="NAME|FILE.checkpoint", help="The mapping; else by `model_type`.", rich_help_panel=WEIGHTS
+    ),
+]
+
+
+@command("import", "Hugging Face")
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="FOLDER|config.json", help="A checkpoint of Hugging Face.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="NAME.arch", help="Where to write the spec.", rich_help_panel=OUTPUT),
+    ],
+    map: MapOption = None,
+    no_weights: Annotated[bool, typer.Option("--no-weights", help="The spec alone.", rich_help_panel=WEIGHTS)] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare logits with transformers'.", rich_help_panel=WEIGHTS)
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Write a checkpoint of Hugging Face as a spec, and beside it its weights in the spec's names."""
+    from archdsl.interop.convert import import_folder
+    from archdsl.report.tables import import_view
+
+    if output.suffix != ".arch":
+        raise typer.BadParameter(f"a spec ends in .arch, not {output.name!r}", param_hint="'--output'")
+    if check and (no_weights or not source.is_dir()):
+        raise typer.BadParameter("needs the weights of a folder", param_hint="'--check'")
+    report = import_folder(source, output, mapping=map, weights=not no_weights, check=check)
+    print_or_json(report, import_view, json)
+
+
+@command("weights", "Hugging Face")
+def weights_(
+    spec: SpecArgument,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE|FOLDER", help="Where to write the weights.", rich_help_panel=OUTPUT
+        ),
+    ],
+    from_: Annotated[
+        tuple[str, Path] | None,
+        typer.Option("--from", metavar="hf FOLDER", help="A checkpoint to read.", rich_help_panel=WEIGHTS),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="hf", help="The format to write.", rich_help_panel=WEIGHTS)
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", metavar="FILE.safetensors", help="With --to.", rich_help_panel=WEIGHTS),
+    ] = None,
+    map: MapOption = None,
+    set: SetOption = None,
+    allow_noncausal: NoncausalOption = False,
+) -> None:
+    """Write the weights of a checkpoint in the names of a spec (--from hf FOLDER), or a spec's in the names of a
+    checkpoint (--to hf --weights FILE)."""
+    from archdsl.interop.convert import convert_from, convert_to
+    from archdsl.report.tables import drawing
+
+    if (from_ is None) is (to is None):
+        raise typer.BadParameter("choose one", param_hint="'--from' / '--to'")
+    kind = to if from_ is None else from_[0]
+    if kind != "hf":
+        raise typer.BadParameter(f"there is hf, not {kind!r}", param_hint="'--from' / '--to'")
+    demand_other(output, spec, weights)
+    model = load_model(spec, set, allow_noncausal)
+    with drawing(model, "writing") as progress:
+        if from_ is not None:
+            count = convert_from(model, from_[1], output, map, progress)
+        elif weights is None:
+            raise typer.BadParameter("needs --weights FILE.safetensors", param_hint="'--to'")
+        else:
+            count = convert_to(model, weights, output, map, progress)
+    say(f"{count:,} tensors: {output}")

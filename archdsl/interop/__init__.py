@@ -1,0 +1,1 @@
+"""Other people's formats: checkpoints and configs of Hugging Face."""

@@ -1,0 +1,198 @@
+"""`.checkpoint` files: what tensors and config fields of a checkpoint are in a spec (`grammars/checkpoint.lark`)."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from archdsl.diagnostics import error, shortened
+from archdsl.diagnostics.source import Source, Span
+from archdsl.resources import grammar_text
+
+if TYPE_CHECKING:
+    from lark import Lark, Token, Tree
+
+Axes = tuple[Any, ...]
+"""Axes of an equation, outermost first: names, numbers, `*`, `{}`, and tuples of these for products."""
+
+PIECES, INDEX = "{}", "*"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`theirs = ours`: templates of names, and how their axes become ours."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    """One template, or those of the pieces of theirs."""
+    axes: tuple[Axes, Axes] | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class ConfigField:
+    """A field of their config: where it may stand, its default as JSON, and the expression that it is in the spec."""
+
+    names: tuple[str, ...]
+    default: str | None
+    ours: str
+    span: Span
+
+
+@dataclass
+class CheckpointFile:
+    """One `.checkpoint` file with what it includes."""
+
+    path: Path
+    types: dict[str, str] = field(default_factory=dict)
+    """`model_type` to the model of the spec beside the file."""
+    base: str = ""
+    """A prefix that files without a head leave out."""
+    rope: str = ""
+    fields: list[ConfigField] = field(default_factory=list)
+    rules: list[Rule] = field(default_factory=list)
+    drops: list[str] = field(default_factory=list)
+    ties: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read(path: Path) -> CheckpointFile:
+    """Read a mapping. Raises ArchError E0531 where it is none."""
+    found = CheckpointFile(path)
+    _read(path, found, ())
+    return found
+
+
+def _read(path: Path, into: CheckpointFile, chain: tuple[Path, ...]) -> None:
+    from lark.exceptions import UnexpectedInput
+
+    from archdsl.syntax.parse import read_source
+
+    source = read_source(path, path.name)
+    try:
+        tree = _parser().parse(source.text)
+    except UnexpectedInput as problem:
+        at: int | None = problem.pos_in_stream
+        start = at if at is not None and at >= 0 else len(source.text.rstrip())
+        line = source.text[start:].splitlines()
+        word = line[0].split()[0] if line and line[0].split() else "the end of the file"
+        raise error(
+            "E0531",
+            f"`{shortened(word, 40)}` is not expected here",
+            Span(source, start, start + 1),
+            help="a mapping is lines `theirs = ours`, blocks of these, and `type`, `config`, `base`, `tie`, `drop`",
+        ) from None
+    for statement in _trees(tree):
+        _statement(statement, source, into, (*chain, path))
+
+
+@functools.cache
+def _parser() -> Lark:
+    from lark import Lark
+
+    return Lark(grammar_text("checkpoint"), parser="lalr", propagate_positions=True)
+
+
+def _trees(tree: Tree[Token]) -> list[Tree[Token]]:
+    return [c for c in tree.children if not isinstance(c, str)]
+
+
+def _span(tree: Tree[Token], source: Source) -> Span:
+    return Span(source, tree.meta.start_pos, tree.meta.end_pos)
+
+
+def _statement(tree: Tree[Token], source: Source, into: CheckpointFile, chain: tuple[Path, ...]) -> None:
+    words = [str(c) for c in tree.children if isinstance(c, str)]
+    span = _span(tree, source)
+    match tree.data:
+        case "type":
+            into.types[words[0]] = words[1]
+        case "include":
+            path = chain[-1].parent / words[0][1:-1]
+            if path.resolve() in [p.resolve() for p in chain]:
+                raise error("E0531", f"`{words[0][1:-1]}` includes itself", span)
+            _read(path, into, chain)
+        case "base":
+            into.base = f"{words[0]}."
+        case "rope":
+            if words[0] not in ("halves", "pairs"):
+                raise error("E0531", f"`rope` is `halves` or `pairs`, not `{words[0]}`", span)
+            into.rope = words[0]
+        case "drop":
+            into.drops += words
+        case "tie":
+            into.ties.append((words[0], words[1]))
+        case "config":
+            into.fields += [_field(f, _span(f, source)) for f in _trees(tree)]
+        case "rule":
+            into.rules += _rules(tree, source, "", "")
+
+
+def _field(tree: Tree[Token], span: Span) -> ConfigField:
+    *names, ours = map(str, tree.children)
+    default = names.pop() if len(names) > 1 and re.fullmatch(r'".*"|null|true|false|[-+\d].*', names[-1]) else None
+    if default is not None and default[0] != '"':
+        default = default.replace("_", "")
+    return ConfigField(tuple(names), default, ours.strip(), span)
+
+
+def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str) -> Iterator[Rule]:
+    """The rules of a statement, those of its block with the prefixes around them."""
+    span = _span(tree, source)
+    paths = [str(c) for c in tree.children if isinstance(c, str)]
+    inner = _trees(tree)
+    axes = [_axes(c) for c in inner if c.data == "equation"]
+    block = next((c for c in inner if c.data == "block"), None)
+    theirs += paths[0]
+    ours += paths[1] if len(paths) > 1 else ""
+    if block is not None:
+        if axes or "{" in theirs + ours:
+            raise error("E0531", "a prefix of rules has neither axes nor alternatives", span)
+        for inside in _trees(block):
+            yield from _rules(inside, source, f"{theirs}.", f"{ours}." if ours else "")
+        return
+    if len(axes) == 1:
+        raise error("E0531", "an equation names the axes of both sides", span, help="as `a [i o] = b [o i]`")
+    if not axes or PIECES not in _atoms(axes[0]):
+        left, right = _alternatives(theirs), _alternatives(ours)
+        if len(left) != len(right):
+            raise error("E0531", f"{len(left)} tensors of theirs and {len(right)} of ours", span)
+        both = (axes[0], axes[1]) if axes else None
+        yield from (Rule(a, (b,), both, span) for a, b in zip(left, right, strict=True))
+        return
+    if "{" in theirs:
+        raise error("E0531", "pieces lie in one tensor of theirs", span, help="write a rule for each of them")
+    rule = Rule(theirs, tuple(_alternatives(ours)), (axes[0], axes[1]), span)
+    if sorted(_atoms(axes[0])) != sorted(a for a in _atoms(axes[1]) if a != INDEX):
+        names = set(_atoms(axes[0])) ^ set(_atoms(axes[1])) - {INDEX}
+        if not all(n == "1" for n in names):
+            raise error("E0531", f"only one side has the axis `{sorted(names)[0]}`", span)
+    yield rule
+
+
+def _alternatives(template: str) -> list[str]:
+    """`ffn.{gate,up}` as `ffn.gate` and `ffn.up`."""
+    parts = re.split(r"\{([^}]*)\}", template)
+    choices = [p.split(",") if i % 2 else [p] for i, p in enumerate(parts)]
+    return ["".join(words) for words in product(*choices)]
+
+
+def _axes(tree: Tree[Token]) -> Axes:
+    return tuple(str(c) if isinstance(c, str) else _axes(c) for c in tree.children)
+
+
+def _atoms(axes: Axes) -> list[str]:
+    """The axes without their products."""
+    return [a for axis in axes for a in ([axis] if isinstance(axis, str) else _atoms(axis))]
+
+
+def without_input(rule: Rule) -> Rule:
+    """The rule of a bias: that of its weight without the axis `i` of inputs."""
+    if rule.axes is None:
+        return rule
+    left, right = (tuple(a for a in side if a != "i") for side in rule.axes)
+    return replace(rule, axes=(left, right))

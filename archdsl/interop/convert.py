@@ -1,0 +1,154 @@
+"""Checkpoints in and out: a folder as a spec with its weights, weights of a spec as a folder."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+from archdsl.diagnostics import did_you_mean, error
+from archdsl.files import write_text
+from archdsl.frontend.load import load
+from archdsl.interop.checkpoint_file import CheckpointFile, read
+from archdsl.interop.huggingface import (
+    Folder,
+    Progress,
+    config_of,
+    demand_fixed,
+    mapping_of,
+    settings_of,
+    weights_from,
+    weights_to,
+)
+from archdsl.interop.importing import written
+from archdsl.interop.mapping import Mapper
+from archdsl.resources import mapping_files
+from archdsl.syntax.parse import read_source
+
+if TYPE_CHECKING:
+    from archdsl.ir.graph import Model
+
+BESIDE = ("tokenizer.json", "generation_config.json")
+"""Files of a folder that are carried along, under the spec's name."""
+
+
+class ImportReport(BaseModel):
+    """What `archdsl import` has written."""
+
+    spec: str
+    """The spec's file."""
+    model_type: str
+    family: str
+    """The file of the family that it is a member of."""
+    parameters: int
+    weights: str | None
+    """The file of weights, in the spec's names."""
+    tensors: int
+    """How many tensors of the checkpoint it holds."""
+    files: list[str]
+    """What was carried along."""
+    difference: float | None
+    """The largest difference of logits to transformers', relative to the largest of these; None where not compared."""
+
+
+def import_folder(
+    source: Path,
+    output: Path,
+    *,
+    mapping: str | None = None,
+    weights: bool = True,
+    check: bool = False,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Write a checkpoint of Hugging Face as a spec, and its weights beside it as safetensors in the spec's names.
+
+    `source` is a folder, or a `config.json` alone; `mapping` is the name or the path of a `.checkpoint` file, by
+    default that of the config's `model_type`. With `check` logits are compared with transformers'. Raises ArchError
+    E0531 to E0533 where mapping, checkpoint and spec disagree: nothing is written then."""
+    from archdsl.estimates.counts import total
+
+    name = re.sub(r"\W", "_", output.stem).strip("_") or "model"
+    name = f"model_{name}" if name[0].isdigit() else name
+    folder = Folder(source, weights=weights and source.is_dir())
+    found = named_mapping(mapping) if mapping is not None else mapping_of(folder.config)
+    settings = settings_of(found, folder.config)
+    kind = str(folder.config.get("model_type"))
+    text = written(
+        read_source(settings.spec, settings.spec.name),
+        settings.model,
+        settings.values,
+        name,
+        f"# {output.stem}: a {kind} of Hugging Face transformers, imported from {source.resolve().name}.",
+    )
+    model = load(output.name, text=text)
+    demand_fixed(settings, model)
+    report = ImportReport(
+        spec=str(output), model_type=kind, family=settings.spec.name, parameters=total(model), weights=None, tensors=0,
+        files=[], difference=None,
+    )  # fmt: skip
+    if folder.files:
+        mapper = Mapper(found, model)
+        path = output.with_suffix(".safetensors")
+        weights_from(folder, mapper, path, progress)
+        report.weights, report.tensors = str(path), len(mapper.taken)
+    for file in BESIDE:
+        if (folder.path / file).is_file() and weights:
+            target = output.with_name(f"{output.stem}.{file}")
+            shutil.copyfile(folder.path / file, target)
+            report.files.append(str(target))
+    write_text(output, text)
+    if check:
+        from archdsl.interop.compare import difference
+
+        report.difference = difference(folder.path, model, output.with_suffix(".safetensors"))
+    return report
+
+
+def named_mapping(name: str) -> CheckpointFile:
+    """A mapping by the path of its file, by the name of one that ships, or by a `model_type`. Raises ArchError E0531
+    where there is none."""
+    if name.endswith(".checkpoint"):
+        return read(Path(name))
+    files = {path.stem: path for path in mapping_files()}
+    if name in files:
+        return read(files[name])
+    known = {kind: found for path in files.values() for found in [read(path)] for kind in found.types}
+    if name not in known:
+        raise error(
+            "E0531",
+            f"there is no mapping `{name}`",
+            help=did_you_mean(name, known) or f"there are {', '.join(sorted(known))}; a file ends in `.checkpoint`",
+        )
+    return known[name]
+
+
+def convert_from(
+    model: Model, source: Path, output: Path, mapping: str | None = None, progress: Progress | None = None
+) -> int:
+    """Write the weights of a checkpoint in the names of a spec; how many tensors of theirs there are. Errors as for
+    `import_folder`."""
+    folder = Folder(source)
+    found = named_mapping(mapping) if mapping is not None else mapping_of(folder.config)
+    mapper = Mapper(found, model)
+    weights_from(folder, mapper, output, progress)
+    return len(mapper.taken)
+
+
+def convert_to(
+    model: Model, weights: Path, output: Path, mapping: str | None = None, progress: Progress | None = None
+) -> int:
+    """Write weights of a spec as a folder with `config.json`, in the names of a mapping: by default that which lies
+    beside the spec. How many tensors there are."""
+    path = model.origin.spec.path
+    if mapping is None and (path is None or not path.with_suffix(".checkpoint").is_file()):
+        raise error("E0531", f"no mapping lies beside the spec of `{model.name}`", help="name one: `--map llama`")
+    found = named_mapping(mapping) if mapping is not None else read(path.with_suffix(".checkpoint"))
+    mapper = Mapper(found, model)
+    weights_to(model, mapper, weights, output, progress)
+    kind = mapping if mapping in found.types else next(iter(found.types), "")
+    write_text(output / "config.json", json.dumps(config_of(found, str(kind), model), indent=2) + "\n")
+    return len(mapper.taken)

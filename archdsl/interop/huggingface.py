@@ -1,0 +1,314 @@
+"""Hugging Face folders: `config.json`, safetensors in one file or several, and their tensors as weights of a spec.
+
+A folder is untrusted: it names things and never runs them. Pickles are not read, and `auto_map` is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
+from archdsl.diagnostics.source import Source
+from archdsl.files import write_text, written_beside
+from archdsl.interop.checkpoint_file import CheckpointFile, ConfigField, read
+from archdsl.interop.importing import CONSTANTS, numbers_of, worth
+from archdsl.interop.mapping import Mapper, Shape, pattern
+from archdsl.resources import mapping_files
+from archdsl.syntax.parse import parse_expression
+from archdsl.weights.safetensors import BYTES, Checkpoint, saved, write_raw
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from archdsl.ir.graph import Model
+
+Progress = Callable[[str, int], None]
+
+SHARD = 5_000_000_000
+"""Bytes of a file, of which a folder holds several where there is more."""
+
+NEUTRAL = re.compile(
+    r"(.*_)?(bos|eos|pad|sep|cls|unk|mask|decoder_start)_token_id|.*dropout.*|.*_pdrop|drop_path_rate|architectures|"
+    r"auto_map|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|id2label|"
+    r"label2id|num_labels|problem_type|task_specific_params|is_(encoder_)?decoder|chunk_size_feed_forward|"
+    r"gradient_checkpointing|scale_attn_weights|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
+    r"use_return_dict|torchscript|layer_types|max_length|reorder_and_upcast_attn|rope_parameters\.rope_type|"
+    r"embd_init|cross_attention_hidden_size|add_cross_attention|tie_encoder_decoder|position_embedding_type|"
+    r"output_router_logits|router_aux_loss_coef|router_jitter_noise|type_vocab_size|classifier_.*|use_bfloat16"
+)
+"""Fields of a config that say nothing of what an inference computes, or what the tensors themselves say."""
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+class Folder:
+    """A checkpoint as `save_pretrained` writes it. As a context, its files are open within.
+
+    Raises ArchError E0533 where the folder holds no `config.json` or no safetensors."""
+
+    def __init__(self, path: Path, weights: bool = True) -> None:
+        self.path = path if path.is_dir() else path.parent
+        file = path / "config.json" if path.is_dir() else path
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as problem:
+            raise error("E0533", f"`{file}` cannot be read: {problem.strerror}") from None
+        except ValueError as problem:
+            raise error("E0533", f"`{file}` is no JSON: {problem}") from None
+        if not isinstance(config, dict):
+            raise error("E0533", f"`{file}` is no object of fields")
+        self.config: dict[str, Any] = config
+        self.files: list[Checkpoint] = []
+        self.stack = ExitStack()
+        if weights:
+            self.files = [Checkpoint(p) for p in self._paths()]
+        self.owner = {name: file for file in self.files for name in file.entries}
+
+    def _paths(self) -> list[Path]:
+        index = self.path / "model.safetensors.index.json"
+        if index.is_file():
+            try:
+                names = {str(n) for n in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                raise error("E0533", f"`{index}` has no `weight_map` of tensors to files") from None
+            if bad := sorted(n for n in names if Path(n).name != n):
+                raise error("E0533", f"`{index}` names a file outside of its folder: `{shortened(bad[0])}`")
+            return [self.path / n for n in sorted(names)]
+        found = sorted(self.path.glob("*.safetensors"))
+        if len(found) != 1:
+            pickles = [*self.path.glob("*.bin"), *self.path.glob("*.pt"), *self.path.glob("*.pth")]
+            raise error(
+                "E0533",
+                f"`{self.path}` holds {len(found)} safetensors files and no index",
+                help="pickles run code and are never read: save the model with `safe_serialization=True`"
+                if pickles and not found
+                else "",
+            )
+        return found
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        return {name: file.entries[name].shape for name, file in self.owner.items()}
+
+    def type_of(self, name: str) -> str:
+        """The type of a tensor as safetensors calls it. Raises ArchError E0532 for one that no weight has."""
+        found = self.owner[name].entries[name].dtype
+        if found not in BYTES:
+            raise error("E0532", f"`{name}` holds numbers of type {found}", help=f"{', '.join(BYTES)} can be read")
+        return found
+
+    def tensor(self, name: str) -> NDArray[Any]:
+        return self.owner[name].bits(name)
+
+    def __enter__(self) -> Folder:
+        for file in self.files:
+            self.stack.enter_context(file)
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.stack.close()
+
+
+# --- configs ----------------------------------------------------------------------------------------------------------
+
+
+def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
+    """The mapping of a config's `model_type` that ships with the compiler. Raises ArchError E0533 without one."""
+    kind = config.get("model_type")
+    known: dict[str, CheckpointFile] = {}
+    for path in mapping_files():
+        found = read(path)
+        known |= dict.fromkeys(found.types, found)
+    if not isinstance(kind, str):
+        raise error("E0533", "config.json has no `model_type`", help=f"there are {', '.join(sorted(known))}")
+    if kind in known:
+        return known[kind]
+    near, placed = _nearest(config, known.values())
+    left = [n for n, _ in _leaves(config) if n not in placed and not NEUTRAL.fullmatch(n)]
+    raise error(
+        "E0533",
+        f"there is no mapping for `model_type` {shortened(kind, 60)}",
+        notes=[f"of its fields the nearest, {near}, has no place for {', '.join(left[:12])}"] if near else [],
+        help=did_you_mean(kind, [*known]) or "write one, and give it with --map FILE.checkpoint",
+    )
+
+
+def _nearest(config: Mapping[str, Any], known: Sequence[CheckpointFile] | Any) -> tuple[str, set[str]]:
+    """The type whose mapping places most of the fields, and which these are."""
+    best: tuple[str, set[str]] = ("", set())
+    names = {n for n, _ in _leaves(config)}
+    for mapping in known:
+        placed = names & {n for f in mapping.fields for n in f.names}
+        if len(placed) > len(best[1]):
+            best = next(iter(mapping.types)), placed
+    return best
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field by its dotted name."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+@dataclass
+class Settings:
+    """What a config says in the names of a spec."""
+
+    model: str
+    spec: Path
+    values: dict[str, Any] = field(default_factory=dict)
+    demands: list[tuple[ConfigField, Any]] = field(default_factory=list)
+    """Fields that the spec has fixed, and what they are."""
+
+
+def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
+    """The hyper-parameters that a config gives. Raises ArchError E0533 for a field that has no place in the spec."""
+    leaves = dict(_leaves(config))
+    model = mapping.types.get(str(config.get("model_type")), next(iter(mapping.types.values()), ""))
+    found = Settings(model, mapping.path.with_suffix(".arch"))
+    placed = {name for f in mapping.fields for name in f.names}
+    for f in mapping.fields:
+        name = next((n for n in f.names if leaves.get(n) is not None), None)
+        if name is None and f.default is None:
+            raise error("E0533", f"config.json has no `{f.names[0]}`")
+        value = leaves[name] if name is not None else json.loads(f.default or "null")
+        if f.ours.isidentifier() and f.ours not in CONSTANTS:
+            if value is not None:
+                found.values[f.ours] = value
+        elif value is not None:
+            found.demands.append((f, value))
+    said = [n for n, v in leaves.items() if n not in placed and v and not NEUTRAL.fullmatch(n)]
+    if "quantization_config" in config:
+        raise error("E0533", "the checkpoint is quantized", help="save it in bfloat16 first")
+    if said:
+        shown = ", ".join(f"`{n}: {shortened(json.dumps(leaves[n]), 40)}`" for n in said[:8])
+        raise error("E0533", f"the mapping of `{config.get('model_type')}` has no place for {shown}")
+    return found
+
+
+def demand_fixed(settings: Settings, model: Model) -> None:
+    """Raise ArchError E0533 where a config says something else than the spec has fixed."""
+    wrong, known = [], numbers_of(model)
+    for f, value in settings.demands:
+        own = _worth(f, known)
+        numbers = isinstance(own, int | float) and isinstance(value, int | float)
+        if not (math.isclose(own, value) if numbers else own == value):
+            text = f"`{f.names[0]}` of config.json is {shortened(json.dumps(value), 60)}"
+            wrong.append(Diagnostic("E0533", f"{text}, and the spec has {f.ours}"))
+    if wrong:
+        raise ArchError(wrong)
+
+
+def _worth(f: ConfigField, known: Mapping[str, Any]) -> Any:
+    """What an expression of a mapping comes to in a spec. Raises ArchError E0531 where that is not known."""
+    found = worth(parse_expression(Source(f.span.source.name, f.ours)), known)
+    if found is None and f.ours != "none":
+        raise error("E0531", f"`{f.ours}` is no number of the spec", f.span)
+    return found
+
+
+def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any]:
+    """The config.json of a model: every field that the mapping knows, under the first of its names."""
+    known = numbers_of(model)
+    found: dict[str, Any] = {"model_type": kind}
+    for f in mapping.fields:
+        if not f.ours.isidentifier() or f.ours in known or f.ours in CONSTANTS:
+            value = _worth(f, known)
+            *around, last = f.names[0].split(".")
+            into = found
+            for name in around:
+                into = into.setdefault(name, {})
+            if value is not None:
+                into.setdefault(last, value)
+    return found
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+def weights_from(folder: Folder, mapper: Mapper, output: Path, progress: Progress | None = None) -> None:
+    """Write the weights of a checkpoint as a safetensors file in the spec's names, tensor by tensor, in their types.
+
+    Raises ArchError E0532 before a byte is read where names or shapes disagree."""
+    named = mapper.demand(folder.shapes)
+    _demand_ties(folder, mapper)
+    entries = [
+        (path, folder.type_of(named[t.theirs[0]]), shape)
+        for t in mapper.transfers
+        for path, shape in zip(t.ours, t.shapes, strict=True)
+    ]
+    with folder, written_beside(output) as beside, beside.open("wb") as file:
+        writing = write_raw(file, entries)
+        for t in mapper.transfers:
+            tensors = [folder.tensor(named[n]) for n in t.theirs]
+            for path, weight in zip(t.ours, t.to_ours(tensors), strict=True):
+                writing(weight)
+                if progress is not None:
+                    progress(path, weight.size)
+
+
+def _demand_ties(folder: Folder, mapper: Mapper) -> None:
+    """Raise ArchError E0532 where a tensor that a spec ties to another is not the same in the checkpoint."""
+    shapes = folder.shapes
+    with folder:
+        for copy, of in mapper.mapping.ties:
+            for name in shapes:
+                if (met := pattern(copy).fullmatch(name)) is None:
+                    continue
+                other = of + (met.groups()[-1] or "")
+                other = other if other in shapes else other.removeprefix(mapper.mapping.base)
+                if other not in shapes or name in mapper.taken:
+                    continue
+                if shapes[name] != shapes[other] or (folder.tensor(name) != folder.tensor(other)).any():
+                    raise error(
+                        "E0532",
+                        f"`{name}` and `{other}` differ, and the spec has one tensor for both",
+                        help="a spec whose head is not tied",
+                    )
+
+
+def weights_to(model: Model, mapper: Mapper, weights: Path, output: Path, progress: Progress | None = None) -> None:
+    """Write a model's weights as a folder of safetensors in their names, in files of at most 5 GB with an index."""
+    checkpoint = Checkpoint(weights)
+    checkpoint.demand(saved(model))
+    shards: list[list[Any]] = [[]]
+    filled = 0
+    for t in mapper.transfers:
+        size = sum(checkpoint.entries[n].end - checkpoint.entries[n].start for n in t.ours)
+        if filled and filled + size > SHARD:
+            shards.append([])
+            filled = 0
+        shards[-1].append(t)
+        filled += size
+    output.mkdir(parents=True, exist_ok=True)
+    where: dict[str, str] = {}
+    with checkpoint:
+        for i, shard in enumerate(shards):
+            name = "model.safetensors" if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
+            entries = [(n, checkpoint.entries[t.ours[0]].dtype, t.shape) for t in shard for n in t.theirs]
+            where |= {n: name for n, _, _ in entries}
+            with written_beside(output / name) as beside, beside.open("wb") as file:
+                writing = write_raw(file, entries)
+                for t in shard:
+                    kinds = {checkpoint.entries[n].dtype for n in t.ours}
+                    if len(kinds) > 1:
+                        raise error("E0532", f"`{t.ours[0]}` and `{t.ours[1]}` are one tensor there, of one type")
+                    for theirs, tensor in zip(t.theirs, t.to_theirs([checkpoint.bits(n) for n in t.ours]), strict=True):
+                        writing(tensor)
+                        if progress is not None:
+                            progress(theirs, tensor.size)
+    if len(shards) > 1:
+        total = sum(e.end - e.start for e in checkpoint.entries.values())
+        index = {"metadata": {"total_size": total}, "weight_map": where}
+        write_text(output / "model.safetensors.index.json", json.dumps(index, indent=2) + "\n")

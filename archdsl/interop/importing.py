@@ -1,0 +1,222 @@
+"""A spec from a config: the family's own file with the config's numbers, as a person would have written it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from archdsl.diagnostics import error
+from archdsl.diagnostics.source import Source
+from archdsl.frontend.load import module_of
+from archdsl.ir.dims import Num
+from archdsl.syntax import ast
+from archdsl.syntax.format import format_file
+from archdsl.syntax.parse import parse
+
+if TYPE_CHECKING:
+    from archdsl.ir.graph import Model
+
+Values = Mapping[str, "str | int | float | bool | None"]
+
+CONSTANTS = {"true": True, "false": False, "none": None}
+
+
+def written(source: Source, model: str, values: Values, name: str, comment: str) -> str:
+    """The spec of one model of a family: its hyper-parameters, slots and `let`s have these values, conditions that they
+    decide are gone, and so is what nothing reads then. `values` maps names to JSON values."""
+    tree = parse(source)
+    declared = next((d for d in tree.declarations if isinstance(d, ast.ModelDecl) and d.name == model), None)
+    if declared is None:
+        raise error("E0531", f"{source.name} declares no model `{model}`")
+    edits: list[tuple[int, int, str]] = []
+    used = set()
+
+    def put(expr: ast.Expr, text: str) -> None:
+        edits.append((expr.span.start, expr.span.end, text))
+
+    known: dict[str, Any] = {}
+    for d in tree.declarations:
+        if isinstance(d, ast.Let):
+            if d.name in values:
+                used.add(d.name)
+                known[d.name] = values[d.name]
+                put(d.value, literal(values[d.name]))
+            elif is_constant(d.value):
+                known[d.name] = constant(d.value)
+    folded = {d.name: _folded(d.value, known) for d in tree.declarations if isinstance(d, ast.Let)}
+    sizes: dict[str, Any] = {}
+    for hyper in declared.header.hypers or ():
+        own = worth(hyper.default, sizes)
+        sizes[hyper.name] = values.get(hyper.name, own)
+        if hyper.name in values:
+            used.add(hyper.name)
+            if hyper.default is not None and own != values[hyper.name]:
+                put(hyper.default, literal(values[hyper.name]))
+    for slot in declared.body.slots:
+        if slot.key in values and slot.key not in used and is_constant(slot.value):
+            used.add(slot.key)
+            put(slot.value, literal(values[slot.key]))
+    if left := [n for n in values if n not in used]:
+        raise error("E0531", f"`{model}` has no hyper-parameter, number or `let` that is called `{left[0]}`")
+    for d in tree.declarations:
+        if isinstance(d, ast.Let) and folded[d.name] is not d.value:
+            put(d.value, _text(folded[d.name], known))
+    edits.append((declared.name_span.start, declared.name_span.end, name))
+    needed = _needed(tree, declared, folded, known)
+    for d in tree.declarations:
+        if d is not declared and (not isinstance(d, ast.Import) and d.name not in needed):
+            edits = [e for e in edits if not d.span.start <= e[0] < d.span.end]
+            end = d.span.end + source.text.startswith("\n", d.span.end)
+            edits.append((d.span.start - len(_above(source.text, d.span.start)), end, ""))
+    edits.append((0, len(_head(source.text)), f"{comment}\n"))
+    text = source.text
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    made = Source(f"{name}.arch", text)
+    return format_file(parse(made), made)
+
+
+def literal(value: Any) -> str:
+    """A JSON value as a spec writes it: `10_000`, `1e-5`, `true`, `none`, `"llama3"`."""
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "true", False: "false"}[value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        value = int(value)
+    if isinstance(value, int):
+        return f"{value:_}" if abs(value) > 9_999 else str(value)
+    if isinstance(value, float):
+        text = repr(value)
+        mantissa, e, exponent = text.partition("e")
+        return f"{mantissa}e{int(exponent)}" if e else text
+    return json.dumps(value)
+
+
+def is_constant(expr: ast.Expr) -> bool:
+    return isinstance(expr, ast.Number | ast.String) or (isinstance(expr, ast.Name) and expr.id in CONSTANTS)
+
+
+def constant(expr: ast.Expr) -> Any:
+    """The value of a constant."""
+    match expr:
+        case ast.Number(text):
+            number = text.replace("_", "")
+            return int(number) if number.isdigit() else float(number)
+        case ast.String(value):
+            return value
+        case ast.Name(word):
+            return CONSTANTS[word]
+    raise TypeError(expr)
+
+
+OPERATORS: dict[str, Any] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "//": lambda a, b: a // b,
+}
+
+
+def numbers_of(model: Model) -> dict[str, Any]:
+    """What the names of a spec are worth: those of its `let`s, of the model's hyper-parameters, and of its slots."""
+    request = model.origin
+    tree = module_of(request.spec).tree
+    found = {d.name: constant(d.value) for d in tree.declarations if isinstance(d, ast.Let) and is_constant(d.value)}
+    for d in tree.declarations:
+        if isinstance(d, ast.ModelDecl):
+            found |= {s.key: constant(s.value) for s in d.body.slots if is_constant(s.value)}
+    for name, value in model.block.hypers.items():
+        if isinstance(value, Num) and value.static:
+            found[name] = int(value) if isinstance(value.value, int) else float(value)
+        elif isinstance(value, bool | str):
+            found[name] = value
+    return found | {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}
+
+
+def worth(expr: ast.Expr | None, known: Mapping[str, Any]) -> Any:
+    """What an expression of numbers and names comes to; None where that is not known."""
+    if expr is None:
+        return None
+    if is_constant(expr):
+        return constant(expr)
+    if isinstance(expr, ast.Name):
+        return known.get(expr.id)
+    if isinstance(expr, ast.Binary) and expr.op in OPERATORS:
+        left, right = worth(expr.left, known), worth(expr.right, known)
+        return None if left is None or right is None or not right else OPERATORS[expr.op](left, right)
+    return None
+
+
+def _folded(expr: ast.Expr, known: Mapping[str, Any]) -> ast.Expr:
+    """The branch of a condition that these constants decide."""
+    while isinstance(expr, ast.IfElse):
+        match expr.condition:
+            case ast.Binary("==" | "!=" as op, ast.Name(name), other) if name in known and is_constant(other):
+                expr = expr.then if (known[name] == constant(other)) is (op == "==") else expr.otherwise
+            case ast.Name(name) if isinstance(known.get(name), bool):
+                expr = expr.then if known[name] else expr.otherwise
+            case _:
+                return expr
+    return expr
+
+
+def _text(expr: ast.Expr, known: Mapping[str, Any]) -> str:
+    """The source of an expression, with constants for their names."""
+    text, start = expr.span.text, expr.span.start
+    names = [n for n in _nodes(expr) if isinstance(n, ast.Name) and n.id in known]
+    for n in sorted(names, key=lambda n: -n.span.start):
+        text = text[: n.span.start - start] + literal(known[n.id]) + text[n.span.end - start :]
+    return text
+
+
+def _needed(tree: ast.File, model: ast.ModelDecl, folded: Mapping[str, ast.Expr], known: Mapping[str, Any]) -> set[str]:
+    """Names of declarations that the model reads, directly or not."""
+    declared = {d.name: d for d in tree.declarations if not isinstance(d, ast.Import)}
+    found: set[str] = set()
+    waiting: list[Any] = [model]
+    while waiting:
+        for node in _nodes(waiting.pop()):
+            if isinstance(node, ast.Name) and node.id in declared and node.id not in found:
+                found.add(node.id)
+                d = declared[node.id]
+                if not isinstance(d, ast.Let):
+                    waiting.append(d)
+                elif folded[d.name] is d.value:  # else the constants in it are written out
+                    waiting.append(d.value)
+                else:
+                    inner = [n for n in _nodes(folded[d.name]) if not (isinstance(n, ast.Name) and n.id in known)]
+                    waiting += [n for n in inner if isinstance(n, ast.Name)]
+    return found
+
+
+def _nodes(x: Any) -> Iterator[Any]:
+    """A node and everything below it."""
+    if isinstance(x, tuple):
+        for item in x:
+            yield from _nodes(item)
+    elif is_dataclass(x) and not isinstance(x, type):
+        yield x
+        for f in fields(x):
+            if f.name not in ("span", "name_span", "key_span"):
+                yield from _nodes(getattr(x, f.name))
+
+
+def _head(text: str) -> str:
+    """The comment at the top of a file."""
+    end = 0
+    while text.startswith("#", end):
+        end = text.find("\n", end) + 1 or len(text)
+    return text[:end]
+
+
+def _above(text: str, start: int) -> str:
+    """The comment lines right above a declaration, which are about it."""
+    begin = start
+    while begin:
+        line = text.rfind("\n", 0, begin - 1) + 1
+        if not text.startswith("#", line):
+            break
+        begin = line
+    return text[begin:start]

@@ -1,0 +1,270 @@
+"""A mapping resolved against a model: what each tensor of a checkpoint is in the model's weights, and back.
+
+Everything is judged by names and shapes, before a byte of a tensor is read: each weight of ours is given exactly once,
+each tensor of theirs is taken or dropped by name, sizes agree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from archdsl.diagnostics import ArchError, Diagnostic
+from archdsl.interop.checkpoint_file import INDEX, PIECES, Axes, CheckpointFile, Rule, without_input
+from archdsl.weights.safetensors import saved
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from archdsl.ir.graph import Model
+
+Shape = tuple[int, ...]
+SHOWN = 5
+"""So many names of tensors are told in a message."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Some tensors of theirs that are some weights of ours: one and one, one and its pieces, or one for each index of
+    an axis of ours."""
+
+    theirs: tuple[str, ...]
+    shape: Shape
+    """Of each of theirs."""
+    ours: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    axes: tuple[Axes, Axes] | None
+    sizes: Mapping[str, int]
+    """Of each axis by its name."""
+    pieces: tuple[int, ...]
+    """How much of the axis `{}` each of ours has."""
+
+    def to_ours(self, tensors: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Weights of ours from `theirs`, in order."""
+        import numpy as np
+
+        if self.axes is None:
+            return list(tensors)
+        left, right = self.axes
+        atoms, order = self._atoms(left, INDEX in _flat(right)), _flat(right)
+        whole = np.stack(tensors) if INDEX in order else tensors[0]
+        split = whole.reshape([sum(self.pieces) if a == PIECES else self._size(a) for a in atoms])
+        along = atoms.index(PIECES) if PIECES in atoms else 0
+        parts = np.split(split, _ends(self.pieces), along) if PIECES in atoms else [split]
+        kept = [a for a in order if a in atoms]
+        found = []
+        for part, shape in zip(parts, self.shapes, strict=True):
+            squeezed = part.reshape([n for n, a in zip(part.shape, atoms, strict=True) if a in order])
+            own = [a for a in atoms if a in order]
+            found.append(squeezed.transpose([own.index(a) for a in kept]).reshape(shape))
+        return found
+
+    def to_theirs(self, weights: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Tensors of theirs from `ours`, in order."""
+        import numpy as np
+
+        if self.axes is None:
+            return list(weights)
+        left, right = self.axes
+        order = _flat(right)
+        atoms = self._atoms(left, INDEX in order)
+        kept = [a for a in atoms if a in order]
+        parts = []
+        for weight, size in zip(weights, self.pieces or (0,), strict=True):
+            own = [a for a in order if a in atoms]
+            split = weight.reshape([size if a == PIECES else self._size(a) for a in own])
+            parts.append(split.transpose([own.index(a) for a in kept]))
+        whole = np.concatenate(parts, kept.index(PIECES)) if PIECES in kept else parts[0]
+        if INDEX in order:
+            return [one.reshape(self.shape) for one in whole]
+        return [whole.reshape(self.shape)]
+
+    def _atoms(self, left: Axes, indexed: bool) -> list[str]:
+        return [INDEX, *_flat(left)] if indexed else _flat(left)
+
+    def _size(self, name: str) -> int:
+        return int(name) if name.isdigit() else self.sizes[name]
+
+
+def _flat(axes: Axes) -> list[str]:
+    return [a for axis in axes for a in ([axis] if isinstance(axis, str) else _flat(axis))]
+
+
+def _ends(pieces: Sequence[int]) -> list[int]:
+    """Where each piece ends but the last."""
+    return [sum(pieces[: i + 1]) for i in range(len(pieces) - 1)]
+
+
+class Misfits:
+    """What is wrong between a mapping, a model and a checkpoint."""
+
+    def __init__(self) -> None:
+        self.found: list[Diagnostic] = []
+
+    def add(self, message: str, names: Iterable[str] = (), **more: Any) -> None:
+        names = [*names]
+        shown = ", ".join(f"`{n}`" for n in names[:SHOWN]) + (
+            f" and {len(names) - SHOWN} more" if names[SHOWN:] else ""
+        )
+        self.found.append(Diagnostic("E0532", f"{message}{': ' if shown else ''}{shown}", **more))
+
+    def raise_any(self) -> None:
+        if self.found:
+            raise ArchError(self.found[:20])
+
+
+class Mapper:
+    """The transfers of a model by a mapping."""
+
+    def __init__(self, mapping: CheckpointFile, model: Model) -> None:
+        self.mapping, self.model = mapping, model
+        self.misfits = Misfits()
+        self.known = {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}
+        self.transfers = self._transfers()
+        self.misfits.raise_any()
+        self.taken = frozenset(n for t in self.transfers for n in t.theirs)
+        """Every tensor of theirs that is some of ours."""
+
+    def _transfers(self) -> list[Transfer]:
+        """One for each weight of ours, or group of pieces. Notes weights that no rule gives, or several do."""
+        weights = {w.path: w for w in saved(self.model)}
+        patterns = [[pattern(template) for template in rule.ours] for rule in self.mapping.rules]
+        groups: dict[tuple[int, tuple[str, ...], str], dict[int, str]] = {}
+        unknown = []
+        for path in weights:
+            met = [
+                (i, k, m)
+                for i, row in enumerate(patterns)
+                for k, template in enumerate(row)
+                if (m := template.fullmatch(path)) is not None
+            ]
+            if not met:
+                unknown.append(path)
+            elif len(met) > 1:
+                rules = [self.mapping.rules[i] for i, _, _ in met]
+                self.misfits.add(f"{len(met)} rules give `{path}`", span=rules[1].span)
+            else:
+                i, k, m = met[0]
+                indices, ending = m.groups()[:-1], m.groups()[-1] or ""
+                groups.setdefault((i, indices, ending), {})[k] = path
+        if unknown:
+            self.misfits.add(f"no rule of `{self.mapping.path.name}` gives {len(unknown)} weights of the spec", unknown)
+        found = []
+        for (i, indices, ending), paths in groups.items():
+            rule = self.mapping.rules[i]
+            if len(paths) < len(rule.ours):
+                self.misfits.add(
+                    f"`{rule.theirs}` has {len(rule.ours)} pieces, and the spec {len(paths)} of them", span=rule.span
+                )
+                continue
+            ours = [weights[paths[k]] for k in range(len(rule.ours))]
+            transfer = self._transfer(rule, indices, ending, [w.path for w in ours], [w.shape for w in ours])
+            if transfer is not None:
+                found.append(transfer)
+        return found
+
+    def _transfer(
+        self, rule: Rule, indices: tuple[str, ...], ending: str, ours: Sequence[str], shapes: Sequence[Shape]
+    ) -> Transfer | None:
+        if rule.axes is not None and len(shapes[0]) == len(rule.axes[1]) - 1:
+            rule = without_input(rule)
+        indexed = rule.axes is not None and INDEX in _flat(rule.axes[1])
+        if rule.theirs.count("*") != len(indices) + indexed:
+            self.misfits.add(f"`{rule.theirs}` and `{rule.ours[0]}` have other numbers of `*`", span=rule.span)
+            return None
+        if rule.axes is None:
+            return Transfer((_filled(rule.theirs, indices) + ending,), shapes[0], (*ours,), (*shapes,), None, {}, ())
+        left, right = rule.axes
+        sizes: dict[str, int] = {}
+        pieces = []
+        for path, shape in zip(ours, shapes, strict=True):
+            own = self._sizes(right, shape, sizes)
+            if own is None:
+                self.misfits.add(f"`{path}` is {list(shape)}, not [{_text(right)}]", span=rule.span)
+                return None
+            pieces.append(own)
+        total = {**sizes, PIECES: sum(pieces)}
+        whole = tuple(prod(_size(a, total) for a in _flat((axis,))) for axis in left)
+        every = [(*indices, str(k)) for k in range(sizes[INDEX])] if indexed else [indices]
+        names = tuple(_filled(rule.theirs, filling) + ending for filling in every)
+        split = tuple(pieces) if PIECES in _flat(left) else ()
+        return Transfer(names, whole, (*ours,), (*shapes,), rule.axes, sizes, split)
+
+    def _sizes(self, axes: Axes, shape: Shape, sizes: dict[str, int]) -> int | None:
+        """Find the size of every axis of one weight of ours; the size of its piece (0 without one), or None where the
+        shape is no such thing."""
+        if len(axes) != len(shape):
+            return None
+        piece = 0
+        for axis, size in zip(axes, shape, strict=True):
+            open_: list[str] = []
+            for name in _flat((axis,)):
+                n = int(name) if name.isdigit() else sizes.get(name, self.known.get(name))
+                if name == PIECES or n is None:
+                    open_.append(name)
+                    continue
+                if name in self.known:
+                    sizes[name] = n
+                if size % n:
+                    return None
+                size //= n
+            if len(open_) > 1 or (not open_ and size != 1):
+                return None
+            if open_ == [PIECES]:
+                piece = size
+            elif open_:
+                sizes[open_[0]] = size
+        return piece
+
+    # --- against a checkpoint ---
+
+    def demand(self, theirs: Mapping[str, Shape]) -> dict[str, str]:
+        """Judge the tensors of a checkpoint by names and shapes; what each name of the mapping is called there.
+
+        Raises ArchError E0532 where a tensor is missing, has another shape, or is nothing of ours."""
+        base, misfits = self.mapping.base, Misfits()
+        named = {}
+        for transfer in self.transfers:
+            for name in transfer.theirs:
+                bare = name.removeprefix(base) if base else name
+                named[name] = name if name in theirs or bare not in theirs else bare
+        missing = [n for n in named.values() if n not in theirs]
+        if missing:
+            misfits.add(f"the checkpoint lacks {len(missing)} of {len(named)} tensors", missing)
+        taken = {*named.values()}
+        dropped = [pattern(p) for p in (*self.mapping.drops, *(a for a, _ in self.mapping.ties))]
+        left = [n for n in theirs if n not in taken and not any(p.fullmatch(m) for p in dropped for m in (n, base + n))]
+        if left:
+            misfits.add(
+                f"{len(left)} tensors of the checkpoint are nothing of the spec",
+                left,
+                help="a mapping drops by name what is not wanted: `drop a.*.b`",
+            )
+        for transfer in self.transfers:
+            for name in transfer.theirs:
+                shape = theirs.get(named[name], transfer.shape)
+                if shape != transfer.shape:
+                    misfits.add(f"`{named[name]}` is {list(shape)}, and the spec makes it {list(transfer.shape)}")
+        misfits.raise_any()
+        return named
+
+
+def _size(name: str, sizes: Mapping[str, int]) -> int:
+    return int(name) if name.isdigit() else sizes[name]
+
+
+def _text(axes: Axes) -> str:
+    return " ".join(a if isinstance(a, str) else f"({_text(a)})" for a in axes)
+
+
+def pattern(template: str) -> re.Pattern[str]:
+    """Matches a name and everything below it; its groups are the indices, and the ending."""
+    return re.compile(re.escape(template).replace(r"\*", r"(\d+)") + r"(\..+)?")
+
+
+def _filled(template: str, indices: Iterable[str]) -> str:
+    rest = iter(indices)
+    return re.sub(r"\*", lambda _: next(rest), template)
