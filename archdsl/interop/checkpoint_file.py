@@ -55,6 +55,8 @@ class CheckpointFile:
     """A prefix that files without a head leave out."""
     rope: str = ""
     fields: list[ConfigField] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    """Fields that say nothing where all others fit."""
     rules: list[Rule] = field(default_factory=list)
     drops: list[str] = field(default_factory=list)
     ties: list[tuple[str, str]] = field(default_factory=list)
@@ -122,6 +124,8 @@ def _statement(tree: Tree[Token], source: Source, into: CheckpointFile, chain: t
             if words[0] not in ("halves", "pairs"):
                 raise error("E0531", f"`rope` is `halves` or `pairs`, not `{words[0]}`", span)
             into.rope = words[0]
+        case "ignore":
+            into.ignored += words
         case "drop":
             into.drops += words
         case "tie":

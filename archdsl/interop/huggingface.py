@@ -177,7 +177,7 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     leaves = dict(_leaves(config))
     model = mapping.types.get(str(config.get("model_type")), next(iter(mapping.types.values()), ""))
     found = Settings(model, mapping.path.with_suffix(".arch"))
-    placed = {name for f in mapping.fields for name in f.names}
+    placed = {*mapping.ignored, *(name for f in mapping.fields for name in f.names)}
     for f in mapping.fields:
         name = next((n for n in f.names if leaves.get(n) is not None), None)
         if name is None and f.default is None:
@@ -219,18 +219,22 @@ def _worth(f: ConfigField, known: Mapping[str, Any]) -> Any:
 
 
 def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any]:
-    """The config.json of a model: every field that the mapping knows, under the first of its names."""
-    known = numbers_of(model)
+    """The config.json of a model: every field that the mapping knows, under the first of its names. Raises ArchError
+    E0531 for one that the spec does not say."""
+    known = numbers_of(model, mapping.path.with_suffix(".arch"))
     found: dict[str, Any] = {"model_type": kind}
     for f in mapping.fields:
-        if not f.ours.isidentifier() or f.ours in known or f.ours in CONSTANTS:
-            value = _worth(f, known)
-            *around, last = f.names[0].split(".")
-            into = found
-            for name in around:
-                into = into.setdefault(name, {})
-            if value is not None:
-                into.setdefault(last, value)
+        if f.default == "null" and f.ours.isidentifier() and f.ours not in {*known, *CONSTANTS}:
+            continue  # of a branch that the spec does not take
+        value = known[f.ours] if f.ours in known else _worth(f, known)
+        *around, last = f.names[0].split(".")
+        into = found
+        for name in around:
+            into = into.setdefault(name, {})
+        if isinstance(value, int) and isinstance(json.loads(f.default or "null"), float):
+            value = float(value)  # transformers is strict about it
+        if value is not None:
+            into.setdefault(last, value)
     return found
 
 

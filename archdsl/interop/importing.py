@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error
@@ -13,7 +14,7 @@ from archdsl.frontend.load import module_of
 from archdsl.ir.dims import Num
 from archdsl.syntax import ast
 from archdsl.syntax.format import format_file
-from archdsl.syntax.parse import parse
+from archdsl.syntax.parse import parse, read_source
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
@@ -119,11 +120,18 @@ OPERATORS: dict[str, Any] = {
 }
 
 
-def numbers_of(model: Model) -> dict[str, Any]:
-    """What the names of a spec are worth: those of its `let`s, of the model's hyper-parameters, and of its slots."""
-    request = model.origin
-    tree = module_of(request.spec).tree
-    found = {d.name: constant(d.value) for d in tree.declarations if isinstance(d, ast.Let) and is_constant(d.value)}
+def numbers_of(model: Model, family: Path | None = None) -> dict[str, Any]:
+    """What the names of a spec are worth: those of its `let`s, of the model's hyper-parameters, and of its slots. With
+    the file of the `family` that it was written after, also those that its conditions had read."""
+    tree = module_of(model.origin.spec).tree
+    lets = {d.name: d.value for d in tree.declarations if isinstance(d, ast.Let)}
+    found = {name: constant(value) for name, value in lets.items() if is_constant(value)}
+    if family is not None and family.is_file():
+        theirs = [d for d in parse(read_source(family, family.name)).declarations if isinstance(d, ast.Let)]
+        defaults = {d.name: constant(d.value) for d in theirs if is_constant(d.value)}
+        for d in theirs:
+            if d.name in lets and isinstance(d.value, ast.IfElse):
+                found |= _unfolded(d.value, lets[d.name], defaults) or {}
     for d in tree.declarations:
         if isinstance(d, ast.ModelDecl):
             found |= {s.key: constant(s.value) for s in d.body.slots if is_constant(s.value)}
@@ -133,6 +141,42 @@ def numbers_of(model: Model) -> dict[str, Any]:
         elif isinstance(value, bool | str):
             found[name] = value
     return found | {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}
+
+
+def _unfolded(template: ast.Expr, expr: ast.Expr, defaults: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The names under which a condition of a family becomes this expression; None where it cannot."""
+    if isinstance(template, ast.IfElse) and not isinstance(expr, ast.IfElse):
+        met, name, then, otherwise = _unfolded(template.then, expr, defaults), "", None, None
+        match template.condition:
+            case ast.Binary("==", ast.Name(name), other) if is_constant(other):
+                then = constant(other)
+                otherwise = defaults.get(name, then)  # any other value: that of the family, if it is another
+            case ast.Name(name):
+                then, otherwise = True, False
+        if met is not None:
+            return {name: then, **met}
+        met = _unfolded(template.otherwise, expr, defaults)
+        return None if met is None else met if then == otherwise else {name: otherwise, **met}
+    if isinstance(template, ast.Name) and template.id in defaults and is_constant(expr):
+        return {template.id: constant(expr)}
+    if type(template) is not type(expr):
+        return None
+    found: dict[str, Any] = {}
+    for f in fields(template):
+        if f.name not in ("span", "name_span", "key_span"):
+            pairs = _pairs(getattr(template, f.name), getattr(expr, f.name))
+            for a, b in pairs if pairs is not None else ((0, 1),):
+                inner = _unfolded(a, b, defaults) if is_dataclass(a) else {} if a == b else None
+                if inner is None:
+                    return None
+                found |= inner
+    return found
+
+
+def _pairs(a: Any, b: Any) -> list[tuple[Any, Any]] | None:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return list(zip(a, b, strict=True)) if len(a) == len(b) else None
+    return [(a, b)]
 
 
 def worth(expr: ast.Expr | None, known: Mapping[str, Any]) -> Any:

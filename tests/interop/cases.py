@@ -1,0 +1,95 @@
+"""Tiny models of `transformers` for the types that can be imported: their settings, and what they are called with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+LLAMA = {
+    "vocab_size": 96,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+GPT = {
+    "vocab_size": 96,
+    "n_positions": 64,
+    "n_embd": 48,
+    "n_layer": 2,
+    "n_head": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {k: v for k, v in settings.items() if k not in names}
+
+
+OF_HEADS = without(LLAMA, "num_key_value_heads")
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A model's class and configuration."""
+
+    model: str
+    settings: dict[str, Any]
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {**self.settings, **self.more}
+
+
+CASES = {
+    "gpt2": Tiny("GPT2LMHeadModel", GPT),
+    "llama": Tiny("LlamaForCausalLM", LLAMA),
+    "llama-tied-scaled": Tiny(
+        "LlamaForCausalLM", LLAMA, {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 16}
+    ),
+    "llama-biases": Tiny("LlamaForCausalLM", LLAMA, {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5}),
+    "mistral": Tiny("MistralForCausalLM", LLAMA, {"sliding_window": None}),
+    "mistral-window": Tiny("MistralForCausalLM", LLAMA, {"sliding_window": 8}),
+    "qwen2": Tiny("Qwen2ForCausalLM", LLAMA),
+    "qwen3": Tiny("Qwen3ForCausalLM", LLAMA, {"head_dim": 16}),
+    "mixtral": Tiny("MixtralForCausalLM", LLAMA, {"num_local_experts": 4, "sliding_window": None}),
+    "qwen3_moe": Tiny(
+        "Qwen3MoeForCausalLM",
+        LLAMA,
+        {
+            "head_dim": 16,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+        },
+    ),
+    "gpt_neox": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"hidden_size": 64}),
+    "gpt_neox-serial": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"use_parallel_residual": False, "rotary_pct": 0.5}),
+    "gptj": Tiny("GPTJForCausalLM", GPT, {"rotary_dim": 8}),
+    "opt": Tiny("OPTForCausalLM", without(OF_HEADS, "intermediate_size"), {"ffn_dim": 80, "word_embed_proj_dim": 48}),
+    "phi": Tiny("PhiForCausalLM", LLAMA),
+    "stablelm": Tiny("StableLmForCausalLM", LLAMA, {"use_qkv_bias": True, "hidden_size": 64}),
+    "granite": Tiny(
+        "GraniteForCausalLM",
+        LLAMA,
+        {"embedding_multiplier": 6.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 3.0},
+    ),
+    "gemma2": Tiny("Gemma2ForCausalLM", LLAMA, {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 24}),
+    "olmo2": Tiny("Olmo2ForCausalLM", LLAMA),
+}
