@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archdsl.diagnostics import error
+from archdsl.diagnostics import error, shortened
 from archdsl.diagnostics.source import Source
 from archdsl.frontend.load import module_of
 from archdsl.ir.dims import Num
@@ -42,11 +42,15 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
         if isinstance(d, ast.Let):
             if d.name in values:
                 used.add(d.name)
+                _demand_kind(d.name, values[d.name], d.value, tree)
                 known[d.name] = values[d.name]
                 put(d.value, literal(values[d.name]))
             elif is_constant(d.value):
                 known[d.name] = constant(d.value)
     folded = {d.name: _folded(d.value, known) for d in tree.declarations if isinstance(d, ast.Let)}
+    for name in (*(h.name for h in declared.header.hypers or ()), *(s.key for s in declared.body.slots)):
+        if name not in known and not (type(values.get(name, 1)) is int and values.get(name, 1) > 0):  # type: ignore[operator]
+            raise error("E0533", f"`{name}` is a whole number above 0, not {literal(values[name])[:60]}")
     sizes: dict[str, Any] = {}
     for hyper in declared.header.hypers or ():
         own = worth(hyper.default, sizes)
@@ -77,6 +81,23 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
         text = text[:start] + new + text[end:]
     made = Source(f"{name}.arch", text)
     return format_file(parse(made), made)
+
+
+def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> None:
+    """Raise ArchError E0533 for a value of a `let` that is of another kind than its own, or a word that no condition of
+    the family knows."""
+    own = constant(default) if is_constant(default) else None
+    kinds = {bool: bool, str: str}.get(type(own), int | float | None)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+        raise error("E0533", f"`{name}` of the family is {literal(own)}, and the config says {literal(value)[:60]}")
+    if isinstance(own, str):
+        asked = [
+            n for n in _nodes(tree) if isinstance(n, ast.Binary) and isinstance(n.left, ast.Name) and n.left.id == name
+        ]
+        known = {own, *(constant(n.right) for n in asked if is_constant(n.right))}
+        if value not in known:
+            listed = ", ".join(sorted(known))
+            raise error("E0533", f"`{name}` is one of {listed} in the family, not {shortened(value, 60)}")
 
 
 def literal(value: Any) -> str:
@@ -127,11 +148,12 @@ def numbers_of(model: Model, family: Path | None = None) -> dict[str, Any]:
     lets = {d.name: d.value for d in tree.declarations if isinstance(d, ast.Let)}
     found = {name: constant(value) for name, value in lets.items() if is_constant(value)}
     if family is not None and family.is_file():
-        theirs = [d for d in parse(read_source(family, family.name)).declarations if isinstance(d, ast.Let)]
-        defaults = {d.name: constant(d.value) for d in theirs if is_constant(d.value)}
-        for d in theirs:
-            if d.name in lets and isinstance(d.value, ast.IfElse):
-                found |= _unfolded(d.value, lets[d.name], defaults) or {}
+        declared = parse(read_source(family, family.name)).declarations
+        theirs = {d.name: d.value for d in declared if isinstance(d, ast.Let)}
+        defaults = {name: constant(value) for name, value in theirs.items() if is_constant(value)}
+        for name in theirs.keys() & lets.keys():
+            if isinstance(theirs[name], ast.IfElse):
+                found |= _unfolded(theirs[name], lets[name], defaults) or {}
     for d in tree.declarations:
         if isinstance(d, ast.ModelDecl):
             found |= {s.key: constant(s.value) for s in d.body.slots if is_constant(s.value)}
@@ -143,7 +165,7 @@ def numbers_of(model: Model, family: Path | None = None) -> dict[str, Any]:
     return found | {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}
 
 
-def _unfolded(template: ast.Expr, expr: ast.Expr, defaults: Mapping[str, Any]) -> dict[str, Any] | None:
+def _unfolded(template: Any, expr: Any, defaults: Mapping[str, Any]) -> dict[str, Any] | None:
     """The names under which a condition of a family becomes this expression; None where it cannot."""
     if isinstance(template, ast.IfElse) and not isinstance(expr, ast.IfElse):
         met, name, then, otherwise = _unfolded(template.then, expr, defaults), "", None, None

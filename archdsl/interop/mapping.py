@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Diagnostic
 from archdsl.interop.checkpoint_file import INDEX, PIECES, Axes, CheckpointFile, Rule, without_input
+from archdsl.ir.graph import OpNode, every_node
+from archdsl.ir.weights import WeightInfo, weights
 from archdsl.weights.safetensors import saved
 
 if TYPE_CHECKING:
@@ -124,17 +126,30 @@ class Mapper:
         self.misfits = Misfits()
         self.known = {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}
         self.transfers = self._transfers()
+        self._demand_rotation()
         self.misfits.raise_any()
         self.taken = frozenset(n for t in self.transfers for n in t.theirs)
         """Every tensor of theirs that is some of ours."""
 
+    def _demand_rotation(self) -> None:
+        """Note where a rotary embedding of the spec turns other channels together than that of the checkpoint."""
+        blocks = {w.block for w in weights(self.model)} | {self.model.block}
+        nodes = [n for block in blocks for n in every_node(block.graph) if isinstance(n, OpNode)]
+        found = {kind for n in nodes if (kind := n.op.rotated_pairs(n))}
+        if found - {self.mapping.rope}:
+            theirs = f"`{self.mapping.rope}` of channels" if self.mapping.rope else "none"
+            self.misfits.add(
+                f"the spec's rope turns `{found.pop()}` of channels together, and the checkpoint's {theirs}",
+                help="`rope(interleaved: true)` turns pairs (2i, 2i + 1), `rope()` halves (i, i + n / 2)",
+            )
+
     def _transfers(self) -> list[Transfer]:
         """One for each weight of ours, or group of pieces. Notes weights that no rule gives, or several do."""
-        weights = {w.path: w for w in saved(self.model)}
+        own = {w.path: w for w in saved(self.model)}
         patterns = [[pattern(template) for template in rule.ours] for rule in self.mapping.rules]
         groups: dict[tuple[int, tuple[str, ...], str], dict[int, str]] = {}
         unknown = []
-        for path in weights:
+        for path in own:
             met = [
                 (i, k, m)
                 for i, row in enumerate(patterns)
@@ -160,11 +175,21 @@ class Mapper:
                     f"`{rule.theirs}` has {len(rule.ours)} pieces, and the spec {len(paths)} of them", span=rule.span
                 )
                 continue
-            ours = [weights[paths[k]] for k in range(len(rule.ours))]
+            ours = [own[paths[k]] for k in range(len(rule.ours))]
+            self._demand_roles(rule, ours[0])
             transfer = self._transfer(rule, indices, ending, [w.path for w in ours], [w.shape for w in ours])
             if transfer is not None:
                 found.append(transfer)
         return found
+
+    def _demand_roles(self, rule: Rule, info: WeightInfo) -> None:
+        """Note an axis `i` of inputs, or `o` of outputs, that is none in our matrix [outputs, inputs]."""
+        if rule.axes is None or info.weight.kind != "matrix":
+            return
+        axes = [a for a in rule.axes[1] if a != INDEX]
+        if len(axes) == 2 and (axes[0] == "i" or axes[1] == "o"):
+            text = f"`{info.path}` is a matrix [outputs, inputs], not [{_text(rule.axes[1])}]"
+            self.misfits.add(text, span=rule.span)
 
     def _transfer(
         self, rule: Rule, indices: tuple[str, ...], ending: str, ours: Sequence[str], shapes: Sequence[Shape]

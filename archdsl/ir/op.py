@@ -580,6 +580,11 @@ class Primitive:
         """What an application becomes in the graph; by default one node."""
         return call.node()
 
+    def rotated_pairs(self, node: OpNode) -> str:
+        """Of a rotation of channels, which of them turn together: `halves` (i and i + n / 2) or `pairs` (2i and 2i +
+        1); '' for other ops."""
+        return ""
+
     def at_positions(self, node: OpNode) -> bool:
         """Whether its PyTorch form is made of `TorchScope.positions` alone and takes positions of any shape."""
         return False

@@ -416,6 +416,9 @@ class Turn(Primitive):
     )
     hints = ("=",)
 
+    def rotated_pairs(self, node: OpNode) -> str:
+        return "pairs" if node.options["interleaved"] else "halves"
+
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = node.outputs[0].rank
         return ((*(same(i) for i in range(rank - 1)), EVERYWHERE), (EVERYWHERE, same(rank - 2), EVERYWHERE))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+ENDS = {"bos_token_id": 1, "eos_token_id": 2}
 LLAMA = {
     "vocab_size": 96,
     "hidden_size": 48,
@@ -13,9 +14,8 @@ LLAMA = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
     "pad_token_id": None,
+    **ENDS,
 }
 LLAMA3 = {
     "rope_type": "llama3",

@@ -1,0 +1,185 @@
+"""Checkpoints of `transformers` as specs with weights, and back: counts, logits, bytes, config and the spec itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from interop.cases import CASES
+from safetensors.torch import load_file, save_file
+
+from archdsl.diagnostics import ArchError
+from archdsl.frontend.load import load
+from archdsl.interop.checkpoint_file import read
+from archdsl.interop.convert import convert_to, import_folder, named_mapping
+from archdsl.interop.mapping import Mapper
+from archdsl.resources import mapping_files
+
+transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+each_case = pytest.mark.parametrize("name", CASES)
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The folder of a tiny model, saved once."""
+    root = tmp_path_factory.mktemp("hf")
+
+    @cache
+    def saved(name: str) -> Path:
+        case = CASES[name]
+        cls = getattr(transformers, case.model)
+        torch.manual_seed(0)
+        model = cls(cls.config_class(**case.config)).eval()
+        with torch.no_grad():
+            for weight in model.parameters():  # biases and norms must be told apart, too
+                weight.add_(0.05 * torch.randn_like(weight))
+        model.save_pretrained(root / name)
+        return root / name
+
+    return saved
+
+
+@pytest.mark.slow
+@each_case
+def test_there_and_back(name: str, folders: Any, tmp_path: Path) -> None:
+    """Logits equal transformers'; exported tensors are theirs to the byte; what is imported again is the same spec."""
+    folder = folders(name)
+    report = import_folder(folder, tmp_path / "m.arch", check=True)
+    theirs = load_file(folder / "model.safetensors")
+    assert report.parameters == sum(t.numel() for t in theirs.values())
+    assert report.difference is not None
+    assert report.difference < 1e-5
+    model = load(tmp_path / "m.arch")
+    assert convert_to(model, tmp_path / "m.safetensors", tmp_path / "back", name.partition("-")[0]) == len(theirs)
+    back = load_file(tmp_path / "back" / "model.safetensors")
+    assert back.keys() == theirs.keys()
+    assert all(torch.equal(back[n], t) for n, t in theirs.items())
+    (tmp_path / "again").mkdir()
+    again = import_folder(tmp_path / "back", tmp_path / "again" / "m.arch", check=True)
+    assert again.difference is not None
+    assert again.difference < 1e-5
+    assert body(tmp_path / "again" / "m.arch") == body(tmp_path / "m.arch")
+
+
+def body(path: Path) -> str:
+    """A spec without the comment that says where it comes from."""
+    return path.read_text().partition("\n")[2]
+
+
+def test_every_mapping_can_be_read_and_has_its_spec() -> None:
+    for path in mapping_files():
+        found = read(path)
+        if found.types:
+            for model in found.types.values():
+                load(path.with_suffix(".arch"), model=model)
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def changed(folder: Path, target: Path, tensors: Any = None, **config: Any) -> Path:
+    """A copy of a folder with other tensors or another config."""
+    shutil.copytree(folder, target)
+    if tensors is not None:
+        save_file(tensors(load_file(folder / "model.safetensors")), target / "model.safetensors")
+    if config:
+        fields = json.loads((target / "config.json").read_text())
+        (target / "config.json").write_text(json.dumps(fields | config))
+    return target
+
+
+def refused(folder: Path, tmp_path: Path, **more: Any) -> str:
+    """The message, and nothing is written."""
+    before = {*tmp_path.rglob("*")}
+    with pytest.raises(ArchError) as raised:
+        import_folder(folder, tmp_path / "m.arch", **more)
+    assert {*tmp_path.rglob("*")} == before
+    return str(raised.value)
+
+
+def without(*names: str) -> Any:
+    return lambda tensors: {n: t for n, t in tensors.items() if n not in names}
+
+
+UP = "model.layers.0.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "message"),
+    [
+        (without(UP), {}, f"lacks 1 of 21 tensors: `{UP}`"),
+        (lambda t: t | {"model.extra": t[UP].clone()}, {}, "nothing of the spec: `model.extra`"),
+        (lambda t: t | {UP: t[UP][:-1].clone()}, {}, f"`{UP}` is [79, 48], and the spec makes it [80, 48]"),
+        (lambda t: t | {UP: t[UP].to(torch.int8)}, {}, "holds numbers of type I8"),
+        (None, {"tie_word_embeddings": True}, "differ, and the spec has one tensor for both"),
+        (None, {"num_key_value_heads": 4}, "`model.layers.0.self_attn.k_proj.weight` is [24, 48]"),
+        (None, {"hidden_act": "relu"}, '`hidden_act` of config.json is "relu", and the spec has "silu"'),
+        (None, {"attention_multiplier": 0.5}, "has no place for `attention_multiplier: 0.5`"),
+        (None, {"quantization_config": {"bits": 4}}, "the checkpoint is quantized"),
+        (None, {"model_type": "llamma"}, "no mapping for `model_type` llamma"),
+        (None, {"model_type": None}, "has no `model_type`"),
+        (None, {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}}, "rope_type"),
+        (None, {"hidden_size": "import os"}, "import os"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tensors: Any, config: Any, message: str, folders: Any, tmp_path: Path) -> None:
+    folder = changed(folders("llama"), tmp_path / "hf", tensors, **config)
+    assert message in refused(folder, tmp_path)
+
+
+def test_files_that_are_none(folders: Any, tmp_path: Path) -> None:
+    folder = changed(folders("llama"), tmp_path / "hf")
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    assert "E0503" in refused(folder, tmp_path)
+    file.rename(folder / "pytorch_model.bin")
+    assert "holds 0 safetensors files" in refused(folder, tmp_path)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../etc/passwd"}}')
+    assert "outside of its folder" in refused(folder, tmp_path)
+    (folder / "config.json").write_text("{")
+    assert "is no JSON" in refused(folder, tmp_path)
+    (folder / "config.json").unlink()
+    assert "cannot be read" in refused(folder, tmp_path)
+
+
+def test_old_files_without_a_prefix_and_with_masks(folders: Any, tmp_path: Path) -> None:
+    """What the Hub has of GPT-2: `h.0…` for `transformer.h.0…`, and masks that no model reads."""
+
+    def old(tensors: Any) -> Any:
+        bare = {n.removeprefix("transformer."): t for n, t in tensors.items()}
+        return bare | {"h.0.attn.bias": torch.ones(1, 1, 8, 8), "lm_head.weight": bare["wte.weight"].clone()}
+
+    folder = changed(folders("gpt2"), tmp_path / "hf", old)
+    found = import_folder(folder, tmp_path / "m.arch")
+    wanted = import_folder(folders("gpt2"), tmp_path / "other.arch")
+    assert found.tensors == wanted.tensors
+    ours, others = load_file(tmp_path / "m.safetensors"), load_file(tmp_path / "other.safetensors")
+    assert all(torch.equal(ours[n], t) for n, t in others.items())
+
+
+def test_several_files_and_types(folders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards with an index are read and written; a bfloat16 checkpoint stays one."""
+    folder = folders("mixtral")
+    half = changed(folder, tmp_path / "half", lambda t: {n: x.bfloat16() for n, x in t.items()})
+    import_folder(half, tmp_path / "m.arch")
+    monkeypatch.setattr("archdsl.interop.huggingface.SHARD", 20_000)
+    model = load(tmp_path / "m.arch")
+    convert_to(model, tmp_path / "m.safetensors", tmp_path / "back", "mixtral")
+    assert len([*(tmp_path / "back").glob("*.safetensors")]) > 2
+    import_folder(tmp_path / "back", tmp_path / "again.arch")
+    first, again = load_file(tmp_path / "m.safetensors"), load_file(tmp_path / "again.safetensors")
+    assert {t.dtype for t in first.values()} == {torch.bfloat16}
+    assert all(torch.equal(again[n], t) for n, t in first.items())
+
+
+def test_rope_of_another_order_is_refused(folders: Any, tmp_path: Path) -> None:
+    import_folder(folders("llama"), tmp_path / "m.arch")
+    text = (tmp_path / "m.arch").read_text().replace("rope(theta: theta", "rope(interleaved: true, theta: theta")
+    with pytest.raises(ArchError, match="E0532 the spec's rope turns `pairs` of channels together"):
+        Mapper(named_mapping("llama"), load(text=text))
