@@ -27,6 +27,7 @@ ROOMS = (
     ("archdsl.estimates",),
     ("archdsl.backends",),
     ("archdsl.run",),
+    ("archdsl.interop",),
     ("archdsl", "archdsl.api"),
     ("archdsl.zoo",),
     ("archdsl.report",),

@@ -25,12 +25,15 @@ def difference(folder: Path, model: Model, weights: Path) -> float:
         ) from None
     from safetensors.torch import load_file
 
-    from archdsl.api import to_torch
+    from archdsl.backends.torch import emit
+    from archdsl.run.load import load_source
 
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     config = transformers.AutoConfig.from_pretrained(folder)
     cls = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
     theirs = cls.from_pretrained(folder, dtype=torch.float32).eval()
-    ours = to_torch(model).float().eval()
+    ours = load_source(emit(model))().eval()
     ours.load_state_dict({k: v.float() for k, v in load_file(weights).items()})
     sizes = {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}
     generator = torch.Generator().manual_seed(0)

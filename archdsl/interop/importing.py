@@ -91,13 +91,11 @@ def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> No
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
         raise error("E0533", f"`{name}` of the family is {literal(own)}, and the config says {literal(value)[:60]}")
     if isinstance(own, str):
-        asked = [
-            n for n in _nodes(tree) if isinstance(n, ast.Binary) and isinstance(n.left, ast.Name) and n.left.id == name
-        ]
-        known = {own, *(constant(n.right) for n in asked if is_constant(n.right))}
+        asked = [n for n in _nodes(tree) if isinstance(n, ast.Binary) and is_constant(n.right)]
+        known = {own, *(constant(n.right) for n in asked if isinstance(n.left, ast.Name) and n.left.id == name)}
         if value not in known:
             listed = ", ".join(sorted(known))
-            raise error("E0533", f"`{name}` is one of {listed} in the family, not {shortened(value, 60)}")
+            raise error("E0533", f"`{name}` is one of {listed} in the family, not {shortened(str(value), 60)}")
 
 
 def literal(value: Any) -> str:

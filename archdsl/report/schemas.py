@@ -19,6 +19,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
     "estimate": ("archdsl.estimates.memory:MemoryReport", "archdsl.estimates.machines:MachinesReport"),
     "fit": ("archdsl.estimates.fit:FitReport",),
     "generate": ("archdsl.run.generate:GenerateReport",),
+    "import": ("archdsl.interop.convert:ImportReport",),
     "hardware": ("archdsl.estimates.hardware:HardwareReport",),
     "list": ("archdsl.zoo:ZooReport",),
     "run": ("archdsl.run.smoke:RunReport", "archdsl.run.onnx:OnnxRunReport"),

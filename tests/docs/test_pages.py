@@ -22,6 +22,7 @@ PAGES = [
     ROOT / "docs" / "estimates.md",
     ROOT / "docs" / "scaling.md",
     ROOT / "docs" / "onnx.md",
+    ROOT / "docs" / "checkpoints.md",
     ROOT / "docs" / "generate.md",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from cli_tools import Run
 from interop.cases import CASES
 from safetensors.torch import load_file, save_file
 
@@ -19,7 +21,7 @@ from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import read
 from archdsl.interop.convert import convert_to, import_folder, named_mapping
 from archdsl.interop.mapping import Mapper
-from archdsl.resources import mapping_files
+from archdsl.resources import error_page, mapping_files
 
 transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 each_case = pytest.mark.parametrize("name", CASES)
@@ -183,3 +185,37 @@ def test_rope_of_another_order_is_refused(folders: Any, tmp_path: Path) -> None:
     text = (tmp_path / "m.arch").read_text().replace("rope(theta: theta", "rope(interleaved: true, theta: theta")
     with pytest.raises(ArchError, match="E0532 the spec's rope turns `pairs` of channels together"):
         Mapper(named_mapping("llama"), load(text=text))
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ["E0531", "E0532", "E0533"])
+def test_pages_of_errors(code: str, folders: Any, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrong command of a page raises its code, the right one runs: of a Llama, and of a GPT-2 beside it."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folders("llama"), tmp_path / "folder")
+    shutil.copytree(folders("gpt2"), tmp_path / "other")
+    import_folder(tmp_path / "folder", tmp_path / "model.arch", weights=False)
+    wrong, right = re.findall(r"```sh\narchdsl (.+)\n```", error_page(code) or "")
+    done = run(*wrong.split())
+    assert done.status == 2
+    assert f"error[{code}]" in done.err
+    assert run(*right.split()).status == 0
+
+
+def test_what_is_not_said_well(folders: Any, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = str(folders("llama"))
+    for words, message in (
+        (("import", folder, "-o", "m.py"), "ends in .arch"),
+        (("import", folder, "-o", "m.arch", "--check", "--no-weights"), "needs the weights"),
+        (("weights", "gpt2", "-o", "w"), "choose one"),
+        (("weights", "gpt2", "--from", "gguf", folder, "-o", "w"), "there is hf"),
+        (("weights", "gpt2", "--to", "hf", "-o", "w"), "needs --weights"),
+        (("weights", "mistral_7b", "--to", "hf", "--weights", "none", "-o", "w"), "no mapping lies beside"),
+    ):
+        done = run(*words)
+        assert (done.status, message in " ".join(done.err.split())) == (2, True), done.err
+    assert [*tmp_path.iterdir()] == []
+    assert json.loads(run("import", folder, "-o", "m.arch", "--json").out)["model_type"] == "llama"
