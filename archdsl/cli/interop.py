@@ -29,7 +29,7 @@ MapOption = Annotated[
 
 @command("import", "Hugging Face")
 def import_(
-    source: Annotated[Path, typer.Argument(metavar="FOLDER|config.json", help="A checkpoint of Hugging Face.")],
+    source: Annotated[Path, typer.Argument(metavar="FOLDER|config.json|FILE.gguf", help="A checkpoint.")],
     output: Annotated[
         Path,
         typer.Option("--output", "-o", metavar="NAME.arch", help="Where to write the spec.", rich_help_panel=OUTPUT),
@@ -41,14 +41,14 @@ def import_(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Write a checkpoint of Hugging Face as a spec, and beside it its weights in the spec's names."""
+    """Write a checkpoint of Hugging Face, or a GGUF file, as a spec, and beside it its weights in the spec's names."""
     from archdsl.interop.convert import import_folder
     from archdsl.report.tables import import_view
 
     if output.suffix != ".arch":
         raise typer.BadParameter(f"a spec ends in .arch, not {output.name!r}", param_hint="'--output'")
-    if check and (no_weights or not source.is_dir()):
-        raise typer.BadParameter("needs the weights of a folder", param_hint="'--check'")
+    if check and (no_weights or source.name.endswith(".json")):
+        raise typer.BadParameter("needs the weights of a checkpoint", param_hint="'--check'")
     report = import_folder(source, output, mapping=map, weights=not no_weights, check=check)
     print_or_json(report, import_view, json)
 

@@ -49,6 +49,8 @@ class CheckpointFile:
     """One `.checkpoint` file with what it includes."""
 
     path: Path
+    spec: Path
+    """The family's `.arch` file."""
     types: dict[str, str] = field(default_factory=dict)
     """`model_type` to the model of the spec beside the file."""
     base: str = ""
@@ -64,7 +66,7 @@ class CheckpointFile:
 
 def read(path: Path) -> CheckpointFile:
     """Read a mapping. Raises ArchError E0531 where it is none."""
-    found = CheckpointFile(path)
+    found = CheckpointFile(path, path.with_suffix(".arch"))
     _read(path, found, ())
     return found
 
@@ -113,6 +115,8 @@ def _statement(tree: Tree[Token], source: Source, into: CheckpointFile, chain: t
     match tree.data:
         case "type":
             into.types[words[0]] = words[1]
+        case "spec":
+            into.spec = chain[-1].parent / words[0][1:-1]
         case "include":
             path = chain[-1].parent / words[0][1:-1]
             if path.resolve() in [p.resolve() for p in chain]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archdsl.diagnostics import error
+from archdsl.diagnostics import error, shortened
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 TOKENS = 32
 
 
-def difference(folder: Path, model: Model, weights: Path) -> float:
+def difference(source: Path, model: Model, weights: Path) -> float:
     """The largest difference between the outputs of a model and those of transformers for random tokens, relative to
     the largest of theirs, in float32. Raises ArchError E0502 where transformers or torch is not installed."""
     try:
@@ -30,9 +30,14 @@ def difference(folder: Path, model: Model, weights: Path) -> float:
 
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    config = transformers.AutoConfig.from_pretrained(folder)
+    where = {"gguf_file": source.name} if source.suffix == ".gguf" else {}
+    folder = source.parent if where else source
+    config = transformers.AutoConfig.from_pretrained(folder, **where)
     cls = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
-    theirs = cls.from_pretrained(folder, dtype=torch.float32).eval()
+    try:
+        theirs = cls.from_pretrained(folder, dtype=torch.float32, **where).eval()
+    except (ImportError, ValueError) as problem:  # a package that they need
+        raise error("E0502", f"transformers cannot read `{source}`: {shortened(str(problem), 200)}") from None
     ours = load_source(emit(model))().eval()
     ours.load_state_dict({k: v.float() for k, v in load_file(weights).items()})
     sizes = {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}

@@ -14,6 +14,7 @@ from archdsl.diagnostics import did_you_mean, error
 from archdsl.files import write_text
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import CheckpointFile, read
+from archdsl.interop.gguf import GgufFile
 from archdsl.interop.huggingface import (
     Folder,
     Progress,
@@ -66,14 +67,18 @@ def import_folder(
 ) -> ImportReport:
     """Write a checkpoint of Hugging Face as a spec, and its weights beside it as safetensors in the spec's names.
 
-    `source` is a folder, or a `config.json` alone; `mapping` is the name or the path of a `.checkpoint` file, by
-    default that of the config's `model_type`. With `check` logits are compared with transformers'. Raises ArchError
-    E0531 to E0533 where mapping, checkpoint and spec disagree: nothing is written then."""
+    `source` is a folder, a `config.json` alone, or a GGUF file; `mapping` is the name or the path of a `.checkpoint`
+    file, by default that of the config's `model_type`. With `check` logits are compared with transformers'. Raises
+    ArchError E0531 to E0533 where mapping, checkpoint and spec disagree: nothing is written then."""
     from archdsl.estimates.counts import total
 
     name = re.sub(r"\W", "_", output.stem).strip("_") or "model"
     name = f"model_{name}" if name[0].isdigit() else name
-    folder = Folder(source, weights=weights and source.is_dir())
+    folder: Folder | GgufFile
+    if source.suffix == ".gguf":
+        folder = GgufFile(source)
+    else:
+        folder = Folder(source, weights=weights and source.is_dir())
     found = named_mapping(mapping) if mapping is not None else mapping_of(folder.config)
     settings = settings_of(found, folder.config)
     kind = str(folder.config.get("model_type"))
@@ -82,7 +87,7 @@ def import_folder(
         settings.model,
         settings.values,
         name,
-        f"# {output.stem}: a {kind} of Hugging Face transformers, imported from {source.resolve().name}.",
+        f"# {output.stem}: imported from {source.resolve().name}, a {kind}.",
     )
     model = load(output.name, text=text)
     demand_fixed(settings, model)
@@ -90,21 +95,25 @@ def import_folder(
         spec=str(output), model_type=kind, family=settings.spec.name, parameters=total(model), weights=None, tensors=0,
         files=[], difference=None,
     )  # fmt: skip
-    if folder.files:
+    if weights and folder.shapes:
         mapper = Mapper(found, model)
         path = output.with_suffix(".safetensors")
         weights_from(folder, mapper, path, progress)
         report.weights, report.tensors = str(path), len(mapper.taken)
     for file in BESIDE:
-        if (folder.path / file).is_file() and weights:
+        if weights and isinstance(folder, Folder) and (folder.path / file).is_file():
             target = output.with_name(f"{output.stem}.{file}")
             shutil.copyfile(folder.path / file, target)
             report.files.append(str(target))
+    if weights and isinstance(folder, GgufFile) and (tokenizer := folder.tokenizer()) is not None:
+        target = output.with_name(f"{output.stem}.tokenizer.json")
+        write_text(target, tokenizer)
+        report.files.append(str(target))
     write_text(output, text)
     if check:
         from archdsl.interop.compare import difference
 
-        report.difference = difference(folder.path, model, output.with_suffix(".safetensors"))
+        report.difference = difference(source, model, output.with_suffix(".safetensors"))
     return report
 
 
@@ -131,7 +140,7 @@ def convert_from(
 ) -> int:
     """Write the weights of a checkpoint in the names of a spec; how many tensors of theirs there are. Errors as for
     `import_folder`."""
-    folder = Folder(source)
+    folder = GgufFile(source) if source.suffix == ".gguf" else Folder(source)
     found = named_mapping(mapping) if mapping is not None else mapping_of(folder.config)
     mapper = Mapper(found, model)
     weights_from(folder, mapper, output, progress)

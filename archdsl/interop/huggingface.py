@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
 from archdsl.diagnostics.source import Source
@@ -176,7 +176,7 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     """The hyper-parameters that a config gives. Raises ArchError E0533 for a field that has no place in the spec."""
     leaves = dict(_leaves(config))
     model = mapping.types.get(str(config.get("model_type")), next(iter(mapping.types.values()), ""))
-    found = Settings(model, mapping.path.with_suffix(".arch"))
+    found = Settings(model, mapping.spec)
     placed = {*mapping.ignored, *(name for f in mapping.fields for name in f.names)}
     for f in mapping.fields:
         name = next((n for n in f.names if leaves.get(n) is not None), None)
@@ -221,7 +221,7 @@ def _worth(f: ConfigField, known: Mapping[str, Any]) -> Any:
 def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any]:
     """The config.json of a model: every field that the mapping knows, under the first of its names. Raises ArchError
     E0531 for one that the spec does not say."""
-    known = numbers_of(model, mapping.path.with_suffix(".arch"))
+    known = numbers_of(model, mapping.spec)
     found: dict[str, Any] = {"model_type": kind}
     for f in mapping.fields:
         if f.default == "null" and f.ours.isidentifier() and f.ours not in {*known, *CONSTANTS}:
@@ -241,7 +241,22 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def weights_from(folder: Folder, mapper: Mapper, output: Path, progress: Progress | None = None) -> None:
+class Tensors(Protocol):
+    """Where tensors of a checkpoint are read: a context within which it is open."""
+
+    @property
+    def shapes(self) -> dict[str, Shape]: ...
+
+    def type_of(self, name: str) -> str: ...
+
+    def tensor(self, name: str) -> NDArray[Any]: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *problem: object) -> None: ...
+
+
+def weights_from(folder: Tensors, mapper: Mapper, output: Path, progress: Progress | None = None) -> None:
     """Write the weights of a checkpoint as a safetensors file in the spec's names, tensor by tensor, in their types.
 
     Raises ArchError E0532 before a byte is read where names or shapes disagree."""
@@ -262,7 +277,7 @@ def weights_from(folder: Folder, mapper: Mapper, output: Path, progress: Progres
                     progress(path, weight.size)
 
 
-def _demand_ties(folder: Folder, mapper: Mapper) -> None:
+def _demand_ties(folder: Tensors, mapper: Mapper) -> None:
     """Raise ArchError E0532 where a tensor that a spec ties to another is not the same in the checkpoint."""
     shapes = folder.shapes
     with folder:

@@ -47,10 +47,14 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
                 put(d.value, literal(values[d.name]))
             elif is_constant(d.value):
                 known[d.name] = constant(d.value)
-    folded = {d.name: _folded(d.value, known) for d in tree.declarations if isinstance(d, ast.Let)}
-    for name in (*(h.name for h in declared.header.hypers or ()), *(s.key for s in declared.body.slots)):
-        if name not in known and not (type(values.get(name, 1)) is int and values.get(name, 1) > 0):  # type: ignore[operator]
-            raise error("E0533", f"`{name}` is a whole number above 0, not {literal(values[name])[:60]}")
+    lets = [d for d in tree.declarations if isinstance(d, ast.Let)]
+    folded = {d.name: _folded(d.value, known) for d in lets}
+    # What stood in columns with lines that go stands so no more.
+    edits += [(d.span.start, d.value.span.start, f"let {d.name} = ") for d in lets]
+    for size in (*(h.name for h in declared.header.hypers or ()), *(s.key for s in declared.body.slots)):
+        value = values.get(size, 1)
+        if size not in known and not (type(value) is int and value > 0):
+            raise error("E0533", f"`{size}` is a whole number above 0, not {literal(value)[:60]}")
     sizes: dict[str, Any] = {}
     for hyper in declared.header.hypers or ():
         own = worth(hyper.default, sizes)

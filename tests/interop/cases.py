@@ -63,6 +63,7 @@ CASES = {
         "LlamaForCausalLM", LLAMA, {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 16}
     ),
     "llama-biases": Tiny("LlamaForCausalLM", LLAMA, {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5}),
+    "llama-wide": Tiny("LlamaForCausalLM", LLAMA, {"hidden_size": 64, "intermediate_size": 96}),
     "mistral": Tiny("MistralForCausalLM", LLAMA, {"sliding_window": None}),
     "mistral-window": Tiny("MistralForCausalLM", LLAMA, {"sliding_window": 8}),
     "qwen2": Tiny("Qwen2ForCausalLM", LLAMA),

@@ -58,6 +58,7 @@ def test_there_and_back(name: str, folders: Any, tmp_path: Path) -> None:
     assert report.difference is not None
     assert report.difference < 1e-5
     model = load(tmp_path / "m.arch")
+    assert model.name == "m"
     assert convert_to(model, tmp_path / "m.safetensors", tmp_path / "back", name.partition("-")[0]) == len(theirs)
     back = load_file(tmp_path / "back" / "model.safetensors")
     assert back.keys() == theirs.keys()
@@ -219,3 +220,59 @@ def test_what_is_not_said_well(folders: Any, tmp_path: Path, run: Run, monkeypat
         assert (done.status, message in " ".join(done.err.split())) == (2, True), done.err
     assert [*tmp_path.iterdir()] == []
     assert json.loads(run("import", folder, "-o", "m.arch", "--json").out)["model_type"] == "llama"
+
+
+# --- GGUF -------------------------------------------------------------------------------------------------------------
+
+
+def rows_in_pairs(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows (head, half, channel) as llama.cpp has them: (head, channel, half)."""
+    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+def written_as_gguf(folder: Path, path: Path, kind: str) -> None:
+    """Write a tiny Llama as llama.cpp would, its matrices of some type."""
+    from gguf import GGMLQuantizationType, GGUFWriter
+    from gguf.quants import quantize
+
+    config = json.loads((folder / "config.json").read_text())
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    writer = GGUFWriter(path, "llama")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(10_000.0)
+    names = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"}
+    names |= {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}
+    names |= {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+    ends = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        parts = name.split(".")
+        target = ends.get(name.removesuffix(".weight")) or f"blk.{parts[2]}.{names[parts[-2]]}"
+        if parts[-2] in ("q_proj", "k_proj"):
+            tensor = rows_in_pairs(tensor, heads if parts[-2] == "q_proj" else kv_heads)
+        dtype = GGMLQuantizationType[kind if tensor.dim() == 2 else "F32"]
+        writer.add_tensor(f"{target}.weight", quantize(tensor.numpy(), dtype), raw_dtype=dtype)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize(("kind", "near"), [("F32", 0.0), ("F16", 1e-3), ("BF16", 1e-2), ("Q8_0", 1e-2), ("Q4_1", 0.1)])
+def test_gguf(kind: str, near: float, folders: Any, tmp_path: Path) -> None:
+    folder = folders("llama-wide")
+    written_as_gguf(folder, tmp_path / "m.gguf", kind)
+    import_folder(tmp_path / "m.gguf", tmp_path / "m.arch")
+    import_folder(folder, tmp_path / "other.arch")
+    assert body(tmp_path / "m.arch").replace("model m(", "model other(") == body(tmp_path / "other.arch")
+    found, wanted = load_file(tmp_path / "m.safetensors"), load_file(tmp_path / "other.safetensors")
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert (found[name].float() - tensor).abs().max() <= near * tensor.abs().max(), name
+    (tmp_path / "m.gguf").write_bytes((tmp_path / "m.gguf").read_bytes()[:2000])
+    assert "E0533" in refused(tmp_path / "m.gguf", tmp_path)

@@ -1,0 +1,111 @@
+"""GGUF files of llama.cpp: their tensors, dequantized, their fields, and the tokenizer that lies within.
+
+The format is read by llama.cpp's own package (`pip install 'archdsl[gguf]'`)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from archdsl.diagnostics import error, shortened
+from archdsl.interop.mapping import Shape
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+SPLITS: dict[str, dict[str, Any]] = {
+    "gpt-2": BYTE_LEVEL,
+    "smollm": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL]},
+}
+"""How a text is split before its parts become tokens, by the name that GGUF has for it."""
+
+CONTROL = 3
+"""The type of a token that is no text: `<|im_start|>`."""
+
+
+class GgufFile:
+    """One file, with the interface of a folder of Hugging Face. `config` has its `model_type` `gguf_llama`, its fields
+    by their own names, and what only the tensors say: `vocab_size` and `tie_word_embeddings`.
+
+    Raises ArchError: E0502 where the package gguf is not installed, E0533 where the file is none."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from gguf import GGUFReader
+        except ImportError:
+            raise error("E0502", "GGUF files need the package gguf", help="pip install 'archdsl[gguf]'") from None
+        self.path = path.parent
+        self.file = path
+        try:
+            self.reader = GGUFReader(path)
+            self.fields = {name: field.contents() for name, field in self.reader.fields.items()}
+        except Exception as problem:  # whatever the package meets in a file that is broken
+            raise error("E0533", f"`{path}` is no GGUF file: {shortened(str(problem), 200)}") from None
+        self.tensors = {t.name: t for t in self.reader.tensors}
+        kind = str(self.fields.get("general.architecture"))
+        self.config: dict[str, Any] = {"model_type": f"gguf_{kind}"}
+        for name, value in self.fields.items():
+            if name.startswith(f"{kind}."):
+                self.config[name] = _shortest(value)
+        self.config["tie_word_embeddings"] = "output.weight" not in self.tensors
+        if "token_embd.weight" in self.tensors:
+            self.config["vocab_size"] = self.shapes["token_embd.weight"][0]
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        return {name: tuple(int(n) for n in reversed(t.shape)) for name, t in self.tensors.items()}
+
+    def type_of(self, name: str) -> str:
+        """What the tensor becomes: quantized ones are float32. Raises ArchError E0532 for a type that is not known."""
+        kind = str(self.tensors[name].tensor_type.name)
+        return kind if kind in ("F32", "F16", "BF16") else "F32"
+
+    def tensor(self, name: str) -> NDArray[Any]:
+        """The numbers of a tensor as bits, in its shape."""
+        from gguf.quants import dequantize
+
+        t = self.tensors[name]
+        kind = self.type_of(name)
+        if str(t.tensor_type.name) == kind:
+            data = t.data
+        else:
+            try:
+                data = dequantize(t.data, t.tensor_type)
+            except (NotImplementedError, ValueError) as problem:
+                raise error("E0532", f"`{name}` is quantized as {t.tensor_type.name}: {problem}") from None
+        return data.view("<u4" if kind == "F32" else "<u2").reshape(self.shapes[name])
+
+    def tokenizer(self) -> str | None:
+        """The `tokenizer.json` of a byte-pair tokenizer that splits texts in a way that is known; None for others."""
+        found = {n.removeprefix("tokenizer.ggml."): v for n, v in self.fields.items()}
+        split = SPLITS.get(str(found.get("pre", "gpt-2")))
+        if found.get("model") != "gpt2" or split is None:
+            return None
+        tokens, kinds = found["tokens"], found.get("token_type") or []
+        special = [
+            {"id": i, "content": tokens[i], "special": True, "normalized": False}
+            | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+            for i, kind in enumerate(kinds)
+            if kind == CONTROL
+        ]
+        model = {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}}
+        model |= {"merges": [m.split(" ", 1) for m in found["merges"]]}
+        return json.dumps(
+            {"version": "1.0", "added_tokens": special, "pre_tokenizer": split, "decoder": BYTE_LEVEL, "model": model},
+            ensure_ascii=False,
+        )
+
+    def __enter__(self) -> GgufFile:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        pass
+
+
+def _shortest(value: Any) -> Any:
+    """A float32 as the shortest number that it is: 1e-5, not 9.999999747378752e-06."""
+    import numpy as np
+
+    return float(str(np.float32(value))) if isinstance(value, float) else value
