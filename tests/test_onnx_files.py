@@ -303,3 +303,25 @@ def test_nodes_are_called_by_their_place_and_all_are_needed() -> None:
     read = {id(x) for n in nodes for x in n.inputs} | {id(x) for x in graph.outputs}
     assert all(any(id(x) in read for x in n.outputs) for n in nodes)
     assert all(id(x) in read for x in graph.initializers.values())
+
+
+@pytest.mark.parametrize("where", ["onnx_data", "inline"])
+@pytest.mark.parametrize("target", ["portable", "ort-cpu"])
+def test_quantizers_of_others_find_every_product(where: Any, target: Any) -> None:
+    """Every linear layer is a MatMul of an initializer, but for the head that is tied to the embedding."""
+    from onnxruntime.quantization import quantize_dynamic
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    model = load(text=SPEC)
+    linears = 2 * 7
+    for decode in (False, True):
+        path = Path(f"{decode}/model.onnx")
+        archdsl.to_onnx(model, path, seed=0, store=where, target=target, decode=decode)
+        quantize_dynamic(path, "few.onnx", op_types_to_quantize=["MatMul"])
+        found = [node.op_type for node in onnx.load("few.onnx").graph.node]
+        assert found.count("MatMulInteger") + found.count("DynamicQuantizeMatMul") == linears
+        made = MatMulNBitsQuantizer(onnx.load(path), block_size=16)
+        made.process()
+        assert [node.op_type for node in made.model.model.graph.node].count("MatMulNBits") == linears
+    shared = archdsl.to_onnx(model, "shared/model.onnx", seed=0, target=target).graphs[0]
+    assert np.array_equal(outputs(Path("False/model.onnx")), outputs(shared))

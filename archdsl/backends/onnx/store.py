@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -110,11 +110,12 @@ def save(
         why = "weights of few bits are made from numbers" if matrices else "there is nothing to put inside"
         raise error("E0504", f"{why}: the model has no weights yet", help="give `--weights FILE` or `--seed N`")
     first.parent.mkdir(exist_ok=True)
+    turned = matmul_ready(every) if store != "safetensors" else frozenset()
     with ExitStack() as stack:
         pieces: Pieces = _pieces(model, checkpoint, seed, stack)
         file: Path | None = None
         if store == "inline":
-            _inside(every, infos, pieces, progress)
+            _inside(every, infos, turned, pieces, progress)
         elif checkpoint is not None and store == "safetensors" and as_they_lie(every, checkpoint, first.parent):
             file = checkpoint.path
             refer(
@@ -135,7 +136,7 @@ def save(
             refer(every, file.name, places)
             out = stack.enter_context(_fresh(file, checkpoint))
             out.write(start)
-            _fill(out, every, infos, places, pieces, progress)
+            _fill(out, every, infos, turned, places, pieces, progress)
         for path, written in graphs.items():
             stack.enter_context(_fresh(path, checkpoint)).write(serialized(written))
     return OnnxFiles(
@@ -203,6 +204,42 @@ def graph_path(output: str | Path) -> Path:
     elif path.suffix == ".onnx":
         return path
     raise error("E0504", f"`{output}` is no name of an ONNX file", help="`-o FILE.onnx`, or `-o DIRECTORY/`")
+
+
+def matmul_ready(graphs: Sequence[Written]) -> frozenset[str]:
+    """Let matrices that products read turned about, [out, in], be initializers [in, out], as other programs want them
+    (quantizers look for a MatMul of an initializer); their paths. A matrix that is read in another way too, as a tied
+    embedding is, stays as it is, in all graphs."""
+    uses: dict[str, list[ir.Node]] = {}
+    kept: set[str] = set()
+    for written in graphs:
+        for path, value in written.weights.items():
+            nodes = [use.node for use in value.uses()]
+            uses.setdefault(path, []).extend(nodes)
+            if value.is_graph_output() or not all(_turns(node, value) for node in nodes):
+                kept.add(path)
+    turned = frozenset(path for path, nodes in uses.items() if nodes and path not in kept)
+    for written in graphs:
+        for path in turned & written.weights.keys():
+            value = written.weights[path]
+            for node in [use.node for use in value.uses()]:
+                if node.op_type == "Transpose":
+                    ir.convenience.replace_all_uses_with(node.outputs[0], value)
+                    assert node.graph is not None
+                    node.graph.remove(node, safe=True)
+                else:
+                    node.op_type, node.domain = "MatMul", ""
+                    node.attributes.clear()
+            value.shape = ir.Shape(reversed(_shape(value)))
+    return turned
+
+
+def _turns(node: ir.Node, weight: ir.Value) -> bool:
+    """Whether a node reads a matrix only with its axes changed about."""
+    if node.op_type == "FusedMatMul":
+        return node.inputs[1] is weight and {n: a.value for n, a in node.attributes.items()} == {"transB": 1}
+    turns = node.op_type == "Transpose" and tuple(node.attributes["perm"].value) == (1, 0)
+    return turns and not any(x.is_graph_output() for x in node.outputs)
 
 
 # --- where tensors lie ------------------------------------------------------------------------------------------------
@@ -314,18 +351,22 @@ def _fill(
     file: BinaryIO,
     graphs: Sequence[Written],
     infos: Iterable[WeightInfo],
+    turned: Collection[str],
     places: Mapping[str, ByteRange],
     pieces: Pieces,
     progress: Progress | None,
 ) -> None:
-    """Write what the graphs read, each tensor to its place."""
+    """Write what the graphs read, each tensor to its place; of those in `turned` the axes change about."""
     dtype = graphs[0].dtype
     plain = {path for w in graphs for path in w.weights}
     matrices = {path: q for w in graphs for path, q in w.quantized.items()}
     for info in infos:
         if info.path in plain:
             file.seek(places[info.path].offset)
-            write_numbers(file, info, dtype, pieces(info))
+            parts = pieces(info)
+            if info.path in turned:
+                parts = iter([np.concatenate(list(parts)).reshape(info.shape).T.reshape(-1)])
+            write_numbers(file, info, dtype, parts)
         if info.path in matrices:
             _fill_quantized(file, matrices[info.path], dtype, places, pieces(info))
         if progress is not None:
@@ -345,14 +386,20 @@ def _fill_quantized(
             at[i] += len(data)
 
 
-def _inside(graphs: Sequence[Written], infos: list[WeightInfo], pieces: Pieces, progress: Progress | None) -> None:
+def _inside(
+    graphs: Sequence[Written],
+    infos: list[WeightInfo],
+    turned: Collection[str],
+    pieces: Pieces,
+    progress: Progress | None,
+) -> None:
     """Put the numbers into the graphs themselves."""
     _, places = own_layout(graphs, plain=True)
     total = sum(p.length for p in places.values())
     if total > LARGEST:
         raise _too_large(total)
     buffer = BytesIO()
-    _fill(buffer, graphs, infos, places, pieces, progress)
+    _fill(buffer, graphs, infos, turned, places, pieces, progress)
     view = buffer.getbuffer()
     for written in graphs:
         for name, value in _initializers(written):
