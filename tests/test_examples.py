@@ -1,10 +1,14 @@
 """The scripts of `examples/`: training goes on from a checkpoint as if it had never stopped, and the tour runs."""
 
 import itertools
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -93,3 +97,45 @@ def test_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     said = capfd.readouterr().out
     for promised in ("no errors", "671,026,404,352", "class Decoder", "backward", "step    1", "norm"):
         assert promised in said
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
+
+
+def losses(folder: Path, script: str, processes: int, *arguments: str) -> list[str]:
+    """The loss of each step, as a script prints it under torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command += [str(EXAMPLES / script), "model.py", "tokens.bin", *arguments, "--seq", "16"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return re.findall(r"loss ([\d.]+)", done.stdout)
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    """A folder with an emitted model and tokens."""
+    source = archdsl.torch_source(EXAMPLES / "tiny_llama.arch", set=SMALL, features=["loss", "parallel"])
+    (tmp_path / "model.py").write_text(source)
+    np.random.default_rng(0).integers(256, size=5000, dtype=np.uint32).tofile(tmp_path / "tokens.bin")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_sharded_training_resumes_and_equals_that_of_one_process(prepared: Path) -> None:
+    """Two processes go on from the checkpoint of one as it does itself, and from their own."""
+    script = "train_fsdp.py"
+    alone = losses(prepared, script, 1, "run", "--batch", "4", "--steps", "3", "--every", "1")
+    (prepared / "run" / "last").write_text("1")
+    both = losses(prepared, script, 2, "run", "--batch", "2", "--steps", "3", "--every", "1")
+    assert [float(x) for x in both] == pytest.approx([float(x) for x in alone[1:]], abs=2e-5)
+    (prepared / "run" / "last").write_text("2")
+    assert losses(prepared, script, 2, "run", "--batch", "2", "--steps", "3") == both[1:]
+
+
+@pytest.mark.slow
+def test_training_with_accelerate(prepared: Path) -> None:
+    """Two processes take the steps of one that has their batches together."""
+    found = losses(prepared, "train_accelerate.py", 2, "--batch", "2", "--steps", "2")
+    assert len(found) == 2
+    assert {"weights.pt"} <= {path.name for path in prepared.iterdir()}
