@@ -4,7 +4,7 @@ other."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
@@ -14,14 +14,13 @@ from archdsl.diagnostics import ArchError, Diagnostic, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder, Hoisted, ModelInput
 from archdsl.frontend.modules import SpecModule, words
-from archdsl.frontend.scopes import Argument, Given, MaskRule, SchemeRule, Scope
+from archdsl.frontend.scopes import Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, expr_text, literal, num
 from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Input, Node, Value
-from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.ranges import RANGES, TESTS
-from archdsl.ir.static import BlockValue, Declared, ListValue, Scheme, SharedModule, counts_of, numbers_of
+from archdsl.ir.static import BlockValue, Declared, ListValue, SharedModule, counts_of, numbers_of
 from archdsl.ir.wording import FIXED_NUMBER, SIZE, WHOLE, WRITTEN_OUT, format_number, origins
 from archdsl.resources import library_files, library_source
 from archdsl.syntax import ast
@@ -264,95 +263,12 @@ class Elaboration(ABC):
         self.decide(frame, dims.Bin("%", n.expr, Lit("1")), "==" if found else "!=", Lit("0"), message)
         return found
 
-    # --- names and expressions ----------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def lookup(self, name: str, scope: Scope, span: Span, *, applied: bool = False, expect: str | None = None) -> Any:
-        """The meaning of a name; where it is applied, what cannot be applied is skipped. Raises E0206 for an unknown
-        name, ReportedError for one whose statement was wrong."""
-
-    @abstractmethod
-    def hyper_of(self, value: BlockValue, key: str, scope: Scope) -> Any:
-        """A hyper-parameter of a block value, given or by default."""
+    # --- what parts ask of later ones ---------------------------------------------------------------------------------
 
     @abstractmethod
     def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
         """The value of an expression: static, a tensor, a list of tensors, or a tuple of several results. `expect` is
         the kind that is wanted: schemes and scalings have names of their own."""
-
-    @abstractmethod
-    def operate(self, op: str, a: Any, b: Any, e: ast.Binary, scope: Scope) -> Any:
-        """One of the operators on two values."""
-
-    @abstractmethod
-    def truth(self, e: ast.Expr, scope: Scope) -> bool:
-        """A condition that is decided now. Raises E0402 for a tensor, E0203 for anything else."""
-
-    @abstractmethod
-    def size(self, e: ast.Expr, scope: Scope) -> Num:
-        """An expression as a size. Raises E0203 or E0401 where it is none."""
-
-    @abstractmethod
-    def elements(self, value: Any, span: Span) -> list[Any]:
-        """What a loop runs over: the elements of a list, or the numbers below one. Raises E0203 for anything else."""
-
-    @abstractmethod
-    def as_mask(self, value: Any, span: Span) -> Mask:
-        """A mask, or a tensor that is one by its type. Raises E0203 for anything else."""
-
-    # --- functions ----------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def function(self, name: str, e: ast.Call, scope: Scope) -> Any:
-        """A call of `shared`, `accepts`, `given`, `option` or `offer`."""
-
-    @abstractmethod
-    def mask(self, callee: MaskRule | Mask, e: ast.Call, scope: Scope) -> Mask:
-        """A call of a mask: `window(128)`, `keys(real)`."""
-
-    @abstractmethod
-    def scheme(self, rule: SchemeRule, args: Sequence[Argument], span: Span) -> Scheme:
-        """A scheme or scaling with its numbers."""
-
-    @abstractmethod
-    def drawn(self, value: Any, scope: Scope, span: Span) -> Any:
-        """In a weight's first value, a scheme that something is computed with is a draw of the weight's shape."""
-
-    # --- applications -------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def call(
-        self, e: ast.Call, scope: Scope, *, as_name: str = "", piped: Any = None, expect: str | None = None
-    ) -> Any:
-        """The value of a call; `piped` is the tensor that a pipeline carries to it."""
-
-    @abstractmethod
-    def pipeline(self, e: ast.Pipeline, scope: Scope) -> Any:
-        """`x -> f -> g`."""
-
-    @abstractmethod
-    def with_options(
-        self,
-        template: BlockValue,
-        static: Mapping[str, Given],
-        in_order: Sequence[Given],
-        span: Span,
-        frame: BlockBuilder,
-    ) -> BlockValue:
-        """The block with more hyper-parameters set. Raises E0201 for an unknown one, E0203 for a wrong kind."""
-
-    @abstractmethod
-    def apply_template(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        as_name: str = "",
-        instance: SharedModule | None = None,
-    ) -> Any:
-        """Apply a block to tensors; a tuple if it has several results."""
 
     @abstractmethod
     def apply(
@@ -367,15 +283,8 @@ class Elaboration(ABC):
         """Apply a block value that a primitive was given."""
 
     @abstractmethod
-    def primitive_inputs(
-        self, op: Primitive, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
-    ) -> tuple[list[Input], list[Span | None]]:
-        """The inputs of a primitive in the order of its signature, and where each was written."""
-
-    @abstractmethod
     def primitive(
         self,
-        frame: BlockBuilder,
         scope: Scope,
         op: Primitive | str,
         inputs: Sequence[Input],
@@ -401,119 +310,16 @@ class Elaboration(ABC):
         """The value of a demand, computed in that level of the frame."""
 
     @abstractmethod
-    def match_inputs(
-        self,
-        op: Primitive,
-        inputs: Sequence[Input],
-        spans: Sequence[Span | None],
-        options: Mapping[str, Any],
-        frame: BlockBuilder,
-        span: Span,
-    ) -> dict[str, Num]:
-        """The sizes of the axes that a primitive's signature names, those of its options aside. Raises E0301, E0302 and
-        E0304."""
-
-    # --- declared blocks ----------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def apply_declared(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        as_name: str = "",
-        instance: SharedModule | None = None,
-    ) -> tuple[Value, ...]:
-        """Apply a block of the language. Errors inside the library are shown where the user wrote the block."""
-
-    @abstractmethod
-    def apply_inline(
-        self, template: BlockValue, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
-    ) -> tuple[Value, ...]:
-        """Apply a block of the language within the block around: it has no module of its own."""
-
-    @abstractmethod
     def expert(self, site: OpCall, block: Any, copies: Num, width: Num) -> CallNode:
         """A block elaborated for rows of its own, every weight with a leading axis."""
-
-    @abstractmethod
-    def match_tensors(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        bind: dict[str, Expr] | None,
-    ) -> tuple[dict[str, Any], dict[str, Num]]:
-        """Tensors by the block's names, and the hyper-parameters that their axes give a size. The other axes are bound
-        in the scope. With `bind` each tensor becomes a value of the block's own, and `bind` gets what its sizes are for
-        the caller."""
-
-    @abstractmethod
-    def defaults(
-        self, template: BlockValue, scope: Scope, span: Span, sizes: Mapping[str, Num], frame: BlockBuilder | None
-    ) -> None:
-        """Bind hyper-parameters that were not given: by the axes of tensors, or by their defaults, which may be
-        computed from others and from axes. `frame` is that of a block with a module of its own."""
-
-    @abstractmethod
-    def check_shapes(self, template: BlockValue, scope: Scope, given: Mapping[str, Any], span: Span) -> None:
-        """Sizes of the signature that are expressions, numbers or hyper-parameters must be those of the tensors."""
-
-    @abstractmethod
-    def same_dims(
-        self, type_: ast.TensorType, value: Value, scope: Scope, what: str, span: Span, *, bind: bool
-    ) -> Shape:
-        """Compare a shape with a written one; its sizes as they are written. With `bind` a name that is not bound yet
-        is bound by it. Raises E0301 or E0302."""
-
-    @abstractmethod
-    def demand_whole(self, size: Num, what: str, scope: Scope, span: Span) -> None:
-        """`time / 4` as a size makes "4 divides time" a condition on the input. Raises E0401 for what only the running
-        model knows and no condition makes whole: `sqrt(time)`."""
-
-    @abstractmethod
-    def divides(self, size: Num, scope: Scope, span: Span) -> None:
-        """`time / 4` makes "4 divides time" a condition on the input."""
-
-    # --- bodies -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
         """Run the body of a block; its results, checked against the signature."""
 
     @abstractmethod
-    def slot_arguments(
-        self,
-        node: ast.BlockDecl | ast.ModelDecl,
-        declared: Declared,
-        scope: Scope,
-        owner: str,
-        adjust: Callable[[str, Any, Span], Given] | None = None,
-    ) -> dict[str, Given]:
-        """The values of a body of slots, as the library's block takes them; `owner` is what an error calls the body.
-        `adjust` has the last word on a slot's value."""
-
-    @abstractmethod
     def statements(self, items: Sequence[ast.Statement], scope: Scope) -> None:
         """Run statements in order; each error is reported, and what depends on it stays silent."""
-
-    @abstractmethod
-    def statement(self, item: ast.Statement, scope: Scope) -> None:
-        """Run one statement."""
-
-    @abstractmethod
-    def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
-        """A loop; with `collect`, the list of what it emits."""
-
-    @abstractmethod
-    def scan(self, s: ast.Scan, scope: Scope) -> Any:
-        """A recurrence along axis 1: what it emits, stacked, or the last of what it carries."""
-
-    # --- the model ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def model_input_value(self, demand: ModelInput) -> Value:

@@ -8,8 +8,9 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import HOPELESS, Elaboration, shown_at
+from archdsl.frontend.base import HOPELESS, shown_at
 from archdsl.frontend.block_builder import BlockBuilder, SharedUse
+from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import hypers_of, is_inline, library_block, result_names, tensor_params
 from archdsl.frontend.lists import value_key
 from archdsl.frontend.modules import words
@@ -26,7 +27,7 @@ from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_BLOCK_DEPTH
 
 
-class Blocks(Elaboration):
+class Blocks(Functions):
     """Applies declared blocks."""
 
     def apply_declared(
@@ -39,6 +40,7 @@ class Blocks(Elaboration):
         as_name: str = "",
         instance: SharedModule | None = None,
     ) -> tuple[Value, ...]:
+        """Apply a block of the language. Errors inside the library are shown where the user wrote the block."""
         self.depth += 1
         self.applied.append(template.name)
         if not span.source.library:
@@ -91,6 +93,7 @@ class Blocks(Elaboration):
     def apply_inline(
         self, template: BlockValue, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
     ) -> tuple[Value, ...]:
+        """Apply a block of the language within the block around: it has no module of its own."""
         frame = scope.frame
         assert isinstance(template.target, Declared)
         inner = Scope(template.target.module, frame, BodyState(inline=True))

@@ -8,12 +8,12 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import Elaboration
 from archdsl.frontend.headers import default_none, hypers_of, library_block, tensor_params
 from archdsl.frontend.loops import assigned
 from archdsl.frontend.op_call import coerce
 from archdsl.frontend.scopes import POISON, Given, ReportedError, Scope
 from archdsl.frontend.signatures import demand_written
+from archdsl.frontend.statements import Statements
 from archdsl.ir.dims import same_shape, shape_text
 from archdsl.ir.graph import Value
 from archdsl.ir.static import BlockValue, Declared, ElementRef, ListValue, Scheme, SharedModule, kind_of
@@ -24,7 +24,7 @@ DISPENSABLE = frozenset({"blocks", "encoder", "decoder", "norm", "head", "heads"
 """Slots of a model without which the others can still be checked."""
 
 
-class Bodies(Elaboration):
+class Bodies(Statements):
     """Runs bodies."""
 
     def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
@@ -153,6 +153,8 @@ class Bodies(Elaboration):
         owner: str,
         adjust: Callable[[str, Any, Span], Given] | None = None,
     ) -> dict[str, Given]:
+        """The values of a body of slots, as the library's block takes them; `owner` is what an error calls the body.
+        `adjust` has the last word on a slot's value."""
         assert isinstance(node.body, ast.Body)
         hypers = hypers_of(BlockValue(declared, {}))
         args: dict[str, Given] = {}

@@ -16,8 +16,8 @@ from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.source import Source, Span
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import hypers_of, is_inline, tensor_params
-from archdsl.frontend.lowering import Elaborator
 from archdsl.frontend.modules import SpecModule, models
+from archdsl.frontend.root import Elaborator
 from archdsl.frontend.scopes import Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Num

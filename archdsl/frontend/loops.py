@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from archdsl.diagnostics import error
-from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import Iteration
+from archdsl.frontend.expressions import Expressions
 from archdsl.frontend.headers import stored_kind
 from archdsl.frontend.lists import repetitions, value_key
 from archdsl.frontend.scopes import MISSING, POISON, ReportedError, Scope
@@ -36,12 +36,13 @@ TURNS = "every iteration of a loop leaves what it carries in one shape"
 STEPS = "every step of a scan leaves what it carries in one shape"
 
 
-class Loops(Elaboration):
+class Loops(Expressions):
     """Runs loops."""
 
     # --- for ----------------------------------------------------------------------------------------------------------
 
     def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
+        """A loop; with `collect`, the list of what it emits."""
         self.not_a_tensor(s.name, scope, s.span)
         source, items, pattern = self._items(s, scope)
         carried = [n for n in self._names(s)[0] if isinstance(scope.get(n), Value)]
@@ -184,6 +185,7 @@ class Loops(Elaboration):
     # --- scan ---------------------------------------------------------------------------------------------------------
 
     def scan(self, s: ast.Scan, scope: Scope) -> Any:
+        """A recurrence along axis 1: what it emits, stacked, or the last of what it carries."""
         frame = scope.frame
         sequences = self._sequences(s, scope)
         starts: list[Value | Num] = []

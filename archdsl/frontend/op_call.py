@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.block_builder import BlockBuilder, Hoisted, ModelInput, OuterValue
+from archdsl.frontend.block_builder import Hoisted, ModelInput, OuterValue
 from archdsl.ir.dims import Num, Poly, Shape, free_names, is_size_like, num, shape_text, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Handle, Init, Input, OpNode, Value, Weight
@@ -30,11 +30,11 @@ TYPES = ("float", "float32", "bfloat16", "int", "bool")
 class OpCall:
     """The Application that a primitive is handed: see `archdsl.ir.op.Application`."""
 
-    def __init__(self, op: Primitive, frame: BlockBuilder, scope: Scope, span: Span) -> None:
+    def __init__(self, op: Primitive, scope: Scope, span: Span) -> None:
         self.op = op
-        self.frame = frame
+        self.frame = scope.frame
         self.scope = scope
-        self.elaborator: Elaboration = frame.elaborator
+        self.elaborator: Elaboration = scope.frame.elaborator
         self.span = span
         self.options: dict[str, Any] = {}
         self.spans: dict[str, Span] = {}
@@ -169,7 +169,7 @@ class OpCall:
         return outputs
 
     def apply(self, name: str, *inputs: Input, **options: Any) -> Value:
-        outputs = self.elaborator.primitive(self.frame, self.scope, name, inputs, options, self.span)
+        outputs = self.elaborator.primitive(self.scope, name, inputs, options, self.span)
         return outputs[0]
 
     def once(
@@ -186,7 +186,7 @@ class OpCall:
                 key = ("here", name, tuple(i.value if isinstance(i, Num) else id(i) for i in inputs), repr(options))
                 if key not in frame.made:
                     frame.made[key] = self.elaborator.primitive(
-                        frame, self.scope, name, inputs, options, self.span, depth, hint
+                        self.scope, name, inputs, options, self.span, depth, hint
                     )[0]
                 self.elaborator.same_static(frame, frame.first_of.setdefault(key, numbers), numbers, MERGED)
                 return frame.made[key]
@@ -209,7 +209,6 @@ class OpCall:
         instance = position if isinstance(position, SharedModule) else None
         target = position.template.target if instance is not None else position.target
         found = self.elaborator.primitive(
-            self.frame,
             self.scope,
             target,
             inputs,

@@ -7,9 +7,9 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Diagnostic, Label, did_you_mean, error
 from archdsl.diagnostics.source import Source, Span
-from archdsl.frontend.base import Elaboration, GivenUpError
+from archdsl.frontend.base import GivenUpError
 from archdsl.frontend.block_builder import BlockBuilder, ModelInput
-from archdsl.frontend.bodies import slot_block, slots_with_equals
+from archdsl.frontend.bodies import Bodies, slot_block, slots_with_equals
 from archdsl.frontend.headers import default_none, hypers_of, result_names, stored_kind, tensor_params
 from archdsl.frontend.longest import beyond_context
 from archdsl.frontend.modules import SpecModule, pick_model
@@ -37,8 +37,8 @@ EXAMPLES = {
 """What a slot that a model needs may hold."""
 
 
-class Root(Elaboration):
-    """Builds the model."""
+class Elaborator(Bodies):
+    """Builds one model of a program: `Elaborator(module).build(name, overrides)`. An elaborator builds once."""
 
     def build(self, name: str | None, overrides: Mapping[str, str]) -> Model:
         """Elaborate the model (or variant) of that name, with hyper-parameters set as given. Raises ArchError with all

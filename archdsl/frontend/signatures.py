@@ -9,9 +9,9 @@ from typing import Any
 
 from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import axes_of, hypers_of, tensor_kind, tensor_params
+from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.scopes import ABSENT, MISSING, Absent, BodyState, Given, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, Var, expr_text, literal, num, shape_text
@@ -184,7 +184,7 @@ def _cure(kind: str, value: Value) -> str:
     return f"make it one of real numbers first: `cast({kind})`"
 
 
-class Signatures(Elaboration):
+class Signatures(Hypers):
     """Matches what is given with what is declared."""
 
     # --- tensors ------------------------------------------------------------------------------------------------------
@@ -229,6 +229,9 @@ class Signatures(Elaboration):
         span: Span,
         bind: dict[str, Expr] | None,
     ) -> tuple[dict[str, Any], dict[str, Num]]:
+        """Tensors by the block's names, and the hyper-parameters that their axes give a size. The other axes are bound
+        in the scope. With `bind` each tensor becomes a value of the block's own, and `bind` gets what its sizes are for
+        the caller."""
         assert isinstance(template.target, Declared)
         signature = Signature.of(template.target, span, template.name)
         given: dict[str, Any] = {}
@@ -247,6 +250,7 @@ class Signatures(Elaboration):
         return given, {name: size for name, size in sizes.items() if size is not None}
 
     def check_shapes(self, template: BlockValue, scope: Scope, given: Mapping[str, Any], span: Span) -> None:
+        """Sizes of the signature that are expressions, numbers or hyper-parameters must be those of the tensors."""
         assert isinstance(template.target, Declared)
         signature = Signature.of(template.target, span, template.name)
         for param in signature.params:
@@ -261,6 +265,8 @@ class Signatures(Elaboration):
     def same_dims(
         self, type_: ast.TensorType, value: Value, scope: Scope, what: str, span: Span, *, bind: bool
     ) -> Shape:
+        """Compare a shape with a written one; its sizes as they are written. With `bind` a name that is not bound yet
+        is bound by it. Raises E0301 or E0302."""
         entries = axes_of(type_.dims, value.rank)
         if entries is None:
             fixed = len(type_.dims) - any(isinstance(d, ast.Ellipsis) for d in type_.dims)
@@ -290,6 +296,8 @@ class Signatures(Elaboration):
         return tuple(result)
 
     def demand_whole(self, size: Num, what: str, scope: Scope, span: Span) -> None:
+        """`time / 4` as a size makes "4 divides time" a condition on the input. Raises E0401 for what only the running
+        model knows and no condition makes whole: `sqrt(time)`."""
         if not isinstance(size.value, Poly) or dims.is_size_like(size.value):
             return
         if not dims.is_size_like(dims.mul(size.value, size.value.denominator)):
@@ -298,6 +306,7 @@ class Signatures(Elaboration):
         self.divides(size, scope, span)
 
     def divides(self, size: Num, scope: Scope, span: Span) -> None:
+        """`time / 4` makes "4 divides time" a condition on the input."""
         assert isinstance(size.value, Poly)
         top, bottom, expr = size, num(1), size.expr
         while isinstance(expr, dims.Bin) and expr.op == "/" and not dims.is_size_like(top.value):

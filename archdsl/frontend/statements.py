@@ -8,11 +8,10 @@ from typing import Any, assert_never
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.expressions import COMPARE
 from archdsl.frontend.headers import stored_kind
-from archdsl.frontend.loops import bound_names
+from archdsl.frontend.loops import Loops, bound_names
 from archdsl.frontend.schemes import FIXED
 from archdsl.frontend.scopes import MISSING, POISON, Absent, BodyState, ReportedError, Scope, is_tensor
 from archdsl.frontend.signatures import demand_written
@@ -39,7 +38,7 @@ from archdsl.ir.wording import format_number, origins
 from archdsl.syntax import ast
 
 
-class Statements(Elaboration):
+class Statements(Loops):
     """Runs statements."""
 
     def statements(self, items: Sequence[ast.Statement], scope: Scope) -> None:
@@ -64,6 +63,7 @@ class Statements(Elaboration):
                     raise ReportedError from None
 
     def statement(self, item: ast.Statement, scope: Scope) -> None:
+        """Run one statement."""
         match item:
             case ast.Let():
                 self._let(item, scope)
@@ -169,7 +169,7 @@ class Statements(Elaboration):
         added = self.ev(s.value, scope)
         if not isinstance(added, Value | Num):
             raise error("E0203", f"`+=` adds a tensor, and this is {kind_of(added)}", s.value.span)
-        total = self.primitive(scope.frame, scope, "plus", [old, added], {}, s.span, spans=[s.span, s.value.span])[0]
+        total = self.primitive(scope, "plus", [old, added], {}, s.span, spans=[s.span, s.value.span])[0]
         scope.frame.settle(None)
         if not self.same_shape(scope.frame, total.shape, old.shape, f"`{s.name} += …` keeps the shape"):
             raise error(
@@ -209,7 +209,7 @@ class Statements(Elaboration):
         value = Value(shape, own, s.name, s.span, not scope.body.inline)
         frame.param(ParamNode(weight, value, frame.allocate(s.name), s.span))
         if own != dtype:  # a weight follows the model's type: one of another is cast where it is read
-            value = self.primitive(frame, scope, "cast", [value], {"dtype": dtype}, s.span, hint=s.name)[0]
+            value = self.primitive(scope, "cast", [value], {"dtype": dtype}, s.span, hint=s.name)[0]
         scope.vars[s.name] = value
 
     def _first_value(self, s: ast.Param, shape: Shape, scope: Scope) -> Init:
@@ -302,7 +302,7 @@ class Statements(Elaboration):
         if promoted([value]) == dtype:
             return value
         with scope.frame.level() as more:
-            value = self.primitive(scope.frame, scope, "cast", [value], {"dtype": dtype}, span, hint=value.name)[0]
+            value = self.primitive(scope, "cast", [value], {"dtype": dtype}, span, hint=value.name)[0]
         nodes.extend(more)
         return value
 

@@ -1,8 +1,9 @@
-"""Hyper-parameters that a call does not give: by the axes of tensors, or by their defaults."""
+"""Hyper-parameters: those that a call gives, and the others, by the axes of tensors or by their defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -11,21 +12,58 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import default_none, hypers_of
-from archdsl.frontend.op_call import coerce
-from archdsl.frontend.scopes import Scope
+from archdsl.frontend.op_call import coerce, options_of, takes, unknown_option
+from archdsl.frontend.scopes import Given, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Num, expr_text
-from archdsl.ir.static import BlockValue
-from archdsl.ir.wording import format_number, origins
+from archdsl.ir.op import Primitive
+from archdsl.ir.static import BlockValue, Declared
+from archdsl.ir.wording import format_number, listed, origins
 from archdsl.syntax import ast
 
 
-class Defaults(Elaboration):
-    """Binds the hyper-parameters of declared blocks that were not given."""
+class Hypers(Elaboration):
+    """Sets and binds the hyper-parameters of blocks."""
+
+    def with_options(
+        self,
+        template: BlockValue,
+        static: Mapping[str, Given],
+        in_order: Sequence[Given],
+        span: Span,
+        frame: BlockBuilder,
+    ) -> BlockValue:
+        """The block with more hyper-parameters set. Raises E0201 for an unknown one, E0203 for a wrong kind."""
+        if not static and not in_order:
+            return template
+        before = {k: (v, span) for k, v in template.args.items()}
+        hypers = hypers_of(template)
+        if isinstance(template.target, Primitive):
+            merged = options_of(template.target, {**before, **static}, in_order, span)
+        else:
+            merged = _merged(template, before, static, in_order)
+        args: dict[str, Any] = {}
+        for name, (value, where) in merged.items():
+            hyper = hypers.get(name)
+            if hyper is not None and hyper.kind not in ("sizes", "named_sizes"):
+                try:
+                    value = coerce(value, hyper.kind, default_none(hyper), f"`{name}` of `{template.name}`", where)
+                except ArchError as problem:
+                    if takes(hyper.kind, value) or all(where is not w for _, w in in_order):
+                        raise
+                    free = [h.name for n, h in hypers.items() if n not in merged and takes(h.kind, value)]
+                    raise _by_name(problem, free, where) from None
+                self.demand_size(frame, value, hyper.kind)
+                if isinstance(template.target, Declared) and isinstance(value, Num) and value.origin is None:
+                    value = value.at(where)
+            args[name] = value
+        return replace(template, args=args)
 
     def defaults(
         self, template: BlockValue, scope: Scope, span: Span, sizes: Mapping[str, Num], frame: BlockBuilder | None
     ) -> None:
+        """Bind hyper-parameters that were not given: by the axes of tensors, or by their defaults, which may be
+        computed from others and from axes. `frame` is that of a block with a module of its own."""
         for name, hyper in hypers_of(template).items():
             if name in template.args:
                 continue
@@ -85,3 +123,35 @@ def _divisors_near(number: int, near: int) -> list[int]:
     below = [n for n in reach if n < near and number % n == 0]
     above = [n for n in reach if n > near and number % n == 0]
     return [*below[-1:], *above[:1]]
+
+
+def _by_name(problem: ArchError, free: Sequence[str], where: Span) -> ArchError:
+    """A value of the wrong kind for the option at its place, where just one of the `free` options takes it."""
+    first = problem.diagnostics[0]
+    if first.help or len(free) != 1:
+        return problem
+    return ArchError([replace(first, help=f"give it by its name: `{free[0]}: {where.text}`")])
+
+
+def _merged(
+    template: BlockValue, before: Mapping[str, Given], static: Mapping[str, Given], in_order: Sequence[Given]
+) -> dict[str, Given]:
+    """Hyper-parameters of a declared block in their order: arguments without a name fill those not given by name."""
+    hypers = hypers_of(template)
+    merged = dict(before)
+    for name, (value, where) in static.items():
+        if name not in hypers:
+            raise unknown_option(name, template.name, hypers, where)
+        merged[name] = (value, where)
+    rest = list(in_order)
+    for name in hypers:
+        if rest and name not in merged:
+            merged[name] = rest.pop(0)
+    if rest:
+        raise error(
+            "E0205",
+            f"`{template.name}` was given more static arguments than it has hyper-parameters left",
+            rest[0][1],
+            help=f"its hyper-parameters are {listed(hypers)}" if hypers else "it has no hyper-parameters",
+        )
+    return {name: merged[name] for name in hypers if name in merged}
