@@ -18,14 +18,13 @@ What is not known is taken for the worst, so what is proved holds, provided that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from archdsl.dependence.domain import ONE, ZERO, Bound, Fact, Form, flat_layout
 from archdsl.dependence.explain import Explainer
 from archdsl.dependence.solve import DependenceWalk, InputAxis
 from archdsl.diagnostics import Diagnostic
 from archdsl.diagnostics.source import Span
-from archdsl.ir.graph import CallNode, CausalNode, Graph, Model, subgraphs
+from archdsl.ir.graph import CausalNode, Model
+from archdsl.ir.walk import nodes_below
 
 DATA = ("token", "int", "float", "float32", "bfloat16")
 
@@ -79,15 +78,4 @@ def walked(model: Model) -> DependenceWalk:
 
 def claims(model: Model) -> list[CausalNode]:
     """Every `assert causal` and `assume causal` of the model, each once."""
-    return list(dict.fromkeys(_claims(model.block.graph, set())))
-
-
-def _claims(graph: Graph, seen: set[int]) -> Iterator[CausalNode]:
-    for node in graph.nodes:
-        if isinstance(node, CausalNode):
-            yield node
-        elif isinstance(node, CallNode) and id(node.block) not in seen:
-            seen.add(id(node.block))
-            yield from _claims(node.block.graph, seen)
-        for inner in subgraphs(node):
-            yield from _claims(inner, seen)
+    return [node for node in nodes_below(model.block.graph) if isinstance(node, CausalNode)]

@@ -16,8 +16,8 @@ from archdsl.ir.graph import (
     ScanNode,
     Value,
     node_outputs,
-    subgraphs,
 )
+from archdsl.ir.walk import runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,12 +155,4 @@ def _step(node: CallNode | OpNode, loops: Sequence[Level]) -> str:
 
 def _count(graph: Graph, name: str) -> int:
     """How often a graph applies what is called so: a step in a loop is numbered by that."""
-    total = 0
-    for node in graph.nodes:
-        if isinstance(node, LoopNode):
-            total += sum(_count(node.bodies[i], name) for i in node.iterations)
-        elif isinstance(node, CallNode | OpNode):
-            total += node.name == name
-        else:
-            total += sum(_count(inner, name) for inner in subgraphs(node))
-    return total
+    return sum(times for node, times, _ in runs(graph) if isinstance(node, CallNode | OpNode) and node.name == name)

@@ -16,9 +16,8 @@ N is what one token meets: of routed experts the chosen ones.
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -35,8 +34,10 @@ from archdsl.estimates.params import estimate as count_parameters
 from archdsl.ir.cost import Amount, Pairs, whole_at
 from archdsl.ir.dims import Num, Poly, add, evaluate, mul, with_symbol
 from archdsl.ir.dims import Value as Size
-from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, Model, Value, subgraphs
+from archdsl.ir.graph import Block, CheckNode, Model, Value
 from archdsl.ir.masks import TENSOR_RULES
+from archdsl.ir.ranges import TESTS
+from archdsl.ir.walk import nodes_below
 from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.decode import NEW, DecodePlan, Form, planned
 from archdsl.passes.flatten import FlatGraph, FlatOp, FlatScan
@@ -384,16 +385,6 @@ def _callers_first(root: Block) -> dict[int, str]:
     return found
 
 
-OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-
 def demand_sizes(model: Model, sizes: Sizes) -> None:
     """Raises ArchError E0503 where an input has no whole size, or a condition of the model does not hold."""
     for _, value in model.inputs:
@@ -403,9 +394,11 @@ def demand_sizes(model: Model, sizes: Sizes) -> None:
                 raise error(
                     "E0503", f"an input's size would be {float(found):g} at these lengths", help="give another `--seq`"
                 )
-    for check in _checks(model.block.graph, set()):
+    for check in nodes_below(model.block.graph):
+        if not isinstance(check, CheckNode) or not _symbols(check) <= sizes.keys():
+            continue  # of the rows of an expert nothing is known
         left, right = _at(check.left, sizes), _at(check.right, sizes)
-        holds = Fraction(left) % Fraction(right) == 0 if check.op == "%" else OPERATORS[check.op](left, right)
+        holds = Fraction(left) % Fraction(right) == 0 if check.op == "%" else TESTS[check.op](left, right)
         if not holds:
             shown = ", ".join(f"{name} = {n:,}" for name, n in sizes.items())
             raise error(
@@ -417,16 +410,8 @@ def _at(n: Num, sizes: Sizes) -> Any:
     return evaluate(n.value, sizes) if isinstance(n.value, Poly) else n.value
 
 
-def _checks(graph: Graph, seen: set[int]) -> Iterator[CheckNode]:
-    for node in graph.nodes:
-        if isinstance(node, CheckNode):
-            yield node
-        elif isinstance(node, CallNode) and id(node.block) not in seen:
-            seen.add(id(node.block))
-            yield from _checks(node.block.graph, seen)
-        else:
-            for inner in subgraphs(node):
-                yield from _checks(inner, seen)
+def _symbols(check: CheckNode) -> set[str]:
+    return {s.name for n in (check.left, check.right) if isinstance(n.value, Poly) for s in n.value.symbols}
 
 
 # --- decoding ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from archdsl.frontend.scalings import SCALINGS
 from archdsl.frontend.schemes import SCHEMES
 from archdsl.ir import masks
 from archdsl.ir.dims import Num
-from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, OpNode, Value, subgraphs
+from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, OpNode, Value
+from archdsl.ir.walk import every_node
 from archdsl.ops import registry
 from archdsl.resources import library_index
 from archdsl.syntax import ast
@@ -286,25 +287,18 @@ def _blocks(block: Block, span: Span, seen: set[int]) -> Iterator[tuple[Block, S
     seen.add(id(block))
     span = _in_file(block.span) or span
     yield block, span
-    for node in _nodes(block.graph):
+    for node in every_node(block.graph):
         if isinstance(node, CallNode):
             yield from _blocks(node.block, _in_file(node.span) or span, seen)
 
 
-def _nodes(graph: Graph) -> Iterator[Any]:
-    for node in graph.nodes:
-        yield node
-        for inner in subgraphs(node):
-            yield from _nodes(inner)
-
-
 def _ops(graph: Graph) -> Iterable[OpNode]:
-    return (n for n in _nodes(graph) if isinstance(n, OpNode))
+    return (n for n in every_node(graph) if isinstance(n, OpNode))
 
 
 def _post_norm(model: Model, module: SpecModule) -> Iterator[Diagnostic]:
     """W0404: deep stacks of post-norm layers whose residual is plain."""
-    for node in _nodes(model.block.graph):
+    for node in every_node(model.block.graph):
         if not isinstance(node, LoopNode) or len(node.iterations) <= DEEPEST_POST_NORM:
             continue
         for body in node.bodies:

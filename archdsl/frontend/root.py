@@ -17,8 +17,9 @@ from archdsl.frontend.op_call import coerce, unknown_option
 from archdsl.frontend.scopes import MISSING, BodyState, Given, ReportedError, Scope
 from archdsl.ir import dims, verify
 from archdsl.ir.dims import Num, Poly, TooLargeError, Var, literal, symbol
-from archdsl.ir.graph import Block, ConfigField, Graph, Model, Value, captured, operations
+from archdsl.ir.graph import Block, ConfigField, Graph, Model, Value, captured
 from archdsl.ir.static import BlockValue, Declared, format_value, kind_of
+from archdsl.ir.walk import operations
 from archdsl.ir.wording import format_number, listed, one_of
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_OPERATIONS

@@ -17,8 +17,9 @@ from typing import Any
 from archdsl.ir import dims
 from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Opaque, Poly, Symbol, Value, Var, free_names, substitute
-from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Graph, Handle, Model, OpNode, every_node
+from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Graph, Handle, Model, OpNode
 from archdsl.ir.ranges import TESTS
+from archdsl.ir.walk import calls_of, every_node
 from archdsl.ir.wording import SIZE, WHOLE
 
 Said = tuple[Expr, str, Expr]
@@ -96,10 +97,8 @@ class _Carrier:
                     found.conditions.setdefault(bound)
                 elif isinstance(node, OpNode):
                     self._of_op(node, found)
-                    for call in node.blocks.values():
-                        self._of_call(call, found)
-                elif isinstance(node, CallNode):
-                    self._of_call(node, found)
+                for call in calls_of(node):
+                    self._of_call(call, found)
             for exprs in found.uses.values():
                 first, *others = exprs
                 found.conditions.update((Condition(first, "==", other, SHARED), None) for other in others)

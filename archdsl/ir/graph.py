@@ -14,8 +14,6 @@ from archdsl.diagnostics.source import Span
 from archdsl.ir.dims import Expr, Num, Shape, Symbol
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from archdsl.ir.op import Primitive
     from archdsl.ir.static import Pattern, SharedModule
     from archdsl.syntax import ast
@@ -258,18 +256,6 @@ class Graph:
     nodes: tuple[Node, ...]
     outputs: tuple[Value | None, ...]
 
-    def as_networkx(self) -> nx.DiGraph[Any]:
-        """Nodes are values and IR nodes; edges run with the data."""
-        import networkx as nx
-
-        view: nx.DiGraph[Any] = nx.DiGraph()
-        view.add_nodes_from(self.inputs)
-        for node in self.nodes:
-            view.add_node(node)
-            view.add_edges_from((v, node) for v in reads(node))
-            view.add_edges_from((node, v) for v in node_outputs(node))
-        return view
-
 
 def node_outputs(node: Node) -> tuple[Value, ...]:
     if isinstance(node, ScanNode):
@@ -288,33 +274,6 @@ def subgraphs(node: Node) -> tuple[Graph, ...]:
     if isinstance(node, CondNode):
         return (node.then, node.otherwise)
     return ()
-
-
-def every_node(graph: Graph) -> Iterator[Node]:
-    """Yield the nodes of a graph, those of its inner graphs included."""
-    for node in graph.nodes:
-        yield node
-        for inner in subgraphs(node):
-            yield from every_node(inner)
-
-
-def operations(graph: Graph, known: dict[int, int] | None = None) -> int:
-    """How many nodes a graph has with every iteration of a loop and every call of a block written out."""
-    known = {} if known is None else known
-    if id(graph) not in known:
-        count = len(graph.nodes)
-        for node in graph.nodes:
-            if isinstance(node, LoopNode):
-                sizes = [operations(body, known) for body in node.bodies]
-                count += sum(sizes[which] for which in node.iterations)
-            elif isinstance(node, CallNode):
-                count += operations(node.block.graph, known)
-            elif isinstance(node, OpNode):
-                count += sum(operations(call.block.graph, known) for call in node.blocks.values())
-            else:
-                count += sum(operations(inner, known) for inner in subgraphs(node))
-        known[id(graph)] = count
-    return known[id(graph)]
 
 
 def reads(node: Node) -> Iterator[Value]:

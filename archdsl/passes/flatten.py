@@ -33,8 +33,9 @@ from archdsl.ir.graph import (
     WeightNode,
     node_outputs,
 )
-from archdsl.ir.paths import Step, counter, skip
+from archdsl.ir.paths import Step, counter
 from archdsl.ir.static import SharedModule
+from archdsl.ir.walk import modules
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,7 +315,8 @@ class Flattener:
 
     def condition(self, node: CondNode, scope: FlatScope, step: Step) -> None:
         if step is not str:
-            skip(node.then, step)
+            for _ in modules(node.then, step):
+                pass  # what follows keeps its numbers
         self.graph(node.otherwise, scope, step)
         for outer, value in zip(node.outputs, node.otherwise.outputs, strict=True):
             assert value is not None

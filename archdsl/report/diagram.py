@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from archdsl.diagnostics import error
-from archdsl.estimates.kinds import ATTENTION, every_node
+from archdsl.estimates.kinds import ATTENTION
 from archdsl.ir.dims import Lit, Num, Poly, expr_text, free_names
 from archdsl.ir.graph import (
     Block,
@@ -33,6 +33,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.masks import Mask
 from archdsl.ir.static import BlockValue, EnumValue, SharedModule
+from archdsl.ir.walk import nodes_below
 from archdsl.ir.wording import one_of
 from archdsl.syntax import ast
 
@@ -113,7 +114,10 @@ def diagram(drawn: Model | Block) -> Diagram:
 
 def block_of(model: Model, name: str) -> Block:
     """The first block of that name in a model. Raises ArchError (E0210) where it has none."""
-    blocks = {n.block.name: n.block for n in reversed(list(every_node(model.block))) if isinstance(n, CallNode)}
+    blocks: dict[str, Block] = {}
+    for node in nodes_below(model.block.graph):
+        if isinstance(node, CallNode):
+            blocks.setdefault(node.block.name, node.block)
     if name not in blocks:
         raise error("E0210", f"{model.name} applies no block `{name}`", help=one_of(name, blocks, "it has"))
     return blocks[name]
@@ -481,7 +485,8 @@ def _block_lines(node: CallNode) -> list[str]:
 
 def _role_of_block(block: Block) -> Role:
     role: Role = "op"
-    for node in every_node(block):
+    before = nodes_below(block.before.graph) if block.before is not None else ()
+    for node in (*before, *nodes_below(block.graph)):
         if isinstance(node, OpNode):
             if node.copies is not None:
                 return "experts"

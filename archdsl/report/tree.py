@@ -8,8 +8,9 @@ from pydantic import BaseModel
 
 from archdsl.estimates.counts import Counts
 from archdsl.ir.dims import Shape
-from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, Node, OpNode, ParamNode, Weight, subgraphs
+from archdsl.ir.graph import Block, CallNode, LoopNode, Model, Node, OpNode, ParamNode, Weight, subgraphs
 from archdsl.ir.static import SharedModule
+from archdsl.ir.walk import every_node
 from archdsl.ir.weights import shape_of
 
 
@@ -116,7 +117,7 @@ def tree(model: Model) -> TreeNode:
     def of_loop(node: LoopNode) -> list[TreeNode]:
         """A branch for each application of each distinct body, with the indices at which it stands."""
         parts = [[b for n in body.nodes for b in of_node(n)] for body in node.bodies]
-        if any(isinstance(n, LoopNode) for body in node.bodies for n in _flat(body)):
+        if any(isinstance(n, LoopNode) for body in node.bodies for n in every_node(body)):
             # Indices run over the outermost loop: within nested ones only the count is told.
             times = Counter(node.iterations)
             found = [(b, times[i]) for i, branches in enumerate(parts) for b in branches]
@@ -139,10 +140,6 @@ def tree(model: Model) -> TreeNode:
     root = model.block
     outputs = tuple(v.shape for _, v in model.outputs)
     return _branch(model.name, "model", str(root.span), outputs, (), count.block(root).total, of_block(root))
-
-
-def _flat(graph: Graph) -> list[Node]:
-    return [n for node in graph.nodes for n in (node, *(m for g in subgraphs(node) for m in _flat(g)))]
 
 
 def _indices(found: list[int]) -> str:
