@@ -72,7 +72,7 @@ def walked(model: Model) -> DependenceWalk:
             rows = tuple((ONE if source.axis == axis else ZERO,) for axis in range(value.rank))
             bounds.append((Form(rows, ZERO),) if source.name == name else ())
         inputs.append(Fact(flat_layout(value), tuple(bounds)) if any(bounds) else None)
-    walk.run(model.block.graph, inputs, None, model.block)
+    walk.run(model.block.graph, inputs)
     return walk
 
 

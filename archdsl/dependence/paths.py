@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from archdsl.dependence.solve import GraphRun, Level
+from archdsl.dependence.domain import Fact
 from archdsl.ir.graph import (
     CallNode,
     CondNode,
@@ -17,6 +17,7 @@ from archdsl.ir.graph import (
     Value,
     node_outputs,
 )
+from archdsl.ir.interpreter import Level, Run
 from archdsl.ir.walk import runs
 
 
@@ -24,8 +25,8 @@ from archdsl.ir.walk import runs
 class Spot:
     """A value where the walk back has come to."""
 
-    frames: tuple[Level, ...]
-    run: GraphRun
+    frames: tuple[Level[Fact], ...]
+    run: Run[Fact]
     value: Value
 
     @property
@@ -69,7 +70,7 @@ class Paths:
         node, k = found
         if isinstance(node, OpNode):
             return [Spot(frames, run, v) for v in node.inputs if isinstance(v, Value)]
-        inner = run.inner.get(id(node), [])
+        inner = run.inner.get(node, [])
         if isinstance(node, CallNode):
             ends = [v for v in node.block.graph.outputs if v is not None]
             return [Spot((*frames, Level(run, node)), inner[0], ends[k])]
@@ -90,8 +91,10 @@ class Paths:
             return [s for iteration in range(2) for s in self.end_of(frames, run, node, iteration, k)]
         return []
 
-    def end_of(self, frames: tuple[Level, ...], run: GraphRun, node: Node, iteration: int, index: int) -> list[Spot]:
-        inner = run.inner[id(node)][iteration]
+    def end_of(
+        self, frames: tuple[Level[Fact], ...], run: Run[Fact], node: Node, iteration: int, index: int
+    ) -> list[Spot]:
+        inner = run.inner[node][iteration]
         end = inner.graph.outputs[index]
         return [Spot((*frames, Level(run, node, iteration)), inner, end)] if end is not None else []
 
@@ -126,7 +129,7 @@ class Paths:
         """The path of names that leads to a value: `blocks.0.attention`."""
         home = self.home(spot)
         steps: list[str] = []
-        loops: list[Level] = []
+        loops: list[Level[Fact]] = []
         for frame in home.frames:
             if isinstance(frame.node, LoopNode):
                 loops.append(frame)
@@ -140,7 +143,7 @@ class Paths:
         return ".".join(steps)
 
 
-def _step(node: CallNode | OpNode, loops: Sequence[Level]) -> str:
+def _step(node: CallNode | OpNode, loops: Sequence[Level[Fact]]) -> str:
     if not node.name:
         shared = node.instance.path or node.instance.label if node.instance is not None else ""
         return shared or (node.block.name if isinstance(node, CallNode) else node.op.name)

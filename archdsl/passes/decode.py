@@ -35,7 +35,8 @@ from archdsl.ir.dims import Num, Poly, Symbol
 from archdsl.ir.graph import CausalNode, Graph, Model, Value
 from archdsl.ir.op import At, Reads, State
 from archdsl.passes.cut import minimum_cut
-from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, live, unroll, violations
+from archdsl.passes.dce import live
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll, violations
 
 NEW, ALL, FIXED = "new", "all", ""
 Form = tuple[str, ...]
