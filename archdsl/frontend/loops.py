@@ -102,7 +102,8 @@ class Loops(Expressions):
     def _names(self, s: ast.For) -> tuple[list[str], set[str]]:
         """What the body assigns, and what it reads; a loop in a loop is asked for it in each iteration."""
         if id(s) not in self.loops:
-            self.loops[id(s)] = list(dict.fromkeys(assigned(s.body))), _names_read(s.body)
+            updated = {x.name for x in ast.walk(s.body) if isinstance(x, ast.Update)}
+            self.loops[id(s)] = list(dict.fromkeys(assigned(s.body))), ast.names_in(s.body) | updated
         return self.loops[id(s)]
 
     def _items(self, s: ast.For, scope: Scope) -> tuple[Any, list[Any], Pattern | None]:
@@ -319,22 +320,3 @@ def bound_names(item: ast.Statement) -> list[str]:
     if isinstance(item, ast.For):
         return assigned(item.body)
     return []
-
-
-def _names_read(items: Any) -> set[str]:
-    """Every name that a piece of syntax mentions."""
-    found: set[str] = set()
-    stack: list[Any] = [items]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, tuple | list):
-            stack.extend(x)
-        elif isinstance(x, ast.Name):
-            found.add(x.id.partition(".")[0])
-            found.add(x.id)
-        elif isinstance(x, ast.Update):
-            found.add(x.name)
-            stack.extend((x.value, x.type))
-        elif isinstance(x, ast.Node):
-            stack.extend(getattr(x, f) for f in x.__dataclass_fields__ if f not in ("span", "name_span", "key_span"))
-    return found
