@@ -11,7 +11,7 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.headers import default_none, hypers_of, library_block, tensor_params
 from archdsl.frontend.loops import assigned
 from archdsl.frontend.op_call import coerce
-from archdsl.frontend.scopes import POISON, Given, ReportedError, Scope
+from archdsl.frontend.scopes import POISON, BlockCall, Given, ReportedError, Scope
 from archdsl.frontend.signatures import demand_written
 from archdsl.frontend.statements import Statements
 from archdsl.ir.dims import same_shape, shape_text
@@ -112,8 +112,8 @@ class Bodies(Statements):
             raise error("E0203", f"a block is one call of another, and this is {kind_of(value)}", body.span)
         tensors = [(v, body.span) for v in given.values() if isinstance(v, Value)]
         if isinstance(value.target, Declared):
-            return self.apply_inline(value, tensors, {}, scope, body.span)
-        return self.apply_template(replace(value, label=""), tensors, {}, scope, body.span)
+            return self.apply_inline(BlockCall(value, tensors, {}, scope, body.span))
+        return self.apply_template(BlockCall(replace(value, label=""), tensors, {}, scope, body.span))
 
     # --- slots --------------------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class Bodies(Statements):
             by_name = {p.name for p in tensor_params(template.target)}
         ordered = [t for k, t in tensors.items() if k not in by_name]
         named = {k: t for k, t in tensors.items() if k in by_name}
-        return self.apply_declared(template, ordered, named, scope, span)
+        return self.apply_declared(BlockCall(template, ordered, named, scope, span))
 
     def slot_arguments(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from archdsl.frontend.scopes import (
     ABSENT,
     Absent,
     Argument,
+    BlockCall,
     FunctionValue,
     Given,
     MaskRule,
@@ -149,7 +150,8 @@ class Calls(Blocks):
             if instance is not None:
                 return instance
             return template if span.source.library else replace(template, span=span)
-        return self.apply_template(template, sorted_.tensors, sorted_.named, scope, span, as_name, instance)
+        call = BlockCall(template, sorted_.tensors, sorted_.named, scope, span, as_name, instance)
+        return self.apply_template(call)
 
     def _elementwise(self, op: Primitive, args: Sequence[Argument], scope: Scope, span: Span) -> Any:
         """An element-wise function takes numbers too; of numbers alone it is a number."""
@@ -180,61 +182,44 @@ class Calls(Blocks):
 
     # --- applications -------------------------------------------------------------------------------------------------
 
-    def apply_template(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        as_name: str = "",
-        instance: SharedModule | None = None,
-    ) -> Any:
+    def apply_template(self, call: BlockCall) -> Any:
         """Apply a block to tensors; a tuple if it has several results."""
-        if instance is not None and not instance.label:
-            instance.label = as_name or template.label
-        place = template.span if span.source.library else None
+        if call.instance is not None and not call.instance.label:
+            call.instance.label = call.as_name or call.template.label
+        place = call.template.span if call.span.source.library else None
         if place is None or place.source.library:
-            return self._apply_here(template, tensors, named, scope, span, as_name, instance)
+            return self._apply_here(call)
         # The library applies a block that the user named: what goes wrong in it is shown at that name.
         self.user_spans.append(place)
         try:
-            return self._apply_here(template, tensors, named, scope, span, as_name, instance)
+            return self._apply_here(call)
         except ArchError as problem:
             raise ArchError([shown_at(d, place) for d in problem.diagnostics]) from None
         finally:
             self.user_spans.pop()
 
-    def _apply_here(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        as_name: str,
-        instance: SharedModule | None,
-    ) -> Any:
+    def _apply_here(self, call: BlockCall) -> Any:
         outputs: tuple[Value, ...]
+        template = call.template
         if isinstance(template.target, Primitive):
             for name, value in template.args.items():
                 hyper = hypers_of(template).get(name)
                 for n in _sizes_in(value) if hyper is None or hyper.kind in SIZES else ():
-                    self.demand_whole(n, f"`{name}` of `{template.name}`", scope, n.origin or span)
-            inputs, spans = self.primitive_inputs(template.target, tensors, named, scope, span)
+                    self.demand_whole(n, f"`{name}` of `{template.name}`", call.scope, n.origin or call.span)
+            inputs, spans = self.primitive_inputs(template.target, call)
             outputs = self.primitive(
-                scope,
+                call.scope,
                 template.target,
                 inputs,
                 template.args,
-                span,
+                call.span,
                 spans=spans,
-                as_name=as_name,
+                as_name=call.as_name,
                 label=template.label,
-                instance=instance,
+                instance=call.instance,
             )
         else:
-            outputs = self.apply_declared(template, tensors, named, scope, span, as_name, instance)
+            outputs = self.apply_declared(call)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def apply(
@@ -250,7 +235,7 @@ class Calls(Blocks):
         template = block.template if isinstance(block, SharedModule) else block
         template = self.with_options(template, {}, [(n, span) for n in numbers], span, scope.frame)
         given = [(ABSENT if t is None else t, span) for t in tensors]
-        return self.apply_template(template, given, {}, scope, span, "", instance)
+        return self.apply_template(BlockCall(template, given, {}, scope, span, "", instance))
 
 
 def _sizes_in(value: Any) -> Iterator[Num]:

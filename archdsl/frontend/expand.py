@@ -20,7 +20,7 @@ from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import hypers_of, is_inline, tensor_params
 from archdsl.frontend.modules import SpecModule, models
 from archdsl.frontend.root import Elaborator
-from archdsl.frontend.scopes import Scope
+from archdsl.frontend.scopes import BlockCall, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import CallNode, OpNode, Value
@@ -330,23 +330,14 @@ class Expander(Elaborator):
         except ExpansionError as problem:
             recorder.failed = str(problem)
 
-    def apply_template(
-        self,
-        template: BlockValue,
-        tensors: Any,
-        named: Any,
-        scope: Scope,
-        span: Span,
-        as_name: str = "",
-        instance: Any = None,
-    ) -> Any:
-        recorder = self._recorder(scope.frame)
+    def apply_template(self, call: BlockCall) -> Any:
+        template, instance, frame = call.template, call.instance, call.scope.frame
+        recorder = self._recorder(frame)
         if recorder is None or _expands(template):
-            return super().apply_template(template, tensors, named, scope, span, as_name, instance)
-        frame = scope.frame
+            return super().apply_template(call)
         before = len(frame.nodes)
         with recorder.silent():
-            result = super().apply_template(template, tensors, named, scope, span, as_name, instance)
+            result = super().apply_template(call)
         made = [
             n
             for n in frame.nodes[before:]
@@ -360,13 +351,13 @@ class Expander(Elaborator):
                 if instance is not None and id(instance) not in self.origins
                 else self.written(instance or template)
             )
-            positional = [self.read(v) for v, _ in tensors if v is not None]
+            positional = [self.read(v) for v, _ in call.tensors if v is not None]
             by_name = tuple(
                 ast.Arg(k, self.read(v), span=NOWHERE)
-                for k, (v, _) in named.items()
+                for k, (v, _) in call.named.items()
                 if isinstance(v, Value | SharedModule | Num)
             )
-            joins = all(isinstance(v, Value) for v, _ in tensors)
+            joins = all(isinstance(v, Value) for v, _ in call.tensors)
             path = node if instance is None else instance
             return _Application(
                 callee, by_name, tuple(positional), path, _natural(template, callee), joins, span=NOWHERE

@@ -13,7 +13,7 @@ from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import default_none, hypers_of
 from archdsl.frontend.op_call import coerce, options_of, takes, unknown_option
-from archdsl.frontend.scopes import Given, Scope
+from archdsl.frontend.scopes import BlockCall, Given, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Num, expr_text
 from archdsl.ir.op import Primitive
@@ -59,11 +59,10 @@ class Hypers(Elaboration):
             args[name] = value
         return replace(template, args=args)
 
-    def defaults(
-        self, template: BlockValue, scope: Scope, span: Span, sizes: Mapping[str, Num], frame: BlockBuilder | None
-    ) -> None:
+    def defaults(self, call: BlockCall, scope: Scope, sizes: Mapping[str, Num], frame: BlockBuilder | None) -> None:
         """Bind hyper-parameters that were not given: by the axes of tensors, or by their defaults, which may be
         computed from others and from axes. `frame` is that of a block with a module of its own."""
+        template = call.template
         for name, hyper in hypers_of(template).items():
             if name in template.args:
                 continue
@@ -72,7 +71,7 @@ class Hypers(Elaboration):
                     labels = [Label(hyper.span, "declared here, without a default")]
                     text = f"`{template.name}` still needs its `{name}`"
                     help_ = f"give it: `{template.name}({name}: …)`"
-                    raise error("E0205", text, span, labels=labels, help=help_)
+                    raise error("E0205", text, call.span, labels=labels, help=help_)
                 scope.vars[name] = sizes[name]
                 if frame is not None:
                     frame.axes[name] = sizes[name]

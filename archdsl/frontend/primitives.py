@@ -10,7 +10,7 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder, Capture, Hoisted, ModelInput, OuterValue, SharedUse, under_name
 from archdsl.frontend.modules import find_primitive
 from archdsl.frontend.op_call import OpCall, coerce
-from archdsl.frontend.scopes import Absent, BodyState, Given, Scope
+from archdsl.frontend.scopes import Absent, BlockCall, BodyState, Scope
 from archdsl.frontend.signatures import Signature, Signatures
 from archdsl.ir.dims import Expr, Num, Shape, num
 from archdsl.ir.graph import Handle, Input, OpNode, Value
@@ -23,12 +23,10 @@ class Primitives(Signatures):
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
-    def primitive_inputs(
-        self, op: Primitive, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
-    ) -> tuple[list[Input], list[Span | None]]:
+    def primitive_inputs(self, op: Primitive, call: BlockCall) -> tuple[list[Input], list[Span | None]]:
         """The inputs of a primitive in the order of its signature, and where each was written."""
-        given = Signature.of(op, span).pairs(tensors, named)
-        return [self._input(value, scope, where) for _, value, where in given], [where for _, _, where in given]
+        given = Signature.of(op, call.span).pairs(call.tensors, call.named)
+        return [self._input(value, call.scope, where) for _, value, where in given], [where for _, _, where in given]
 
     def _input(self, value: Any, scope: Scope, span: Span) -> Input:
         """An input as a node has it: a shared block stands for its weight."""

@@ -14,7 +14,7 @@ from archdsl.frontend.headers import default_none, hypers_of, result_names, stor
 from archdsl.frontend.longest import beyond_context
 from archdsl.frontend.modules import SpecModule, pick_model
 from archdsl.frontend.op_call import coerce, unknown_option
-from archdsl.frontend.scopes import MISSING, BodyState, Given, ReportedError, Scope
+from archdsl.frontend.scopes import MISSING, BlockCall, BodyState, Given, ReportedError, Scope
 from archdsl.ir import dims, verify
 from archdsl.ir.dims import Num, Poly, TooLargeError, Var, literal, symbol
 from archdsl.ir.graph import Block, ConfigField, Graph, Model, Value, captured
@@ -250,7 +250,7 @@ class Elaborator(Bodies):
             tensors = self._library_tensors(declared, scope, node)
         self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
         try:
-            return self.apply_declared(template, tensors, {}, scope, span)
+            return self.apply_declared(BlockCall(template, tensors, {}, scope, span))
         finally:
             self.slot_spans.pop()
 

@@ -12,14 +12,14 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import axes_of, hypers_of, tensor_kind, tensor_params
 from archdsl.frontend.hypers import Hypers
-from archdsl.frontend.scopes import ABSENT, MISSING, Absent, BodyState, Given, Scope
+from archdsl.frontend.scopes import ABSENT, MISSING, Absent, BlockCall, BodyState, Given, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, Var, expr_text, literal, num, shape_text
 from archdsl.ir.graph import BOOLEANS, FLOATS, INTEGERS, Input, Value
 from archdsl.ir.op import Primitive
 from archdsl.ir.ranges import ROUND, whole_size
 from archdsl.ir.signature import promoted
-from archdsl.ir.static import BlockValue, Declared, kind_of
+from archdsl.ir.static import Declared, kind_of
 from archdsl.ir.wording import dim_words, format_name, format_number, holds, listed
 from archdsl.syntax import ast
 
@@ -221,22 +221,15 @@ class Signatures(Hypers):
         return {k: v for k, v in scope.vars.items() if k not in numbers}
 
     def match_tensors(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        bind: dict[str, Expr] | None,
+        self, call: BlockCall, scope: Scope, bind: dict[str, Expr] | None
     ) -> tuple[dict[str, Any], dict[str, Num]]:
         """Tensors by the block's names, and the hyper-parameters that their axes give a size. The other axes are bound
         in the scope. With `bind` each tensor becomes a value of the block's own, and `bind` gets what its sizes are for
         the caller."""
-        assert isinstance(template.target, Declared)
-        signature = Signature.of(template.target, span, template.name)
+        signature = Signature.of(call.declared, call.span, call.template.name)
         given: dict[str, Any] = {}
-        sizes: dict[str, Num | None] = dict.fromkeys(hypers_of(template))
-        for param, value, where in signature.pairs(tensors, named):
+        sizes: dict[str, Num | None] = dict.fromkeys(hypers_of(call.template))
+        for param, value, where in signature.pairs(call.tensors, call.named):
             if isinstance(value, Value):
                 signature.demand_kind(param, value, where)
                 given[param.name] = _bind_axes(signature, param, value, scope, where, bind, sizes)
@@ -249,10 +242,9 @@ class Signatures(Hypers):
                 given[param.name] = ABSENT
         return given, {name: size for name, size in sizes.items() if size is not None}
 
-    def check_shapes(self, template: BlockValue, scope: Scope, given: Mapping[str, Any], span: Span) -> None:
+    def check_shapes(self, call: BlockCall, scope: Scope, given: Mapping[str, Any]) -> None:
         """Sizes of the signature that are expressions, numbers or hyper-parameters must be those of the tensors."""
-        assert isinstance(template.target, Declared)
-        signature = Signature.of(template.target, span, template.name)
+        signature = Signature.of(call.declared, call.span, call.template.name)
         for param in signature.params:
             value = given.get(param.name)
             if isinstance(value, Value):
