@@ -3,6 +3,7 @@ blocks cost. `archdsl.estimates.params` makes the report of it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,14 +19,6 @@ Key = tuple[str, tuple[int, ...], bool]
 def total(model: Model) -> int:
     """How many parameters the model has."""
     return Counts().block(model.block).total
-
-
-def size(shape: tuple[int, ...]) -> int:
-    """How many numbers a tensor holds."""
-    count = 1
-    for dim in shape:
-        count *= dim
-    return count
 
 
 @dataclass
@@ -44,9 +37,9 @@ class Count:
         if not weight.trained:
             if not weight.saved:
                 return
-            self.buffers += times * size(shape)
+            self.buffers += times * math.prod(shape)
         else:
-            n = times * size(shape)
+            n = times * math.prod(shape)
             self.total += n
             self.active += n
             self.embedding += n if weight.kind == "embedding" else 0

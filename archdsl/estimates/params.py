@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from pydantic import BaseModel
 
-from archdsl.estimates.counts import Counts, calls, size
+from archdsl.estimates.counts import Counts, calls
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -96,7 +97,7 @@ def estimate(model: Model) -> ParamsReport:
     """Count a model's parameters."""
     counts = Counts()
     root = counts.block(model.block)
-    head = sum(size(shape_of(w)) for w in output_projections(model))
+    head = sum(prod(shape_of(w)) for w in output_projections(model))
     inputs = _raw_inputs(model.block)
     non_embedding = root.total - root.embedding - head - inputs
     layers, width = layer_count(model.block), _width(model)
@@ -119,7 +120,12 @@ def estimate(model: Model) -> ParamsReport:
             by_block=_by_block(model.block, counts),
             by_weight=[
                 WeightParams(
-                    path=path, shape=shape, count=n, total=n * size(shape), kind=weight.kind, trained=weight.trained
+                    path=path,
+                    shape=shape,
+                    count=n,
+                    total=n * prod(shape),
+                    kind=weight.kind,
+                    trained=weight.trained,
                 )
                 for (path, shape, _), (n, weight) in root.weights.items()
             ],
@@ -214,7 +220,7 @@ def _raw_inputs(block: Block) -> int:
         if isinstance(node, LoopNode):
             break
         if isinstance(node, ParamNode) and node.weight.trained and node.weight.kind != "embedding":
-            found += size(shape_of(node.weight))
+            found += prod(shape_of(node.weight))
     return found
 
 

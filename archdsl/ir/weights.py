@@ -13,6 +13,7 @@ A path is read off the hierarchy, with these rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,10 +39,7 @@ class WeightInfo:
     @property
     def size(self) -> int:
         """How many numbers it holds."""
-        count = 1
-        for dim in self.shape:
-            count *= dim
-        return count
+        return math.prod(self.shape)
 
 
 def weights(model: Model) -> Iterator[WeightInfo]:
