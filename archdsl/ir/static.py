@@ -168,17 +168,7 @@ def static_key(value: Any) -> Hashable:
 
 def spelling(value: Any) -> Hashable:
     """How the numbers of a static value were written."""
-    if isinstance(value, Num):
-        return value.expr
-    if isinstance(value, BlockValue):
-        return tuple((k, spelling(v)) for k, v in value.args.items())
-    if isinstance(value, Scheme):
-        return tuple((k, n.expr) for k, n in value.numbers.items())
-    if isinstance(value, Mask):
-        return (tuple(n.expr for n in value.numbers), tuple(spelling(p) for p in value.parts))
-    if isinstance(value, ListValue):
-        return tuple(spelling(v) for v in value.items)
-    return None
+    return tuple(n.expr for n in numbers_of(value))
 
 
 def numbers_of(value: Any) -> Iterator[Num]:
