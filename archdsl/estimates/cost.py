@@ -102,8 +102,8 @@ class OpWork:
 class BlockWork:
     """What all uses of one distinct block do, those of the blocks inside it included."""
 
-    block: Block
     alias: str
+    """What it is first called by."""
     work: OpWork = field(default_factory=OpWork)
 
 
@@ -112,7 +112,7 @@ class Work:
     """What a piece of the model does."""
 
     ops: dict[Step, OpWork] = field(default_factory=dict)
-    blocks: dict[int, BlockWork] = field(default_factory=dict)
+    blocks: dict[Block, BlockWork] = field(default_factory=dict)
     layers: Total = field(default_factory=Total)
     """Forwards, within the stacks of layers alone."""
 
@@ -120,15 +120,15 @@ class Work:
         """Add another piece's work so many times, under a step of the path."""
         for (path, op), work in other.ops.items():
             self.ops.setdefault((prefix + path, op), OpWork()).join(work, times)
-        for key, found in other.blocks.items():
-            self.blocks.setdefault(key, BlockWork(found.block, found.alias)).work.join(found.work, times)
+        for block, found in other.blocks.items():
+            self.blocks.setdefault(block, BlockWork(found.alias)).work.join(found.work, times)
         self.layers.join(other.layers, times)
 
     def with_rows(self, rows: Size) -> Work:
         """The same where the rows of an expert are that many."""
         return Work(
             {step: work.with_rows(rows) for step, work in self.ops.items()},
-            {key: BlockWork(b.block, b.alias, b.work.with_rows(rows)) for key, b in self.blocks.items()},
+            {block: BlockWork(b.alias, b.work.with_rows(rows)) for block, b in self.blocks.items()},
             self.layers.with_rows(rows),
         )
 
@@ -154,9 +154,9 @@ def work_of(model: Model, *, training: bool) -> Work:
 
 def _of_block(block: Block, alias: str, work: Work) -> Work:
     """What a block does, itself among its blocks."""
-    own = BlockWork(block, alias, work.total)
+    own = BlockWork(alias, work.total)
     own.work.uses = 1
-    return Work(work.ops, {id(block): own, **work.blocks}, work.layers)
+    return Work(work.ops, {block: own, **work.blocks}, work.layers)
 
 
 # --- forwards: which tensors want a gradient --------------------------------------------------------------------------

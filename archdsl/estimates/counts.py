@@ -4,7 +4,8 @@ blocks cost. `archdsl.estimates.params` makes the report of it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -126,3 +127,32 @@ def calls(block: Block) -> Iterator[tuple[Block, int, str]]:
         for node, times, _ in runs(graph):
             if is_module(node):
                 yield from ((c.block, times, c.alias) for c in calls_of(node) if c.step is None)
+
+
+def uses(root: Block) -> dict[Block, tuple[int, str]]:
+    """How many sets of weights of each distinct block there are, and what it is first called by; in order of
+    appearance, breadth first. A block is reached once for each distinct caller, not for each layer."""
+    found: dict[Block, tuple[int, str]] = {}
+    level = {root: (1, "")}
+    while level:
+        below: dict[Block, tuple[int, str]] = {}
+        for block, (times, alias) in level.items():
+            _add(found, block, times, alias)
+            for inner, n, name in calls(block):
+                _add(below, inner, n * times, name)
+        level = below
+    return found
+
+
+def _add(into: dict[Block, tuple[int, str]], block: Block, times: int, alias: str) -> None:
+    before, first = into.get(block, (0, alias))
+    into[block] = before + times, first
+
+
+def titles(aliases: Mapping[Block, str]) -> dict[Block, str]:
+    """What reports call blocks: by their names, and, of several with one name, by what they are first called by."""
+    names = Counter(block.name for block in aliases)
+    return {
+        b: f"{b.name} ({alias})" if names[b.name] > 1 and alias not in ("", b.name) else b.name
+        for b, alias in aliases.items()
+    }

@@ -16,7 +16,6 @@ N is what one token meets: of routed experts the chosen ones.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -26,15 +25,15 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
-from archdsl.estimates.cost import BlockWork, OpWork, Total, Work, work_of
-from archdsl.estimates.counts import calls
+from archdsl.estimates.cost import OpWork, Total, Work, work_of
+from archdsl.estimates.counts import titles, uses
 from archdsl.estimates.mask_density import count, looks_back, symbolic
 from archdsl.estimates.params import ParamsReport
 from archdsl.estimates.params import estimate as count_parameters
 from archdsl.ir.cost import Amount, Pairs, whole_at
 from archdsl.ir.dims import Num, Poly, add, evaluate, mul, with_symbol
 from archdsl.ir.dims import Value as Size
-from archdsl.ir.graph import Block, CheckNode, Model, Value
+from archdsl.ir.graph import CheckNode, Model, Value
 from archdsl.ir.masks import TENSOR_RULES
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.walk import nodes_below
@@ -305,26 +304,22 @@ class _Counter:
         return rows
 
     def by_block(self, inference: Work, training: Work, convention: Convention) -> list[BlockFlops]:
-        found: dict[int, BlockWork] = {**training.blocks, **inference.blocks}
-        aliases = _callers_first(self.model.block)
-        order = [b for b in aliases if b in found]
-        order += [b for b in found if b not in aliases]
-        names = Counter(b.block.name for b in found.values())
+        found = {**training.blocks, **inference.blocks}
+        aliases = {b: alias for b, (_, alias) in uses(self.model.block).items() if b in found}
+        aliases |= {b: work.alias for b, work in found.items() if b not in aliases}
+        names = titles(aliases)
         nothing = OpWork()
         rows = []
-        for key in order:
-            block, alias = found[key].block, aliases.get(key, found[key].alias)
-            once, step = (w.blocks[key].work if key in w.blocks else nothing for w in (inference, training))
+        for block in aliases:
+            once, step = (w.blocks[block].work if block in w.blocks else nothing for w in (inference, training))
             row = BlockFlops(
-                block=f"{block.name} ({alias})"
-                if names[block.name] > 1 and alias not in ("", block.name)
-                else block.name,
+                block=names[block],
                 source=str(block.span),
                 uses=whole_at(once.uses, dict(self.sizes)),
                 forward=self.value(once.forward, convention),
                 training=self.value(step.forward, convention) + self.value(step.backward, convention),
             )
-            if row.forward or row.training or key == id(self.model.block):
+            if row.forward or row.training or block is self.model.block:
                 rows.append(row)
         return rows
 
@@ -368,21 +363,6 @@ def formula(total: Total) -> str:
                 f"({flops}) * {pairs}" if isinstance(flops, Poly) and len(flops.terms) > 1 else f"{flops} * {pairs}"
             )
     return " + ".join([*([str(plain)] if plain != 0 or not terms else []), *terms])
-
-
-def _callers_first(root: Block) -> dict[int, str]:
-    """What every block is first called by, in order of appearance, breadth first."""
-    found = {id(root): ""}
-    level = [root]
-    while level:
-        inner = {}
-        for block in level:
-            for callee, _, alias in calls(block):
-                if id(callee) not in found:
-                    found[id(callee)] = alias
-                    inner[id(callee)] = callee
-        level = list(inner.values())
-    return found
 
 
 def demand_sizes(model: Model, sizes: Sizes) -> None:

@@ -13,14 +13,13 @@ What counts as what:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from math import prod
 from typing import Any
 
 from pydantic import BaseModel
 
-from archdsl.estimates.counts import Counts, calls
+from archdsl.estimates.counts import Counts, titles, uses
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -139,39 +138,15 @@ def _number(value: Any) -> int | float:
 
 def _by_block(root: Block, counts: Counts) -> list[BlockParams]:
     """Each distinct block in order of appearance, callers first."""
-    order: dict[int, Block] = {}
-    uses: Counter[int] = Counter()
-    aliases: dict[int, str] = {}
-
-    def visit(block: Block, times: int, alias: str) -> None:
-        order.setdefault(id(block), block)
-        aliases.setdefault(id(block), alias)
-        uses[id(block)] += times
-        for inner, n, name in calls(block):
-            visit_later.append((inner, n * times, name))
-
-    # Breadth first, block by block: a block is reached once for each distinct caller, not for each layer.
-    visit_later: list[tuple[Block, int, str]] = []
-    visit(root, 1, "")
-    while visit_later:
-        merged: dict[int, tuple[Block, int, str]] = {}
-        for block, times, alias in visit_later:
-            _, before, first = merged.get(id(block), (block, 0, alias))
-            merged[id(block)] = (block, before + times, first)
-        visit_later = []
-        for block, times, alias in merged.values():
-            visit(block, times, alias)
-    names = Counter(b.name for b in order.values())
+    found = uses(root)
+    names = titles({block: alias for block, (_, alias) in found.items()})
     rows = []
-    for key, block in order.items():
+    for block, (count, _) in found.items():
         each = counts.whole(block)
         if each == 0 and block is not root:
             continue
-        alias = aliases[key]
-        label = block.name if names[block.name] == 1 or not alias or alias == block.name else f"{block.name} ({alias})"
-        rows.append(
-            BlockParams(block=label, source=str(block.span), count=uses[key], each=each, total=uses[key] * each)
-        )
+        total = count * each
+        rows.append(BlockParams(block=names[block], source=str(block.span), count=count, each=each, total=total))
     return rows
 
 
