@@ -12,7 +12,7 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import default_none, hypers_of
-from archdsl.frontend.op_call import coerce, options_of, takes, unknown_option
+from archdsl.frontend.op_call import coerce, takes, unknown_option
 from archdsl.frontend.scopes import BlockCall, Given, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Num, expr_text
@@ -38,10 +38,7 @@ class Hypers(Elaboration):
             return template
         before = {k: (v, span) for k, v in template.args.items()}
         hypers = hypers_of(template)
-        if isinstance(template.target, Primitive):
-            merged = options_of(template.target, {**before, **static}, in_order, span)
-        else:
-            merged = _merged(template, before, static, in_order)
+        merged = arguments(template, {**before, **static}, in_order)
         args: dict[str, Any] = {}
         for name, (value, where) in merged.items():
             hyper = hypers.get(name)
@@ -132,25 +129,25 @@ def _by_name(problem: ArchError, free: Sequence[str], where: Span) -> ArchError:
     return ArchError([replace(first, help=f"give it by its name: `{free[0]}: {where.text}`")])
 
 
-def _merged(
-    template: BlockValue, before: Mapping[str, Given], static: Mapping[str, Given], in_order: Sequence[Given]
-) -> dict[str, Given]:
-    """Hyper-parameters of a declared block in their order: arguments without a name fill those not given by name."""
-    hypers = hypers_of(template)
-    merged = dict(before)
-    for name, (value, where) in static.items():
-        if name not in hypers:
-            raise unknown_option(name, template.name, hypers, where)
-        merged[name] = (value, where)
-    rest = list(in_order)
-    for name in hypers:
-        if rest and name not in merged:
-            merged[name] = rest.pop(0)
+def arguments(template: BlockValue, given: Mapping[str, Given], in_order: Sequence[Given]) -> dict[str, Given]:
+    """Static arguments by name: those in order fill the hyper-parameters that have not been given."""
+    hypers, op = hypers_of(template), template.target if isinstance(template.target, Primitive) else None
+    if not any(h.kind == "named_sizes" for h in hypers.values()):
+        for name, (_, where) in given.items():
+            if name not in hypers:
+                raise unknown_option(name, template.name, hypers, where)
+    found, rest = dict(given), list(in_order)
+    for name, hyper in hypers.items():
+        if not rest or name in found or hyper.kind == "named_sizes":
+            continue
+        # A variadic one takes every number in order.
+        found[name] = (tuple(v for v, _ in rest), rest[0][1]) if hyper.kind == "sizes" else rest[0]
+        rest = [] if hyper.kind == "sizes" else rest[1:]
+    if rest and op is not None:
+        text = f"`{op.name}` was given more static arguments than it has options"
+        raise error("E0205", text, rest[0][1], notes=[f"its signature is {op.signature}"])
     if rest:
-        raise error(
-            "E0205",
-            f"`{template.name}` was given more static arguments than it has hyper-parameters left",
-            rest[0][1],
-            help=f"its hyper-parameters are {listed(hypers)}" if hypers else "it has no hyper-parameters",
-        )
-    return {name: merged[name] for name in hypers if name in merged}
+        text = f"`{template.name}` was given more static arguments than it has hyper-parameters left"
+        help_ = f"its hyper-parameters are {listed(hypers)}" if hypers else "it has no hyper-parameters"
+        raise error("E0205", text, rest[0][1], help=help_)
+    return found if op is not None else {name: found[name] for name in hypers if name in found}

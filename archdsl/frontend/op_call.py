@@ -354,39 +354,6 @@ def takes(kind: str | None, value: Any) -> bool:
     return kind in KINDS and bool(KINDS[kind][1](value))
 
 
-def options_of(
-    op: Primitive, given: Mapping[str, tuple[Any, Span]], positional: Sequence[tuple[Any, Span]], span: Span
-) -> dict[str, tuple[Any, Span]]:
-    """Static arguments by name: those in order fill the options that have not been given."""
-    found = dict(given)
-    hypers = op.header.hypers or ()
-    declared = {h.name for h in hypers}
-    extra = next((h.name for h in hypers if h.kind == "named_sizes"), None)
-    for name in list(found):
-        if name not in declared and extra is None:
-            raise unknown_option(name, op.name, declared, found[name][1])
-    rest = list(positional)
-    for hyper in hypers:
-        if not rest:
-            break
-        if hyper.name in found or hyper.kind == "named_sizes":
-            continue
-        if hyper.kind == "sizes":
-            # A variadic one takes every number in order.
-            found[hyper.name] = (tuple(v for v, _ in rest), rest[0][1])
-            rest = []
-        else:
-            found[hyper.name] = rest.pop(0)
-    if rest:
-        raise error(
-            "E0205",
-            f"`{op.name}` was given more static arguments than it has options",
-            rest[0][1],
-            notes=[f"its signature is {op.signature}"],
-        )
-    return found
-
-
 def unknown_option(name: str, owner: str, declared: Any, span: Span) -> ArchError:
     names = sorted(declared)
     help_ = one_of(name, names, "it takes") if names else "it takes no options"
