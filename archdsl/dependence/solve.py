@@ -105,7 +105,7 @@ class DependenceWalk(Interpreter[Fact]):
         layout = result_layout(output, inputs)
         bounds = mapped(inputs, layout)
         joint = node.op.joint(node)
-        together = joined(facts, node.inputs, joint, output) if joint is not None and k == 0 else None
+        together = joined(facts, node.inputs, joint) if joint is not None and k == 0 else None
         if together is not None:
             other, closer, known = together
             if other == layout:

@@ -237,7 +237,7 @@ class _Counter:
             conventions=told,
             by_block=self.by_block(inference, training, own),
             by_op=self.by_op(inference, training, own),
-            notes=self.notes(inference, convention),
+            notes=self.notes(convention),
         )
 
     @property
@@ -323,7 +323,7 @@ class _Counter:
                 rows.append(row)
         return rows
 
-    def notes(self, inference: Work, convention: Convention) -> list[str]:
+    def notes(self, convention: Convention) -> list[str]:
         found = []
         if self.bounded:
             rules = ", ".join(f"`{rule}`" for rule in self.bounded)

@@ -7,6 +7,7 @@ entry and rewritten into the caller's on return, so that each block reads as it 
     load           a spec by its path or its name in the zoo, and what comes of it
     modules        files, what they import and declare
     scopes         names of a body, and what they can stand for
+    decisions      what a block was decided from
     block_builder  the block being elaborated: its graph, its weights, what it needs of the blocks around
     op_call        one application of a primitive
 

@@ -240,8 +240,8 @@ class Blocks(Functions):
         if isinstance(block.target, Primitive) or is_inline(block):
             block = BlockValue(library_block("only"), {"block": block})
         call = self._call_block(BlockCall(block, [(row, site.span)], {}, site.scope, site.span), copies)
-        if len(call.outputs) != 1 or not self.same_shape(
-            frame, call.outputs[0].shape, row.shape, "an expert gives back the shape it gets"
+        if len(call.outputs) != 1 or not frame.same_shape(
+            call.outputs[0].shape, row.shape, "an expert gives back the shape it gets"
         ):
             found = ", ".join(shape_text(o.shape) for o in call.outputs)
             raise error(

@@ -91,7 +91,7 @@ class Bodies(Statements):
         )
         if not demanded or first is None or len(results) != 1:
             return
-        if self.same_shape(scope.frame, first.shape, results[0].shape, f"`{node.name}` keeps the shape of its tensor"):
+        if scope.frame.same_shape(first.shape, results[0].shape, f"`{node.name}` keeps the shape of its tensor"):
             return
         raise error(
             "E0301",

@@ -114,8 +114,8 @@ class Expressions(Calls):
         length = 0
         source = self.ev(e.iterable, scope)
         items = self.elements(source, e.iterable.span)
-        self.remember_count(scope.frame, source, len(items))
-        self.fixed_counts(scope.frame, source)
+        scope.frame.remember_count(source, len(items))
+        scope.frame.fixed_counts(source)
         for item in items:
             inner = scope.inner()
             inner.vars[e.name] = item
@@ -174,10 +174,10 @@ class Expressions(Calls):
             self._joined(m, n, scope)
             return masks.both(m, n) if op == "&" else masks.either(m, n)
         if isinstance(a, Value) and isinstance(b, Num) and (op, b.value) in NEUTRAL:
-            self.fixed(scope.frame, b)
+            scope.frame.fixed(b)
             return a
         if isinstance(b, Value) and isinstance(a, Num) and op in ("+", "*") and (op, a.value) in NEUTRAL:
-            self.fixed(scope.frame, a)
+            scope.frame.fixed(a)
             return b
         a, b = (as_operand(v) if isinstance(other, Value) else v for v, other in ((a, b), (b, a)))
         if isinstance(a, Value | Num) and isinstance(b, Value | Num):
@@ -215,14 +215,14 @@ class Expressions(Calls):
 
     def _repeated(self, count: Num, part: Any, e: ast.Binary, scope: Scope) -> ListValue:
         found = repeat(count, as_list(part), e.span)
-        self.demand_count(scope.frame, count)
+        scope.frame.demand_count(count)
         return found
 
     def _joined(self, a: Mask, b: Mask, scope: Scope) -> None:
         """Of two masks joined, those that are equal are one."""
         seen: dict[Any, Mask] = {}
         for mask in (*a.inner(), *b.inner()):
-            self.same_static(scope.frame, seen.setdefault(mask.key, mask), mask, MERGED)
+            scope.frame.same_static(seen.setdefault(mask.key, mask), mask, MERGED)
 
     def _compared(self, equal: bool, a: Any, b: Any, e: ast.Binary, scope: Scope) -> None:
         """Record what the numbers in two static values have to do with their being equal."""
@@ -232,20 +232,20 @@ class Expressions(Calls):
             both = [(a, b)]
         for x, y in both:
             if equal:
-                self.same_static(scope.frame, x, y, _decided(e))
+                scope.frame.same_static(x, y, _decided(e))
             elif static_key(x) != static_key(y):
                 pairs = list(zip(numbers_of(x), numbers_of(y), strict=False))
                 found = next(((m, n) for m, n in pairs if m.value != n.value), None)
                 if found is not None and all(n.static for n in found):
-                    self.holds(scope.frame, "==", *found, _decided(e))
+                    scope.frame.holds("==", *found, _decided(e))
                 return
 
     def _numbers(self, op: str, a: Num, b: Num, e: ast.Binary, scope: Scope) -> Any:
         if op in COMPARE:
-            if op in ("==", "!=") and self.same(scope.frame, a, b, _decided(e)):
+            if op in ("==", "!=") and scope.frame.same(a, b, _decided(e)):
                 return op == "=="
             if a.static and b.static:
-                return self.holds(scope.frame, op, a, b, _decided(e))
+                return scope.frame.holds(op, a, b, _decided(e))
             raise error(
                 "E0402",
                 f"`{format_number(a)} {op} {format_number(b)}` is known only when the model runs",
@@ -255,7 +255,7 @@ class Expressions(Calls):
         if op in ("&", "|"):
             raise error("E0203", f"`{op}` joins masks or bool tensors, not numbers", e.span)
         if op in ("/", "//", "%") and b.static:
-            self.holds(scope.frame, "!=", b, 0, f"`{e.span.text}` must not divide by 0")
+            scope.frame.holds("!=", b, 0, f"`{e.span.text}` must not divide by 0")
         try:
             return binary(op, a, b, e.span)
         except ZeroDivisionError:
@@ -315,8 +315,8 @@ class Expressions(Calls):
         if not -len(items) <= index.value < len(items):
             text = f"the list has {len(items)} elements, and {index.value} was asked for"
             raise error("E0303", text, e.items[0].span)
-        self.fixed(scope.frame, index)
-        self.fixed_counts(scope.frame, source)
+        scope.frame.fixed(index)
+        scope.frame.fixed_counts(source)
         return items[index.value]
 
     def _bound(self, e: ast.Expr | None, scope: Scope) -> Num | None:
@@ -355,7 +355,7 @@ class Expressions(Calls):
             raise error("E0203", f"a size is a number, and this is {kind_of(value)}", e.span)
         value = whole_size(value, "size", "a size", e.span)
         self.demand_whole(value, "a size", scope, e.span)
-        self.demand_size(scope.frame, value, "size")
+        scope.frame.demand_size(value, "size")
         return value
 
     def elements(self, value: Any, span: Span) -> list[Any]:

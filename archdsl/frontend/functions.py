@@ -106,7 +106,7 @@ class Functions(Names):
             kind = "int" if key == "seed" else "size"
             numbers[key] = whole_size(value, kind, what, where)
             self.demand_whole(value, what, scope, where)
-            self.demand_size(scope.frame, numbers[key], kind)
+            scope.frame.demand_size(numbers[key], kind)
         if name == "random" and "seed" not in numbers:
             numbers["seed"] = num(0)
         missing = [f for f in fields if f not in numbers]

@@ -50,7 +50,7 @@ class Hypers(Elaboration):
                         raise
                     free = [h.name for n, h in hypers.items() if n not in merged and takes(h.kind, value)]
                     raise _by_name(problem, free, where) from None
-                self.demand_size(frame, value, hyper.kind)
+                frame.demand_size(value, hyper.kind)
                 if isinstance(template.target, Declared) and isinstance(value, Num) and value.origin is None:
                     value = value.at(where)
             args[name] = value
@@ -78,15 +78,15 @@ class Hypers(Elaboration):
             if hyper.kind in ("size", "int") and isinstance(value, Num) and isinstance(value.value, Fraction):
                 raise self._divides_not(value, hyper.default, scope, what)
             value = coerce(value, hyper.kind, default_none(hyper), what, hyper.default.span)
-            self.demand_size(scope.frame, value, hyper.kind)
+            scope.frame.demand_size(value, hyper.kind)
             if isinstance(value, Num) and name in sizes:
-                self.same(scope.frame, sizes[name], value, f"{what} is the size of an axis that is given")
+                scope.frame.same(sizes[name], value, f"{what} is the size of an axis that is given")
             if isinstance(value, Num) and frame is not None:
                 if hyper.kind == "size":
                     frame.sizes.add(name)
                 if dims.free_names(value.expr):
                     frame.local[name] = value.expr
-                    self.remember_exact(frame, value)
+                    frame.remember_exact(value)
                 value = value.named(name)
             elif isinstance(value, BlockValue):
                 value = value.labelled(name)

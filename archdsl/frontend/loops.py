@@ -70,7 +70,7 @@ class Loops(Expressions):
                 if isinstance(item, Num) and self.reported > reported and len(self.problems) == known:
                     raise ReportedError  # one iteration after the other has the same mistakes
             for first, value in zip(firsts[memo[key]], state, strict=True):
-                self.same_shape(scope.frame, first.shape, value.shape, TURNS)
+                scope.frame.same_shape(first.shape, value.shape, TURNS)
             iterations.append(memo[key])
             graph, emits = bodies[memo[key]]
             ends = graph.outputs[: len(carried)]
@@ -112,19 +112,19 @@ class Loops(Expressions):
         source, span = self.ev(s.iterable, scope), s.iterable.span
         if isinstance(source, Num) and s.name not in self._names(s)[1]:
             count = repetitions(source, span)
-            self.demand_count(scope.frame, source)
+            scope.frame.demand_count(source)
             return source, [None] * count, RepeatedPattern(source.expr, ElementRef(0), count)
         items = self.elements(source, span)
-        self.remember_count(scope.frame, source, len(items))
+        scope.frame.remember_count(source, len(items))
         if isinstance(source, ListValue):
             return source, items, source.pattern
         return source, items, ElementRef(0) if isinstance(source, BlockValue | SharedModule) else None
 
     def _fixed_iterations(self, scope: Scope, source: Any) -> None:
         """Record how many iterations there are, where another number of them would be another graph."""
-        self.fixed_counts(scope.frame, source)
+        scope.frame.fixed_counts(source)
         if isinstance(source, Num):
-            self.fixed(scope.frame, source, WRITTEN_OUT)
+            scope.frame.fixed(source, WRITTEN_OUT)
 
     def _keep_shapes(
         self,
@@ -142,9 +142,7 @@ class Loops(Expressions):
             for start, end in zip(starts, graph.outputs, strict=False)
             if end is not None
         ]
-        return all(same_shape(a, b) for a, b in pairs) and all(
-            self.same_shape(scope.frame, a, b, TURNS) for a, b in pairs
-        )
+        return all(same_shape(a, b) for a, b in pairs) and all(scope.frame.same_shape(a, b, TURNS) for a, b in pairs)
 
     def _iteration(
         self,
@@ -245,7 +243,7 @@ class Loops(Expressions):
             raise error("E0205", f"{len(s.names)} names run over {len(sequences)} tensors", s.span)
         length = sequences[0].shape[1]
         for value, e in zip(sequences, s.sequences, strict=True):
-            if not self.same(scope.frame, value.shape[1], length, "the tensors of a scan have one length"):
+            if not scope.frame.same(value.shape[1], length, "the tensors of a scan have one length"):
                 text = f"the tensors of a scan have one length: {length} and {value.shape[1]} differ"
                 raise error("E0301", text, e.span)
         return sequences
@@ -285,7 +283,7 @@ class Loops(Expressions):
         if end is POISON:
             raise ReportedError
         assert isinstance(end, Value), carry.name
-        if not self.same_shape(scope.frame, end.shape, shape, STEPS):
+        if not scope.frame.same_shape(end.shape, shape, STEPS):
             text = f"`{carry.name}` is carried as {shape_text(shape)}, and a step makes it {shape_text(end.shape)}"
             raise error("E0301", text, carry.span)
         own = promoted([Value((), kind)])

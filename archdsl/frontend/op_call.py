@@ -90,30 +90,30 @@ class OpCall:
         return place if self.span.source.library and place is not None and not place.source.library else None
 
     def condition(self, op: str, left: Num, right: Num, message: str) -> None:
-        self.elaborator.condition(self.frame, op, left, right, message, self.span)
+        self.frame.condition(op, left, right, message, self.span)
 
     def holds(self, op: str, a: Num, b: Num | float, message: str = "") -> bool:
-        return self.elaborator.holds(self.frame, op, a, b, message or self._decided())
+        return self.frame.holds(op, a, b, message or self._decided())
 
     def same(self, a: Num, b: Num, message: str = "") -> bool:
-        return self.elaborator.same(self.frame, a, b, message or f"`{self.op.name}` needs these sizes to be equal")
+        return self.frame.same(a, b, message or f"`{self.op.name}` needs these sizes to be equal")
 
     def fits(self, a: Num, b: Num) -> bool:
-        return self.elaborator.fits(self.frame, a, b, f"an axis of `{self.op.name}` fits another")
+        return self.frame.fits(a, b, f"an axis of `{self.op.name}` fits another")
 
     def is_number(self, n: Num, value: float) -> bool:
         found = n.static and float(n) == value
         if found:
-            self.elaborator.fixed(self.frame, n, self._decided())
+            self.frame.fixed(n, self._decided())
         return found
 
     def is_whole(self, n: Num) -> bool:
         if isinstance(n.value, Poly):
             return is_size_like(n.value)
-        return self.elaborator.is_whole(self.frame, n, self._decided())
+        return self.frame.is_whole(n, self._decided())
 
     def fixed(self, n: Num) -> int:
-        return int(self.elaborator.fixed(self.frame, n, self._decided()))
+        return int(self.frame.fixed(n, self._decided()))
 
     def _decided(self) -> str:
         return f"`{self.op.name}` was compiled for this number: compile again with --set"
@@ -188,7 +188,7 @@ class OpCall:
                     frame.made[key] = self.elaborator.primitive(
                         self.scope, name, inputs, options, self.span, depth, hint
                     )[0]
-                self.elaborator.same_static(frame, frame.first_of.setdefault(key, numbers), numbers, MERGED)
+                frame.same_static(frame.first_of.setdefault(key, numbers), numbers, MERGED)
                 return frame.made[key]
             demands.append(demand)
         found = frame.satisfy(Hoisted(name, hint, tuple(demands), options, self.span, instance))

@@ -169,7 +169,7 @@ class Elaborator(Bodies):
             raise error("E0205", f"`{declaration.name}` needs {names}", span, labels=labels, help=help_)
         for name, value in template.args.items():
             scope.vars[name] = _called(name, value)
-            self.demand_size(scope.frame, scope.vars[name], hypers[name].kind)
+            scope.frame.demand_size(scope.vars[name], hypers[name].kind)
         for name, h in hypers.items():
             if name in template.args or h.default is None:
                 continue
@@ -178,7 +178,7 @@ class Elaborator(Bodies):
             if isinstance(value, Num) and dims.free_names(value.expr):
                 scope.frame.local[name] = value.expr
             scope.vars[name] = _called(name, value)
-            self.demand_size(scope.frame, scope.vars[name], h.kind)
+            scope.frame.demand_size(scope.vars[name], h.kind)
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Elaborator(Bodies):
                 if key in overrides or not dims.free_names(value.expr):
                     config.setdefault(key, value)
                     value = value.named(key)
-                self.demand_size(scope.frame, value, "size")
+                scope.frame.demand_size(value, "size")
             return value, where
 
         args = self.slot_arguments(node, declared, scope, "a model of slots", adjust)

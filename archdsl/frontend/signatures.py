@@ -276,10 +276,10 @@ class Signatures(Hypers):
             if not isinstance(wanted, Num):
                 raise error("E0203", f"a size is a number, and `{dim.span.text}` is {kind_of(wanted)}", dim.span)
             wanted = whole_size(wanted, "int", "a size", dim.span)
-            self.demand_size(scope.frame, wanted, "int")
+            scope.frame.demand_size(wanted, "int")
             if isinstance(wanted.value, Poly) and wanted.value.denominator != 1 and "/" in expr_text(wanted.expr):
                 self.divides(wanted, scope, dim.span)
-            if not self.same(scope.frame, size, wanted, f"{what} has the shape that is written") and not (
+            if not scope.frame.same(size, wanted, f"{what} has the shape that is written") and not (
                 dims.equal_where_whole(size.value, wanted.value)
             ):
                 text = f"{what} is {shape_text(value.shape)}, and its axis `{dim.span.text}` should be {wanted}"
@@ -310,7 +310,7 @@ class Signatures(Hypers):
         if not dims.is_size_like(top.value):
             d = size.value.denominator
             top, bottom = Num(dims.mul(size.value, d), dims.Bin("*", Lit(str(d)), size.expr), size.origin), num(d)
-        self.condition(scope.frame, "%", top, bottom, f"{format_number(top)} must be a multiple of {bottom}", span)
+        scope.frame.condition("%", top, bottom, f"{format_number(top)} must be a multiple of {bottom}", span)
 
 
 def _known(expr: Expr, scope: Scope) -> dict[str, Expr]:

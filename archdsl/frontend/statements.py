@@ -117,7 +117,7 @@ class Statements(Loops):
         ):
             # Of the iterations of a loop that differ, only the first can have the name in the emitted class.
             known = scope.frame.local.setdefault(s.name, value.expr)
-            self.remember_exact(scope.frame, value)
+            scope.frame.remember_exact(value)
             value = value.named(s.name) if known == value.expr else value
         scope.vars[s.name] = value
 
@@ -171,7 +171,7 @@ class Statements(Loops):
             raise error("E0203", f"`+=` adds a tensor, and this is {kind_of(added)}", s.value.span)
         total = self.primitive(scope, "plus", [old, added], {}, s.span, spans=[s.span, s.value.span])[0]
         scope.frame.settle(None)
-        if not self.same_shape(scope.frame, total.shape, old.shape, f"`{s.name} += …` keeps the shape"):
+        if not scope.frame.same_shape(total.shape, old.shape, f"`{s.name} += …` keeps the shape"):
             raise error(
                 "E0301",
                 f"`{s.name} += …` keeps the shape {shape_text(old.shape)}, and the sum is {shape_text(total.shape)}",
@@ -231,7 +231,7 @@ class Statements(Loops):
             raise error("E0203", text, span)
         pairs = zip(reversed(value.shape), reversed(shape), strict=False)
         fits = f"the first value of `{s.name}` has its shape"
-        if value.rank > len(shape) or not all(self.fits(frame, a, b, fits) for a, b in pairs):
+        if value.rank > len(shape) or not all(frame.fits(a, b, fits) for a, b in pairs):
             text = f"`{s.name}` is {shape_text(shape)}, and its first value is {shape_text(value.shape)}"
             raise error("E0301", text, span)
         bad = next((n for n in frame.nodes if isinstance(n, OpNode) and n.op.numpy is None), None)
@@ -282,7 +282,7 @@ class Statements(Loops):
                 scope.vars[name] = POISON
             if not isinstance(a, Value) or not isinstance(b, Value):
                 continue
-            if not self.same_shape(frame, a.shape, b.shape, f"`{name}` has one shape, in training and otherwise"):
+            if not frame.same_shape(a.shape, b.shape, f"`{name}` has one shape, in training and otherwise"):
                 text = f"`{name}` is {shape_text(a.shape)} in training and {shape_text(b.shape)} otherwise"
                 raise error("E0301", text, s.span)
             a, b = (
@@ -335,9 +335,9 @@ class Statements(Loops):
 
     def _assert_numbers(self, e: ast.Binary, a: Num, b: Num, message: str, s: ast.Assert, scope: Scope) -> None:
         if not (a.static and b.static):
-            self.check_when_run(scope.frame, e.op, a, b, message, s.span)
+            scope.frame.check_when_run(e.op, a, b, message, s.span)
         elif TESTS[e.op](a.value, b.value):
-            self.remember(scope.frame, a.expr, e.op, b.expr, message)
+            scope.frame.remember(a.expr, e.op, b.expr, message)
         else:
             numbers, broken = [a, b], f"{format_number(a)} {e.op} {format_number(b)} does not hold"
             if isinstance(e.left, ast.Binary) and e.left.op == "%" and e.op == "==" and b.value == 0:
@@ -370,7 +370,7 @@ class Statements(Loops):
                 tensor = value
             elif isinstance(value, Num) and arg.name in (None, "ahead") and isinstance(value.value, int):
                 ahead = value.value
-                self.fixed(scope.frame, value)
+                scope.frame.fixed(value)
             else:
                 text = "`causal(y, ahead: 1)` takes a tensor and how many tokens ahead it predicts"
                 raise error("E0203", text, arg.span)

@@ -139,9 +139,6 @@ class Scheme:
         return Scheme(self.name, {k: n.outward(names) for k, n in self.numbers.items()})
 
 
-Static = Num | bool | str | None | EnumValue | ListValue | BlockValue | SharedModule | Mask | Scheme
-
-
 def static_key(value: Any) -> Hashable:
     """Equal for values that mean the same, however their numbers were spelled: the key of every memo."""
     if isinstance(value, Num):

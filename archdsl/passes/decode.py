@@ -22,7 +22,7 @@ Where the model cannot be taken step by step, `plan` says which op is to blame.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -520,7 +520,7 @@ class _Planner:
             if value in seen:
                 return
             seen[value] = None
-            edges.append((("in", value), ("out", value), _width(value, self.time)))
+            edges.append((("in", value), ("out", value), _width(value)))
             maker = found.makers.get(value)
             if not isinstance(maker, FlatOp) or not maker.node.op.is_projection(maker.node):
                 edges.append(("source", ("in", value), None))
@@ -535,14 +535,14 @@ class _Planner:
             visit(value)
             edges.append((("out", value), "sink", None))
         size, near = minimum_cut(edges, "source", "sink")
-        if NARROWER * size > sum(_width(v, self.time) for v in values):
+        if NARROWER * size > sum(_width(v) for v in values):
             return
         order = self.order
         base = [v for v in sorted(seen, key=lambda v: order.get(v, -1)) if ("in", v) in near and ("out", v) not in near]
         if any(n is not node for v in values for n in self.whole_readers.get(v, ())):
             return
         layer = found.caches[values[0]].layer
-        inside = self.between(base, values, chain)
+        inside = self.between(base, values)
         for value in values:
             del found.caches[value]
         for i, value in enumerate(base):
@@ -551,9 +551,7 @@ class _Planner:
             found.caches.setdefault(value, CacheSpec(value, axis, role, layer))
         found.latents[node] = Latent(tuple(base), inside)
 
-    def between(
-        self, base: Sequence[Value], values: Sequence[Value], chain: Mapping[FlatOp, None]
-    ) -> tuple[FlatOp, ...]:
+    def between(self, base: Sequence[Value], values: Sequence[Value]) -> tuple[FlatOp, ...]:
         """The nodes that lead from the base to the values, in order."""
         wanted: set[FlatNode] = set()
         todo = [v for v in values if v not in base]
@@ -595,7 +593,7 @@ def _linear(size: Num, time: Symbol) -> bool:
     return coefficient == 1 and (time, 1) in monomial and all(isinstance(a, Symbol) and p == 1 for a, p in monomial)
 
 
-def _width(value: Value, time: Symbol) -> int:
+def _width(value: Value) -> int:
     """How many numbers a position holds."""
     total = 1
     for d in value.shape:

@@ -43,7 +43,7 @@ from archdsl.backends.torch.tree import (
 from archdsl.backends.torch.use_counts import block_tensors
 from archdsl.backends.torch.validate import validate
 from archdsl.estimates.counts import total
-from archdsl.frontend.base import OTHERWISE
+from archdsl.frontend.decisions import OTHERWISE
 from archdsl.ir import dims
 from archdsl.ir.conditions import SIZES, conditions
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Var
