@@ -6,7 +6,7 @@ every analysis is memoized by block.  Names, spans and the spelling of sizes sur
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -276,19 +276,9 @@ def subgraphs(node: Node) -> tuple[Graph, ...]:
     return ()
 
 
-def reads(node: Node) -> Iterator[Value]:
+def reads(node: Node) -> Iterable[Value]:
     """Every value a node depends on, those read by its inner graphs included (each once)."""
-    seen: set[int] = set()
-    for value in _reads(node):
-        if id(value) not in seen:
-            seen.add(id(value))
-            yield value
-
-
-def _reads(node: Node) -> Iterator[Value]:
-    yield from operands(node)
-    for graph in subgraphs(node):
-        yield from captured(graph)
+    return dict.fromkeys((*operands(node), *(v for graph in subgraphs(node) for v in captured(graph))))
 
 
 def operands(node: Node) -> Iterator[Value]:
@@ -307,15 +297,11 @@ def operands(node: Node) -> Iterator[Value]:
 
 def captured(graph: Graph) -> Iterator[Value]:
     """Values of the graphs around that a graph reads."""
-    own = {id(v) for v in graph.inputs}
+    own = {*graph.inputs}
     for node in graph.nodes:
-        for value in _reads(node):
-            if id(value) not in own:
-                yield value
-        own |= {id(v) for v in node_outputs(node)}
-    for output in graph.outputs:
-        if output is not None and id(output) not in own:
-            yield output
+        yield from (v for v in reads(node) if v not in own)
+        own |= {*node_outputs(node)}
+    yield from (v for v in graph.outputs if v is not None and v not in own)
 
 
 @dataclass(frozen=True, eq=False)
