@@ -34,7 +34,6 @@ from archdsl.ir.graph import (
     node_outputs,
     subgraphs,
 )
-from archdsl.ir.walk import nodes_below, ops_below
 from archdsl.ir.weights import shape_of
 
 # --- the report -------------------------------------------------------------------------------------------------------
@@ -178,11 +177,19 @@ def _width(model: Model) -> int | None:
     for config in model.config:
         if config.name == "width" and isinstance(config.value.value, int):
             return config.value.value
-    for loop in nodes_below(model.block.graph):
+    for loop in _outside_loops(model.block):
         for value in loop.starts if isinstance(loop, LoopNode) else ():
             if value.is_float and value.rank >= 2 and value.shape[-1].static:
                 return int(value.shape[-1])
     return None
+
+
+def _outside_loops(block: Block) -> Iterator[Node]:
+    """The nodes of a block and of those that it calls, but for what stands in loops, recurrences and branches."""
+    for node in block.graph.nodes:
+        yield node
+        if isinstance(node, CallNode):
+            yield from _outside_loops(node.block)
 
 
 def _raw_inputs(block: Block) -> int:
@@ -250,6 +257,6 @@ def vocabulary(model: Model) -> int | None:
 
 def _tables(block: Block) -> Iterator[Any]:
     """How many rows the tables have in which tokens are looked up."""
-    for node in ops_below(block.graph):
-        if any(isinstance(v, Value) and v.dtype == "token" for v in node.inputs):
+    for node in _outside_loops(block):
+        if isinstance(node, OpNode) and any(isinstance(v, Value) and v.dtype == "token" for v in node.inputs):
             yield from (w.shape[0].value for w in node.weights if w.kind == "embedding")

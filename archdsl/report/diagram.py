@@ -307,17 +307,17 @@ class _Pen:
         if not live and not node.weights and not tied and len(waits) < 2:
             if waits:
                 role, lines = self.waiting[id(waits[0])]
-                made = (role, [*lines, *self.op_box(node, values, tied)[1]])
+                made = (role, [*lines, *self.op_box(node, tied)[1]])
             else:
                 made = ("op", [node.op.name])
             self.waiting.update(dict.fromkeys(map(id, node.outputs), made))
             return
-        box = self.box(group, *self.op_box(node, values, tied))
+        box = self.box(group, *self.op_box(node, tied))
         self.connect(env, box, group, ((v, "") for v in values if v in live or v in waits))
         for output in node.outputs:
             env[id(output)] = (box.id,)
 
-    def op_box(self, node: OpNode, values: list[Value], tied: list[str]) -> tuple[Role, list[str]]:
+    def op_box(self, node: OpNode, tied: list[str]) -> tuple[Role, list[str]]:
         sign = SIGNS.get(node.op.sign)
         if sign is not None and not node.weights:
             constant = next((v for v in node.inputs if isinstance(v, Num)), None)
