@@ -15,10 +15,9 @@ Each model is of the first kind that fits:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal, get_args
 
-from archdsl.dependence.causality import prove
+from archdsl.dependence.causality import prove_output
 from archdsl.estimates.params import layer_count
 from archdsl.ir.dims import Poly, Symbol
 from archdsl.ir.graph import (
@@ -69,7 +68,8 @@ def _is_image(value: Value) -> bool:
 
 def _decodes(model: Model, data: list[Value]) -> bool:
     for _, output in model.outputs:
-        used = [v for v in data if v in above(model.block.graph, output)]
+        before = above(model.block.graph, output)
+        used = [v for v in data if v in before]
         targets = [v for v in used if v.dtype == "token" and not _is_image(v) and _positions(v) & _positions(output)]
         if any(
             _is_image(other) or (_positions(other) and not _positions(other) & _positions(target))
@@ -84,10 +84,6 @@ def _decodes(model: Model, data: list[Value]) -> bool:
 def _looks_back(model: Model, data: list[Value], nodes: list[Node]) -> bool:
     if any(isinstance(n, CausalNode) for n in nodes):
         return True
-    graph = model.block.graph
-    for _, output in model.outputs:
-        if any(v.dtype == "token" and v.rank == 2 and _positions(v) & _positions(output) for v in data):
-            claim = replace(graph, nodes=(*graph.nodes, CausalNode(output, 1)))
-            if not prove(replace(model, block=replace(model.block, graph=claim))):
-                return True
-    return False
+    tokens = [v for v in data if v.dtype == "token" and v.rank == 2]
+    along = (output for _, output in model.outputs if any(_positions(v) & _positions(output) for v in tokens))
+    return any(not prove_output(model, output) for output in along)

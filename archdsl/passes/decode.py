@@ -28,11 +28,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from archdsl.dependence.causality import prove
+from archdsl.dependence.causality import prove_output
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir import verify
 from archdsl.ir.dims import Num, Poly, Symbol
-from archdsl.ir.graph import CausalNode, Graph, Model, Value
+from archdsl.ir.graph import Model, Value
 from archdsl.ir.op import At, Reads, State
 from archdsl.passes.cut import minimum_cut
 from archdsl.passes.dce import live
@@ -191,25 +191,11 @@ def _time(model: Model, flat: FlatGraph) -> Symbol:
 
 
 def _demand_causal(model: Model) -> None:
-    """The first output must be proved not to depend on later positions, whatever the model claims itself: that may be
-    less, or be let pass unproved."""
-    graph = model.block.graph
-    output = next(v for v in graph.outputs if v is not None)
-    nodes = tuple(n for n in graph.nodes if not isinstance(n, CausalNode) or n.assumed)
-    claimed = Graph(graph.inputs, (*nodes, CausalNode(output, 1)), graph.outputs)
-    found = prove(replace(model, block=replace(model.block, graph=claimed)))
-    if found:
-        first = found[0]
-        raise ArchError(
-            [
-                replace(
-                    first,
-                    code="E0504",
-                    message=f"`{model.name}` cannot be decoded step by step: {first.message}",
-                    help="a model whose positions see later ones is compiled without `--decode`",
-                )
-            ]
-        )
+    """The first output must be proved not to depend on later positions."""
+    for problem in prove_output(model, next(v for _, v in model.outputs)):
+        message = f"`{model.name}` cannot be decoded step by step: {problem.message}"
+        help_ = "a model whose positions see later ones is compiled without `--decode`"
+        raise ArchError([replace(problem, code="E0504", message=message, help=help_)])
 
 
 @dataclass(frozen=True)
