@@ -123,27 +123,15 @@ class Bodies(Statements):
         declared, span = slot_block(node), node.name_span
         args = self.slot_arguments(node, declared, scope, f"`{node.name}`")
         template = self.with_options(BlockValue(declared, {}), args, (), span, scope.frame)
+        tensors = {k: (v, span) for k, v in given.items() if isinstance(v, Value)}
+        names = {p.name for p in tensor_params(declared)} if isinstance(node, ast.BlockDecl) else set()
+        ordered = [t for k, t in tensors.items() if k not in names]
+        named = {k: t for k, t in tensors.items() if k in names}
         self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
         try:
-            return self._call_slots(node, template, scope, given)
+            return self.apply_declared(BlockCall(template, ordered, named, scope, span))
         finally:
             self.slot_spans.pop()
-
-    def _call_slots(
-        self,
-        node: ast.BlockDecl | ast.ModelDecl,
-        template: BlockValue,
-        scope: Scope,
-        given: Mapping[str, Any],
-    ) -> Any:
-        span = node.name_span
-        tensors = {k: (v, span) for k, v in given.items() if isinstance(v, Value)}
-        by_name: set[str] = set()
-        if isinstance(node, ast.BlockDecl):
-            by_name = {p.name for p in tensor_params(template.target)}
-        ordered = [t for k, t in tensors.items() if k not in by_name]
-        named = {k: t for k, t in tensors.items() if k in by_name}
-        return self.apply_declared(BlockCall(template, ordered, named, scope, span))
 
     def slot_arguments(
         self,
