@@ -55,9 +55,11 @@ class Loops(Expressions):
         iterations: list[int] = []
         emitted: list[tuple[Value, ...]] = []
         names: dict[tuple[str, int], str] = {}
+        elements = {id(item): item for item in items}  # mostly one, many times
+        keys = {n: value_key(element) for n, element in elements.items()}
         for item in items:
             shapes = tuple((tuple(d.value for d in v.shape), v.dtype) for v in state)
-            key = (value_key(item), shapes)
+            key = (keys[id(item)], shapes)
             if key not in memo:
                 memo[key] = len(bodies)
                 known, reported = len(self.problems), self.reported

@@ -123,12 +123,13 @@ class Interpreter(ABC, Generic[Fact]):
         block = node.block
         facts = (*inputs, *(run.fact(c) for c in node.contexts))
         key = (block, facts, self.depth)
-        if key not in self.memo:
+        inner = self.memo.get(key)
+        if inner is None:
             values: tuple[object, ...] = (*block.graph.inputs, *(c.value for c in block.contexts))
             self.levels.append(Level(run, node))
-            self.memo[key] = self.visit(Run(block.graph, None, dict(zip(values, facts, strict=True))))
+            inner = self.memo[key] = self.visit(Run(block.graph, None, dict(zip(values, facts, strict=True))))
             self.levels.pop()
-        return self.memo[key]
+        return inner
 
     def loop(self, node: LoopNode, run: Run[Fact]) -> None:
         """Visit a loop iteration by iteration, those with the same facts once."""
@@ -137,10 +138,11 @@ class Interpreter(ABC, Generic[Fact]):
         memo: dict[Hashable, Run[Fact]] = {}
         for iteration, which in enumerate(node.iterations):
             key = (which, *state)
-            if key not in memo:
-                memo[key] = self.within(node.bodies[which], state, run, node, iteration)
-            runs.append(memo[key])
-            ends = memo[key].ends
+            inner = memo.get(key)
+            if inner is None:
+                inner = memo[key] = self.within(node.bodies[which], state, run, node, iteration)
+            runs.append(inner)
+            ends = inner.ends
             state = ends[: len(state)]
             if node.emitted:
                 run.facts.update(zip(node.emitted[iteration], ends[len(state) :], strict=True))
