@@ -33,7 +33,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.masks import Mask
 from archdsl.ir.static import BlockValue, EnumValue, SharedModule
-from archdsl.ir.walk import nodes_below
+from archdsl.ir.walk import calls_of, every_node
 from archdsl.ir.wording import one_of
 from archdsl.syntax import ast
 
@@ -114,13 +114,24 @@ def diagram(drawn: Model | Block) -> Diagram:
 
 def block_of(model: Model, name: str) -> Block:
     """The first block of that name in a model. Raises ArchError (E0210) where it has none."""
-    blocks: dict[str, Block] = {}
-    for node in nodes_below(model.block.graph):
-        if isinstance(node, CallNode):
-            blocks.setdefault(node.block.name, node.block)
+    blocks = {n.block.name: n.block for n in reversed(list(_nodes_below(model.block))) if isinstance(n, CallNode)}
     if name not in blocks:
         raise error("E0210", f"{model.name} applies no block `{name}`", help=one_of(name, blocks, "it has"))
     return blocks[name]
+
+
+def _nodes_below(root: Block) -> Iterator[Node]:
+    """The nodes of a block and of all that it applies, each distinct block once: what is called last comes first."""
+    seen: set[Block] = set()
+    todo = [root]
+    while todo:
+        block = todo.pop()
+        if block not in seen:
+            seen.add(block)
+            nodes = list(every_node(block.graph))
+            yield from nodes
+            todo += [call.block for node in nodes for call in calls_of(node)]
+            todo += [block.before] if block.before is not None else []
 
 
 def _draw(drawn: Model | Block, depth: int) -> Diagram:
@@ -485,8 +496,7 @@ def _block_lines(node: CallNode) -> list[str]:
 
 def _role_of_block(block: Block) -> Role:
     role: Role = "op"
-    before = nodes_below(block.before.graph) if block.before is not None else ()
-    for node in (*before, *nodes_below(block.graph)):
+    for node in _nodes_below(block):
         if isinstance(node, OpNode):
             if node.copies is not None:
                 return "experts"
