@@ -16,8 +16,8 @@ import torch
 from archdsl.api import to_torch
 from archdsl.dependence.causality import prove
 from archdsl.diagnostics.source import Source
-from archdsl.frontend.lowering import Elaborator
 from archdsl.frontend.modules import Loader
+from archdsl.frontend.root import Elaborator
 from archdsl.ir.graph import Model
 
 TIME, WIDTH = 7, 4

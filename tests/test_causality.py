@@ -14,8 +14,8 @@ from archdsl.dependence.rows import mixing
 from archdsl.diagnostics import Diagnostic
 from archdsl.diagnostics.source import Source
 from archdsl.frontend.load import find_spec, module_of
-from archdsl.frontend.lowering import Elaborator
 from archdsl.frontend.modules import Loader, models
+from archdsl.frontend.root import Elaborator
 from archdsl.ir.graph import Model
 
 LAYERS = """

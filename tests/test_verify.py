@@ -35,12 +35,12 @@ from archdsl.ir.graph import (
     Value,
     WeightNode,
     node_outputs,
-    operations,
     reads,
     subgraphs,
 )
 from archdsl.ir.static import ElementRef, JoinedPattern, RepeatedPattern
 from archdsl.ir.verify.rules import same_type
+from archdsl.ir.walk import operations
 from archdsl.passes import flatten
 from archdsl.passes.decode import plan
 from archdsl.passes.flatten import FlatGraph, FlatOp, FlatScan, unroll, walk

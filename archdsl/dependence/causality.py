@@ -18,14 +18,15 @@ What is not known is taken for the worst, so what is proved holds, provided that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 
 from archdsl.dependence.domain import ONE, ZERO, Bound, Fact, Form, flat_layout
 from archdsl.dependence.explain import Explainer
 from archdsl.dependence.solve import DependenceWalk, InputAxis
 from archdsl.diagnostics import Diagnostic
 from archdsl.diagnostics.source import Span
-from archdsl.ir.graph import CallNode, CausalNode, Graph, Model, subgraphs
+from archdsl.ir.graph import CausalNode, Model, Value
+from archdsl.ir.walk import nodes_below
 
 DATA = ("token", "int", "float", "float32", "bfloat16")
 
@@ -41,6 +42,15 @@ def prove(model: Model) -> list[Diagnostic]:
         diagnostic = Explainer(walk).explain(leak)
         found.setdefault((diagnostic.message, diagnostic.span), diagnostic)
     return list(found.values())
+
+
+def prove_output(model: Model, output: Value) -> list[Diagnostic]:
+    """What is wrong with the claim that an output depends on no later position, whatever the model claims itself: that
+    may be less, or be let pass unproved."""
+    graph = model.block.graph
+    nodes = (n for n in graph.nodes if not isinstance(n, CausalNode) or n.assumed)
+    claimed = replace(graph, nodes=(*nodes, CausalNode(output, 1)))
+    return prove(replace(model, block=replace(model.block, graph=claimed)))
 
 
 def assumptions(model: Model) -> dict[CausalNode, bool]:
@@ -73,21 +83,10 @@ def walked(model: Model) -> DependenceWalk:
             rows = tuple((ONE if source.axis == axis else ZERO,) for axis in range(value.rank))
             bounds.append((Form(rows, ZERO),) if source.name == name else ())
         inputs.append(Fact(flat_layout(value), tuple(bounds)) if any(bounds) else None)
-    walk.run(model.block.graph, inputs, None, model.block)
+    walk.run(model.block.graph, inputs)
     return walk
 
 
 def claims(model: Model) -> list[CausalNode]:
     """Every `assert causal` and `assume causal` of the model, each once."""
-    return list(dict.fromkeys(_claims(model.block.graph, set())))
-
-
-def _claims(graph: Graph, seen: set[int]) -> Iterator[CausalNode]:
-    for node in graph.nodes:
-        if isinstance(node, CausalNode):
-            yield node
-        elif isinstance(node, CallNode) and id(node.block) not in seen:
-            seen.add(id(node.block))
-            yield from _claims(node.block.graph, seen)
-        for inner in subgraphs(node):
-            yield from _claims(inner, seen)
+    return [node for node in nodes_below(model.block.graph) if isinstance(node, CausalNode)]

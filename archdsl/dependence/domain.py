@@ -406,7 +406,7 @@ def mapped(inputs: Sequence[tuple[Fact, Reads]], layout: Layout) -> tuple[Bound,
 
 
 def joined(
-    facts: Sequence[Fact | None], values: Sequence[object], joint: Joint, output: Value
+    facts: Sequence[Fact | None], values: Sequence[object], joint: Joint
 ) -> tuple[Layout, tuple[Bound, ...], Known] | None:
     """The bounds of a sum of what several inputs make together, and where it is 0; None where no factor is known to
     count for nothing anywhere."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from archdsl.dependence.domain import ANYWHERE, ONE, Form, apart, whole
+from archdsl.dependence.domain import ANYWHERE, ONE, Fact, Form, apart, whole
 from archdsl.dependence.paths import Paths, Spot
-from archdsl.dependence.solve import DependenceWalk, Leak, Level, meets, ratio_of, same_axis
+from archdsl.dependence.solve import DependenceWalk, Leak, meets, ratio_of, same_axis
 from archdsl.dependence.witness import Element, Witness
 from archdsl.diagnostics import Diagnostic, Label
 from archdsl.diagnostics.source import Span
@@ -18,6 +18,7 @@ from archdsl.ir.graph import (
     OpNode,
     ScanNode,
 )
+from archdsl.ir.interpreter import Level
 from archdsl.ir.masks import Mask
 
 
@@ -50,7 +51,7 @@ class Explainer(Paths):
         said = [s for s in map(_mask_slot, spans) if s is not None] if mask is not None else []
         span = next(iter([*said, *spans]), leak.node.span)
         labels = []
-        for where in (leak.node.span, *(f.node.span for f in reversed(leak.frames) if isinstance(f.node, CallNode))):
+        for where in (leak.node.span, *(f.node.span for f in reversed(leak.levels) if isinstance(f.node, CallNode))):
             if where is not None and not where.source.library and where != span:
                 labels.append(Label(where, "causality is demanded here"))
                 break
@@ -86,7 +87,7 @@ class Explainer(Paths):
 
     def behind(self, leak: Leak) -> tuple[list[str], Spot]:
         """From the claim back to the value that leaks first; what lies on the way, in the order of the data."""
-        spot = Spot(leak.frames, leak.run, leak.node.value)
+        spot = Spot(leak.levels, leak.run, leak.node.value)
         path = ["head"]
         seen: set[tuple[object, ...]] = set()
         while True:
@@ -182,7 +183,7 @@ def _mask_slot(span: Span) -> Span | None:
     return Span(span.source, start, start + len(text[start:stop].rstrip()))
 
 
-def _user_spans(node: Node | None, frames: Sequence[Level]) -> list[Span]:
+def _user_spans(node: Node | None, frames: Sequence[Level[Fact]]) -> list[Span]:
     """The spans outside the library, the nearest first: the op itself, then the blocks that hold it."""
     spans: list[Span | None] = [node.span if node is not None else None]
     for frame in reversed(frames):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from archdsl.dependence.solve import GraphRun, Level
+from archdsl.dependence.domain import Fact
 from archdsl.ir.graph import (
     CallNode,
     CondNode,
@@ -16,16 +16,17 @@ from archdsl.ir.graph import (
     ScanNode,
     Value,
     node_outputs,
-    subgraphs,
 )
+from archdsl.ir.interpreter import Level, Run
+from archdsl.ir.walk import runs
 
 
 @dataclass(frozen=True, eq=False)
 class Spot:
     """A value where the walk back has come to."""
 
-    frames: tuple[Level, ...]
-    run: GraphRun
+    frames: tuple[Level[Fact], ...]
+    run: Run[Fact]
     value: Value
 
     @property
@@ -69,7 +70,7 @@ class Paths:
         node, k = found
         if isinstance(node, OpNode):
             return [Spot(frames, run, v) for v in node.inputs if isinstance(v, Value)]
-        inner = run.inner.get(id(node), [])
+        inner = run.inner.get(node, [])
         if isinstance(node, CallNode):
             ends = [v for v in node.block.graph.outputs if v is not None]
             return [Spot((*frames, Level(run, node)), inner[0], ends[k])]
@@ -90,8 +91,10 @@ class Paths:
             return [s for iteration in range(2) for s in self.end_of(frames, run, node, iteration, k)]
         return []
 
-    def end_of(self, frames: tuple[Level, ...], run: GraphRun, node: Node, iteration: int, index: int) -> list[Spot]:
-        inner = run.inner[id(node)][iteration]
+    def end_of(
+        self, frames: tuple[Level[Fact], ...], run: Run[Fact], node: Node, iteration: int, index: int
+    ) -> list[Spot]:
+        inner = run.inner[node][iteration]
         end = inner.graph.outputs[index]
         return [Spot((*frames, Level(run, node, iteration)), inner, end)] if end is not None else []
 
@@ -126,7 +129,7 @@ class Paths:
         """The path of names that leads to a value: `blocks.0.attention`."""
         home = self.home(spot)
         steps: list[str] = []
-        loops: list[Level] = []
+        loops: list[Level[Fact]] = []
         for frame in home.frames:
             if isinstance(frame.node, LoopNode):
                 loops.append(frame)
@@ -140,7 +143,7 @@ class Paths:
         return ".".join(steps)
 
 
-def _step(node: CallNode | OpNode, loops: Sequence[Level]) -> str:
+def _step(node: CallNode | OpNode, loops: Sequence[Level[Fact]]) -> str:
     if not node.name:
         shared = node.instance.path or node.instance.label if node.instance is not None else ""
         return shared or (node.block.name if isinstance(node, CallNode) else node.op.name)
@@ -155,12 +158,4 @@ def _step(node: CallNode | OpNode, loops: Sequence[Level]) -> str:
 
 def _count(graph: Graph, name: str) -> int:
     """How often a graph applies what is called so: a step in a loop is numbered by that."""
-    total = 0
-    for node in graph.nodes:
-        if isinstance(node, LoopNode):
-            total += sum(_count(node.bodies[i], name) for i in node.iterations)
-        elif isinstance(node, CallNode | OpNode):
-            total += node.name == name
-        else:
-            total += sum(_count(inner, name) for inner in subgraphs(node))
-    return total
+    return sum(times for node, times, _ in runs(graph) if isinstance(node, CallNode | OpNode) and node.name == name)

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from archdsl.dependence.domain import ONE, ZERO, Bound, Fact, Form, flat_layout
-from archdsl.dependence.solve import DependenceWalk, GraphRun, InputAxis
+from archdsl.dependence.solve import DependenceWalk, InputAxis
 from archdsl.ir.dims import symbol
 from archdsl.ir.graph import Model, OpNode, Value
+from archdsl.ir.interpreter import Run
 from archdsl.ir.op import EVERYWHERE, Reads
 
 BATCH = symbol("batch")
@@ -24,7 +25,7 @@ def mixing(model: Model) -> tuple[str | None, OpNode | None] | None:
         own = Form(tuple((ONE if axis == 0 else ZERO,) for axis in range(value.rank)), ZERO)
         bounds: tuple[Bound, ...] = tuple((own,) if s.name == name and _has_rows(value) else () for s in walk.sources)
         inputs.append(Fact(flat_layout(value), bounds) if any(bounds) else None)
-    run = walk.run(model.block.graph, inputs, None, model.block)
+    run = walk.run(model.block.graph, inputs)
     for result, value in model.outputs:
         if _has_rows(value) and not _is_apart(run.fact(value), {0}):
             return result, walk.first
@@ -56,10 +57,10 @@ class _Rows(DependenceWalk):
         found = super().reads(node, k)
         return [tuple(EVERYWHERE if at is not None and at.earlier else at for at in read) for read in found]
 
-    def op(self, node: OpNode, run: GraphRun) -> None:
+    def op(self, node: OpNode, run: Run[Fact]) -> None:
         first = node.inputs[0] if node.inputs else None
         if node.op.batch_statistics and isinstance(first, Value):  # of the batch in training alone
-            run.facts |= {id(v): run.fact(first) for v in node.outputs}
+            run.facts |= dict.fromkeys(node.outputs, run.fact(first))
             return
         super().op(node, run)
         if self.first is None and not all(_is_apart(run.fact(v), range(v.rank)) for v in node.outputs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 
@@ -37,19 +37,8 @@ from archdsl.dependence.domain import (
 )
 from archdsl.ir.dims import Lit, Num, Poly, div, mul, whole_axis
 from archdsl.ir.dims import Value as DimValue
-from archdsl.ir.graph import (
-    Block,
-    CallNode,
-    CausalNode,
-    CondNode,
-    Graph,
-    LoopNode,
-    Node,
-    OpNode,
-    ScanNode,
-    Value,
-    node_outputs,
-)
+from archdsl.ir.graph import CausalNode, Node, OpNode, ScanNode, Value
+from archdsl.ir.interpreter import Interpreter, Level, Run
 from archdsl.ir.op import At, Reads
 
 LARGE = 256.0
@@ -68,91 +57,35 @@ class InputAxis:
     axis: int
 
 
-@dataclass(eq=False)
-class GraphRun:
-    """One graph under given bounds. `inner` holds the runs of what its nodes contain: a call's one, a loop's
-    iterations, …"""
-
-    graph: Graph
-    parent: GraphRun | None = None
-    block: Block | None = None
-    facts: dict[int, Fact | None] = field(default_factory=dict)
-    inner: dict[int, list[GraphRun]] = field(default_factory=dict)
-
-    def fact(self, value: Value) -> Fact | None:
-        run: GraphRun | None = self
-        while run is not None:
-            if id(value) in run.facts:
-                return run.facts[id(value)]
-            run = run.parent
-        return None
-
-
-@dataclass(frozen=True, eq=False)
-class Level:
-    """One level that the walk is in: the run and the node of it that holds the next."""
-
-    run: GraphRun
-    node: Node
-    iteration: int = 0
-
-
 @dataclass(frozen=True, eq=False)
 class Leak:
     """A demand that is not met: where it stands, and the source that reaches it from too far ahead."""
 
-    frames: tuple[Level, ...]
-    run: GraphRun
+    levels: tuple[Level[Fact], ...]
+    run: Run[Fact]
     node: CausalNode
     source: int
     axis: int
 
 
-class DependenceWalk:
+class DependenceWalk(Interpreter[Fact]):
+    """Finds what every tensor of a model may depend on."""
+
     def __init__(self, sources: Sequence[InputAxis]) -> None:
+        super().__init__()
         self.sources = sources
-        self.memo: dict[object, GraphRun] = {}
-        self.frames: list[Level] = []
         self.leaks: list[Leak] = []
         self.needed: set[CausalNode] = set()
         """Assumptions that say more than is proved."""
         self.finite: dict[float, None] = {}
         """Large numbers that stand where minus infinity would make softmax give 0."""
-        self.depth = 0
 
     # --- facts ---
 
-    def run(
-        self, graph: Graph, inputs: Sequence[Fact | None], parent: GraphRun | None, block: Block | None = None
-    ) -> GraphRun:
-        run = GraphRun(graph, parent, block)
-        for value, fact in zip(graph.inputs, inputs, strict=True):
-            run.facts[id(value)] = fact
-        self.nodes(run)
-        return run
-
-    def nodes(self, run: GraphRun) -> None:
-        for node in run.graph.nodes:
-            if isinstance(node, OpNode):
-                self.op(node, run)
-            elif isinstance(node, CallNode):
-                self.call(node, run)
-            elif isinstance(node, LoopNode):
-                self.loop(node, run)
-            elif isinstance(node, ScanNode):
-                self.scan(node, run)
-            elif isinstance(node, CondNode):
-                self.condition(node, run)
-            elif isinstance(node, CausalNode):
-                self.demand(node, run)
-            else:
-                for value in node_outputs(node):
-                    run.facts[id(value)] = None
-
-    def op(self, node: OpNode, run: GraphRun) -> None:
-        facts = [run.fact(v) if isinstance(v, Value) else None for v in node.inputs]
+    def op(self, node: OpNode, run: Run[Fact]) -> None:
+        facts = [run.fact(v) for v in node.inputs]
         for k, output in enumerate(node.outputs):
-            run.facts[id(output)] = self.result(node, k, facts)
+            run.facts[output] = self.result(node, k, facts)
 
     def result(self, node: OpNode, k: int, facts: Sequence[Fact | None]) -> Fact | None:
         """What is known of an op's output, given that of its inputs; None for nothing."""
@@ -172,7 +105,7 @@ class DependenceWalk:
         layout = result_layout(output, inputs)
         bounds = mapped(inputs, layout)
         joint = node.op.joint(node)
-        together = joined(facts, node.inputs, joint, output) if joint is not None and k == 0 else None
+        together = joined(facts, node.inputs, joint) if joint is not None and k == 0 else None
         if together is not None:
             other, closer, known = together
             if other == layout:
@@ -250,67 +183,6 @@ class DependenceWalk:
             return tuple(found.items()), None
         return tuple(found.items()), total(zip(known_forms, factors, strict=True), layout, ZERO)
 
-    def call(self, node: CallNode, run: GraphRun) -> None:
-        block = node.block
-        inputs = [run.fact(v) if v is not None else None for v in node.inputs]
-        contexts = [run.fact(c) if isinstance(c, Value) else None for c in node.contexts]
-        key = (id(block), tuple(inputs), tuple(contexts), self.depth)
-        inner = self.memo.get(key)
-        if inner is None:
-            inner = GraphRun(block.graph, None, block)
-            for value, fact in zip(block.graph.inputs, inputs, strict=True):
-                inner.facts[id(value)] = fact
-            for context, fact in zip(block.contexts, contexts, strict=True):
-                if isinstance(context.value, Value):
-                    inner.facts[id(context.value)] = fact
-            self.frames.append(Level(run, node))
-            self.nodes(inner)
-            self.frames.pop()
-            self.memo[key] = inner
-        run.inner[id(node)] = [inner]
-        self.hand_back(node.outputs, inner, run)
-
-    def hand_back(self, outputs: Sequence[Value], inner: GraphRun, run: GraphRun) -> None:
-        ends = [v for v in inner.graph.outputs if v is not None]
-        for mine, theirs in zip(outputs, ends, strict=False):
-            run.facts[id(mine)] = inner.fact(theirs)
-
-    def loop(self, node: LoopNode, run: GraphRun) -> None:
-        state = [run.fact(v) for v in node.starts]
-        runs: list[GraphRun] = []
-        memo: dict[object, GraphRun] = {}
-        for iteration, index in enumerate(node.iterations):
-            body = node.bodies[index]
-            key = (index, tuple(state))
-            inner = memo.get(key)
-            if inner is None:
-                self.frames.append(Level(run, node, iteration))
-                inner = memo[key] = self.run(body, state, run)
-                self.frames.pop()
-            runs.append(inner)
-            ends = [inner.fact(v) if v is not None else None for v in body.outputs]
-            state = ends[: len(node.starts)]
-            for value, fact in zip(
-                node.emitted[iteration] if node.emitted else (), ends[len(node.starts) :], strict=False
-            ):
-                run.facts[id(value)] = fact
-        run.inner[id(node)] = runs
-        for value, fact in zip(node.outputs, state, strict=True):
-            run.facts[id(value)] = fact
-
-    def condition(self, node: CondNode, run: GraphRun) -> None:
-        runs = []
-        for i, graph in enumerate((node.then, node.otherwise)):
-            self.frames.append(Level(run, node, i))
-            runs.append(self.run(graph, (), run))
-            self.frames.pop()
-        run.inner[id(node)] = runs
-        for k, value in enumerate(node.outputs):
-            ends = [r.graph.outputs[k] for r in runs]
-            run.facts[id(value)] = self.either(
-                [r.fact(v) if v is not None else None for r, v in zip(runs, ends, strict=True)]
-            )
-
     def either(self, facts: Sequence[Fact | None]) -> Fact | None:
         """What holds whichever of several tensors of one shape it is."""
         known = [f for f in facts if f is not None]
@@ -323,31 +195,28 @@ class DependenceWalk:
             certain = reduce(both, (f.known for f in known))
         return self.fact(layout, mapped([(f, own) for f in known], layout), certain, None)
 
-    def scan(self, node: ScanNode, run: GraphRun) -> None:
+    def scan(self, node: ScanNode, run: Run[Fact]) -> None:
         depth, self.depth = self.depth, self.depth + 1
-        starts = [run.fact(v) if isinstance(v, Value) else None for v in node.starts]
+        starts = [run.fact(v) for v in node.starts]
         slices = [self.slice(run.fact(v), depth) for v in node.sequences]
         carries = list(starts)
         leaks = len(self.leaks)
         # From MAX_ROUNDS on each round takes the bound from at least one source of one carried tensor.
         for iteration in range(2 * MAX_ROUNDS + len(starts) * len(self.sources)):
             del self.leaks[leaks:]
-            self.frames.append(Level(run, node))
-            inner = self.run(node.body, [*carries, *slices], run)
-            self.frames.pop()
-            ends = [inner.fact(v) if v is not None else None for v in node.body.outputs]
-            grown = [self.either([c, self.step_before(e, depth)]) for c, e in zip(carries, ends, strict=False)]
+            inner = self.within(node.body, [*carries, *slices], run, node)
+            grown = [self.either([c, self.step_before(e, depth)]) for c, e in zip(carries, inner.ends, strict=False)]
             if grown == carries:
                 break
             if iteration >= MAX_ROUNDS:
                 grown = [self.widened(c, g) for c, g in zip(carries, grown, strict=True)]
             carries = grown
         self.depth = depth
-        run.inner[id(node)] = [inner]
-        for value, fact in zip(node.stacked, ends[len(node.starts) :], strict=True):
-            run.facts[id(value)] = self.stack(fact, node.length, depth)
-        for value, start, fact in zip(node.finals, starts, ends, strict=False):
-            run.facts[id(value)] = self.either([start, self.last(fact, node.length, depth)])
+        run.inner[node] = [inner]
+        for value, fact in zip(node.stacked, inner.ends[len(starts) :], strict=True):
+            run.facts[value] = self.stack(fact, node.length, depth)
+        for value, start, fact in zip(node.finals, starts, inner.ends, strict=False):
+            run.facts[value] = self.either([start, self.last(fact, node.length, depth)])
 
     def changed(
         self, fact: Fact | None, layout: Callable[[Layout], Layout], form: Callable[[Form, Fact], Form | None]
@@ -413,12 +282,10 @@ class DependenceWalk:
 
     # --- demands ---
 
-    def demand(self, node: CausalNode, run: GraphRun) -> None:
-        fact = run.fact(node.value)
-        if fact is None:
-            return
-        axis = time_axis(node.value, self.sources)
-        if axis is None:
+    def leaf(self, node: Node, run: Run[Fact]) -> None:
+        fact = run.fact(node.value) if isinstance(node, CausalNode) else None
+        axis = time_axis(node.value, self.sources) if isinstance(node, CausalNode) else None
+        if not isinstance(node, CausalNode) or fact is None or axis is None:
             return
         bounds = list(fact.bounds)
         for i, source in own_sources(node.value, axis, self.sources):
@@ -426,12 +293,12 @@ class DependenceWalk:
             if meets(fact.bounds[i], fact.layout, axis, ratio, node.ahead, ()):
                 continue
             if not node.assumed:
-                self.leaks.append(Leak(tuple(self.frames), run, node, i, axis))
+                self.leaks.append(Leak(tuple(self.levels), run, node, i, axis))
                 return
             self.needed.add(node)
             bounds[i] = claimed(fact.layout, axis, ratio, node.ahead)
         if node.assumed:
-            run.facts[id(node.value)] = Fact(fact.layout, tuple(bounds), fact.known, fact.positions)
+            run.facts[node.value] = Fact(fact.layout, tuple(bounds), fact.known, fact.positions)
 
 
 def keeps_positions(value: Value) -> bool:

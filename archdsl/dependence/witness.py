@@ -14,10 +14,11 @@ from itertools import product
 
 from archdsl.dependence.domain import ANYWHERE, Fact, Form, far
 from archdsl.dependence.paths import Paths, Spot
-from archdsl.dependence.solve import DependenceWalk, Leak, Level, ratio_of
+from archdsl.dependence.solve import DependenceWalk, Leak, ratio_of
 from archdsl.ir.dims import Poly, evaluate, same_shape
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import OpNode, ScanNode, Value
+from archdsl.ir.interpreter import Level
 from archdsl.ir.op import At, Joint, Reads, Regrouping
 
 Index = tuple[int | None, ...]
@@ -67,7 +68,7 @@ class Witness(Paths):
                 for position in sorted({0, min(1, last), last // 2}):
                     self.allowed = ratio * position + max(ratio - 1, Fraction(0)) + self.leak.node.ahead - 1
                     index = tuple(position if a == axis else None for a in range(value.rank))
-                    found = self.search_from((Spot(self.leak.frames, self.leak.run, value), index))
+                    found = self.search_from((Spot(self.leak.levels, self.leak.run, value), index))
                     if found is not None:
                         return found
             except UnfitError:
@@ -162,7 +163,7 @@ class Witness(Paths):
 
     def end(self, spot: Spot, node: ScanNode, step: int, k: int, index: Index) -> Iterator[Element]:
         """What the body of a scan gives at a step."""
-        inner = spot.run.inner[id(node)][0]
+        inner = spot.run.inner[node][0]
         value = inner.graph.outputs[k]
         if value is not None:
             yield Spot((*spot.frames, Level(spot.run, node, step)), inner, value), index

@@ -12,11 +12,12 @@ layers costs what its distinct blocks do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
-from archdsl.ir.cost import Amount, Pairs
+from archdsl.ir.cost import Amount, Pairs, times
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.dims import add, mul, sub, with_symbol
 from archdsl.ir.graph import (
@@ -24,7 +25,6 @@ from archdsl.ir.graph import (
     CallNode,
     CondNode,
     Graph,
-    Handle,
     LoopNode,
     LossNode,
     Model,
@@ -34,8 +34,9 @@ from archdsl.ir.graph import (
     ScanNode,
     Value,
     WeightNode,
-    reads,
 )
+from archdsl.ir.interpreter import Interpreter, Run
+from archdsl.passes.dce import live_nodes
 
 Step = tuple[str, str]
 """An op's path, `*` for every index of a loop, and its primitive."""
@@ -101,8 +102,8 @@ class OpWork:
 class BlockWork:
     """What all uses of one distinct block do, those of the blocks inside it included."""
 
-    block: Block
     alias: str
+    """What it is first called by."""
     work: OpWork = field(default_factory=OpWork)
 
 
@@ -111,7 +112,7 @@ class Work:
     """What a piece of the model does."""
 
     ops: dict[Step, OpWork] = field(default_factory=dict)
-    blocks: dict[int, BlockWork] = field(default_factory=dict)
+    blocks: dict[Block, BlockWork] = field(default_factory=dict)
     layers: Total = field(default_factory=Total)
     """Forwards, within the stacks of layers alone."""
 
@@ -119,15 +120,15 @@ class Work:
         """Add another piece's work so many times, under a step of the path."""
         for (path, op), work in other.ops.items():
             self.ops.setdefault((prefix + path, op), OpWork()).join(work, times)
-        for key, found in other.blocks.items():
-            self.blocks.setdefault(key, BlockWork(found.block, found.alias)).work.join(found.work, times)
+        for block, found in other.blocks.items():
+            self.blocks.setdefault(block, BlockWork(found.alias)).work.join(found.work, times)
         self.layers.join(other.layers, times)
 
     def with_rows(self, rows: Size) -> Work:
         """The same where the rows of an expert are that many."""
         return Work(
             {step: work.with_rows(rows) for step, work in self.ops.items()},
-            {key: BlockWork(b.block, b.alias, b.work.with_rows(rows)) for key, b in self.blocks.items()},
+            {block: BlockWork(b.alias, b.work.with_rows(rows)) for block, b in self.blocks.items()},
             self.layers.with_rows(rows),
         )
 
@@ -143,231 +144,155 @@ class Work:
 @lru_cache(maxsize=4)
 def work_of(model: Model, *, training: bool) -> Work:
     """What a model does: in training with its losses, forwards and backwards; else forwards alone."""
-    walk = _CostWalk(training)
-    block = model.block
-    frame = _Frame(None)
-    for value in block.graph.inputs:
-        frame.wants[value] = False
-    walk.forwards(block.graph, frame, walk.live(block.graph))
+    gradients = _Gradients(training)
+    graph = model.block.graph
+    back = _Back(gradients.run(graph, [None] * len(graph.inputs)))
     if training:
-        for output in block.graph.outputs:
-            if output is not None:
-                frame.reach(output)
-    found = Work()
-    walk.backwards(block.graph, frame, walk.live(block.graph), found, "")
-    root = BlockWork(block, "")
-    root.work.join(found.total, 1)
-    root.work.uses = 1
-    return Work(found.ops, {id(block): root, **found.blocks}, found.layers)
+        back.reach(*graph.outputs)
+    return _of_block(model.block, "", _Backwards(gradients).graph(back, ""))
 
 
-# --- the walk ---------------------------------------------------------------------------------------------------------
+def _of_block(block: Block, alias: str, work: Work) -> Work:
+    """What a block does, itself among its blocks."""
+    own = BlockWork(alias, work.total)
+    own.work.uses = 1
+    return Work(work.ops, {block: own, **work.blocks}, work.layers)
+
+
+# --- forwards: which tensors want a gradient --------------------------------------------------------------------------
 
 
 ROUNDS = 8
 """Steps of a scan after which what still changes from one to the next is taken for the union of both."""
 
 
-class _Frame:
-    """One run of a graph: which tensors want a gradient, and which of them have one."""
+class _Gradients(Interpreter[bool]):
+    """Finds the tensors that depend on trained weights: a gradient is wanted of them. Of all others the fact is
+    None."""
 
-    def __init__(self, around: _Frame | None) -> None:
-        self.around = around
-        self.wants: dict[Value, bool] = {}
-        self.reached: set[Value] = set()
-        self.inner: dict[int, list[_Frame]] = {}
-        """The runs inside a node, iteration by iteration."""
+    def __init__(self, training: bool) -> None:
+        super().__init__()
+        self.training = training
+        self.live: dict[Graph, Sequence[Node]] = {}
 
-    def wanting(self, value: object) -> bool:
-        frame: _Frame | None = self
-        while frame is not None:
-            if value in frame.wants:
-                return frame.wants[value]
-            frame = frame.around
-        return False
+    def nodes(self, graph: Graph) -> Sequence[Node]:
+        """Return the nodes that results, losses or weights depend on: emitted code has no others."""
+        if graph not in self.live:
+            self.live[graph] = live_nodes(graph)
+        return self.live[graph]
 
-    def reach(self, value: object) -> None:
-        """A gradient arrives at a tensor, if it wants one."""
-        frame: _Frame | None = self
-        while frame is not None:
-            if value in frame.wants:
-                if frame.wants[value]:
-                    frame.reached.add(value)
-                return
-            frame = frame.around
+    def branches(self, node: CondNode) -> Sequence[Graph]:
+        return (node.then if self.training else node.otherwise,)
 
-    def is_reached(self, value: Value) -> bool:
-        return value in self.reached
+    def either(self, facts: Sequence[bool | None]) -> bool | None:
+        return any(facts) or None
+
+    def op(self, node: OpNode, run: Run[bool]) -> None:
+        wanted = any(w.trained for w in node.weights) or any(
+            run.fact(v) and node.op.differentiates(node, i) for i, v in enumerate(node.inputs)
+        )
+        if wanted or any(any(self.called(c, [None], run).ends) for c in node.blocks.values()):
+            run.facts.update((output, True) for output in node.outputs if output.is_float)
+
+    def leaf(self, node: Node, run: Run[bool]) -> None:
+        if isinstance(node, ParamNode):
+            run.facts[node.output] = node.weight.trained or None
+        elif isinstance(node, WeightNode):
+            found = (w for w in node.instance.node.weights if w.name == node.weight)
+            run.facts[node.output] = any(w.trained for w in found) or None
+
+    def scan(self, node: ScanNode, run: Run[bool]) -> None:
+        """The first steps one by one, until what is carried wants no more than before."""
+        carried = [run.fact(v) for v in node.starts]
+        slices = [run.fact(v) for v in node.sequences]
+        steps = run.inner[node] = []
+        stacked: list[bool | None] = [None] * len(node.stacked)
+        while True:
+            steps.append(self.within(node.body, [*carried, *slices], run, node))
+            ends = steps[-1].ends
+            stacked = self.both(stacked, ends[len(carried) :])
+            after = ends[: len(carried)]
+            if after == carried:
+                break
+            carried = after if len(steps) < ROUNDS else self.both(carried, after)
+        run.facts.update(zip(node.stacked, stacked, strict=True))
+        run.facts.update(zip(node.finals, carried, strict=True))
+
+    def both(self, a: Sequence[bool | None], b: Sequence[bool | None]) -> list[bool | None]:
+        return [self.either(pair) for pair in zip(a, b, strict=True)]
 
 
-Iterations = dict[Hashable, tuple[Work, frozenset[Value]]]
+# --- backwards: what each op costs ------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Back:
+    """A run of a graph on the way back: the tensors that have a gradient."""
+
+    run: Run[bool]
+    around: _Back | None = None
+    reached: set[object] = field(default_factory=set)
+
+    def reach(self, *values: object) -> None:
+        """A gradient arrives at tensors; those have it that want one."""
+        for value in values:
+            back: _Back | None = self
+            while back is not None and value not in back.run.facts:
+                back = back.around
+            if back is not None and back.run.facts[value]:
+                back.reached.add(value)
+
+    def which(self, values: Sequence[Value | None]) -> list[bool]:
+        """Whether each of some tensors has a gradient."""
+        return [v in self.reached for v in values]
+
+
+Iterations = dict[Hashable, tuple[Work, list[bool]]]
 """Iterations that are alike: the work of one, and which of its inputs have a gradient."""
 
 
-class _CostWalk:
-    def __init__(self, training: bool) -> None:
-        self.training = training
-        self.made: dict[Hashable, tuple[bool, ...]] = {}
-        """Of a block and what wants gradients: which results do."""
-        self.done: dict[Hashable, tuple[Work, tuple[bool, ...]]] = {}
-        """Of these and the results that have a gradient: the work, and which tensors then have one."""
-        self.lives: dict[int, set[int]] = {}
+class _Backwards:
+    """Adds up the work of the runs of graphs, from their results to their inputs."""
 
-    # --- what is computed at all ---
+    def __init__(self, gradients: _Gradients) -> None:
+        self.gradients = gradients
+        self.done: dict[Hashable, tuple[Work, list[bool]]] = {}
+        """Of the run of a block and the results that have a gradient: the work, and which inputs and contexts then have
+        one."""
 
-    def live(self, graph: Graph) -> set[int]:
-        """Nodes that results, losses or weights depend on: emitted code has no others."""
-        if id(graph) not in self.lives:
-            needed = {id(v) for v in graph.outputs if v is not None}
-            kept: set[int] = set()
-            for node in reversed(graph.nodes):
-                own = isinstance(node, OpNode) and bool(node.weights or node.blocks) and node.instance is None
-                if own or not isinstance(node, OpNode) or any(id(v) in needed for v in node.outputs):
-                    kept.add(id(node))
-                    needed |= {id(v) for v in reads(node)}
-            self.lives[id(graph)] = kept
-        return self.lives[id(graph)]
+    def graph(self, back: _Back, index: str) -> Work:
+        """The work of one run; `index` stands behind the steps of the path in a loop."""
+        into = Work()
+        for node in reversed(self.gradients.nodes(back.run.graph)):
+            if isinstance(node, OpNode):
+                self.op(node, back, into, index)
+            elif isinstance(node, CallNode):
+                (inner,) = back.run.inner[node]
+                work = self.called(node, inner, back.which(node.outputs), node.inputs, back)
+                into.join(work, 1, f"{_step(node)}{index}.")
+            elif isinstance(node, LoopNode):
+                self.loop(node, back, into)
+            elif isinstance(node, ScanNode):
+                self.scan(node, back, into, index)
+            elif isinstance(node, CondNode):
+                branch = _Back(back.run.inner[node][0], back)
+                branch.reach(*_chosen(branch.run.graph.outputs, back.which(node.outputs)))
+                into.join(self.graph(branch, index), 1)
+            elif isinstance(node, LossNode) and self.gradients.training:
+                back.reach(node.value)
+        return into
 
-    def branch(self, node: CondNode) -> Graph:
-        return node.then if self.training else node.otherwise
-
-    # --- forwards: which tensors want a gradient ---
-
-    def forwards(self, graph: Graph, frame: _Frame, live: set[int]) -> None:
-        for node in graph.nodes:
-            if id(node) in live:
-                self.wants(node, frame)
-
-    def wants(self, node: Node, frame: _Frame) -> None:
-        if isinstance(node, OpNode):
-            wanted = any(w.trained for w in node.weights) or any(
-                frame.wanting(v) and node.op.differentiates(node, i) for i, v in enumerate(node.inputs)
-            )
-            wanted = wanted or any(any(self.called(c, (False,), frame)) for c in node.blocks.values())
-            for output in node.outputs:
-                frame.wants[output] = wanted and output.is_float
-        elif isinstance(node, CallNode):
-            flags = tuple(v is not None and frame.wanting(v) for v in node.inputs)
-            for output, wanted in zip(node.outputs, self.called(node, flags, frame), strict=True):
-                frame.wants[output] = wanted
-        elif isinstance(node, LoopNode):
-            self.loop_wants(node, frame)
-        elif isinstance(node, ScanNode):
-            self.scan_wants(node, frame)
-        elif isinstance(node, CondNode):
-            inner = _Frame(frame)
-            graph = self.branch(node)
-            self.forwards(graph, inner, self.live(graph))
-            frame.inner[id(node)] = [inner]
-            for output, value in zip(node.outputs, graph.outputs, strict=True):
-                frame.wants[output] = inner.wanting(value)
-        elif isinstance(node, ParamNode):
-            frame.wants[node.output] = node.weight.trained
-        elif isinstance(node, WeightNode):
-            found = (w for w in node.instance.node.weights if w.name == node.weight)
-            frame.wants[node.output] = any(w.trained for w in found)
-
-    def contexts(self, call: CallNode, frame: _Frame) -> tuple[bool, ...]:
-        return tuple(not isinstance(c, Handle) and frame.wanting(c) for c in call.contexts)
-
-    def called(self, call: CallNode, flags: tuple[bool, ...], frame: _Frame) -> tuple[bool, ...]:
-        given = self.contexts(call, frame)
-        key = (id(call.block), flags, given)
-        if key not in self.made:
-            inner = self.entered(call.block, flags, given)
-            self.made[key] = tuple(inner.wanting(v) for v in call.block.graph.outputs if v is not None)
-        return self.made[key]
-
-    def entered(self, block: Block, flags: tuple[bool, ...], given: tuple[bool, ...]) -> _Frame:
-        inner = _Frame(None)
-        inner.wants.update(zip(block.graph.inputs, flags, strict=True))
-        for context, wanted in zip(block.contexts, given, strict=True):
-            if isinstance(context.value, Value):
-                inner.wants[context.value] = wanted
-        self.forwards(block.graph, inner, self.live(block.graph))
-        return inner
-
-    def iteration(self, body: Graph, flags: Sequence[bool], frame: _Frame) -> _Frame:
-        inner = _Frame(frame)
-        inner.wants.update(zip(body.inputs, flags, strict=True))
-        self.forwards(body, inner, self.live(body))
-        return inner
-
-    def loop_wants(self, node: LoopNode, frame: _Frame) -> None:
-        carried = [frame.wanting(v) for v in node.starts]
-        iterations: list[_Frame] = []
-        for i, which in enumerate(node.iterations):
-            body = node.bodies[which]
-            inner = self.iteration(body, carried, frame)
-            iterations.append(inner)
-            results = [inner.wanting(v) for v in body.outputs if v is not None]
-            carried = results[: len(carried)]
-            if node.emitted:
-                frame.wants.update(zip(node.emitted[i], results[len(carried) :], strict=True))
-        frame.wants.update(zip(node.outputs, carried, strict=True))
-        frame.inner[id(node)] = iterations
-
-    def scan_wants(self, node: ScanNode, frame: _Frame) -> None:
-        """The first steps one by one, until what is carried wants no more than before."""
-        carried = [frame.wanting(v) for v in node.starts]
-        slices = [frame.wanting(v) for v in node.sequences]
-        iterations: list[_Frame] = []
-        stacked = [False] * len(node.stacked)
-        while True:
-            inner = self.iteration(node.body, [*carried, *slices], frame)
-            iterations.append(inner)
-            results = [inner.wanting(v) for v in node.body.outputs if v is not None]
-            stacked = _either(stacked, results[len(carried) :])
-            after = results[: len(carried)]
-            if after == carried:
-                break
-            carried = after if len(iterations) < ROUNDS else _either(carried, after)
-        frame.wants.update(zip(node.stacked, stacked, strict=True))
-        frame.wants.update(zip(node.finals, carried, strict=True))
-        frame.inner[id(node)] = iterations
-
-    # --- backwards: what each op costs ---
-
-    def backwards(self, graph: Graph, frame: _Frame, live: set[int], into: Work, index: str) -> None:
-        for node in reversed(graph.nodes):
-            if id(node) in live:
-                self.cost(node, frame, into, index)
-
-    def cost(self, node: Node, frame: _Frame, into: Work, index: str) -> None:
-        if isinstance(node, OpNode):
-            self.op(node, frame, into, index)
-        elif isinstance(node, CallNode):
-            flags = tuple(v is not None and frame.wanting(v) for v in node.inputs)
-            reached = tuple(frame.is_reached(v) for v in node.outputs)
-            work, back = self.entered_back(node, flags, reached, frame)
-            into.join(work, 1, f"{_step(node)}{index}.")
-            for value, arrives in zip((*node.inputs, *node.contexts), back, strict=True):
-                if arrives:
-                    frame.reach(value)
-        elif isinstance(node, LoopNode):
-            self.loop(node, frame, into, index)
-        elif isinstance(node, ScanNode):
-            self.scan(node, frame, into, index)
-        elif isinstance(node, CondNode):
-            graph, (inner,) = self.branch(node), frame.inner[id(node)]
-            for output, value in zip(node.outputs, graph.outputs, strict=True):
-                if frame.is_reached(output):
-                    inner.reach(value)
-            self.backwards(graph, inner, self.live(graph), into, index)
-        elif isinstance(node, LossNode) and self.training:
-            frame.reach(node.value)
-
-    def op(self, node: OpNode, frame: _Frame, into: Work, index: str) -> None:
+    def op(self, node: OpNode, back: _Back, into: Work, index: str) -> None:
         cost = node.op.flops(node)
         work = OpWork(1)
         trained = {w.name for w in node.weights if w.trained}
-        reached = any(frame.is_reached(v) for v in node.outputs)
+        reached = any(back.which(node.outputs))
         for amount in cost.elementwise:
             work.elementwise.add(amount)
         for part in cost.contractions:
             work.forward.add(part.amount)
             sides = sum(
-                any(s in trained if isinstance(s, str) else frame.wanting(node.inputs[s]) for s in side)
+                any(s in trained if isinstance(s, str) else back.run.fact(node.inputs[s]) for s in side)
                 for side in (part.left, part.right)
             )
             if reached and sides:
@@ -376,79 +301,54 @@ class _CostWalk:
         path = f"{_step(node)}{index}" if own else ""
         into.ops.setdefault((path, node.op.name), OpWork()).join(work, 1)
         for call in node.blocks.values():
-            self.experts(node, call, reached, frame, into, path)
+            self.experts(node, call, reached, back, into, path)
         if reached:
-            for i, value in enumerate(node.inputs):
-                if node.op.differentiates(node, i):
-                    frame.reach(value)
+            back.reach(*(v for i, v in enumerate(node.inputs) if node.op.differentiates(node, i)))
 
-    def experts(self, node: OpNode, call: CallNode, reached: bool, frame: _Frame, into: Work, path: str) -> None:
+    def experts(self, node: OpNode, call: CallNode, reached: bool, back: _Back, into: Work, path: str) -> None:
         """A block of the primitive's own, which every row of its input goes through `active` times."""
         x = node.inputs[0]
         assert isinstance(x, Value)
         assert node.active is not None
-        rows: Size = node.active.value
-        for size in x.shape[:-1]:
-            rows = mul(rows, size.value)
-        work, back = self.entered_back(call, (frame.wanting(x),), (reached,) * len(call.outputs), frame)
-        into.join(work.with_rows(rows), 1, f"{path}.")
-        for value, arrives in zip(call.contexts, back[1:], strict=True):
-            if arrives:
-                frame.reach(value)
+        inner = self.gradients.called(call, [back.run.fact(x)], back.run)
+        work = self.called(call, inner, [reached] * len(call.outputs), (None,), back)
+        into.join(work.with_rows(times((node.active, *x.shape[:-1]))), 1, f"{path}.")
 
-    def entered_back(
-        self, call: CallNode, flags: tuple[bool, ...], reached: tuple[bool, ...], frame: _Frame
-    ) -> tuple[Work, tuple[bool, ...]]:
-        """The work of a block, and which of its inputs and contexts have a gradient then."""
-        block, given = call.block, self.contexts(call, frame)
-        key = (id(block), flags, given, reached)
+    def called(
+        self, call: CallNode, inner: Run[bool], reached: Sequence[bool], inputs: Sequence[Value | None], back: _Back
+    ) -> Work:
+        """The work of a block of which some results have a gradient; some of its inputs and contexts have one then."""
+        block = call.block
+        key = (inner, *reached)
         if key not in self.done:
-            inner = self.entered(block, flags, given)
-            for value, arrives in zip((v for v in block.graph.outputs if v is not None), reached, strict=True):
-                if arrives:
-                    inner.reach(value)
-            found = Work()
-            self.backwards(block.graph, inner, self.live(block.graph), found, "")
-            own = BlockWork(block, call.alias)
-            own.work.join(found.total, 1)
-            own.work.uses = 1
-            found = Work(found.ops, {id(block): own, **found.blocks}, found.layers)
+            own = _Back(inner)
+            own.reach(*_chosen([v for v in block.graph.outputs if v is not None], reached))
+            work = _of_block(block, call.alias, self.graph(own, ""))
             tensors = (*block.graph.inputs, *(c.value for c in block.contexts))
-            self.done[key] = found, tuple(isinstance(v, Value) and inner.is_reached(v) for v in tensors)
-        return self.done[key]
+            self.done[key] = work, [v in own.reached for v in tensors]
+        work, arrives = self.done[key]
+        back.reach(*_chosen((*inputs, *call.contexts), arrives))
+        return work
 
-    def repeated(self, body: Graph, inner: _Frame, arriving: Iterable[Value], memo: Iterations, index: str) -> Hashable:
+    def repeated(self, run: Run[bool], reached: Sequence[bool], back: _Back, memo: Iterations, index: str) -> Hashable:
         """Walk one iteration backwards, or find that one like it was; its key in the memo."""
-        for value in arriving:
-            inner.reach(value)
-        key = (
-            id(body),
-            tuple(inner.wanting(v) for v in body.inputs),
-            tuple(v is not None and inner.is_reached(v) for v in body.outputs),
-        )
+        key = (run, *reached)
+        inner = _Back(run, back)
+        inner.reach(*_chosen([v for v in run.graph.outputs if v is not None], reached))
         if key not in memo:
-            found = Work()
-            self.backwards(body, inner, self.live(body), found, index)
-            memo[key] = found, frozenset(v for v in body.inputs if inner.is_reached(v))
+            memo[key] = self.graph(inner, index), inner.which(run.graph.inputs)
         return key
 
-    def loop(self, node: LoopNode, frame: _Frame, into: Work, index: str) -> None:
-        iterations = frame.inner[id(node)]
-        carried = [frame.is_reached(v) for v in node.outputs]
+    def loop(self, node: LoopNode, back: _Back, into: Work) -> None:
+        carried = back.which(node.outputs)
         memo: Iterations = {}
         uses: Counter[Hashable] = Counter()
-        for i in range(len(iterations) - 1, -1, -1):
-            body, inner = node.bodies[node.iterations[i]], iterations[i]
-            results = [v for v in body.outputs if v is not None]
-            emitted = [frame.is_reached(v) for v in node.emitted[i]] if node.emitted else []
-            arriving = [v for v, arrives in zip(results, (*carried, *emitted), strict=True) if arrives]
-            key = self.repeated(body, inner, arriving, memo, ".*")
+        for i, run in reversed([*enumerate(back.run.inner[node])]):
+            emitted = back.which(node.emitted[i]) if node.emitted else []
+            key = self.repeated(run, [*carried, *emitted], back, memo, ".*")
             uses[key] += 1
-            reached = memo[key][1]
-            carried = [v in reached for v in body.inputs]
-        for value, arrives in zip(node.starts, carried, strict=True):
-            if arrives:
-                frame.reach(value)
+            carried = memo[key][1]
+        back.reach(*_chosen(node.starts, carried))
         layers = Total()
         for key, count in uses.items():
             work = Work(memo[key][0].ops, memo[key][0].blocks)
@@ -456,54 +356,39 @@ class _CostWalk:
             layers.join(work.total.forward, count)
         into.layers.join(layers)
 
-    def scan(self, node: ScanNode, frame: _Frame, into: Work, index: str) -> None:
+    def scan(self, node: ScanNode, back: _Back, into: Work, index: str) -> None:
         """The first steps, whose starts want less, and the last, whose results have less, one by one; all between are
         alike."""
-        first = frame.inner[id(node)]
-        body = node.body
-        results = [v for v in body.outputs if v is not None]
-        stacked = [frame.is_reached(v) for v in node.stacked]
-        carried = [frame.is_reached(v) for v in node.finals]
+        *starting, last = back.run.inner[node]
+        count, length = len(node.starts), node.length.value
+        stacked, carried = back.which(node.stacked), back.which(node.finals)
         memo: Iterations = {}
         uses: dict[Hashable, Size] = {}
 
-        def step(like: _Frame, times: Size) -> list[bool]:
-            inner = self.iteration(body, [like.wanting(v) for v in body.inputs], frame)
-            arriving = [v for v, arrives in zip(results, (*carried, *stacked), strict=True) if arrives]
-            key = self.repeated(body, inner, arriving, memo, index)
-            uses[key] = add(uses.get(key, 0), times)
-            return [v in memo[key][1] for v in body.inputs]
+        def step(like: Run[bool], often: Size) -> list[bool]:
+            key = self.repeated(like, [*carried, *stacked], back, memo, index)
+            uses[key] = add(uses.get(key, 0), often)
+            back.reach(*_chosen(node.sequences, memo[key][1][count:]))
+            return memo[key][1][:count]
 
-        starting, length = first[:-1], node.length.value
         ending = 0
         while not isinstance(length, int) or ending + len(starting) < length:
-            before = carried
-            back = step(first[-1], 1)
+            before, after = carried, step(last, 1)
             ending += 1
-            after = back[: len(carried)]
-            carried = after if ending < ROUNDS else _either(carried, after)
-            self.slices(node, back, frame)
+            carried = after if ending < ROUNDS else [x or y for x, y in zip(carried, after, strict=True)]
             if carried == before:
-                step(first[-1], sub(length, ending + len(starting)))
+                step(last, sub(length, ending + len(starting)))
                 break
         for like in reversed(starting[:length] if isinstance(length, int) else starting):
-            back = step(like, 1)
-            carried = back[: len(carried)]
-            self.slices(node, back, frame)
-        for value, arrives in zip(node.starts, carried, strict=True):
-            if arrives:
-                frame.reach(value)
-        for key, times in uses.items():
-            into.join(memo[key][0], times)
-
-    def slices(self, node: ScanNode, back: Sequence[bool], frame: _Frame) -> None:
-        for value, arrives in zip(node.sequences, back[len(node.starts) :], strict=True):
-            if arrives:
-                frame.reach(value)
+            carried = step(like, 1)
+        back.reach(*_chosen(node.starts, carried))
+        for key, often in uses.items():
+            into.join(memo[key][0], often)
 
 
-def _either(a: Sequence[bool], b: Sequence[bool]) -> list[bool]:
-    return [x or y for x, y in zip(a, b, strict=True)]
+def _chosen(values: Sequence[Any], which: Sequence[bool]) -> Iterator[Any]:
+    """Yield the values at which a gradient arrives."""
+    return (v for v, arrives in zip(values, which, strict=True) if arrives)
 
 
 def _step(node: OpNode | CallNode) -> str:

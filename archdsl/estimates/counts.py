@@ -3,13 +3,15 @@ blocks cost. `archdsl.estimates.params` makes the report of it."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, Node, OpNode, ParamNode, Weight, subgraphs
+from archdsl.ir.graph import Block, CallNode, Graph, Model, OpNode, Weight
 from archdsl.ir.static import SharedModule
+from archdsl.ir.walk import calls_of, is_module, runs
 from archdsl.ir.weights import shape_of
 
 Key = tuple[str, tuple[int, ...], bool]
@@ -18,14 +20,6 @@ Key = tuple[str, tuple[int, ...], bool]
 def total(model: Model) -> int:
     """How many parameters the model has."""
     return Counts().block(model.block).total
-
-
-def size(shape: tuple[int, ...]) -> int:
-    """How many numbers a tensor holds."""
-    count = 1
-    for dim in shape:
-        count *= dim
-    return count
 
 
 @dataclass
@@ -44,9 +38,9 @@ class Count:
         if not weight.trained:
             if not weight.saved:
                 return
-            self.buffers += times * size(shape)
+            self.buffers += times * math.prod(shape)
         else:
-            n = times * size(shape)
+            n = times * math.prod(shape)
             self.total += n
             self.active += n
             self.embedding += n if weight.kind == "embedding" else 0
@@ -91,7 +85,7 @@ class Counts:
         found = Count()
         for instance in instances:
             self._instance(instance, found)
-        self._graph(block.graph, found, 1, "")
+        self._graph(block.graph, found)
         return found
 
     def _instance(self, instance: SharedModule, into: Count) -> None:
@@ -110,26 +104,16 @@ class Counts:
                 used = Fraction(inner.active) * int(node.active) / int(node.copies)
                 into.active += times * (int(used) - inner.active)
 
-    def _graph(self, graph: Graph, into: Count, times: int, index: str) -> None:
-        for node in graph.nodes:
-            self._node(node, into, times, index)
-
-    def _node(self, node: Node, into: Count, times: int, index: str) -> None:
-        if isinstance(node, CallNode):
-            if node.instance is None:
-                into.add(self.called(node), f"{node.name}{index}.", times)
-        elif isinstance(node, OpNode):
-            if node.instance is None:
-                self._op(node, into, f"{node.name}{index}.", times)
-        elif isinstance(node, ParamNode):
-            into.weight(node.name + index, node.weight, times)
-        elif isinstance(node, LoopNode):
-            iterations = Counter(node.iterations)
-            for i, body in enumerate(node.bodies):
-                self._graph(body, into, times * iterations[i], ".*")
-        else:
-            for inner in subgraphs(node):
-                self._graph(inner, into, times, index)
+    def _graph(self, graph: Graph, into: Count) -> None:
+        for node, times, loop in runs(graph):
+            if is_module(node):
+                path = f"{node.name}.*" if loop is not None else node.name
+                if isinstance(node, CallNode):
+                    into.add(self.called(node), f"{path}.", times)
+                elif isinstance(node, OpNode):
+                    self._op(node, into, f"{path}.", times)
+                else:
+                    into.weight(path, node.weight, times)
 
 
 def calls(block: Block) -> Iterator[tuple[Block, int, str]]:
@@ -138,24 +122,37 @@ def calls(block: Block) -> Iterator[tuple[Block, int, str]]:
         if instance.block is not None:
             yield instance.block, 1, instance.label
         elif instance.node is not None:
-            yield from ((c.block, 1, c.alias) for c in instance.node.blocks.values())
-    if block.before is not None:
-        yield from _calls(block.before.graph, 1)
-    yield from _calls(block.graph, 1)
+            yield from ((c.block, 1, c.alias) for c in calls_of(instance.node))
+    for graph in (b.graph for b in (block.before, block) if b is not None):
+        for node, times, _ in runs(graph):
+            if is_module(node):
+                yield from ((c.block, times, c.alias) for c in calls_of(node) if c.step is None)
 
 
-def _calls(graph: Graph, times: int) -> Iterator[tuple[Block, int, str]]:
-    for node in graph.nodes:
-        if isinstance(node, CallNode):
-            if node.instance is None and node.step is None:
-                yield node.block, times, node.alias
-        elif isinstance(node, OpNode):
-            if node.instance is None:
-                yield from ((c.block, times, c.alias) for c in node.blocks.values())
-        elif isinstance(node, LoopNode):
-            iterations = Counter(node.iterations)
-            for i, body in enumerate(node.bodies):
-                yield from _calls(body, times * iterations[i])
-        else:
-            for inner in subgraphs(node):
-                yield from _calls(inner, times)
+def uses(root: Block) -> dict[Block, tuple[int, str]]:
+    """How many sets of weights of each distinct block there are, and what it is first called by; in order of
+    appearance, breadth first. A block is reached once for each distinct caller, not for each layer."""
+    found: dict[Block, tuple[int, str]] = {}
+    level = {root: (1, "")}
+    while level:
+        below: dict[Block, tuple[int, str]] = {}
+        for block, (times, alias) in level.items():
+            _add(found, block, times, alias)
+            for inner, n, name in calls(block):
+                _add(below, inner, n * times, name)
+        level = below
+    return found
+
+
+def _add(into: dict[Block, tuple[int, str]], block: Block, times: int, alias: str) -> None:
+    before, first = into.get(block, (0, alias))
+    into[block] = before + times, first
+
+
+def titles(aliases: Mapping[Block, str]) -> dict[Block, str]:
+    """What reports call blocks: by their names, and, of several with one name, by what they are first called by."""
+    names = Counter(block.name for block in aliases)
+    return {
+        b: f"{b.name} ({alias})" if names[b.name] > 1 and alias not in ("", b.name) else b.name
+        for b, alias in aliases.items()
+    }

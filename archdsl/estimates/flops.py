@@ -16,9 +16,7 @@ N is what one token meets: of routed experts the chosen ones.
 
 from __future__ import annotations
 
-import operator
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -27,16 +25,18 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
-from archdsl.estimates.cost import BlockWork, OpWork, Total, Work, work_of
-from archdsl.estimates.counts import calls
+from archdsl.estimates.cost import OpWork, Total, Work, work_of
+from archdsl.estimates.counts import titles, uses
 from archdsl.estimates.mask_density import count, looks_back, symbolic
 from archdsl.estimates.params import ParamsReport
 from archdsl.estimates.params import estimate as count_parameters
 from archdsl.ir.cost import Amount, Pairs, whole_at
 from archdsl.ir.dims import Num, Poly, add, evaluate, mul, with_symbol
 from archdsl.ir.dims import Value as Size
-from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, Model, Value, subgraphs
+from archdsl.ir.graph import CheckNode, Model, Value
 from archdsl.ir.masks import TENSOR_RULES
+from archdsl.ir.ranges import TESTS
+from archdsl.ir.walk import nodes_below
 from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.decode import NEW, DecodePlan, Form, planned
 from archdsl.passes.flatten import FlatGraph, FlatOp, FlatScan
@@ -237,7 +237,7 @@ class _Counter:
             conventions=told,
             by_block=self.by_block(inference, training, own),
             by_op=self.by_op(inference, training, own),
-            notes=self.notes(inference, convention),
+            notes=self.notes(convention),
         )
 
     @property
@@ -304,30 +304,26 @@ class _Counter:
         return rows
 
     def by_block(self, inference: Work, training: Work, convention: Convention) -> list[BlockFlops]:
-        found: dict[int, BlockWork] = {**training.blocks, **inference.blocks}
-        aliases = _callers_first(self.model.block)
-        order = [b for b in aliases if b in found]
-        order += [b for b in found if b not in aliases]
-        names = Counter(b.block.name for b in found.values())
+        found = {**training.blocks, **inference.blocks}
+        aliases = {b: alias for b, (_, alias) in uses(self.model.block).items() if b in found}
+        aliases |= {b: work.alias for b, work in found.items() if b not in aliases}
+        names = titles(aliases)
         nothing = OpWork()
         rows = []
-        for key in order:
-            block, alias = found[key].block, aliases.get(key, found[key].alias)
-            once, step = (w.blocks[key].work if key in w.blocks else nothing for w in (inference, training))
+        for block in aliases:
+            once, step = (w.blocks[block].work if block in w.blocks else nothing for w in (inference, training))
             row = BlockFlops(
-                block=f"{block.name} ({alias})"
-                if names[block.name] > 1 and alias not in ("", block.name)
-                else block.name,
+                block=names[block],
                 source=str(block.span),
                 uses=whole_at(once.uses, dict(self.sizes)),
                 forward=self.value(once.forward, convention),
                 training=self.value(step.forward, convention) + self.value(step.backward, convention),
             )
-            if row.forward or row.training or key == id(self.model.block):
+            if row.forward or row.training or block is self.model.block:
                 rows.append(row)
         return rows
 
-    def notes(self, inference: Work, convention: Convention) -> list[str]:
+    def notes(self, convention: Convention) -> list[str]:
         found = []
         if self.bounded:
             rules = ", ".join(f"`{rule}`" for rule in self.bounded)
@@ -369,31 +365,6 @@ def formula(total: Total) -> str:
     return " + ".join([*([str(plain)] if plain != 0 or not terms else []), *terms])
 
 
-def _callers_first(root: Block) -> dict[int, str]:
-    """What every block is first called by, in order of appearance, breadth first."""
-    found = {id(root): ""}
-    level = [root]
-    while level:
-        inner = {}
-        for block in level:
-            for callee, _, alias in calls(block):
-                if id(callee) not in found:
-                    found[id(callee)] = alias
-                    inner[id(callee)] = callee
-        level = list(inner.values())
-    return found
-
-
-OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-
 def demand_sizes(model: Model, sizes: Sizes) -> None:
     """Raises ArchError E0503 where an input has no whole size, or a condition of the model does not hold."""
     for _, value in model.inputs:
@@ -403,9 +374,11 @@ def demand_sizes(model: Model, sizes: Sizes) -> None:
                 raise error(
                     "E0503", f"an input's size would be {float(found):g} at these lengths", help="give another `--seq`"
                 )
-    for check in _checks(model.block.graph, set()):
+    for check in nodes_below(model.block.graph):
+        if not isinstance(check, CheckNode) or not _symbols(check) <= sizes.keys():
+            continue  # of the rows of an expert nothing is known
         left, right = _at(check.left, sizes), _at(check.right, sizes)
-        holds = Fraction(left) % Fraction(right) == 0 if check.op == "%" else OPERATORS[check.op](left, right)
+        holds = Fraction(left) % Fraction(right) == 0 if check.op == "%" else TESTS[check.op](left, right)
         if not holds:
             shown = ", ".join(f"{name} = {n:,}" for name, n in sizes.items())
             raise error(
@@ -417,16 +390,8 @@ def _at(n: Num, sizes: Sizes) -> Any:
     return evaluate(n.value, sizes) if isinstance(n.value, Poly) else n.value
 
 
-def _checks(graph: Graph, seen: set[int]) -> Iterator[CheckNode]:
-    for node in graph.nodes:
-        if isinstance(node, CheckNode):
-            yield node
-        elif isinstance(node, CallNode) and id(node.block) not in seen:
-            seen.add(id(node.block))
-            yield from _checks(node.block.graph, seen)
-        else:
-            for inner in subgraphs(node):
-                yield from _checks(inner, seen)
+def _symbols(check: CheckNode) -> set[str]:
+    return {s.name for n in (check.left, check.right) if isinstance(n.value, Poly) for s in n.value.symbols}
 
 
 # --- decoding ---------------------------------------------------------------------------------------------------------

@@ -15,28 +15,21 @@ Each model is of the first kind that fits:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Literal, get_args
 
-from archdsl.dependence.causality import prove
+from archdsl.dependence.causality import prove_output
 from archdsl.estimates.params import layer_count
 from archdsl.ir.dims import Poly, Symbol
 from archdsl.ir.graph import (
     BOOLEANS,
-    Block,
-    CallNode,
     CausalNode,
-    Graph,
     Model,
     Node,
     OpNode,
     ScanNode,
     Value,
-    node_outputs,
-    reads,
-    subgraphs,
 )
+from archdsl.ir.walk import above, nodes_below
 
 Kind = Literal["decoder", "encoder", "encoder-decoder", "recurrent", "convolutional", "vision", "layer"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -48,7 +41,7 @@ CONVOLUTIONS = frozenset({"convolution", "transposed convolution"})
 def kind_of_model(model: Model) -> Kind:
     """The first kind that fits a model which has been checked: its claims of causality hold."""
     data = [v for _, v in model.inputs if v.dtype not in (*BOOLEANS, "documents")]
-    nodes = list(every_node(model.block))
+    nodes = list(nodes_below(model.block.graph))
     families = {n.op.family for n in nodes if isinstance(n, OpNode)}
     attends = bool(families & ATTENTION)
     if _decodes(model, data):
@@ -64,30 +57,6 @@ def kind_of_model(model: Model) -> Kind:
     return "decoder" if _looks_back(model, data, nodes) else "encoder"
 
 
-def every_node(root: Block) -> Iterator[Node]:
-    """The nodes of a block and of all that it applies, each distinct block once."""
-    seen: set[int] = set()
-    blocks = [root]
-
-    def of_graph(graph: Graph) -> Iterator[Node]:
-        for node in graph.nodes:
-            yield node
-            if isinstance(node, CallNode):
-                blocks.append(node.block)
-            elif isinstance(node, OpNode):
-                blocks.extend(c.block for c in node.blocks.values())
-            for inner in subgraphs(node):
-                yield from of_graph(inner)
-
-    while blocks:
-        block = blocks.pop()
-        if id(block) not in seen:
-            seen.add(id(block))
-            yield from of_graph(block.graph)
-            if block.before is not None:
-                blocks.append(block.before)
-
-
 def _positions(value: Value) -> frozenset[Symbol]:
     """The sizes of its axes, but the batch's, that only the running model knows."""
     return frozenset(s for d in value.shape[1:] if isinstance(d.value, Poly) for s in d.value.symbols)
@@ -99,7 +68,8 @@ def _is_image(value: Value) -> bool:
 
 def _decodes(model: Model, data: list[Value]) -> bool:
     for _, output in model.outputs:
-        used = [v for v in data if id(v) in _above(model.block.graph, output)]
+        before = above(model.block.graph, output)
+        used = [v for v in data if v in before]
         targets = [v for v in used if v.dtype == "token" and not _is_image(v) and _positions(v) & _positions(output)]
         if any(
             _is_image(other) or (_positions(other) and not _positions(other) & _positions(target))
@@ -111,27 +81,9 @@ def _decodes(model: Model, data: list[Value]) -> bool:
     return False
 
 
-def _above(graph: Graph, value: Value) -> set[int]:
-    """Every value of the graph that a value is computed from, itself included."""
-    makers = {id(v): node for node in graph.nodes for v in node_outputs(node)}
-    found = {id(value)}
-    stack = [value]
-    while stack:
-        node = makers.get(id(stack.pop()))
-        for v in reads(node) if node is not None else ():
-            if id(v) not in found:
-                found.add(id(v))
-                stack.append(v)
-    return found
-
-
 def _looks_back(model: Model, data: list[Value], nodes: list[Node]) -> bool:
     if any(isinstance(n, CausalNode) for n in nodes):
         return True
-    graph = model.block.graph
-    for _, output in model.outputs:
-        if any(v.dtype == "token" and v.rank == 2 and _positions(v) & _positions(output) for v in data):
-            claim = replace(graph, nodes=(*graph.nodes, CausalNode(output, 1)))
-            if not prove(replace(model, block=replace(model.block, graph=claim))):
-                return True
-    return False
+    tokens = [v for v in data if v.dtype == "token" and v.rank == 2]
+    along = (output for _, output in model.outputs if any(_positions(v) & _positions(output) for v in tokens))
+    return any(not prove_output(model, output) for output in along)

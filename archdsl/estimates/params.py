@@ -13,13 +13,13 @@ What counts as what:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from pydantic import BaseModel
 
-from archdsl.estimates.counts import Counts, calls, size
+from archdsl.estimates.counts import Counts, titles, uses
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -95,7 +95,7 @@ def estimate(model: Model) -> ParamsReport:
     """Count a model's parameters."""
     counts = Counts()
     root = counts.block(model.block)
-    head = sum(size(shape_of(w)) for w in output_projections(model))
+    head = sum(prod(shape_of(w)) for w in output_projections(model))
     inputs = _raw_inputs(model.block)
     non_embedding = root.total - root.embedding - head - inputs
     layers, width = layer_count(model.block), _width(model)
@@ -118,7 +118,12 @@ def estimate(model: Model) -> ParamsReport:
             by_block=_by_block(model.block, counts),
             by_weight=[
                 WeightParams(
-                    path=path, shape=shape, count=n, total=n * size(shape), kind=weight.kind, trained=weight.trained
+                    path=path,
+                    shape=shape,
+                    count=n,
+                    total=n * prod(shape),
+                    kind=weight.kind,
+                    trained=weight.trained,
                 )
                 for (path, shape, _), (n, weight) in root.weights.items()
             ],
@@ -132,39 +137,15 @@ def _number(value: Any) -> int | float:
 
 def _by_block(root: Block, counts: Counts) -> list[BlockParams]:
     """Each distinct block in order of appearance, callers first."""
-    order: dict[int, Block] = {}
-    uses: Counter[int] = Counter()
-    aliases: dict[int, str] = {}
-
-    def visit(block: Block, times: int, alias: str) -> None:
-        order.setdefault(id(block), block)
-        aliases.setdefault(id(block), alias)
-        uses[id(block)] += times
-        for inner, n, name in calls(block):
-            visit_later.append((inner, n * times, name))
-
-    # Breadth first, block by block: a block is reached once for each distinct caller, not for each layer.
-    visit_later: list[tuple[Block, int, str]] = []
-    visit(root, 1, "")
-    while visit_later:
-        merged: dict[int, tuple[Block, int, str]] = {}
-        for block, times, alias in visit_later:
-            _, before, first = merged.get(id(block), (block, 0, alias))
-            merged[id(block)] = (block, before + times, first)
-        visit_later = []
-        for block, times, alias in merged.values():
-            visit(block, times, alias)
-    names = Counter(b.name for b in order.values())
+    found = uses(root)
+    names = titles({block: alias for block, (_, alias) in found.items()})
     rows = []
-    for key, block in order.items():
+    for block, (count, _) in found.items():
         each = counts.whole(block)
         if each == 0 and block is not root:
             continue
-        alias = aliases[key]
-        label = block.name if names[block.name] == 1 or not alias or alias == block.name else f"{block.name} ({alias})"
-        rows.append(
-            BlockParams(block=label, source=str(block.span), count=uses[key], each=each, total=uses[key] * each)
-        )
+        total = count * each
+        rows.append(BlockParams(block=names[block], source=str(block.span), count=count, each=each, total=total))
     return rows
 
 
@@ -196,19 +177,19 @@ def _width(model: Model) -> int | None:
     for config in model.config:
         if config.name == "width" and isinstance(config.value.value, int):
             return config.value.value
-    for loop in _loops(model.block):
-        for value in loop.starts:
+    for loop in _outside_loops(model.block):
+        for value in loop.starts if isinstance(loop, LoopNode) else ():
             if value.is_float and value.rank >= 2 and value.shape[-1].static:
                 return int(value.shape[-1])
     return None
 
 
-def _loops(block: Block) -> Iterator[LoopNode]:
+def _outside_loops(block: Block) -> Iterator[Node]:
+    """The nodes of a block and of those that it calls, but for what stands in loops, recurrences and branches."""
     for node in block.graph.nodes:
-        if isinstance(node, LoopNode):
-            yield node
-        elif isinstance(node, CallNode):
-            yield from _loops(node.block)
+        yield node
+        if isinstance(node, CallNode):
+            yield from _outside_loops(node.block)
 
 
 def _raw_inputs(block: Block) -> int:
@@ -221,7 +202,7 @@ def _raw_inputs(block: Block) -> int:
         if isinstance(node, LoopNode):
             break
         if isinstance(node, ParamNode) and node.weight.trained and node.weight.kind != "embedding":
-            found += size(shape_of(node.weight))
+            found += prod(shape_of(node.weight))
     return found
 
 
@@ -276,8 +257,6 @@ def vocabulary(model: Model) -> int | None:
 
 def _tables(block: Block) -> Iterator[Any]:
     """How many rows the tables have in which tokens are looked up."""
-    for node in block.graph.nodes:
+    for node in _outside_loops(block):
         if isinstance(node, OpNode) and any(isinstance(v, Value) and v.dtype == "token" for v in node.inputs):
             yield from (w.shape[0].value for w in node.weights if w.kind == "embedding")
-        elif isinstance(node, CallNode):
-            yield from _tables(node.block)

@@ -4,9 +4,8 @@ other."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +13,11 @@ from archdsl.diagnostics import ArchError, Diagnostic, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder, Hoisted, ModelInput
 from archdsl.frontend.modules import SpecModule, words
-from archdsl.frontend.scopes import Argument, Given, MaskRule, SchemeRule, Scope
-from archdsl.ir import dims
-from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, expr_text, literal, num
-from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Input, Node, Value
-from archdsl.ir.masks import Mask
+from archdsl.frontend.scopes import Scope
+from archdsl.ir.dims import Num, Shape
+from archdsl.ir.graph import Block, CallNode, Input, Node, Value
 from archdsl.ir.op import Primitive
-from archdsl.ir.ranges import RANGES, TESTS
-from archdsl.ir.static import BlockValue, Declared, ListValue, Scheme, SharedModule, counts_of, numbers_of
-from archdsl.ir.wording import FIXED_NUMBER, SIZE, WHOLE, WRITTEN_OUT, format_number, origins
+from archdsl.ir.static import BlockValue, Declared, SharedModule
 from archdsl.resources import library_files, library_source
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_NODES, MAX_PROBLEMS, MAX_STEPS, raising
@@ -30,19 +25,8 @@ from archdsl.syntax.limits import MAX_NODES, MAX_PROBLEMS, MAX_STEPS, raising
 if TYPE_CHECKING:
     from archdsl.frontend.op_call import OpCall
 
-OTHERWISE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
-"""What holds where a test does not."""
 HOPELESS = frozenset({"E0107", "E0207", "E0404"})
 """What never ends, or is too large: what follows would be so too."""
-BROKEN = {
-    "%": "is not a multiple of",
-    "==": "is not",
-    "!=": "is",
-    "<": "is not less than",
-    "<=": "is more than",
-    ">": "is not more than",
-    ">=": "is less than",
-}
 
 
 class GivenUpError(Exception):
@@ -130,229 +114,12 @@ class Elaboration(ABC):
         if isinstance(scope.get(name), Value):
             raise error("E0202", f"`{name}` is a tensor here already", span, help="choose another name")
 
-    # --- conditions ---------------------------------------------------------------------------------------------------
-
-    def condition(self, frame: BlockBuilder, op: str, left: Num, right: Num, message: str, span: Span) -> None:
-        """Demand a relation of sizes; `%` means that right divides left. Raises E0401 where it does not hold."""
-        divides = op == "%" and dims.mod(left.value, right.value) == 0
-        if left.static and right.static:
-            if not (divides if op == "%" else TESTS[op](left.value, right.value)):
-                text = f"{message}: {format_number(left)} {BROKEN[op]} {format_number(right)}"
-                raise error("E0401", text, span, labels=origins((left, right), span))
-            if divides:
-                self.remember(frame, dims.Bin("%", left.expr, right.expr), "==", Lit("0"), message)
-            else:
-                self.decide(frame, left.expr, op, right.expr, message)
-        elif not divides:
-            self.check_when_run(frame, op, left, right, message, span, 0)
-
-    def check_when_run(
-        self, frame: BlockBuilder, op: str, left: Num, right: Num, message: str, span: Span, level: int | None = None
-    ) -> None:
-        """A condition that only the running model can decide, checked there once (in the graph of that level, if
-        said)."""
-        if op in ("==", "<=", ">=") and self.same(frame, left, right, message):
-            return
-        known = ("checked", op, left.value, right.value)
-        if known in frame.made:
-            return
-        frame.made[known] = Value((), "bool")
-        frame.put(CheckNode(op, left, right, message, span), level)
-
-    def remember(self, frame: BlockBuilder, left: Expr, op: str, right: Expr, message: str) -> None:
-        """A condition that holds and that the emitted class checks again for other numbers of its user."""
-        if isinstance(left, dims.Bin) and left.op == "%" and right == Lit("0") and _always_divides(left):
-            return
-        entry = Condition(left, op, right, message)
-        if (dims.free_names(left) or dims.free_names(right)) and entry not in frame.asserts:
-            frame.asserts.append(entry)
-
-    def remember_exact(self, frame: BlockBuilder, value: Num) -> None:
-        """`head_dim = width / heads` is whole only if heads divides width: the emitted code checks it for other
-        numbers."""
-        e = value.expr
-        if isinstance(e, dims.Bin) and e.op == "/" and isinstance(value.value, int):
-            names = f"{expr_text(e.left)} must be a multiple of {expr_text(e.right)}"
-            self.remember(frame, dims.Bin("%", e.left, e.right), "==", Lit("0"), names)
-
-    def remember_count(self, frame: BlockBuilder, source: Any, iterations: int) -> None:
-        """Iterations that differ are written out one by one: the emitted code refuses another number of them."""
-        if isinstance(source, Num):
-            self.remember(frame, source.expr, "==", dims.literal(iterations), WRITTEN_OUT)
-
-    # --- decisions ----------------------------------------------------------------------------------------------------
-
-    # Whatever the graph depends on, and that is not written into it as an expression, is asked here: the answer is a
-    # condition that the emitted code holds its user's numbers to.
-
-    def decide(self, frame: BlockBuilder, left: Expr, op: str, right: Expr, message: str) -> None:
-        """Record a condition that holds, in the frame's names. One on literals alone, or on one expression twice, says
-        nothing."""
-        if left == right or not (dims.free_names(left) or dims.free_names(right)):
-            return
-        frame.decisions.setdefault((left, op, right), Condition(left, op, right, message))
-
-    def holds(self, frame: BlockBuilder, op: str, a: Num, b: Num | float, message: str) -> bool:
-        """Whether `a op b` of static numbers; the answer is recorded."""
-        b = b if isinstance(b, Num) else num(b)
-        found = TESTS[op](a.value, b.value)
-        self.decide(frame, a.expr, op if found else OTHERWISE[op], b.expr, message)
-        return found
-
-    def same(self, frame: BlockBuilder, a: Num, b: Num, message: str) -> bool:
-        """Whether two sizes are equal; if so, that is recorded. Where they are not, nothing is: what stands for sizes
-        that differ stands for equal ones too."""
-        if a.value != b.value:
-            return False
-        if a.expr is not b.expr:
-            self.decide(frame, a.expr, "==", b.expr, message)
-        return True
-
-    def same_shape(self, frame: BlockBuilder, a: Shape, b: Shape, message: str) -> bool:
-        """Whether two shapes are equal; if so, that is recorded."""
-        return dims.same_shape(a, b) and all(self.same(frame, x, y, message) for x, y in zip(a, b, strict=True))
-
-    def fits(self, frame: BlockBuilder, a: Num, b: Num, message: str) -> bool:
-        """Whether an axis of size a can stand for one of size b: they are equal, or it is 1. What holds is recorded."""
-        if self.same(frame, a, b, message):
-            return True
-        if a.value == 1:
-            self.fixed(frame, a, message)
-        return a.value == 1
-
-    def same_static(self, frame: BlockBuilder, a: Any, b: Any, message: str) -> None:
-        """Record that two static values that mean the same, whichever numbers stand in them, mean the same."""
-        for x, y in zip(numbers_of(a), numbers_of(b), strict=True):
-            self.same(frame, x, y, message)
-
-    def fixed(self, frame: BlockBuilder, n: Num, message: str = FIXED_NUMBER) -> int | Fraction | float:
-        """A static number that the graph depends on in a way of its own: no other will do."""
-        assert not isinstance(n.value, Poly), n.expr
-        if dims.free_names(n.expr):
-            self.decide(frame, n.expr, "==", literal(n.value), message)
-        return n.value
-
-    def fixed_counts(self, frame: BlockBuilder, source: Any) -> None:
-        """How long a list is, where what is made of its elements is written out one by one."""
-        for repeated in counts_of(source.pattern) if isinstance(source, ListValue) else ():
-            self.decide(frame, repeated.count, "==", literal(repeated.times), WRITTEN_OUT)
-
-    def demand_count(self, frame: BlockBuilder, count: Num) -> None:
-        """Record that something is repeated at all, or not at all: where there are no iterations, what they ask of the
-        blocks around is not there either."""
-        if count.value == 0:
-            self.fixed(frame, count, WRITTEN_OUT)
-        else:
-            self.demand_size(frame, count, "size")
-
-    def demand_size(self, frame: BlockBuilder, n: Any, kind: str | None) -> None:
-        """Record that a number is one of a kind: `int` a whole number, `size` one of at least 1, `positive` one
-        above 0. It was checked."""
-        if not isinstance(n, Num) or not n.static or isinstance(n.expr, Lit):
-            return
-        if kind in RANGES:
-            for op, bound in RANGES[kind].bounds:
-                self.decide(frame, n.expr, op, literal(bound), f"{expr_text(n.expr)} must be {RANGES[kind].words}")
-        elif kind in ("size", "int") and not (isinstance(n.expr, dims.Var) and n.expr.name in frame.sizes):
-            self.decide(frame, dims.Bin("%", n.expr, Lit("1")), "==", Lit("0"), WHOLE)
-            if kind == "size":
-                self.decide(frame, n.expr, ">=", Lit("1"), SIZE)
-
-    def is_whole(self, frame: BlockBuilder, n: Num, message: str) -> bool:
-        """Whether a static number is a whole one; the answer is recorded."""
-        found = isinstance(n.value, int)
-        self.decide(frame, dims.Bin("%", n.expr, Lit("1")), "==" if found else "!=", Lit("0"), message)
-        return found
-
-    # --- names and expressions ----------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def lookup(self, name: str, scope: Scope, span: Span, *, applied: bool = False, expect: str | None = None) -> Any:
-        """The meaning of a name; where it is applied, what cannot be applied is skipped. Raises E0206 for an unknown
-        name, ReportedError for one whose statement was wrong."""
-
-    @abstractmethod
-    def hyper_of(self, value: BlockValue, key: str, scope: Scope) -> Any:
-        """A hyper-parameter of a block value, given or by default."""
+    # --- what parts ask of later ones ---------------------------------------------------------------------------------
 
     @abstractmethod
     def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
         """The value of an expression: static, a tensor, a list of tensors, or a tuple of several results. `expect` is
         the kind that is wanted: schemes and scalings have names of their own."""
-
-    @abstractmethod
-    def operate(self, op: str, a: Any, b: Any, e: ast.Binary, scope: Scope) -> Any:
-        """One of the operators on two values."""
-
-    @abstractmethod
-    def truth(self, e: ast.Expr, scope: Scope) -> bool:
-        """A condition that is decided now. Raises E0402 for a tensor, E0203 for anything else."""
-
-    @abstractmethod
-    def size(self, e: ast.Expr, scope: Scope) -> Num:
-        """An expression as a size. Raises E0203 or E0401 where it is none."""
-
-    @abstractmethod
-    def elements(self, value: Any, span: Span) -> list[Any]:
-        """What a loop runs over: the elements of a list, or the numbers below one. Raises E0203 for anything else."""
-
-    @abstractmethod
-    def as_mask(self, value: Any, span: Span) -> Mask:
-        """A mask, or a tensor that is one by its type. Raises E0203 for anything else."""
-
-    # --- functions ----------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def function(self, name: str, e: ast.Call, scope: Scope) -> Any:
-        """A call of `shared`, `accepts`, `given`, `option` or `offer`."""
-
-    @abstractmethod
-    def mask(self, callee: MaskRule | Mask, e: ast.Call, scope: Scope) -> Mask:
-        """A call of a mask: `window(128)`, `keys(real)`."""
-
-    @abstractmethod
-    def scheme(self, rule: SchemeRule, args: Sequence[Argument], span: Span) -> Scheme:
-        """A scheme or scaling with its numbers."""
-
-    @abstractmethod
-    def drawn(self, value: Any, scope: Scope, span: Span) -> Any:
-        """In a weight's first value, a scheme that something is computed with is a draw of the weight's shape."""
-
-    # --- applications -------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def call(
-        self, e: ast.Call, scope: Scope, *, as_name: str = "", piped: Any = None, expect: str | None = None
-    ) -> Any:
-        """The value of a call; `piped` is the tensor that a pipeline carries to it."""
-
-    @abstractmethod
-    def pipeline(self, e: ast.Pipeline, scope: Scope) -> Any:
-        """`x -> f -> g`."""
-
-    @abstractmethod
-    def with_options(
-        self,
-        template: BlockValue,
-        static: Mapping[str, Given],
-        in_order: Sequence[Given],
-        span: Span,
-        frame: BlockBuilder,
-    ) -> BlockValue:
-        """The block with more hyper-parameters set. Raises E0201 for an unknown one, E0203 for a wrong kind."""
-
-    @abstractmethod
-    def apply_template(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        as_name: str = "",
-        instance: SharedModule | None = None,
-    ) -> Any:
-        """Apply a block to tensors; a tuple if it has several results."""
 
     @abstractmethod
     def apply(
@@ -367,15 +134,8 @@ class Elaboration(ABC):
         """Apply a block value that a primitive was given."""
 
     @abstractmethod
-    def primitive_inputs(
-        self, op: Primitive, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
-    ) -> tuple[list[Input], list[Span | None]]:
-        """The inputs of a primitive in the order of its signature, and where each was written."""
-
-    @abstractmethod
     def primitive(
         self,
-        frame: BlockBuilder,
         scope: Scope,
         op: Primitive | str,
         inputs: Sequence[Input],
@@ -401,119 +161,16 @@ class Elaboration(ABC):
         """The value of a demand, computed in that level of the frame."""
 
     @abstractmethod
-    def match_inputs(
-        self,
-        op: Primitive,
-        inputs: Sequence[Input],
-        spans: Sequence[Span | None],
-        options: Mapping[str, Any],
-        frame: BlockBuilder,
-        span: Span,
-    ) -> dict[str, Num]:
-        """The sizes of the axes that a primitive's signature names, those of its options aside. Raises E0301, E0302 and
-        E0304."""
-
-    # --- declared blocks ----------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def apply_declared(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        as_name: str = "",
-        instance: SharedModule | None = None,
-    ) -> tuple[Value, ...]:
-        """Apply a block of the language. Errors inside the library are shown where the user wrote the block."""
-
-    @abstractmethod
-    def apply_inline(
-        self, template: BlockValue, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
-    ) -> tuple[Value, ...]:
-        """Apply a block of the language within the block around: it has no module of its own."""
-
-    @abstractmethod
     def expert(self, site: OpCall, block: Any, copies: Num, width: Num) -> CallNode:
         """A block elaborated for rows of its own, every weight with a leading axis."""
-
-    @abstractmethod
-    def match_tensors(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        bind: dict[str, Expr] | None,
-    ) -> tuple[dict[str, Any], dict[str, Num]]:
-        """Tensors by the block's names, and the hyper-parameters that their axes give a size. The other axes are bound
-        in the scope. With `bind` each tensor becomes a value of the block's own, and `bind` gets what its sizes are for
-        the caller."""
-
-    @abstractmethod
-    def defaults(
-        self, template: BlockValue, scope: Scope, span: Span, sizes: Mapping[str, Num], frame: BlockBuilder | None
-    ) -> None:
-        """Bind hyper-parameters that were not given: by the axes of tensors, or by their defaults, which may be
-        computed from others and from axes. `frame` is that of a block with a module of its own."""
-
-    @abstractmethod
-    def check_shapes(self, template: BlockValue, scope: Scope, given: Mapping[str, Any], span: Span) -> None:
-        """Sizes of the signature that are expressions, numbers or hyper-parameters must be those of the tensors."""
-
-    @abstractmethod
-    def same_dims(
-        self, type_: ast.TensorType, value: Value, scope: Scope, what: str, span: Span, *, bind: bool
-    ) -> Shape:
-        """Compare a shape with a written one; its sizes as they are written. With `bind` a name that is not bound yet
-        is bound by it. Raises E0301 or E0302."""
-
-    @abstractmethod
-    def demand_whole(self, size: Num, what: str, scope: Scope, span: Span) -> None:
-        """`time / 4` as a size makes "4 divides time" a condition on the input. Raises E0401 for what only the running
-        model knows and no condition makes whole: `sqrt(time)`."""
-
-    @abstractmethod
-    def divides(self, size: Num, scope: Scope, span: Span) -> None:
-        """`time / 4` makes "4 divides time" a condition on the input."""
-
-    # --- bodies -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
         """Run the body of a block; its results, checked against the signature."""
 
     @abstractmethod
-    def slot_arguments(
-        self,
-        node: ast.BlockDecl | ast.ModelDecl,
-        declared: Declared,
-        scope: Scope,
-        owner: str,
-        adjust: Callable[[str, Any, Span], Given] | None = None,
-    ) -> dict[str, Given]:
-        """The values of a body of slots, as the library's block takes them; `owner` is what an error calls the body.
-        `adjust` has the last word on a slot's value."""
-
-    @abstractmethod
     def statements(self, items: Sequence[ast.Statement], scope: Scope) -> None:
         """Run statements in order; each error is reported, and what depends on it stays silent."""
-
-    @abstractmethod
-    def statement(self, item: ast.Statement, scope: Scope) -> None:
-        """Run one statement."""
-
-    @abstractmethod
-    def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
-        """A loop; with `collect`, the list of what it emits."""
-
-    @abstractmethod
-    def scan(self, s: ast.Scan, scope: Scope) -> Any:
-        """A recurrence along axis 1: what it emits, stacked, or the last of what it carries."""
-
-    # --- the model ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def model_input_value(self, demand: ModelInput) -> Value:
@@ -522,15 +179,6 @@ class Elaboration(ABC):
     @abstractmethod
     def find_model_input(self, demand: ModelInput) -> Value:
         """The declared input of that kind over that axis; a model of slots gets one because it is asked for."""
-
-
-def _always_divides(remainder: dims.Bin) -> bool:
-    """`heads * head_dim % heads` is 0 whatever the numbers are."""
-    try:
-        quotient = dims.div(dims.expr_value(remainder.left, True), dims.expr_value(remainder.right, True))
-    except (ArithmeticError, ValueError):
-        return False
-    return dims.is_size_like(quotient)
 
 
 def shown_at(d: Diagnostic, span: Span) -> Diagnostic:

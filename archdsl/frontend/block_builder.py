@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
-from archdsl.ir.dims import Expr, Num, Var, substitute
+from archdsl.frontend.decisions import Decisions
+from archdsl.ir import dims
+from archdsl.ir.dims import Expr, Lit, Num, Var, substitute
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import (
     CallNode,
-    Condition,
+    CheckNode,
     Context,
     Graph,
     Handle,
@@ -27,11 +29,23 @@ from archdsl.ir.graph import (
     node_outputs,
 )
 from archdsl.ir.paths import safe_name
+from archdsl.ir.ranges import TESTS
 from archdsl.ir.static import Scheme, SharedModule, instantiate, numbers_of, static_key
-from archdsl.ir.wording import MERGED
+from archdsl.ir.wording import MERGED, format_number, origins
 
 if TYPE_CHECKING:
     from archdsl.frontend.base import Elaboration
+
+BROKEN = {
+    "%": "is not a multiple of",
+    "==": "is not",
+    "!=": "is",
+    "<": "is not less than",
+    "<=": "is more than",
+    ">": "is not more than",
+    ">=": "is less than",
+}
+"""What is said of a condition that does not hold."""
 
 # --- demands on the model around --------------------------------------------------------------------------------------
 
@@ -150,11 +164,12 @@ class Iteration:
     seen: dict[str, int] = field(default_factory=dict)
 
 
-class BlockBuilder:
+class BlockBuilder(Decisions):
     """One block being elaborated. `levels` are the graphs being written: the block's own, then those of loops, scans
     and conditions."""
 
     def __init__(self, elaborator: Elaboration, name: str, span: Span, *, root: bool = False) -> None:
+        super().__init__()
         self.elaborator = elaborator
         self.name = name
         self.span = span
@@ -176,15 +191,10 @@ class BlockBuilder:
         """The names of tensors that sizes are called by: `table.0`."""
         self.known: dict[str, Num] = {}
         """Hyper-parameters that are numbers."""
-        self.asserts: list[Condition] = []
-        self.decisions: dict[tuple[Expr, str, Expr], Condition] = {}
-        self.sizes: set[str] = set()
-        """Names that are known to stand for whole numbers of at least 1."""
         self.instances: list[SharedModule] = []
         self.init: Scheme | None = None
         self.copies: Num | None = None
         """Of an expert: the leading axis of all its weights."""
-        self.model_inputs: dict[Hashable, Value] = {}
 
     # --- graph ---
 
@@ -220,6 +230,35 @@ class BlockBuilder:
             self.made = {
                 k: v for k, v in self.made.items() if k in made or self.level_of.get(id(v), 0) < len(self.levels)
             }
+
+    # --- conditions ---
+
+    def condition(self, op: str, left: Num, right: Num, message: str, span: Span) -> None:
+        """Demand a relation of sizes; `%` means that right divides left. Raises E0401 where it does not hold."""
+        divides = op == "%" and dims.mod(left.value, right.value) == 0
+        if left.static and right.static:
+            if not (divides if op == "%" else TESTS[op](left.value, right.value)):
+                text = f"{message}: {format_number(left)} {BROKEN[op]} {format_number(right)}"
+                raise error("E0401", text, span, labels=origins((left, right), span))
+            if divides:
+                self.remember(dims.Bin("%", left.expr, right.expr), "==", Lit("0"), message)
+            else:
+                self.decide(left.expr, op, right.expr, message)
+        elif not divides:
+            self.check_when_run(op, left, right, message, span, 0)
+
+    def check_when_run(
+        self, op: str, left: Num, right: Num, message: str, span: Span, level: int | None = None
+    ) -> None:
+        """A condition that only the running model can decide, checked there once (in the graph of that level, if
+        said)."""
+        if op in ("==", "<=", ">=") and self.same(left, right, message):
+            return
+        known = ("checked", op, left.value, right.value)
+        if known in self.made:
+            return
+        self.made[known] = Value((), "bool")
+        self.put(CheckNode(op, left, right, message, span), level)
 
     # --- names of weights ---
 
@@ -288,7 +327,7 @@ class BlockBuilder:
     def _known(self, demand: Capture, found: Value | Handle) -> Value | Handle:
         """What was made before, for numbers that may have been spelled otherwise."""
         if isinstance(demand, Hoisted):
-            self.elaborator.same_static(self, self.first_of[demand.key], list(demand.numbers), MERGED)
+            self.same_static(self.first_of[demand.key], list(demand.numbers), MERGED)
         return found
 
     def _translate(self, demand: Capture, names: Mapping[str, Expr]) -> Capture:

@@ -8,52 +8,44 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import HOPELESS, Elaboration, shown_at
+from archdsl.frontend.base import HOPELESS, shown_at
 from archdsl.frontend.block_builder import BlockBuilder, SharedUse
+from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import hypers_of, is_inline, library_block, result_names, tensor_params
 from archdsl.frontend.lists import value_key
 from archdsl.frontend.modules import words
 from archdsl.frontend.op_call import OpCall
 from archdsl.frontend.primitives import joined_names
-from archdsl.frontend.scopes import BodyState, Given, ReportedError, Scope
+from archdsl.frontend.scopes import BlockCall, BodyState, ReportedError, Scope
 from archdsl.ir.closure import contexts_read, instantiated_names
 from archdsl.ir.dims import Expr, Num, Poly, Var, literal, shape_text, symbol
 from archdsl.ir.graph import Block, CallNode, CheckNode, Handle, OpNode, Value
 from archdsl.ir.op import Primitive, same
-from archdsl.ir.static import BlockValue, Declared, SharedModule, abstract, free_name, static_key
+from archdsl.ir.static import BlockValue, SharedModule, abstract, free_name, static_key
 from archdsl.ir.wording import listed
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_BLOCK_DEPTH
 
 
-class Blocks(Elaboration):
+class Blocks(Functions):
     """Applies declared blocks."""
 
-    def apply_declared(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        as_name: str = "",
-        instance: SharedModule | None = None,
-    ) -> tuple[Value, ...]:
+    def apply_declared(self, call: BlockCall) -> tuple[Value, ...]:
+        """Apply a block of the language. Errors inside the library are shown where the user wrote the block."""
+        span = call.span
         self.depth += 1
-        self.applied.append(template.name)
+        self.applied.append(call.template.name)
         if not span.source.library:
             self.user_spans.append(span)
         try:
             if self.depth > MAX_BLOCK_DEPTH:
                 raise error("E0207", _recursion(self.applied), span, help="a repetition is a list, `12 * layer`")
-            if is_inline(template):
-                return self.apply_inline(template, tensors, named, scope, span)
-            return self._outline(template, tensors, named, scope, span, as_name, instance)
+            return self.apply_inline(call) if is_inline(call.template) else self._outline(call)
         except (ArchError, ReportedError) as problem:
             if isinstance(problem, ArchError) and not span.source.library:
                 problem = ArchError([shown_at(d, span) for d in problem.diagnostics])
             hopeless = self.hopeless or (isinstance(problem, ArchError) and problem.diagnostics[0].code in HOPELESS)
-            promised = None if hopeless else self._promised(template, tensors, named, scope, span)
+            promised = None if hopeless else self._promised(call)
             if promised is None:
                 raise problem from None
             if isinstance(problem, ArchError):
@@ -66,67 +58,48 @@ class Blocks(Elaboration):
             if not span.source.library:
                 self.user_spans.pop()
 
-    def _promised(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-    ) -> tuple[Value, ...] | None:
+    def _promised(self, call: BlockCall) -> tuple[Value, ...] | None:
         """The result of a wrong block of the user's, if it has the shape of its first tensor: what follows can then
         be checked all the same."""
-        target = template.target
-        assert isinstance(target, Declared)
+        target = call.declared
         if target.node.name_span.source.library or not isinstance(target.node, ast.BlockDecl) or target.node.inline:
             return None
         params, results = tensor_params(target), target.node.header.results
-        first = _caller_input(params[0].name, target, tensors, named) if params else None
+        first = call.input(params[0].name) if params else None
         if first is None or not first.is_float or not isinstance(target.node.body, ast.Body):
             return None
         if results is not None and [_dims_text(r.type) for r in results] != [_dims_text(params[0].type)]:
             return None
-        return (scope.frame.own(Value(first.shape, first.dtype, "", span)),)
+        return (call.scope.frame.own(Value(first.shape, first.dtype, "", call.span)),)
 
-    def apply_inline(
-        self, template: BlockValue, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
-    ) -> tuple[Value, ...]:
-        frame = scope.frame
-        assert isinstance(template.target, Declared)
-        inner = Scope(template.target.module, frame, BodyState(inline=True))
-        for name, value in template.args.items():
+    def apply_inline(self, call: BlockCall) -> tuple[Value, ...]:
+        """Apply a block of the language within the block around: it has no module of its own."""
+        frame = call.scope.frame
+        inner = Scope(call.declared.module, frame, BodyState(inline=True))
+        for name, value in call.template.args.items():
             inner.vars[name] = value.labelled(name) if isinstance(value, BlockValue) else value
-        given, sizes = self.match_tensors(template, tensors, named, inner, span, None)
+        given, sizes = self.match_tensors(call, inner, None)
         inner.vars.update(given)
-        self.defaults(template, inner, span, sizes, None)
-        self.check_shapes(template, inner, given, span)
+        self.defaults(call, inner, sizes, None)
+        self.check_shapes(call, inner, given)
         stash, frame.pending = frame.pending, []
         try:
-            outputs = self.body(template, inner, given)
+            outputs = self.body(call.template, inner, given)
             frame.settle(None)
         finally:
             frame.pending = stash + frame.pending
         return outputs
 
-    def _outline(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        as_name: str,
-        instance: SharedModule | None,
-    ) -> tuple[Value, ...]:
+    def _outline(self, call: BlockCall) -> tuple[Value, ...]:
         """A call of a block that has a module of its own."""
-        frame = scope.frame
-        call = self._call_block(template, tensors, named, frame, span, frame.copies, instance)
-        if instance is None:
-            frame.put(call)
-            frame.name_later(as_name or template.label or template.name, bool(as_name or template.label), False)
+        frame, own_name = call.scope.frame, call.as_name or call.template.label
+        node = self._call_block(call, frame.copies)
+        if call.instance is None:
+            frame.put(node)
+            frame.name_later(own_name or call.template.name, bool(own_name), False)
         else:
-            self._place_instance(call, instance, frame, span)
-        return call.outputs
+            self._place_instance(node, call.instance, frame, call.span)
+        return node.outputs
 
     def _place_instance(self, call: CallNode, instance: SharedModule, frame: BlockBuilder, span: Span) -> None:
         """Put a call of a shared block, which lives where it was made."""
@@ -154,36 +127,33 @@ class Blocks(Elaboration):
         object.__setattr__(call, "instance", instance)
         frame.put(call)
 
-    def _call_block(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        frame: BlockBuilder,
-        span: Span,
-        copies: Num | None,
-        instance: SharedModule | None = None,
-    ) -> CallNode:
+    def _call_block(self, call: BlockCall, copies: Num | None) -> CallNode:
         """A call of a block that has a module of its own, put nowhere yet."""
-        assert isinstance(template.target, Declared)
+        template, target, span, instance, frame = (
+            call.template,
+            call.declared,
+            call.span,
+            call.instance,
+            call.scope.frame,
+        )
         bind: dict[str, Expr] = {}
         args = template.args
         if instance is not None and instance.owner is not frame:
             args = joined_names(instance, args, self.words)
-        taken = words(template.target.node.span.text)
+        taken = words(target.node.span.text)
         own = {k: abstract(k, v, bind, taken) for k, v in args.items()}
-        inner = BlockBuilder(self, template.name, template.target.node.name_span)
+        inner = BlockBuilder(self, template.name, target.node.name_span)
         inner.sizes = {name for name, hyper in hypers_of(template).items() if hyper.kind == "size" and name in own}
         inner.init = abstract("init", frame.init, bind, taken) if frame.init is not None else None
         inner.known.update({k: v for k, v in own.items() if isinstance(v, Num)})
         if copies is not None:
             inner.copies = abstract(free_name("expert_count", copies.expr, bind, taken), copies, bind)
-        scope = Scope(template.target.module, inner, BodyState())
+        scope = Scope(target.module, inner, BodyState())
         scope.vars.update(own)
-        given, sizes = self.match_tensors(template, tensors, named, scope, span, bind)
+        given, sizes = self.match_tensors(call, scope, bind)
         for name, value in args.items():
             _demand_readable(template.name, name, value, given, span)
-        block = self._block(replace(template, args=own), scope, given, sizes, span)
+        block = self._block(replace(call, template=replace(template, args=own)), scope, given, sizes)
         for name, value in block.hypers.items():
             # A number that was not given is the default's own, unless the body computes it from others.
             if isinstance(value, Num) and name not in bind and isinstance(value.expr, Var) and name not in block.local:
@@ -192,7 +162,7 @@ class Blocks(Elaboration):
             if isinstance(value, SharedModule) and value.owner is frame:
                 bind = {**value.joined, **bind}  # what the block reads of it: `table.width`
         names = instantiated_names(block, bind)
-        inputs = tuple(_caller_input(name, template.target, tensors, named) for name in block.tensor_names)
+        inputs = tuple(map(call.input, block.tensor_names))
         contexts = frame.contexts_at(block.contexts, names)
         bind = {**bind, **{k: v for k, v in names.items() if "." in k}}
         outputs = tuple(
@@ -203,19 +173,17 @@ class Blocks(Elaboration):
         place = template.span if span.source.library and template.span is not None else span
         return CallNode(block, inputs, contexts, outputs, bind, alias=template.alias, span=place)
 
-    def _block(
-        self, template: BlockValue, scope: Scope, given: Mapping[str, Any], sizes: Mapping[str, Num], span: Span
-    ) -> Block:
+    def _block(self, call: BlockCall, scope: Scope, given: Mapping[str, Any], sizes: Mapping[str, Num]) -> Block:
         """The block for these hyper-parameters and tensors, elaborated once. Raises ReportedError where that was wrong
         before."""
-        key = _block_key(template, scope.frame, given)
+        key = _block_key(call, scope.frame, given)
         if key in self.broken:
             raise ReportedError
         block = self.memo.get(key)
         if block is None:
             before = len(self.problems)
             try:
-                block = self._elaborate(template, scope, given, sizes, key, span)
+                block = self._elaborate(call, scope, given, sizes, key)
             except (ArchError, ReportedError):
                 self.broken.add(key)
                 raise
@@ -225,23 +193,16 @@ class Blocks(Elaboration):
         return block
 
     def _elaborate(
-        self,
-        template: BlockValue,
-        scope: Scope,
-        given: Mapping[str, Any],
-        sizes: Mapping[str, Num],
-        key: Hashable,
-        span: Span,
+        self, call: BlockCall, scope: Scope, given: Mapping[str, Any], sizes: Mapping[str, Num], key: Hashable
     ) -> Block:
-        assert isinstance(template.target, Declared)
-        node, frame = template.target.node, scope.frame
+        target, node, frame = call.declared, call.declared.node, scope.frame
         scope.vars.update(given)
-        self.defaults(template, scope, span, sizes, frame)
-        self.check_shapes(template, scope, given, span)
-        outputs = self.body(template, scope, given)
+        self.defaults(call, scope, sizes, frame)
+        self.check_shapes(call, scope, given)
+        outputs = self.body(call.template, scope, given)
         frame.settle(None)
         inputs: dict[int, tuple[str, Value]] = {}
-        for param in tensor_params(template.target):
+        for param in tensor_params(target):
             value = given.get(param.name)
             if isinstance(value, Value):
                 inputs.setdefault(id(value), (param.name, value))
@@ -256,13 +217,13 @@ class Blocks(Elaboration):
             tensor_names=tuple(n for n, _ in inputs.values()),
             result_names=result_names(node, len(outputs)),
             contexts=contexts_read(frame.contexts.values(), graph),
-            hypers={name: scope.vars[name] for name in hypers_of(template) if name in scope.vars},
+            hypers={name: scope.vars[name] for name in hypers_of(call.template) if name in scope.vars},
             local=dict(frame.local),
             axes=dict(frame.axes),
             asserts=tuple(frame.asserts),
             decisions=tuple(frame.decisions.values()),
             instances=tuple(frame.instances),
-            library=template.target.module.source.library,
+            library=target.module.source.library,
             copies=frame.copies,
         )
 
@@ -278,9 +239,9 @@ class Blocks(Elaboration):
             raise error("E0204", "experts cannot hold experts", site.span)
         if isinstance(block.target, Primitive) or is_inline(block):
             block = BlockValue(library_block("only"), {"block": block})
-        call = self._call_block(block, [(row, site.span)], {}, frame, site.span, copies)
-        if len(call.outputs) != 1 or not self.same_shape(
-            frame, call.outputs[0].shape, row.shape, "an expert gives back the shape it gets"
+        call = self._call_block(BlockCall(block, [(row, site.span)], {}, site.scope, site.span), copies)
+        if len(call.outputs) != 1 or not frame.same_shape(
+            call.outputs[0].shape, row.shape, "an expert gives back the shape it gets"
         ):
             found = ", ".join(shape_text(o.shape) for o in call.outputs)
             raise error(
@@ -310,21 +271,9 @@ def _recursion(names: Sequence[str]) -> str:
     return f"`{last}` applies itself" + (f" by way of {listed(around)}" if around else "")
 
 
-def _caller_input(name: str, target: Declared, tensors: Sequence[Given], named: Mapping[str, Given]) -> Value | None:
-    """What the caller gave for a tensor of the block."""
-    if name in named:
-        value = named[name][0]
-    else:
-        free = [p.name for p in tensor_params(target) if p.name not in named]
-        at = free.index(name) if name in free else len(free)
-        value = tensors[at][0] if at < len(tensors) else None
-    return value if isinstance(value, Value) else None
-
-
-def _block_key(template: BlockValue, frame: BlockBuilder, given: Mapping[str, Any]) -> Hashable:
+def _block_key(call: BlockCall, frame: BlockBuilder, given: Mapping[str, Any]) -> Hashable:
     """Equal for applications that make the same block: of tensors, shapes, types and which are one
     count."""
-    assert isinstance(template.target, Declared)
     tensors = []
     seen: dict[int, str] = {}
     for name, value in given.items():
@@ -332,8 +281,8 @@ def _block_key(template: BlockValue, frame: BlockBuilder, given: Mapping[str, An
             alias = seen.setdefault(id(value), name)
             tensors.append((name, alias, tuple(d.value for d in value.shape), value.dtype))
     return (
-        id(template.target.node),
-        tuple((k, value_key(v)) for k, v in template.args.items()),
+        id(call.declared.node),
+        tuple((k, value_key(v)) for k, v in call.template.args.items()),
         tuple(tensors),
         static_key(frame.init),
         None if frame.copies is None else frame.copies.value,

@@ -8,12 +8,12 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import Elaboration
 from archdsl.frontend.headers import default_none, hypers_of, library_block, tensor_params
 from archdsl.frontend.loops import assigned
 from archdsl.frontend.op_call import coerce
-from archdsl.frontend.scopes import POISON, Given, ReportedError, Scope
+from archdsl.frontend.scopes import POISON, BlockCall, Given, ReportedError, Scope
 from archdsl.frontend.signatures import demand_written
+from archdsl.frontend.statements import Statements
 from archdsl.ir.dims import same_shape, shape_text
 from archdsl.ir.graph import Value
 from archdsl.ir.static import BlockValue, Declared, ElementRef, ListValue, Scheme, SharedModule, kind_of
@@ -24,7 +24,7 @@ DISPENSABLE = frozenset({"blocks", "encoder", "decoder", "norm", "head", "heads"
 """Slots of a model without which the others can still be checked."""
 
 
-class Bodies(Elaboration):
+class Bodies(Statements):
     """Runs bodies."""
 
     def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
@@ -91,7 +91,7 @@ class Bodies(Elaboration):
         )
         if not demanded or first is None or len(results) != 1:
             return
-        if self.same_shape(scope.frame, first.shape, results[0].shape, f"`{node.name}` keeps the shape of its tensor"):
+        if scope.frame.same_shape(first.shape, results[0].shape, f"`{node.name}` keeps the shape of its tensor"):
             return
         raise error(
             "E0301",
@@ -112,8 +112,8 @@ class Bodies(Elaboration):
             raise error("E0203", f"a block is one call of another, and this is {kind_of(value)}", body.span)
         tensors = [(v, body.span) for v in given.values() if isinstance(v, Value)]
         if isinstance(value.target, Declared):
-            return self.apply_inline(value, tensors, {}, scope, body.span)
-        return self.apply_template(replace(value, label=""), tensors, {}, scope, body.span)
+            return self.apply_inline(BlockCall(value, tensors, {}, scope, body.span))
+        return self.apply_template(BlockCall(replace(value, label=""), tensors, {}, scope, body.span))
 
     # --- slots --------------------------------------------------------------------------------------------------------
 
@@ -123,27 +123,15 @@ class Bodies(Elaboration):
         declared, span = slot_block(node), node.name_span
         args = self.slot_arguments(node, declared, scope, f"`{node.name}`")
         template = self.with_options(BlockValue(declared, {}), args, (), span, scope.frame)
+        tensors = {k: (v, span) for k, v in given.items() if isinstance(v, Value)}
+        names = {p.name for p in tensor_params(declared)} if isinstance(node, ast.BlockDecl) else set()
+        ordered = [t for k, t in tensors.items() if k not in names]
+        named = {k: t for k, t in tensors.items() if k in names}
         self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
         try:
-            return self._call_slots(node, template, scope, given)
+            return self.apply_declared(BlockCall(template, ordered, named, scope, span))
         finally:
             self.slot_spans.pop()
-
-    def _call_slots(
-        self,
-        node: ast.BlockDecl | ast.ModelDecl,
-        template: BlockValue,
-        scope: Scope,
-        given: Mapping[str, Any],
-    ) -> Any:
-        span = node.name_span
-        tensors = {k: (v, span) for k, v in given.items() if isinstance(v, Value)}
-        by_name: set[str] = set()
-        if isinstance(node, ast.BlockDecl):
-            by_name = {p.name for p in tensor_params(template.target)}
-        ordered = [t for k, t in tensors.items() if k not in by_name]
-        named = {k: t for k, t in tensors.items() if k in by_name}
-        return self.apply_declared(template, ordered, named, scope, span)
 
     def slot_arguments(
         self,
@@ -153,6 +141,8 @@ class Bodies(Elaboration):
         owner: str,
         adjust: Callable[[str, Any, Span], Given] | None = None,
     ) -> dict[str, Given]:
+        """The values of a body of slots, as the library's block takes them; `owner` is what an error calls the body.
+        `adjust` has the last word on a slot's value."""
         assert isinstance(node.body, ast.Body)
         hypers = hypers_of(BlockValue(declared, {}))
         args: dict[str, Given] = {}

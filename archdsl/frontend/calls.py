@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import Elaboration, shown_at
-from archdsl.frontend.block_builder import BlockBuilder
-from archdsl.frontend.headers import default_none, hypers_of, tensor_params
-from archdsl.frontend.op_call import coerce, name_place, options_of, takes, unknown_option
+from archdsl.frontend.base import shown_at
+from archdsl.frontend.blocks import Blocks
+from archdsl.frontend.headers import hypers_of, tensor_params
+from archdsl.frontend.op_call import name_place
 from archdsl.frontend.scopes import (
     ABSENT,
     Absent,
     Argument,
+    BlockCall,
     FunctionValue,
     Given,
     MaskRule,
@@ -30,7 +31,7 @@ from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import BlockValue, Declared, ListValue, SharedModule, as_operand, kind_of
-from archdsl.ir.wording import format_number, listed, one_of
+from archdsl.ir.wording import format_number, one_of
 from archdsl.syntax import ast
 
 SIZES = frozenset({"size", "int", "sizes", "named_sizes", "ints"})
@@ -49,12 +50,13 @@ class Arguments:
     """Hyper-parameters by name."""
 
 
-class Calls(Elaboration):
+class Calls(Blocks):
     """Evaluates calls of blocks."""
 
     def call(
         self, e: ast.Call, scope: Scope, *, as_name: str = "", piped: Any = None, expect: str | None = None
     ) -> Any:
+        """The value of a call; `piped` is the tensor that a pipeline carries to it."""
         callee = self._callee(e.function, scope, expect)
         carried: list[Argument] = [] if piped is None else [(None, piped, e.span)]
         if isinstance(callee, FunctionValue):
@@ -92,6 +94,7 @@ class Calls(Elaboration):
         return args
 
     def pipeline(self, e: ast.Pipeline, scope: Scope) -> Any:
+        """`x -> f -> g`."""
         value = self.drawn(self.ev(e.head, scope), scope, e.head.span)
         before = e.head
         for stage in e.stages:
@@ -147,7 +150,8 @@ class Calls(Elaboration):
             if instance is not None:
                 return instance
             return template if span.source.library else replace(template, span=span)
-        return self.apply_template(template, sorted_.tensors, sorted_.named, scope, span, as_name, instance)
+        call = BlockCall(template, sorted_.tensors, sorted_.named, scope, span, as_name, instance)
+        return self.apply_template(call)
 
     def _elementwise(self, op: Primitive, args: Sequence[Argument], scope: Scope, span: Span) -> Any:
         """An element-wise function takes numbers too; of numbers alone it is a number."""
@@ -174,100 +178,48 @@ class Calls(Elaboration):
                 raise error(
                     "E0401", f"{op.name}({', '.join(map(format_number, numbers))}) is not a number", span
                 ) from None
-        return self.primitive(scope.frame, scope, op.name, inputs, {}, span, spans=[where for *_, where in given])[0]
-
-    # --- hyper-parameters ---------------------------------------------------------------------------------------------
-
-    def with_options(
-        self,
-        template: BlockValue,
-        static: Mapping[str, Given],
-        in_order: Sequence[Given],
-        span: Span,
-        frame: BlockBuilder,
-    ) -> BlockValue:
-        if not static and not in_order:
-            return template
-        before = {k: (v, span) for k, v in template.args.items()}
-        hypers = hypers_of(template)
-        if isinstance(template.target, Primitive):
-            merged = options_of(template.target, {**before, **static}, in_order, span)
-        else:
-            merged = _merged(template, before, static, in_order)
-        args: dict[str, Any] = {}
-        for name, (value, where) in merged.items():
-            hyper = hypers.get(name)
-            if hyper is not None and hyper.kind not in ("sizes", "named_sizes"):
-                try:
-                    value = coerce(value, hyper.kind, default_none(hyper), f"`{name}` of `{template.name}`", where)
-                except ArchError as problem:
-                    if takes(hyper.kind, value) or all(where is not w for _, w in in_order):
-                        raise
-                    free = [h.name for n, h in hypers.items() if n not in merged and takes(h.kind, value)]
-                    raise _by_name(problem, free, where) from None
-                self.demand_size(frame, value, hyper.kind)
-                if isinstance(template.target, Declared) and isinstance(value, Num) and value.origin is None:
-                    value = value.at(where)
-            args[name] = value
-        return replace(template, args=args)
+        return self.primitive(scope, op.name, inputs, {}, span, spans=[where for *_, where in given])[0]
 
     # --- applications -------------------------------------------------------------------------------------------------
 
-    def apply_template(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        as_name: str = "",
-        instance: SharedModule | None = None,
-    ) -> Any:
-        if instance is not None and not instance.label:
-            instance.label = as_name or template.label
-        place = template.span if span.source.library else None
+    def apply_template(self, call: BlockCall) -> Any:
+        """Apply a block to tensors; a tuple if it has several results."""
+        if call.instance is not None and not call.instance.label:
+            call.instance.label = call.as_name or call.template.label
+        place = call.template.span if call.span.source.library else None
         if place is None or place.source.library:
-            return self._apply_here(template, tensors, named, scope, span, as_name, instance)
+            return self._apply_here(call)
         # The library applies a block that the user named: what goes wrong in it is shown at that name.
         self.user_spans.append(place)
         try:
-            return self._apply_here(template, tensors, named, scope, span, as_name, instance)
+            return self._apply_here(call)
         except ArchError as problem:
             raise ArchError([shown_at(d, place) for d in problem.diagnostics]) from None
         finally:
             self.user_spans.pop()
 
-    def _apply_here(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        as_name: str,
-        instance: SharedModule | None,
-    ) -> Any:
+    def _apply_here(self, call: BlockCall) -> Any:
         outputs: tuple[Value, ...]
+        template = call.template
         if isinstance(template.target, Primitive):
             for name, value in template.args.items():
                 hyper = hypers_of(template).get(name)
                 for n in _sizes_in(value) if hyper is None or hyper.kind in SIZES else ():
-                    self.demand_whole(n, f"`{name}` of `{template.name}`", scope, n.origin or span)
-            inputs, spans = self.primitive_inputs(template.target, tensors, named, scope, span)
+                    self.demand_whole(n, f"`{name}` of `{template.name}`", call.scope, n.origin or call.span)
+            inputs, spans = self.primitive_inputs(template.target, call)
             outputs = self.primitive(
-                scope.frame,
-                scope,
+                call.scope,
                 template.target,
                 inputs,
                 template.args,
-                span,
+                call.span,
                 spans=spans,
-                as_name=as_name,
+                as_name=call.as_name,
                 label=template.label,
-                instance=instance,
+                instance=call.instance,
             )
         else:
-            outputs = self.apply_declared(template, tensors, named, scope, span, as_name, instance)
+            outputs = self.apply_declared(call)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def apply(
@@ -283,7 +235,7 @@ class Calls(Elaboration):
         template = block.template if isinstance(block, SharedModule) else block
         template = self.with_options(template, {}, [(n, span) for n in numbers], span, scope.frame)
         given = [(ABSENT if t is None else t, span) for t in tensors]
-        return self.apply_template(template, given, {}, scope, span, "", instance)
+        return self.apply_template(BlockCall(template, given, {}, scope, span, "", instance))
 
 
 def _sizes_in(value: Any) -> Iterator[Num]:
@@ -293,14 +245,6 @@ def _sizes_in(value: Any) -> Iterator[Num]:
     elif isinstance(value, tuple | ListValue):
         for item in value if isinstance(value, tuple) else value.items:
             yield from _sizes_in(item)
-
-
-def _by_name(problem: ArchError, free: Sequence[str], where: Span) -> ArchError:
-    """A value of the wrong kind for the option at its place, where just one of the `free` options takes it."""
-    first = problem.diagnostics[0]
-    if first.help or len(free) != 1:
-        return problem
-    return ArchError([replace(first, help=f"give it by its name: `{free[0]}: {where.text}`")])
 
 
 def _by_kind(target: Primitive | Declared, args: Sequence[Argument], numbers: bool = False) -> Arguments:
@@ -341,27 +285,3 @@ def _wants_table(op: Primitive, in_order: Sequence[Given]) -> bool:
     """Whether a shared block given in order stands for a tensor of the primitive (its weight) and not for an option."""
     hypers = op.header.hypers or ()
     return len(in_order) >= len(hypers) or not any(h.kind in ("block", "position") for h in hypers)
-
-
-def _merged(
-    template: BlockValue, before: Mapping[str, Given], static: Mapping[str, Given], in_order: Sequence[Given]
-) -> dict[str, Given]:
-    """Hyper-parameters of a declared block in their order: arguments without a name fill those not given by name."""
-    hypers = hypers_of(template)
-    merged = dict(before)
-    for name, (value, where) in static.items():
-        if name not in hypers:
-            raise unknown_option(name, template.name, hypers, where)
-        merged[name] = (value, where)
-    rest = list(in_order)
-    for name in hypers:
-        if rest and name not in merged:
-            merged[name] = rest.pop(0)
-    if rest:
-        raise error(
-            "E0205",
-            f"`{template.name}` was given more static arguments than it has hyper-parameters left",
-            rest[0][1],
-            help=f"its hyper-parameters are {listed(hypers)}" if hypers else "it has no hyper-parameters",
-        )
-    return {name: merged[name] for name in hypers if name in merged}

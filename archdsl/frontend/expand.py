@@ -8,17 +8,19 @@ are put where they are used, tensors get the library's names for them), printed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.source import Source, Span
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import hypers_of, is_inline, tensor_params
-from archdsl.frontend.lowering import Elaborator
 from archdsl.frontend.modules import SpecModule, models
-from archdsl.frontend.scopes import Scope
+from archdsl.frontend.root import Elaborator
+from archdsl.frontend.scopes import BlockCall, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import CallNode, OpNode, Value
@@ -35,6 +37,7 @@ from archdsl.ir.static import (
     RepeatedPattern,
     Scheme,
     SharedModule,
+    static_key,
 )
 from archdsl.ir.wording import one_of
 from archdsl.syntax import ast
@@ -106,6 +109,15 @@ class Recorder:
     """Tensors that have been noted."""
     quiet: int = 0
     """Within the application of a block that stays as it is."""
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Note nothing of what is applied meanwhile."""
+        self.quiet += 1
+        try:
+            yield
+        finally:
+            self.quiet -= 1
 
 
 class Expander(Elaborator):
@@ -275,11 +287,7 @@ class Expander(Elaborator):
         if id(mask) in self.origins:
             return self.origins[id(mask)][0]
         if mask.rule in ("&", "|"):
-            parts = [self._mask(p) for p in mask.parts]
-            joined = parts[0]
-            for part in parts[1:]:
-                joined = ast.Binary(mask.rule, joined, part, span=NOWHERE)
-            return joined
+            return _joined(mask.rule, map(self._mask, mask.parts))
         if mask.rule == "~":
             return ast.Unary("~", self._mask(mask.parts[0]), span=NOWHERE)
         args = [ast.Arg(None, expr_of(n.expr), span=NOWHERE) for n in mask.numbers]
@@ -290,8 +298,6 @@ class Expander(Elaborator):
         return ast.Call(name_of(mask.rule), tuple(args), span=NOWHERE) if args else name_of(mask.rule)
 
     def _list(self, value: ListValue) -> ast.Expr:
-        from archdsl.ir.static import static_key
-
         distinct = list({static_key(v): v for v in value.items}.values())
 
         def spell(p: Pattern) -> ast.Expr:
@@ -300,10 +306,7 @@ class Expander(Elaborator):
             if isinstance(p, RepeatedPattern):
                 return ast.Binary("*", expr_of(p.count), spell(p.part), span=NOWHERE)
             assert isinstance(p, JoinedPattern)
-            joined = spell(p.parts[0])
-            for part in p.parts[1:]:
-                joined = ast.Binary("+", joined, spell(part), span=NOWHERE)
-            return joined
+            return _joined("+", map(spell, p.parts))
 
         return spell(value.pattern)
 
@@ -327,26 +330,14 @@ class Expander(Elaborator):
         except ExpansionError as problem:
             recorder.failed = str(problem)
 
-    def apply_template(
-        self,
-        template: BlockValue,
-        tensors: Any,
-        named: Any,
-        scope: Scope,
-        span: Span,
-        as_name: str = "",
-        instance: Any = None,
-    ) -> Any:
-        recorder = self._recorder(scope.frame)
+    def apply_template(self, call: BlockCall) -> Any:
+        template, instance, frame = call.template, call.instance, call.scope.frame
+        recorder = self._recorder(frame)
         if recorder is None or _expands(template):
-            return super().apply_template(template, tensors, named, scope, span, as_name, instance)
-        frame = scope.frame
+            return super().apply_template(call)
         before = len(frame.nodes)
-        recorder.quiet += 1
-        try:
-            result = super().apply_template(template, tensors, named, scope, span, as_name, instance)
-        finally:
-            recorder.quiet -= 1
+        with recorder.silent():
+            result = super().apply_template(call)
         made = [
             n
             for n in frame.nodes[before:]
@@ -360,13 +351,13 @@ class Expander(Elaborator):
                 if instance is not None and id(instance) not in self.origins
                 else self.written(instance or template)
             )
-            positional = [self.read(v) for v, _ in tensors if v is not None]
+            positional = [self.read(v) for v, _ in call.tensors if v is not None]
             by_name = tuple(
                 ast.Arg(k, self.read(v), span=NOWHERE)
-                for k, (v, _) in named.items()
+                for k, (v, _) in call.named.items()
                 if isinstance(v, Value | SharedModule | Num)
             )
-            joins = all(isinstance(v, Value) for v, _ in tensors)
+            joins = all(isinstance(v, Value) for v, _ in call.tensors)
             path = node if instance is None else instance
             return _Application(
                 callee, by_name, tuple(positional), path, _natural(template, callee), joins, span=NOWHERE
@@ -379,11 +370,8 @@ class Expander(Elaborator):
         recorder = self._recorder(scope.frame)
         if recorder is None:
             return super()._elementwise(op, args, scope, span)
-        recorder.quiet += 1
-        try:
+        with recorder.silent():
             result = super()._elementwise(op, args, scope, span)
-        finally:
-            recorder.quiet -= 1
         if isinstance(result, Value):
             positional = [v for k, v, _ in args if k is None]
             by_name = [(k, v) for k, v, _ in args if k is not None]
@@ -405,11 +393,8 @@ class Expander(Elaborator):
         recorder = self._recorder(scope.frame)
         if recorder is None:
             return super().operate(op, a, b, e, scope)
-        recorder.quiet += 1
-        try:
+        with recorder.silent():
             result = super().operate(op, a, b, e, scope)
-        finally:
-            recorder.quiet -= 1
         if isinstance(result, Value):
             same = _unchanged(op, a, b)
             self._note(
@@ -425,11 +410,8 @@ class Expander(Elaborator):
         recorder = self._recorder(scope.frame)
         if recorder is not None and isinstance(e.operand, ast.Name) and isinstance(scope.get(e.operand.id), Value):
             operand = scope.get(e.operand.id)
-            recorder.quiet += 1
-            try:
+            with recorder.silent():
                 result = super()._unary(e, scope)
-            finally:
-                recorder.quiet -= 1
             self._note(recorder, result, lambda: ast.Unary(e.op, self.read(operand), span=NOWHERE))
             return result
         return super()._unary(e, scope)
@@ -441,14 +423,11 @@ class Expander(Elaborator):
         value = self.ev(e.value, scope)
         if not isinstance(value, Value):
             return super()._index(e, scope)
-        recorder.quiet += 1
-        try:
+        with recorder.silent():
             # The tensor has been evaluated and noted: what is indexed now is that very tensor.
             inner = scope.inner()
             inner.vars["indexed tensor"] = value
             result = super()._index(replace(e, value=ast.Name("indexed tensor", span=e.value.span)), inner)
-        finally:
-            recorder.quiet -= 1
 
         def make() -> ast.Expr:
             items = tuple(self._index_item(i, scope) for i in e.items)
@@ -475,11 +454,8 @@ class Expander(Elaborator):
             return
         if scope is recorder.scope:
             # The user's own `let` or `assert` beside the slots.
-            recorder.quiet += 1
-            try:
+            with recorder.silent():
                 super().statement(item, scope)
-            finally:
-                recorder.quiet -= 1
             text = item.span.text
             recorder.notes.append(Kept(lambda names: text))
             if isinstance(item, ast.Let):
@@ -631,8 +607,9 @@ class _Application(ast.Call):
     joins: bool = True
     """Whether what follows the first tensor is tensors too, and no shared block."""
 
-    def resolve(self, tensors: Sequence[ast.Expr], named: Sequence[ast.Arg]) -> ast.Expr:
-        path = self.path
+    def resolve(self) -> ast.Expr:
+        """The call or pipeline that it is written as."""
+        path, tensors, named = self.path, self.tensors, self.args
         name = "" if path is None else path.label if isinstance(path, SharedModule) else path.name
         function: ast.Expr = self.function
         extra = (*(ast.Arg(None, t, span=NOWHERE) for t in tensors[1:]), *named)
@@ -688,6 +665,10 @@ def _natural(template: BlockValue, callee: ast.Expr) -> str:
     return template.target.name
 
 
+def _joined(op: str, parts: Iterable[ast.Expr]) -> ast.Expr:
+    return reduce(lambda a, b: ast.Binary(op, a, b, span=NOWHERE), parts)
+
+
 def tensor(value: Value) -> ast.Name:
     return ast.Name(f"%{id(value)}", span=NOWHERE)
 
@@ -715,33 +696,14 @@ def expr_of(expr: dims.Expr) -> ast.Expr:
 
 
 def transform(e: Any, visit: Callable[[ast.Name], ast.Expr]) -> Any:
-    """An expression with its tensors replaced, and applications settled."""
-    if isinstance(e, ast.Name):
-        return visit(e)
-    if isinstance(e, _Application):
-        function = transform(e.function, visit)
-        named = tuple(ast.Arg(a.name, transform(a.value, visit), span=NOWHERE) for a in e.args)
-        return replace(e, function=function, tensors=tuple(transform(t, visit) for t in e.tensors), args=named)
-    if isinstance(e, ast.Node):
-        changed = {
-            k: transform(getattr(e, k), visit) for k in e.__dataclass_fields__ if k not in ("span", "name_span", "name")
-        }
-        return replace(e, **changed)
-    if isinstance(e, tuple):
-        return tuple(transform(x, visit) for x in e)
-    return e
+    """An expression with its tensors replaced."""
+    return visit(e) if isinstance(e, ast.Name) else ast.mapped(e, lambda part: transform(part, visit))
 
 
 def settle(e: Any) -> Any:
     """Applications as calls and pipelines."""
-    if isinstance(e, _Application):
-        return e.resolve(
-            [settle(t) for t in e.tensors], [ast.Arg(a.name, settle(a.value), span=NOWHERE) for a in e.args]
-        )
-    if isinstance(e, ast.Node):
-        changed = {k: settle(getattr(e, k)) for k in e.__dataclass_fields__ if k not in ("span", "name_span", "name")}
-        return replace(e, **changed)
-    return tuple(settle(x) for x in e) if isinstance(e, tuple) else e
+    e = ast.mapped(e, settle)
+    return e.resolve() if isinstance(e, _Application) else e
 
 
 def trace(e: Any) -> Iterator[int | None]:
@@ -750,16 +712,11 @@ def trace(e: Any) -> Iterator[int | None]:
         if e.id.startswith("%"):
             yield int(e.id[1:])
     elif isinstance(e, _Application):
-        for part in (*e.tensors, *(a.value for a in e.args), e.function):
-            yield from trace(part)
+        yield from trace((*e.tensors, *e.args, e.function))
         yield None
-    elif isinstance(e, ast.Node):
-        for k in e.__dataclass_fields__:
-            if k not in ("span", "name_span"):
-                yield from trace(getattr(e, k))
-    elif isinstance(e, tuple):
-        for x in e:
-            yield from trace(x)
+    else:
+        for part in ast.parts(e):
+            yield from trace(part)
 
 
 def reads(note: Note) -> Iterator[int]:
@@ -833,14 +790,8 @@ def _fits(made: ast.Expr, into: ast.Expr, value: int) -> bool:
     return _depth(into) + _depth(made) < MAX_NESTING // 4
 
 
-def _depth(e: Any) -> int:
-    if isinstance(e, tuple):
-        return max(map(_depth, e), default=0)
-    if isinstance(e, ast.Node):
-        return 1 + max(
-            (_depth(getattr(e, k)) for k in e.__dataclass_fields__ if k not in ("span", "name_span")), default=0
-        )
-    return 0
+def _depth(e: ast.Node) -> int:
+    return 1 + max(map(_depth, ast.parts(e)), default=0)
 
 
 class _Namer:
@@ -936,18 +887,7 @@ def _definition(note: Def, names: Mapping[int, str]) -> str:
 
 def _mentioned(e: Any) -> Iterator[str]:
     """Names that an expression says, tensors aside."""
-    if isinstance(e, ast.Name):
-        if not e.id.startswith("%"):
-            yield e.id
-    elif isinstance(e, _Application):
-        yield from _mentioned((e.function, e.tensors, e.args))
-    elif isinstance(e, ast.Node):
-        for k in e.__dataclass_fields__:
-            if k not in ("span", "name_span"):
-                yield from _mentioned(getattr(e, k))
-    elif isinstance(e, tuple):
-        for x in e:
-            yield from _mentioned(x)
+    return (x.id for x in ast.walk(e) if isinstance(x, ast.Name) and not x.id.startswith("%"))
 
 
 def _said(notes: Sequence[Note]) -> set[str]:

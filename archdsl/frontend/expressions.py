@@ -8,7 +8,7 @@ from typing import Any
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import Elaboration
+from archdsl.frontend.calls import Calls
 from archdsl.frontend.lists import as_list, concat, repeat, repetitions
 from archdsl.frontend.scopes import Absent, SchemeRule, Scope, TrainingCondition
 from archdsl.ir import dims, masks
@@ -52,7 +52,7 @@ JOIN_MASKS = "masks are joined by `&` (both) and `|` (either): `causal & window(
 MASK_TYPES = ("padding", "documents")
 
 
-class Expressions(Elaboration):
+class Expressions(Calls):
     """Evaluates expressions."""
 
     def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
@@ -114,8 +114,8 @@ class Expressions(Elaboration):
         length = 0
         source = self.ev(e.iterable, scope)
         items = self.elements(source, e.iterable.span)
-        self.remember_count(scope.frame, source, len(items))
-        self.fixed_counts(scope.frame, source)
+        scope.frame.remember_count(source, len(items))
+        scope.frame.fixed_counts(source)
         for item in items:
             inner = scope.inner()
             inner.vars[e.name] = item
@@ -148,11 +148,11 @@ class Expressions(Elaboration):
             if isinstance(value, Mask):
                 return masks.complement(value)
             if isinstance(value, Value):
-                return self.primitive(scope.frame, scope, "logical_not", [value], {}, e.span)[0]
+                return self.primitive(scope, "logical_not", [value], {}, e.span)[0]
         elif isinstance(value, Num):
             return Num(dims.neg(value.value), dims.negated(value.expr), e.span)
         elif isinstance(value, Value):
-            return self.primitive(scope.frame, scope, "negate", [value], {}, e.span)[0]
+            return self.primitive(scope, "negate", [value], {}, e.span)[0]
         elif isinstance(value, EnumValue) and value.name in INFINITE:
             return EnumValue(value.name.removeprefix("-") if value.name.startswith("-") else f"-{value.name}")
         raise error("E0203", f"`{e.op}` cannot be applied to {kind_of(value)}", e.span)
@@ -166,6 +166,7 @@ class Expressions(Elaboration):
         return self.operate(e.op, a, b, e, scope)
 
     def operate(self, op: str, a: Any, b: Any, e: ast.Binary, scope: Scope) -> Any:
+        """One of the operators on two values."""
         if isinstance(a, Num) and isinstance(b, Num):
             return self._numbers(op, a, b, e, scope)
         if op in ("&", "|") and (isinstance(a, Mask) or isinstance(b, Mask) or (_mask_typed(a) and _mask_typed(b))):
@@ -173,15 +174,15 @@ class Expressions(Elaboration):
             self._joined(m, n, scope)
             return masks.both(m, n) if op == "&" else masks.either(m, n)
         if isinstance(a, Value) and isinstance(b, Num) and (op, b.value) in NEUTRAL:
-            self.fixed(scope.frame, b)
+            scope.frame.fixed(b)
             return a
         if isinstance(b, Value) and isinstance(a, Num) and op in ("+", "*") and (op, a.value) in NEUTRAL:
-            self.fixed(scope.frame, a)
+            scope.frame.fixed(a)
             return b
         a, b = (as_operand(v) if isinstance(other, Value) else v for v, other in ((a, b), (b, a)))
         if isinstance(a, Value | Num) and isinstance(b, Value | Num):
             spans = [e.left.span, e.right.span]
-            return self.primitive(scope.frame, scope, OPERATORS[op], [a, b], {}, e.span, spans=spans)[0]
+            return self.primitive(scope, OPERATORS[op], [a, b], {}, e.span, spans=spans)[0]
         if op in ("==", "!="):
             found = _equal(a, b)
             self._compared(found, a, b, e, scope)
@@ -214,14 +215,14 @@ class Expressions(Elaboration):
 
     def _repeated(self, count: Num, part: Any, e: ast.Binary, scope: Scope) -> ListValue:
         found = repeat(count, as_list(part), e.span)
-        self.demand_count(scope.frame, count)
+        scope.frame.demand_count(count)
         return found
 
     def _joined(self, a: Mask, b: Mask, scope: Scope) -> None:
         """Of two masks joined, those that are equal are one."""
         seen: dict[Any, Mask] = {}
         for mask in (*a.inner(), *b.inner()):
-            self.same_static(scope.frame, seen.setdefault(mask.key, mask), mask, MERGED)
+            scope.frame.same_static(seen.setdefault(mask.key, mask), mask, MERGED)
 
     def _compared(self, equal: bool, a: Any, b: Any, e: ast.Binary, scope: Scope) -> None:
         """Record what the numbers in two static values have to do with their being equal."""
@@ -231,20 +232,20 @@ class Expressions(Elaboration):
             both = [(a, b)]
         for x, y in both:
             if equal:
-                self.same_static(scope.frame, x, y, _decided(e))
+                scope.frame.same_static(x, y, _decided(e))
             elif static_key(x) != static_key(y):
                 pairs = list(zip(numbers_of(x), numbers_of(y), strict=False))
                 found = next(((m, n) for m, n in pairs if m.value != n.value), None)
                 if found is not None and all(n.static for n in found):
-                    self.holds(scope.frame, "==", *found, _decided(e))
+                    scope.frame.holds("==", *found, _decided(e))
                 return
 
     def _numbers(self, op: str, a: Num, b: Num, e: ast.Binary, scope: Scope) -> Any:
         if op in COMPARE:
-            if op in ("==", "!=") and self.same(scope.frame, a, b, _decided(e)):
+            if op in ("==", "!=") and scope.frame.same(a, b, _decided(e)):
                 return op == "=="
             if a.static and b.static:
-                return self.holds(scope.frame, op, a, b, _decided(e))
+                return scope.frame.holds(op, a, b, _decided(e))
             raise error(
                 "E0402",
                 f"`{format_number(a)} {op} {format_number(b)}` is known only when the model runs",
@@ -254,7 +255,7 @@ class Expressions(Elaboration):
         if op in ("&", "|"):
             raise error("E0203", f"`{op}` joins masks or bool tensors, not numbers", e.span)
         if op in ("/", "//", "%") and b.static:
-            self.holds(scope.frame, "!=", b, 0, f"`{e.span.text}` must not divide by 0")
+            scope.frame.holds("!=", b, 0, f"`{e.span.text}` must not divide by 0")
         try:
             return binary(op, a, b, e.span)
         except ZeroDivisionError:
@@ -267,6 +268,7 @@ class Expressions(Elaboration):
             raise error("E0401", f"{format_number(a)} {op} {format_number(b)} is not a real number", e.span) from None
 
     def as_mask(self, value: Any, span: Span) -> Mask:
+        """A mask, or a tensor that is one by its type. Raises E0203 for anything else."""
         if isinstance(value, Mask):
             return value
         if _mask_typed(value):
@@ -297,13 +299,13 @@ class Expressions(Elaboration):
             else:
                 found = self.ev(item, scope)
                 if isinstance(found, Value) and len(e.items) == 1:
-                    return self.primitive(scope.frame, scope, "lookup", [value, found], {}, e.span)[0]
+                    return self.primitive(scope, "lookup", [value, found], {}, e.span)[0]
                 if not isinstance(found, Num):
                     text = f"an index is a number, a slice or `...`, and this is {kind_of(found)}"
                     raise error("E0203", text, item.span)
                 self.demand_whole(found, "an index", scope, item.span)
                 items.append(found)
-        return self.primitive(scope.frame, scope, "index", [value], {"items": tuple(items)}, e.span)[0]
+        return self.primitive(scope, "index", [value], {"items": tuple(items)}, e.span)[0]
 
     def _element(self, source: ListValue | list[Value], e: ast.Index, scope: Scope) -> Any:
         items = source.items if isinstance(source, ListValue) else source
@@ -313,8 +315,8 @@ class Expressions(Elaboration):
         if not -len(items) <= index.value < len(items):
             text = f"the list has {len(items)} elements, and {index.value} was asked for"
             raise error("E0303", text, e.items[0].span)
-        self.fixed(scope.frame, index)
-        self.fixed_counts(scope.frame, source)
+        scope.frame.fixed(index)
+        scope.frame.fixed_counts(source)
         return items[index.value]
 
     def _bound(self, e: ast.Expr | None, scope: Scope) -> Num | None:
@@ -330,6 +332,7 @@ class Expressions(Elaboration):
     # --- what is decided now ------------------------------------------------------------------------------------------
 
     def truth(self, e: ast.Expr, scope: Scope) -> bool:
+        """A condition that is decided now. Raises E0402 for a tensor, E0203 for anything else."""
         value = self.ev(e, scope)
         if isinstance(value, bool):
             return value
@@ -346,15 +349,17 @@ class Expressions(Elaboration):
         raise error("E0203", f"a condition is true or false, and this is {kind_of(value)}", e.span, help=help_)
 
     def size(self, e: ast.Expr, scope: Scope) -> Num:
+        """An expression as a size. Raises E0203 or E0401 where it is none."""
         value = self.ev(e, scope)
         if not isinstance(value, Num):
             raise error("E0203", f"a size is a number, and this is {kind_of(value)}", e.span)
         value = whole_size(value, "size", "a size", e.span)
         self.demand_whole(value, "a size", scope, e.span)
-        self.demand_size(scope.frame, value, "size")
+        scope.frame.demand_size(value, "size")
         return value
 
     def elements(self, value: Any, span: Span) -> list[Any]:
+        """What a loop runs over: the elements of a list, or the numbers below one. Raises E0203 for anything else."""
         if isinstance(value, Num):
             return [Num(i, Lit(str(i)), span) for i in range(repetitions(value, span))]
         if isinstance(value, ListValue):

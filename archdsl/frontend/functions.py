@@ -9,8 +9,8 @@ from typing import Any
 
 from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import Elaboration
 from archdsl.frontend.headers import hypers_of
+from archdsl.frontend.names import Names
 from archdsl.frontend.op_call import coerce, unknown_option
 from archdsl.frontend.scalings import ASCENDING, SCALINGS
 from archdsl.frontend.schemes import SCHEMES, Field
@@ -26,12 +26,13 @@ from archdsl.ir.wording import format_number
 from archdsl.syntax import ast
 
 
-class Functions(Elaboration):
+class Functions(Names):
     """Evaluates calls of what is no block."""
 
     # --- functions of blocks ------------------------------------------------------------------------------------------
 
     def function(self, name: str, e: ast.Call, scope: Scope) -> Any:
+        """A call of `shared`, `accepts`, `given`, `option` or `offer`."""
         if name == "shared":
             return self._shared(e, scope)
         if not e.args:
@@ -88,6 +89,7 @@ class Functions(Elaboration):
     # --- masks --------------------------------------------------------------------------------------------------------
 
     def mask(self, callee: MaskRule | Mask, e: ast.Call, scope: Scope) -> Mask:
+        """A call of a mask: `window(128)`, `keys(real)`."""
         name = callee.name if isinstance(callee, MaskRule) else callee.rule
         args = [(a.name, self.ev(a.value, scope), a.value.span) for a in e.args]
         if name in masks.TENSOR_RULES:
@@ -104,7 +106,7 @@ class Functions(Elaboration):
             kind = "int" if key == "seed" else "size"
             numbers[key] = whole_size(value, kind, what, where)
             self.demand_whole(value, what, scope, where)
-            self.demand_size(scope.frame, numbers[key], kind)
+            scope.frame.demand_size(numbers[key], kind)
         if name == "random" and "seed" not in numbers:
             numbers["seed"] = num(0)
         missing = [f for f in fields if f not in numbers]
@@ -115,6 +117,7 @@ class Functions(Elaboration):
     # --- schemes ------------------------------------------------------------------------------------------------------
 
     def scheme(self, rule: SchemeRule, args: Sequence[Argument], span: Span) -> Scheme:
+        """A scheme or scaling with its numbers."""
         fields = SCHEMES[rule.name] if rule.name in SCHEMES else SCALINGS[rule.name]
         given: dict[str, Given] = {}
         for name, value, where in args:
@@ -154,10 +157,11 @@ class Functions(Elaboration):
         return Scheme(rule.name, numbers)
 
     def drawn(self, value: Any, scope: Scope, span: Span) -> Any:
+        """In a weight's first value, a scheme that something is computed with is a draw of the weight's shape."""
         shape = scope.body.weight_shape
         if shape is None or not isinstance(value, Scheme):
             return value
-        return self.primitive(scope.frame, scope, "draw", [], {"scheme": value, "dims": shape}, span)[0]
+        return self.primitive(scope, "draw", [], {"scheme": value, "dims": shape}, span)[0]
 
 
 def _scheme_number(value: Any, field: Field, what: str, span: Span) -> Num:

@@ -4,7 +4,6 @@ only."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from archdsl.dependence.causality import assumptions
 from archdsl.dependence.rows import mixing
@@ -15,7 +14,8 @@ from archdsl.frontend.scalings import SCALINGS
 from archdsl.frontend.schemes import SCHEMES
 from archdsl.ir import masks
 from archdsl.ir.dims import Num
-from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, OpNode, Value, subgraphs
+from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, OpNode, Value
+from archdsl.ir.walk import every_node
 from archdsl.ops import registry
 from archdsl.resources import library_index
 from archdsl.syntax import ast
@@ -60,7 +60,7 @@ def lints(model: Model, module: SpecModule) -> list[Diagnostic]:
 
 def _unused(module: SpecModule) -> Iterator[Diagnostic]:
     """W0201: hyper-parameters and lets that nothing reads, and in a file of models blocks."""
-    everywhere = set(_read(module.tree.declarations))
+    everywhere = ast.names_in(module.tree.declarations)
     compiled = any(isinstance(d, ast.ModelDecl) for d in module.names.values())
     for name, declaration in module.names.items():
         if compiled and isinstance(declaration, ast.BlockDecl) and name not in everywhere:
@@ -69,43 +69,17 @@ def _unused(module: SpecModule) -> Iterator[Diagnostic]:
             if name not in everywhere:
                 yield _not_used("constant", name, declaration.span)
         elif isinstance(declaration, ast.BlockDecl | ast.ModelDecl):
-            read = set(_read((declaration.header, declaration.body)))
+            read = ast.names_in((declaration.header, declaration.body))
             for hyper in declaration.header.hypers or ():
                 if hyper.name not in read:
                     yield _not_used("hyper-parameter", hyper.name, hyper.span)
-            for let in _lets(declaration.body):
-                if let.name not in read:
+            for let in ast.walk(declaration.body):
+                if isinstance(let, ast.Let) and let.name not in read:
                     yield _not_used("constant", let.name, let.span)
 
 
 def _not_used(what: str, name: str, span: Span) -> Diagnostic:
     return Diagnostic("W0201", f"the {what} `{name}` is never used", span, help="use it, or leave it out")
-
-
-def _read(tree: Any) -> Iterator[str]:
-    """Every name that a piece of syntax reads: `c.decoder` reads `c` too."""
-    stack = [tree]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, tuple | list):
-            stack.extend(x)
-        elif isinstance(x, ast.Name):
-            yield x.id
-            yield x.id.partition(".")[0]
-        elif isinstance(x, ast.Node):
-            stack.extend(getattr(x, f) for f in x.__dataclass_fields__ if not f.endswith("span"))
-
-
-def _lets(tree: Any) -> Iterator[ast.Let]:
-    stack = [tree]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, tuple | list):
-            stack.extend(x)
-        elif isinstance(x, ast.Node):
-            if isinstance(x, ast.Let):
-                yield x
-            stack.extend(getattr(x, f) for f in x.__dataclass_fields__ if not f.endswith("span"))
 
 
 # --- what has no effect -----------------------------------------------------------------------------------------------
@@ -119,7 +93,7 @@ def _dead(module: SpecModule) -> Iterator[Diagnostic]:
         body, tensors = declaration.body, declaration.header.tensors or ()
         if body.slots or not body.items:
             continue
-        read = set(_read((declaration.header, body)))
+        read = ast.names_in((declaration.header, body))
         first = tensors[0].name if tensors else "x"
         if not any(isinstance(s, ast.Return) for s in _statements(body)):
             read.add(first)  # its last value is the result
@@ -142,7 +116,7 @@ def _dead(module: SpecModule) -> Iterator[Diagnostic]:
 def _sizes_read(tensor: ast.TensorParam, tensors: Iterable[ast.TensorParam], body: ast.Body) -> bool:
     """Whether a body reads the length of an axis that this tensor alone has: it may be there for that."""
     others = {d.id for t in tensors if t is not tensor for d in t.type.dims if isinstance(d, ast.Name)}
-    return not ({d.id for d in tensor.type.dims if isinstance(d, ast.Name)} - others).isdisjoint(_read(body))
+    return not ({d.id for d in tensor.type.dims if isinstance(d, ast.Name)} - others).isdisjoint(ast.names_in(body))
 
 
 def _nothing_reads(what: str, span: Span, one: bool = True) -> Diagnostic:
@@ -150,20 +124,9 @@ def _nothing_reads(what: str, span: Span, one: bool = True) -> Diagnostic:
     return Diagnostic("W0203", f"{what} nothing reads {'it' if one else 'them'}", span, help=help_)
 
 
-def _statements(body: ast.Body) -> Iterator[ast.Statement]:
+def _statements(body: ast.Body) -> list[ast.Statement]:
     """Every statement of a body, those in loops and choices too."""
-    stack: list[Any] = list(body.items)
-    while stack:
-        item = stack.pop()
-        if isinstance(item, ast.Slot):
-            continue
-        yield item
-        if isinstance(item, ast.If):
-            stack += [*item.then, *item.otherwise]
-        elif isinstance(item, ast.For):
-            stack += item.body
-        elif isinstance(item, ast.Assign) and isinstance(item.value, ast.For | ast.Scan):
-            stack += item.value.body
+    return [x for x in ast.walk(body.items) if isinstance(x, ast.Statement)]
 
 
 def _without_effect(module: SpecModule) -> Iterator[Diagnostic]:
@@ -286,25 +249,18 @@ def _blocks(block: Block, span: Span, seen: set[int]) -> Iterator[tuple[Block, S
     seen.add(id(block))
     span = _in_file(block.span) or span
     yield block, span
-    for node in _nodes(block.graph):
+    for node in every_node(block.graph):
         if isinstance(node, CallNode):
             yield from _blocks(node.block, _in_file(node.span) or span, seen)
 
 
-def _nodes(graph: Graph) -> Iterator[Any]:
-    for node in graph.nodes:
-        yield node
-        for inner in subgraphs(node):
-            yield from _nodes(inner)
-
-
 def _ops(graph: Graph) -> Iterable[OpNode]:
-    return (n for n in _nodes(graph) if isinstance(n, OpNode))
+    return (n for n in every_node(graph) if isinstance(n, OpNode))
 
 
 def _post_norm(model: Model, module: SpecModule) -> Iterator[Diagnostic]:
     """W0404: deep stacks of post-norm layers whose residual is plain."""
-    for node in _nodes(model.block.graph):
+    for node in every_node(model.block.graph):
         if not isinstance(node, LoopNode) or len(node.iterations) <= DEEPEST_POST_NORM:
             continue
         for body in node.bodies:

@@ -62,10 +62,7 @@ def _renumber(pattern: Pattern, back: Mapping[int, int]) -> Pattern:
 
 def repeat(count: Num, part: ListValue, span: Span) -> ListValue:
     """`count * part`. Raises E0401, E0402 or E0404 for a count that is not whole, not known or too large."""
-    if not count.static:
-        raise error("E0402", f"{_known_late(count)}, so nothing can be repeated that often", span)
-    n = whole_size(count, "int", "a number of repetitions", span).value
-    assert isinstance(n, int)
+    n = _whole(count, span)
     length = n * len(part.items)
     if n < 0 or length > MAX_LIST:
         text = f"a list has at most {MAX_LIST:,} elements, and this would have {length:,}"
@@ -77,20 +74,15 @@ def repeat(count: Num, part: ListValue, span: Span) -> ListValue:
 
 def repetitions(count: Num, span: Span) -> int:
     """How often a loop runs. Raises E0401, E0402 or E0404 for a count that is not whole, not known or too large."""
-    if not count.static:
-        raise error(
-            "E0402",
-            f"{_known_late(count)}, so nothing can be repeated that often",
-            span,
-            help="a recurrence over time is a `scan`",
-        )
-    n = whole_size(count, "int", "a number of repetitions", span).value
-    assert isinstance(n, int)
+    n = _whole(count, span, help="a recurrence over time is a `scan`")
     if n < 0 or n > MAX_LIST:
         text = f"{n:,} repetitions: a list has at most {MAX_LIST:,} elements"
         raise error("E0404", text, span, help=raising("list"))
     return n
 
 
-def _known_late(count: Num) -> str:
-    return f"`{format_number(count)}` is known only when the model runs"
+def _whole(count: Num, span: Span, help: str = "") -> int:
+    if not count.static:
+        text = f"`{format_number(count)}` is known only when the model runs, so nothing can be repeated that often"
+        raise error("E0402", text, span, help=help)
+    return int(whole_size(count, "int", "a number of repetitions", span))

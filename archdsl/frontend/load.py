@@ -240,7 +240,7 @@ def load_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = 
 
 
 def _build(module: SpecModule, name: str | None, set: Settings | None) -> Model:
-    from archdsl.frontend.lowering import Elaborator
+    from archdsl.frontend.root import Elaborator
 
     return Elaborator(module).build(name, {k: setting_text(v) for k, v in (set or {}).items()})
 

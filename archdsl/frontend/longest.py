@@ -9,7 +9,8 @@ from archdsl.diagnostics.source import Span
 from archdsl.ir.conditions import longest_sequence
 from archdsl.ir.dims import Num, Poly, evaluate, expr_text
 from archdsl.ir.dims import Value as DimValue
-from archdsl.ir.graph import CallNode, CheckNode, Graph, Node, OpNode, Value, subgraphs
+from archdsl.ir.graph import CheckNode, Graph, Node, OpNode, Value, subgraphs
+from archdsl.ir.walk import calls_of
 
 
 def beyond_context(graph: Graph, context: Num) -> list[Diagnostic]:
@@ -42,18 +43,14 @@ def _nodes(graph: Graph, longest: Mapping[str, int], done: set[int]) -> Iterator
     largest: dict[int, int] = {}
     for node in graph.nodes:
         yield node, largest
-        inner = [*subgraphs(node)]
-        if isinstance(node, CallNode):
-            inner.append(node.block.graph)
-        elif isinstance(node, OpNode):
-            inner += [call.block.graph for call in node.blocks.values()]
+        if isinstance(node, OpNode):
             given = [_largest(v, largest, longest) for v in node.inputs]
             found = node.op.largest(node, given)
             value = None if found is None else _at(found, longest)
             if value is not None:
                 largest[id(node.outputs[0])] = value
-        for g in inner:
-            yield from _nodes(g, longest, done)
+        for inner in (*subgraphs(node), *(call.block.graph for call in calls_of(node))):
+            yield from _nodes(inner, longest, done)
 
 
 def _largest(value: object, largest: Mapping[int, int], longest: Mapping[str, int]) -> int | None:

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from archdsl.diagnostics import error
-from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import Iteration
+from archdsl.frontend.expressions import Expressions
 from archdsl.frontend.headers import stored_kind
 from archdsl.frontend.lists import repetitions, value_key
 from archdsl.frontend.scopes import MISSING, POISON, ReportedError, Scope
@@ -36,12 +36,13 @@ TURNS = "every iteration of a loop leaves what it carries in one shape"
 STEPS = "every step of a scan leaves what it carries in one shape"
 
 
-class Loops(Elaboration):
+class Loops(Expressions):
     """Runs loops."""
 
     # --- for ----------------------------------------------------------------------------------------------------------
 
     def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
+        """A loop; with `collect`, the list of what it emits."""
         self.not_a_tensor(s.name, scope, s.span)
         source, items, pattern = self._items(s, scope)
         carried = [n for n in self._names(s)[0] if isinstance(scope.get(n), Value)]
@@ -54,9 +55,11 @@ class Loops(Elaboration):
         iterations: list[int] = []
         emitted: list[tuple[Value, ...]] = []
         names: dict[tuple[str, int], str] = {}
+        elements = {id(item): item for item in items}  # mostly one, many times
+        keys = {n: value_key(element) for n, element in elements.items()}
         for item in items:
             shapes = tuple((tuple(d.value for d in v.shape), v.dtype) for v in state)
-            key = (value_key(item), shapes)
+            key = (keys[id(item)], shapes)
             if key not in memo:
                 memo[key] = len(bodies)
                 known, reported = len(self.problems), self.reported
@@ -69,7 +72,7 @@ class Loops(Elaboration):
                 if isinstance(item, Num) and self.reported > reported and len(self.problems) == known:
                     raise ReportedError  # one iteration after the other has the same mistakes
             for first, value in zip(firsts[memo[key]], state, strict=True):
-                self.same_shape(scope.frame, first.shape, value.shape, TURNS)
+                scope.frame.same_shape(first.shape, value.shape, TURNS)
             iterations.append(memo[key])
             graph, emits = bodies[memo[key]]
             ends = graph.outputs[: len(carried)]
@@ -101,7 +104,8 @@ class Loops(Elaboration):
     def _names(self, s: ast.For) -> tuple[list[str], set[str]]:
         """What the body assigns, and what it reads; a loop in a loop is asked for it in each iteration."""
         if id(s) not in self.loops:
-            self.loops[id(s)] = list(dict.fromkeys(assigned(s.body))), _names_read(s.body)
+            updated = {x.name for x in ast.walk(s.body) if isinstance(x, ast.Update)}
+            self.loops[id(s)] = list(dict.fromkeys(assigned(s.body))), ast.names_in(s.body) | updated
         return self.loops[id(s)]
 
     def _items(self, s: ast.For, scope: Scope) -> tuple[Any, list[Any], Pattern | None]:
@@ -110,19 +114,19 @@ class Loops(Elaboration):
         source, span = self.ev(s.iterable, scope), s.iterable.span
         if isinstance(source, Num) and s.name not in self._names(s)[1]:
             count = repetitions(source, span)
-            self.demand_count(scope.frame, source)
+            scope.frame.demand_count(source)
             return source, [None] * count, RepeatedPattern(source.expr, ElementRef(0), count)
         items = self.elements(source, span)
-        self.remember_count(scope.frame, source, len(items))
+        scope.frame.remember_count(source, len(items))
         if isinstance(source, ListValue):
             return source, items, source.pattern
         return source, items, ElementRef(0) if isinstance(source, BlockValue | SharedModule) else None
 
     def _fixed_iterations(self, scope: Scope, source: Any) -> None:
         """Record how many iterations there are, where another number of them would be another graph."""
-        self.fixed_counts(scope.frame, source)
+        scope.frame.fixed_counts(source)
         if isinstance(source, Num):
-            self.fixed(scope.frame, source, WRITTEN_OUT)
+            scope.frame.fixed(source, WRITTEN_OUT)
 
     def _keep_shapes(
         self,
@@ -140,9 +144,7 @@ class Loops(Elaboration):
             for start, end in zip(starts, graph.outputs, strict=False)
             if end is not None
         ]
-        return all(same_shape(a, b) for a, b in pairs) and all(
-            self.same_shape(scope.frame, a, b, TURNS) for a, b in pairs
-        )
+        return all(same_shape(a, b) for a, b in pairs) and all(scope.frame.same_shape(a, b, TURNS) for a, b in pairs)
 
     def _iteration(
         self,
@@ -184,6 +186,7 @@ class Loops(Elaboration):
     # --- scan ---------------------------------------------------------------------------------------------------------
 
     def scan(self, s: ast.Scan, scope: Scope) -> Any:
+        """A recurrence along axis 1: what it emits, stacked, or the last of what it carries."""
         frame = scope.frame
         sequences = self._sequences(s, scope)
         starts: list[Value | Num] = []
@@ -242,7 +245,7 @@ class Loops(Elaboration):
             raise error("E0205", f"{len(s.names)} names run over {len(sequences)} tensors", s.span)
         length = sequences[0].shape[1]
         for value, e in zip(sequences, s.sequences, strict=True):
-            if not self.same(scope.frame, value.shape[1], length, "the tensors of a scan have one length"):
+            if not scope.frame.same(value.shape[1], length, "the tensors of a scan have one length"):
                 text = f"the tensors of a scan have one length: {length} and {value.shape[1]} differ"
                 raise error("E0301", text, e.span)
         return sequences
@@ -282,7 +285,7 @@ class Loops(Elaboration):
         if end is POISON:
             raise ReportedError
         assert isinstance(end, Value), carry.name
-        if not self.same_shape(scope.frame, end.shape, shape, STEPS):
+        if not scope.frame.same_shape(end.shape, shape, STEPS):
             text = f"`{carry.name}` is carried as {shape_text(shape)}, and a step makes it {shape_text(end.shape)}"
             raise error("E0301", text, carry.span)
         own = promoted([Value((), kind)])
@@ -317,22 +320,3 @@ def bound_names(item: ast.Statement) -> list[str]:
     if isinstance(item, ast.For):
         return assigned(item.body)
     return []
-
-
-def _names_read(items: Any) -> set[str]:
-    """Every name that a piece of syntax mentions."""
-    found: set[str] = set()
-    stack: list[Any] = [items]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, tuple | list):
-            stack.extend(x)
-        elif isinstance(x, ast.Name):
-            found.add(x.id.partition(".")[0])
-            found.add(x.id)
-        elif isinstance(x, ast.Update):
-            found.add(x.name)
-            stack.extend((x.value, x.type))
-        elif isinstance(x, ast.Node):
-            stack.extend(getattr(x, f) for f in x.__dataclass_fields__ if f not in ("span", "name_span", "key_span"))
-    return found

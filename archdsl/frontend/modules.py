@@ -108,20 +108,17 @@ def declare(source: Source, tree: ast.File) -> tuple[SpecModule, list[Diagnostic
         elif declaration.name in module.names:
             first = module.names[declaration.name]
             where = first.span if isinstance(first, ast.Let) else first.name_span
-            problems.append(
-                Diagnostic(
-                    "E0202",
-                    f"`{declaration.name}` is declared twice in this file",
-                    span,
-                    labels=(Label(where, "first declared here"),),
-                    help="give one of them another name",
-                )
-            )
+            problems.append(_twice(f"`{declaration.name}` is declared twice in this file", span, where))
         else:
             module.names[declaration.name] = declaration
         if isinstance(declaration, ast.BlockDecl | ast.ModelDecl):
             problems += _signature_problems(declaration)
     return module, problems[:MAX_PROBLEMS]
+
+
+def _twice(text: str, span: Span, first: Span) -> Diagnostic:
+    labels = (Label(first, "first declared here"),)
+    return Diagnostic("E0202", text, span, labels=labels, help="give one of them another name")
 
 
 def _signature_problems(declaration: ast.BlockDecl | ast.ModelDecl) -> list[Diagnostic]:
@@ -144,15 +141,7 @@ def _signature_problems(declaration: ast.BlockDecl | ast.ModelDecl) -> list[Diag
             )
     for entry in entries:
         if entry.name in seen:
-            problems.append(
-                Diagnostic(
-                    "E0202",
-                    f"`{declaration.name}` declares `{entry.name}` twice",
-                    entry.span,
-                    labels=(Label(seen[entry.name], "first declared here"),),
-                    help="give one of them another name",
-                )
-            )
+            problems.append(_twice(f"`{declaration.name}` declares `{entry.name}` twice", entry.span, seen[entry.name]))
         seen.setdefault(entry.name, entry.span)
     tensors = {t.name for t in header.tensors or ()}
     for param in header.tensors or ():

@@ -8,7 +8,6 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import Elaboration
 from archdsl.frontend.headers import hypers_of
 from archdsl.frontend.modules import (
     CONSTANTS,
@@ -21,7 +20,7 @@ from archdsl.frontend.modules import (
     find_primitive,
 )
 from archdsl.frontend.op_call import unknown_option
-from archdsl.frontend.primitives import joined_names
+from archdsl.frontend.primitives import Primitives, joined_names
 from archdsl.frontend.scalings import SCALINGS
 from archdsl.frontend.schemes import SCHEMES
 from archdsl.frontend.scopes import (
@@ -63,10 +62,12 @@ ELSEWHERE = {
 }
 
 
-class Names(Elaboration):
+class Names(Primitives):
     """Looks names up."""
 
     def lookup(self, name: str, scope: Scope, span: Span, *, applied: bool = False, expect: str | None = None) -> Any:
+        """The meaning of a name; where it is applied, what cannot be applied is skipped. Raises E0206 for an unknown
+        name, ReportedError for one whose statement was wrong."""
         for value in scope.chain(name):
             if value is POISON:
                 raise ReportedError
@@ -189,6 +190,7 @@ class Names(Elaboration):
         return self.hyper_of(value, key, scope)
 
     def hyper_of(self, value: BlockValue, key: str, scope: Scope) -> Any:
+        """A hyper-parameter of a block value, given or by default."""
         if key in value.args:
             return value.args[key]
         hyper = hypers_of(value)[key]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.block_builder import BlockBuilder, Hoisted, ModelInput, OuterValue
+from archdsl.frontend.block_builder import Hoisted, ModelInput, OuterValue
 from archdsl.ir.dims import Num, Poly, Shape, free_names, is_size_like, num, shape_text, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Handle, Init, Input, OpNode, Value, Weight
@@ -30,11 +30,11 @@ TYPES = ("float", "float32", "bfloat16", "int", "bool")
 class OpCall:
     """The Application that a primitive is handed: see `archdsl.ir.op.Application`."""
 
-    def __init__(self, op: Primitive, frame: BlockBuilder, scope: Scope, span: Span) -> None:
+    def __init__(self, op: Primitive, scope: Scope, span: Span) -> None:
         self.op = op
-        self.frame = frame
+        self.frame = scope.frame
         self.scope = scope
-        self.elaborator: Elaboration = frame.elaborator
+        self.elaborator: Elaboration = scope.frame.elaborator
         self.span = span
         self.options: dict[str, Any] = {}
         self.spans: dict[str, Span] = {}
@@ -90,30 +90,30 @@ class OpCall:
         return place if self.span.source.library and place is not None and not place.source.library else None
 
     def condition(self, op: str, left: Num, right: Num, message: str) -> None:
-        self.elaborator.condition(self.frame, op, left, right, message, self.span)
+        self.frame.condition(op, left, right, message, self.span)
 
     def holds(self, op: str, a: Num, b: Num | float, message: str = "") -> bool:
-        return self.elaborator.holds(self.frame, op, a, b, message or self._decided())
+        return self.frame.holds(op, a, b, message or self._decided())
 
     def same(self, a: Num, b: Num, message: str = "") -> bool:
-        return self.elaborator.same(self.frame, a, b, message or f"`{self.op.name}` needs these sizes to be equal")
+        return self.frame.same(a, b, message or f"`{self.op.name}` needs these sizes to be equal")
 
     def fits(self, a: Num, b: Num) -> bool:
-        return self.elaborator.fits(self.frame, a, b, f"an axis of `{self.op.name}` fits another")
+        return self.frame.fits(a, b, f"an axis of `{self.op.name}` fits another")
 
     def is_number(self, n: Num, value: float) -> bool:
         found = n.static and float(n) == value
         if found:
-            self.elaborator.fixed(self.frame, n, self._decided())
+            self.frame.fixed(n, self._decided())
         return found
 
     def is_whole(self, n: Num) -> bool:
         if isinstance(n.value, Poly):
             return is_size_like(n.value)
-        return self.elaborator.is_whole(self.frame, n, self._decided())
+        return self.frame.is_whole(n, self._decided())
 
     def fixed(self, n: Num) -> int:
-        return int(self.elaborator.fixed(self.frame, n, self._decided()))
+        return int(self.frame.fixed(n, self._decided()))
 
     def _decided(self) -> str:
         return f"`{self.op.name}` was compiled for this number: compile again with --set"
@@ -169,7 +169,7 @@ class OpCall:
         return outputs
 
     def apply(self, name: str, *inputs: Input, **options: Any) -> Value:
-        outputs = self.elaborator.primitive(self.frame, self.scope, name, inputs, options, self.span)
+        outputs = self.elaborator.primitive(self.scope, name, inputs, options, self.span)
         return outputs[0]
 
     def once(
@@ -186,9 +186,9 @@ class OpCall:
                 key = ("here", name, tuple(i.value if isinstance(i, Num) else id(i) for i in inputs), repr(options))
                 if key not in frame.made:
                     frame.made[key] = self.elaborator.primitive(
-                        frame, self.scope, name, inputs, options, self.span, depth, hint
+                        self.scope, name, inputs, options, self.span, depth, hint
                     )[0]
-                self.elaborator.same_static(frame, frame.first_of.setdefault(key, numbers), numbers, MERGED)
+                frame.same_static(frame.first_of.setdefault(key, numbers), numbers, MERGED)
                 return frame.made[key]
             demands.append(demand)
         found = frame.satisfy(Hoisted(name, hint, tuple(demands), options, self.span, instance))
@@ -209,7 +209,6 @@ class OpCall:
         instance = position if isinstance(position, SharedModule) else None
         target = position.template.target if instance is not None else position.target
         found = self.elaborator.primitive(
-            self.frame,
             self.scope,
             target,
             inputs,
@@ -353,39 +352,6 @@ KINDS: dict[str, tuple[str, Any]] = {
 def takes(kind: str | None, value: Any) -> bool:
     """Whether a static value is of a kind."""
     return kind in KINDS and bool(KINDS[kind][1](value))
-
-
-def options_of(
-    op: Primitive, given: Mapping[str, tuple[Any, Span]], positional: Sequence[tuple[Any, Span]], span: Span
-) -> dict[str, tuple[Any, Span]]:
-    """Static arguments by name: those in order fill the options that have not been given."""
-    found = dict(given)
-    hypers = op.header.hypers or ()
-    declared = {h.name for h in hypers}
-    extra = next((h.name for h in hypers if h.kind == "named_sizes"), None)
-    for name in list(found):
-        if name not in declared and extra is None:
-            raise unknown_option(name, op.name, declared, found[name][1])
-    rest = list(positional)
-    for hyper in hypers:
-        if not rest:
-            break
-        if hyper.name in found or hyper.kind == "named_sizes":
-            continue
-        if hyper.kind == "sizes":
-            # A variadic one takes every number in order.
-            found[hyper.name] = (tuple(v for v, _ in rest), rest[0][1])
-            rest = []
-        else:
-            found[hyper.name] = rest.pop(0)
-    if rest:
-        raise error(
-            "E0205",
-            f"`{op.name}` was given more static arguments than it has options",
-            rest[0][1],
-            notes=[f"its signature is {op.signature}"],
-        )
-    return found
 
 
 def unknown_option(name: str, owner: str, declared: Any, span: Span) -> ArchError:

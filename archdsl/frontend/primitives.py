@@ -7,28 +7,26 @@ from typing import Any
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder, Capture, Hoisted, ModelInput, OuterValue, SharedUse, under_name
 from archdsl.frontend.modules import find_primitive
 from archdsl.frontend.op_call import OpCall, coerce
-from archdsl.frontend.scopes import Absent, BodyState, Given, Scope
-from archdsl.frontend.signatures import Signature
+from archdsl.frontend.scopes import Absent, BlockCall, BodyState, Scope
+from archdsl.frontend.signatures import Signature, Signatures
 from archdsl.ir.dims import Expr, Num, Shape, num
 from archdsl.ir.graph import Handle, Input, OpNode, Value
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import SharedModule, abstract, free_name
 
 
-class Primitives(Elaboration):
+class Primitives(Signatures):
     """Applies primitives."""
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
-    def primitive_inputs(
-        self, op: Primitive, tensors: Sequence[Given], named: Mapping[str, Given], scope: Scope, span: Span
-    ) -> tuple[list[Input], list[Span | None]]:
-        given = Signature.of(op, span).pairs(tensors, named)
-        return [self._input(value, scope, where) for _, value, where in given], [where for _, _, where in given]
+    def primitive_inputs(self, op: Primitive, call: BlockCall) -> tuple[list[Input], list[Span | None]]:
+        """The inputs of a primitive in the order of its signature, and where each was written."""
+        given = Signature.of(op, call.span).pairs(call.tensors, call.named)
+        return [self._input(value, call.scope, where) for _, value, where in given], [where for _, _, where in given]
 
     def _input(self, value: Any, scope: Scope, span: Span) -> Input:
         """An input as a node has it: a shared block stands for its weight."""
@@ -58,7 +56,7 @@ class Primitives(Elaboration):
         if not (isinstance(target, Primitive) and target.family == "embedding"):
             text = f"the shared `{instance.name}` has no sizes yet: apply it before its weight is read"
             raise error("E0211", text, span)
-        site = self._site(scope.frame, scope, target, [Value((num(1),), "int")], instance.template.args, span)
+        site = self._site(scope, target, [Value((num(1),), "int")], instance.template.args, span)
         weights = tuple(site.own_weight(w) for w in target.weights(site))
         instance.node = OpNode(target, site.options, (), (), weights, span=span, instance=instance)
 
@@ -66,7 +64,6 @@ class Primitives(Elaboration):
 
     def _site(
         self,
-        frame: BlockBuilder,
         scope: Scope,
         op: Primitive,
         inputs: Sequence[Input],
@@ -75,7 +72,8 @@ class Primitives(Elaboration):
         spans: Sequence[Span | None] = (),
     ) -> OpCall:
         """The application with its options by name, defaults filled in, and its axes bound."""
-        site = OpCall(op, frame, scope, span)
+        frame = scope.frame
+        site = OpCall(op, scope, span)
         site.inputs = tuple(inputs)
         site.input_spans = list(spans)
         single = {h.name for h in op.header.hypers or () if h.kind != "named_sizes"}
@@ -100,7 +98,6 @@ class Primitives(Elaboration):
 
     def primitive(
         self,
-        frame: BlockBuilder,
         scope: Scope,
         op: Primitive | str,
         inputs: Sequence[Input],
@@ -116,14 +113,14 @@ class Primitives(Elaboration):
     ) -> tuple[Value, ...]:
         if isinstance(op, str):
             op = _primitive(op)
-        handle = None
+        frame, handle = scope.frame, None
         if instance is not None:
             options, handle = self._instance_options(instance, options, frame)
-        site = self._site(frame, scope, op, inputs, options, span, spans)
+        site = self._site(scope, op, inputs, options, span, spans)
         site.as_name, site.label, site.level = as_name, label, level
         site.instance, site.handle = instance, handle
         if op.own_type or (frame.copies is not None and op.has_grouped()):
-            site.inputs = tuple(self._own_type(v, frame, scope, span) for v in site.inputs)
+            site.inputs = tuple(self._own_type(v, scope, span) for v in site.inputs)
         op.check(site)
         outputs = tuple(op.build(site))
         if instance is not None and handle is not None:
@@ -134,11 +131,11 @@ class Primitives(Elaboration):
                     object.__setattr__(value, "name", hint)
         return outputs
 
-    def _own_type(self, value: Input, frame: BlockBuilder, scope: Scope, span: Span) -> Input:
+    def _own_type(self, value: Input, scope: Scope, span: Span) -> Input:
         """A tensor of a type that was asked for by name, cast back to the model's own."""
         if not isinstance(value, Value) or value.dtype not in ("float32", "bfloat16"):
             return value
-        return self.primitive(frame, scope, "cast", [value], {"dtype": "float"}, span, hint=value.name)[0]
+        return self.primitive(scope, "cast", [value], {"dtype": "float"}, span, hint=value.name)[0]
 
     def _instance_options(
         self, instance: SharedModule, options: Mapping[str, Any], frame: BlockBuilder
@@ -156,7 +153,7 @@ class Primitives(Elaboration):
         inputs = [i if i is None or isinstance(i, Num) else self._demand_value(frame, i) for i in demand.inputs]
         op = _primitive(demand.op)
         scope = Scope(self.module, frame, BodyState())
-        site = self._site(frame, scope, op, inputs, demand.options, demand.span or frame.span)
+        site = self._site(scope, op, inputs, demand.options, demand.span or frame.span)
         return tuple(op.shapes(site)[0]), op.dtypes(site)[0]
 
     def _demand_value(self, frame: BlockBuilder, demand: Capture) -> Value:
@@ -175,7 +172,7 @@ class Primitives(Elaboration):
     def put_once(self, frame: BlockBuilder, demand: Hoisted, inputs: Sequence[Input], level: int) -> Value:
         scope, span = Scope(self.module, frame, BodyState()), demand.span or frame.span
         outputs = self.primitive(
-            frame, scope, demand.op, inputs, demand.options, span, level, demand.hint, instance=demand.instance
+            scope, demand.op, inputs, demand.options, span, level, demand.hint, instance=demand.instance
         )
         return outputs[0]
 

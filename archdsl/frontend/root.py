@@ -7,18 +7,19 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Diagnostic, Label, did_you_mean, error
 from archdsl.diagnostics.source import Source, Span
-from archdsl.frontend.base import Elaboration, GivenUpError
+from archdsl.frontend.base import GivenUpError
 from archdsl.frontend.block_builder import BlockBuilder, ModelInput
-from archdsl.frontend.bodies import slot_block, slots_with_equals
+from archdsl.frontend.bodies import Bodies, slot_block, slots_with_equals
 from archdsl.frontend.headers import default_none, hypers_of, result_names, stored_kind, tensor_params
 from archdsl.frontend.longest import beyond_context
 from archdsl.frontend.modules import SpecModule, pick_model
 from archdsl.frontend.op_call import coerce, unknown_option
-from archdsl.frontend.scopes import MISSING, BodyState, Given, ReportedError, Scope
+from archdsl.frontend.scopes import MISSING, BlockCall, BodyState, Given, ReportedError, Scope
 from archdsl.ir import dims, verify
 from archdsl.ir.dims import Num, Poly, TooLargeError, Var, literal, symbol
-from archdsl.ir.graph import Block, ConfigField, Graph, Model, Value, captured, operations
+from archdsl.ir.graph import Block, ConfigField, Graph, Model, Value, captured
 from archdsl.ir.static import BlockValue, Declared, format_value, kind_of
+from archdsl.ir.walk import operations
 from archdsl.ir.wording import format_number, listed, one_of
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_OPERATIONS
@@ -37,8 +38,8 @@ EXAMPLES = {
 """What a slot that a model needs may hold."""
 
 
-class Root(Elaboration):
-    """Builds the model."""
+class Elaborator(Bodies):
+    """Builds one model of a program: `Elaborator(module).build(name, overrides)`. An elaborator builds once."""
 
     def build(self, name: str | None, overrides: Mapping[str, str]) -> Model:
         """Elaborate the model (or variant) of that name, with hyper-parameters set as given. Raises ArchError with all
@@ -168,7 +169,7 @@ class Root(Elaboration):
             raise error("E0205", f"`{declaration.name}` needs {names}", span, labels=labels, help=help_)
         for name, value in template.args.items():
             scope.vars[name] = _called(name, value)
-            self.demand_size(scope.frame, scope.vars[name], hypers[name].kind)
+            scope.frame.demand_size(scope.vars[name], hypers[name].kind)
         for name, h in hypers.items():
             if name in template.args or h.default is None:
                 continue
@@ -177,7 +178,7 @@ class Root(Elaboration):
             if isinstance(value, Num) and dims.free_names(value.expr):
                 scope.frame.local[name] = value.expr
             scope.vars[name] = _called(name, value)
-            self.demand_size(scope.frame, scope.vars[name], h.kind)
+            scope.frame.demand_size(scope.vars[name], h.kind)
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -227,7 +228,7 @@ class Root(Elaboration):
                 if key in overrides or not dims.free_names(value.expr):
                     config.setdefault(key, value)
                     value = value.named(key)
-                self.demand_size(scope.frame, value, "size")
+                scope.frame.demand_size(value, "size")
             return value, where
 
         args = self.slot_arguments(node, declared, scope, "a model of slots", adjust)
@@ -249,7 +250,7 @@ class Root(Elaboration):
             tensors = self._library_tensors(declared, scope, node)
         self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
         try:
-            return self.apply_declared(template, tensors, {}, scope, span)
+            return self.apply_declared(BlockCall(template, tensors, {}, scope, span))
         finally:
             self.slot_spans.pop()
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder
+from archdsl.frontend.headers import tensor_params
 from archdsl.frontend.modules import SpecModule
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import Value
-from archdsl.ir.static import BlockValue, SharedModule
+from archdsl.ir.static import BlockValue, Declared, SharedModule
 
 Given = tuple[Any, Span]
 """A value that is given, and where."""
@@ -110,6 +111,37 @@ class Scope:
         if self.parent is not None:
             found |= self.parent.names()
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCall:
+    """One application of a block to tensors: those in order, and those by name."""
+
+    template: BlockValue
+    tensors: Sequence[Given]
+    named: Mapping[str, Given]
+    scope: Scope
+    """The names where it is applied."""
+    span: Span
+    as_name: str = ""
+    instance: SharedModule | None = None
+    """The shared module that is applied."""
+
+    @property
+    def declared(self) -> Declared:
+        """The declaration of the block, which is no primitive."""
+        assert isinstance(self.template.target, Declared)
+        return self.template.target
+
+    def input(self, name: str) -> Value | None:
+        """Return what is given for a tensor of the block."""
+        if name in self.named:
+            value = self.named[name][0]
+        else:
+            free = [p.name for p in tensor_params(self.template.target) if p.name not in self.named]
+            at = free.index(name) if name in free else len(free)
+            value = self.tensors[at][0] if at < len(self.tensors) else None
+        return value if isinstance(value, Value) else None
 
 
 def is_tensor(value: Any) -> bool:

@@ -9,17 +9,17 @@ from typing import Any
 
 from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import axes_of, hypers_of, tensor_kind, tensor_params
-from archdsl.frontend.scopes import ABSENT, MISSING, Absent, BodyState, Given, Scope
+from archdsl.frontend.hypers import Hypers
+from archdsl.frontend.scopes import ABSENT, MISSING, Absent, BlockCall, BodyState, Given, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, Var, expr_text, literal, num, shape_text
 from archdsl.ir.graph import BOOLEANS, FLOATS, INTEGERS, Input, Value
 from archdsl.ir.op import Primitive
 from archdsl.ir.ranges import ROUND, whole_size
 from archdsl.ir.signature import promoted
-from archdsl.ir.static import BlockValue, Declared, kind_of
+from archdsl.ir.static import Declared, kind_of
 from archdsl.ir.wording import dim_words, format_name, format_number, holds, listed
 from archdsl.syntax import ast
 
@@ -184,7 +184,7 @@ def _cure(kind: str, value: Value) -> str:
     return f"make it one of real numbers first: `cast({kind})`"
 
 
-class Signatures(Elaboration):
+class Signatures(Hypers):
     """Matches what is given with what is declared."""
 
     # --- tensors ------------------------------------------------------------------------------------------------------
@@ -221,19 +221,15 @@ class Signatures(Elaboration):
         return {k: v for k, v in scope.vars.items() if k not in numbers}
 
     def match_tensors(
-        self,
-        template: BlockValue,
-        tensors: Sequence[Given],
-        named: Mapping[str, Given],
-        scope: Scope,
-        span: Span,
-        bind: dict[str, Expr] | None,
+        self, call: BlockCall, scope: Scope, bind: dict[str, Expr] | None
     ) -> tuple[dict[str, Any], dict[str, Num]]:
-        assert isinstance(template.target, Declared)
-        signature = Signature.of(template.target, span, template.name)
+        """Tensors by the block's names, and the hyper-parameters that their axes give a size. The other axes are bound
+        in the scope. With `bind` each tensor becomes a value of the block's own, and `bind` gets what its sizes are for
+        the caller."""
+        signature = Signature.of(call.declared, call.span, call.template.name)
         given: dict[str, Any] = {}
-        sizes: dict[str, Num | None] = dict.fromkeys(hypers_of(template))
-        for param, value, where in signature.pairs(tensors, named):
+        sizes: dict[str, Num | None] = dict.fromkeys(hypers_of(call.template))
+        for param, value, where in signature.pairs(call.tensors, call.named):
             if isinstance(value, Value):
                 signature.demand_kind(param, value, where)
                 given[param.name] = _bind_axes(signature, param, value, scope, where, bind, sizes)
@@ -246,9 +242,9 @@ class Signatures(Elaboration):
                 given[param.name] = ABSENT
         return given, {name: size for name, size in sizes.items() if size is not None}
 
-    def check_shapes(self, template: BlockValue, scope: Scope, given: Mapping[str, Any], span: Span) -> None:
-        assert isinstance(template.target, Declared)
-        signature = Signature.of(template.target, span, template.name)
+    def check_shapes(self, call: BlockCall, scope: Scope, given: Mapping[str, Any]) -> None:
+        """Sizes of the signature that are expressions, numbers or hyper-parameters must be those of the tensors."""
+        signature = Signature.of(call.declared, call.span, call.template.name)
         for param in signature.params:
             value = given.get(param.name)
             if isinstance(value, Value):
@@ -261,6 +257,8 @@ class Signatures(Elaboration):
     def same_dims(
         self, type_: ast.TensorType, value: Value, scope: Scope, what: str, span: Span, *, bind: bool
     ) -> Shape:
+        """Compare a shape with a written one; its sizes as they are written. With `bind` a name that is not bound yet
+        is bound by it. Raises E0301 or E0302."""
         entries = axes_of(type_.dims, value.rank)
         if entries is None:
             fixed = len(type_.dims) - any(isinstance(d, ast.Ellipsis) for d in type_.dims)
@@ -278,10 +276,10 @@ class Signatures(Elaboration):
             if not isinstance(wanted, Num):
                 raise error("E0203", f"a size is a number, and `{dim.span.text}` is {kind_of(wanted)}", dim.span)
             wanted = whole_size(wanted, "int", "a size", dim.span)
-            self.demand_size(scope.frame, wanted, "int")
+            scope.frame.demand_size(wanted, "int")
             if isinstance(wanted.value, Poly) and wanted.value.denominator != 1 and "/" in expr_text(wanted.expr):
                 self.divides(wanted, scope, dim.span)
-            if not self.same(scope.frame, size, wanted, f"{what} has the shape that is written") and not (
+            if not scope.frame.same(size, wanted, f"{what} has the shape that is written") and not (
                 dims.equal_where_whole(size.value, wanted.value)
             ):
                 text = f"{what} is {shape_text(value.shape)}, and its axis `{dim.span.text}` should be {wanted}"
@@ -290,6 +288,8 @@ class Signatures(Elaboration):
         return tuple(result)
 
     def demand_whole(self, size: Num, what: str, scope: Scope, span: Span) -> None:
+        """`time / 4` as a size makes "4 divides time" a condition on the input. Raises E0401 for what only the running
+        model knows and no condition makes whole: `sqrt(time)`."""
         if not isinstance(size.value, Poly) or dims.is_size_like(size.value):
             return
         if not dims.is_size_like(dims.mul(size.value, size.value.denominator)):
@@ -298,6 +298,7 @@ class Signatures(Elaboration):
         self.divides(size, scope, span)
 
     def divides(self, size: Num, scope: Scope, span: Span) -> None:
+        """`time / 4` makes "4 divides time" a condition on the input."""
         assert isinstance(size.value, Poly)
         top, bottom, expr = size, num(1), size.expr
         while isinstance(expr, dims.Bin) and expr.op == "/" and not dims.is_size_like(top.value):
@@ -309,7 +310,7 @@ class Signatures(Elaboration):
         if not dims.is_size_like(top.value):
             d = size.value.denominator
             top, bottom = Num(dims.mul(size.value, d), dims.Bin("*", Lit(str(d)), size.expr), size.origin), num(d)
-        self.condition(scope.frame, "%", top, bottom, f"{format_number(top)} must be a multiple of {bottom}", span)
+        scope.frame.condition("%", top, bottom, f"{format_number(top)} must be a multiple of {bottom}", span)
 
 
 def _known(expr: Expr, scope: Scope) -> dict[str, Expr]:

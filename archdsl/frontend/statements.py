@@ -8,11 +8,10 @@ from typing import Any, assert_never
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.expressions import COMPARE
 from archdsl.frontend.headers import stored_kind
-from archdsl.frontend.loops import bound_names
+from archdsl.frontend.loops import Loops, bound_names
 from archdsl.frontend.schemes import FIXED
 from archdsl.frontend.scopes import MISSING, POISON, Absent, BodyState, ReportedError, Scope, is_tensor
 from archdsl.frontend.signatures import demand_written
@@ -39,7 +38,7 @@ from archdsl.ir.wording import format_number, origins
 from archdsl.syntax import ast
 
 
-class Statements(Elaboration):
+class Statements(Loops):
     """Runs statements."""
 
     def statements(self, items: Sequence[ast.Statement], scope: Scope) -> None:
@@ -64,6 +63,7 @@ class Statements(Elaboration):
                     raise ReportedError from None
 
     def statement(self, item: ast.Statement, scope: Scope) -> None:
+        """Run one statement."""
         match item:
             case ast.Let():
                 self._let(item, scope)
@@ -117,7 +117,7 @@ class Statements(Elaboration):
         ):
             # Of the iterations of a loop that differ, only the first can have the name in the emitted class.
             known = scope.frame.local.setdefault(s.name, value.expr)
-            self.remember_exact(scope.frame, value)
+            scope.frame.remember_exact(value)
             value = value.named(s.name) if known == value.expr else value
         scope.vars[s.name] = value
 
@@ -169,9 +169,9 @@ class Statements(Elaboration):
         added = self.ev(s.value, scope)
         if not isinstance(added, Value | Num):
             raise error("E0203", f"`+=` adds a tensor, and this is {kind_of(added)}", s.value.span)
-        total = self.primitive(scope.frame, scope, "plus", [old, added], {}, s.span, spans=[s.span, s.value.span])[0]
+        total = self.primitive(scope, "plus", [old, added], {}, s.span, spans=[s.span, s.value.span])[0]
         scope.frame.settle(None)
-        if not self.same_shape(scope.frame, total.shape, old.shape, f"`{s.name} += …` keeps the shape"):
+        if not scope.frame.same_shape(total.shape, old.shape, f"`{s.name} += …` keeps the shape"):
             raise error(
                 "E0301",
                 f"`{s.name} += …` keeps the shape {shape_text(old.shape)}, and the sum is {shape_text(total.shape)}",
@@ -209,7 +209,7 @@ class Statements(Elaboration):
         value = Value(shape, own, s.name, s.span, not scope.body.inline)
         frame.param(ParamNode(weight, value, frame.allocate(s.name), s.span))
         if own != dtype:  # a weight follows the model's type: one of another is cast where it is read
-            value = self.primitive(frame, scope, "cast", [value], {"dtype": dtype}, s.span, hint=s.name)[0]
+            value = self.primitive(scope, "cast", [value], {"dtype": dtype}, s.span, hint=s.name)[0]
         scope.vars[s.name] = value
 
     def _first_value(self, s: ast.Param, shape: Shape, scope: Scope) -> Init:
@@ -231,7 +231,7 @@ class Statements(Elaboration):
             raise error("E0203", text, span)
         pairs = zip(reversed(value.shape), reversed(shape), strict=False)
         fits = f"the first value of `{s.name}` has its shape"
-        if value.rank > len(shape) or not all(self.fits(frame, a, b, fits) for a, b in pairs):
+        if value.rank > len(shape) or not all(frame.fits(a, b, fits) for a, b in pairs):
             text = f"`{s.name}` is {shape_text(shape)}, and its first value is {shape_text(value.shape)}"
             raise error("E0301", text, span)
         bad = next((n for n in frame.nodes if isinstance(n, OpNode) and n.op.numpy is None), None)
@@ -282,7 +282,7 @@ class Statements(Elaboration):
                 scope.vars[name] = POISON
             if not isinstance(a, Value) or not isinstance(b, Value):
                 continue
-            if not self.same_shape(frame, a.shape, b.shape, f"`{name}` has one shape, in training and otherwise"):
+            if not frame.same_shape(a.shape, b.shape, f"`{name}` has one shape, in training and otherwise"):
                 text = f"`{name}` is {shape_text(a.shape)} in training and {shape_text(b.shape)} otherwise"
                 raise error("E0301", text, s.span)
             a, b = (
@@ -302,7 +302,7 @@ class Statements(Elaboration):
         if promoted([value]) == dtype:
             return value
         with scope.frame.level() as more:
-            value = self.primitive(scope.frame, scope, "cast", [value], {"dtype": dtype}, span, hint=value.name)[0]
+            value = self.primitive(scope, "cast", [value], {"dtype": dtype}, span, hint=value.name)[0]
         nodes.extend(more)
         return value
 
@@ -335,9 +335,9 @@ class Statements(Elaboration):
 
     def _assert_numbers(self, e: ast.Binary, a: Num, b: Num, message: str, s: ast.Assert, scope: Scope) -> None:
         if not (a.static and b.static):
-            self.check_when_run(scope.frame, e.op, a, b, message, s.span)
+            scope.frame.check_when_run(e.op, a, b, message, s.span)
         elif TESTS[e.op](a.value, b.value):
-            self.remember(scope.frame, a.expr, e.op, b.expr, message)
+            scope.frame.remember(a.expr, e.op, b.expr, message)
         else:
             numbers, broken = [a, b], f"{format_number(a)} {e.op} {format_number(b)} does not hold"
             if isinstance(e.left, ast.Binary) and e.left.op == "%" and e.op == "==" and b.value == 0:
@@ -370,7 +370,7 @@ class Statements(Elaboration):
                 tensor = value
             elif isinstance(value, Num) and arg.name in (None, "ahead") and isinstance(value.value, int):
                 ahead = value.value
-                self.fixed(scope.frame, value)
+                scope.frame.fixed(value)
             else:
                 text = "`causal(y, ahead: 1)` takes a tensor and how many tokens ahead it predicts"
                 raise error("E0203", text, arg.span)

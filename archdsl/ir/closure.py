@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr
-from archdsl.ir.graph import Block, CallNode, Context, Graph, Handle, OpNode, captured, subgraphs
+from archdsl.ir.graph import Block, CallNode, Context, Graph, Handle, OpNode, captured
+from archdsl.ir.walk import every_node
 
 
 def instantiated_names(block: Block, bind: Mapping[str, Expr]) -> dict[str, Expr]:
@@ -27,11 +28,9 @@ def contexts_read(contexts: Iterable[Context], graph: Graph) -> tuple[Context, .
 def _handles(graph: Graph) -> set[int]:
     """Shared instances that a graph applies or hands on and that live in another block."""
     found: set[int] = set()
-    for node in graph.nodes:
+    for node in every_node(graph):
         if isinstance(node, OpNode | CallNode) and node.handle is not None:
             found.add(id(node.handle.instance))
         if isinstance(node, CallNode):
             found |= {id(c.instance) for c in node.contexts if isinstance(c, Handle)}
-        for inner in subgraphs(node):
-            found |= _handles(inner)
     return found

@@ -16,9 +16,10 @@ from typing import Any
 
 from archdsl.ir import dims
 from archdsl.ir.closure import instantiated_names
-from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Opaque, Poly, Symbol, Value, Var, free_names, substitute
-from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Graph, Handle, Model, OpNode, every_node
+from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Opaque, Poly, Symbol, Value, Var, divides, free_names, substitute
+from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Graph, Handle, Model, OpNode
 from archdsl.ir.ranges import TESTS
+from archdsl.ir.walk import calls_of, every_node
 from archdsl.ir.wording import SIZE, WHOLE
 
 Said = tuple[Expr, str, Expr]
@@ -96,10 +97,8 @@ class _Carrier:
                     found.conditions.setdefault(bound)
                 elif isinstance(node, OpNode):
                     self._of_op(node, found)
-                    for call in node.blocks.values():
-                        self._of_call(call, found)
-                elif isinstance(node, CallNode):
-                    self._of_call(node, found)
+                for call in calls_of(node):
+                    self._of_call(call, found)
             for exprs in found.uses.values():
                 first, *others = exprs
                 found.conditions.update((Condition(first, "==", other, SHARED), None) for other in others)
@@ -413,28 +412,20 @@ def _value(expr: Expr) -> Value | None:
 def _with_atoms(expr: Expr) -> Expr:
     """With a name in place of each fraction that is rounded."""
     if isinstance(expr, Bin):
-        if expr.op in ("//", "%") and (_divides(expr.left) or _divides(expr.right)):
+        if expr.op in ("//", "%") and (divides(expr.left) or divides(expr.right)):
             return Var(dims.expr_text(expr))
         return Bin(expr.op, _with_atoms(expr.left), _with_atoms(expr.right))
     if isinstance(expr, Fn):
-        if expr.name in ("floor", "ceil") and any(map(_divides, expr.args)):
+        if expr.name in ("floor", "ceil") and any(map(divides, expr.args)):
             return Var(dims.expr_text(expr))
         return Fn(expr.name, tuple(map(_with_atoms, expr.args)))
     return expr
 
 
-def _divides(expr: Expr) -> bool:
-    """Whether there is a quotient in it."""
-    if isinstance(expr, Bin):
-        return expr.op == "/" or _divides(expr.left) or _divides(expr.right)
-    return isinstance(expr, Fn) and any(map(_divides, expr.args))
-
-
 def _rounds(expr: Expr) -> bool:
     """Whether it is rounded somewhere."""
-    if isinstance(expr, Bin):
-        return expr.op in ("//", "%") or _rounds(expr.left) or _rounds(expr.right)
-    return isinstance(expr, Fn) and (expr.name in ("floor", "ceil") or any(map(_rounds, expr.args)))
+    operators = {e.op if isinstance(e, Bin) else e.name for e in dims.inner(expr) if isinstance(e, Bin | Fn)}
+    return not operators.isdisjoint(("//", "%", "floor", "ceil"))
 
 
 def _has_fraction(expr: Expr) -> bool:

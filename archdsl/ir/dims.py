@@ -8,7 +8,7 @@ the symbols of the model's inputs.  The expression is what the emitted code prin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
@@ -541,15 +541,21 @@ def negated(expr: Expr) -> Expr:
     return Bin("*", Lit("-1"), expr)
 
 
+def inner(expr: Expr) -> Iterator[Expr]:
+    """Yield an expression and all that it is made of, in order of appearance."""
+    yield expr
+    for part in (expr.left, expr.right) if isinstance(expr, Bin) else expr.args if isinstance(expr, Fn) else ():
+        yield from inner(part)
+
+
 def free_names(expr: Expr) -> tuple[str, ...]:
     """Names in order of appearance, each once."""
-    if isinstance(expr, Var):
-        return (expr.name,)
-    if isinstance(expr, Bin):
-        return tuple(dict.fromkeys(free_names(expr.left) + free_names(expr.right)))
-    if isinstance(expr, Fn):
-        return tuple(dict.fromkeys(n for a in expr.args for n in free_names(a)))
-    return ()
+    return tuple(dict.fromkeys(e.name for e in inner(expr) if isinstance(e, Var)))
+
+
+def divides(expr: Expr) -> bool:
+    """Whether there is a quotient in an expression."""
+    return any(isinstance(e, Bin) and e.op == "/" for e in inner(expr))
 
 
 PRECEDENCE = {"+": 60, "-": 60, "*": 70, "/": 70, "//": 70, "%": 70, "**": 90}

@@ -6,7 +6,7 @@ every analysis is memoized by block.  Names, spans and the spelling of sizes sur
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,8 +14,6 @@ from archdsl.diagnostics.source import Span
 from archdsl.ir.dims import Expr, Num, Shape, Symbol
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from archdsl.ir.op import Primitive
     from archdsl.ir.static import Pattern, SharedModule
     from archdsl.syntax import ast
@@ -258,18 +256,6 @@ class Graph:
     nodes: tuple[Node, ...]
     outputs: tuple[Value | None, ...]
 
-    def as_networkx(self) -> nx.DiGraph[Any]:
-        """Nodes are values and IR nodes; edges run with the data."""
-        import networkx as nx
-
-        view: nx.DiGraph[Any] = nx.DiGraph()
-        view.add_nodes_from(self.inputs)
-        for node in self.nodes:
-            view.add_node(node)
-            view.add_edges_from((v, node) for v in reads(node))
-            view.add_edges_from((node, v) for v in node_outputs(node))
-        return view
-
 
 def node_outputs(node: Node) -> tuple[Value, ...]:
     if isinstance(node, ScanNode):
@@ -290,46 +276,9 @@ def subgraphs(node: Node) -> tuple[Graph, ...]:
     return ()
 
 
-def every_node(graph: Graph) -> Iterator[Node]:
-    """Yield the nodes of a graph, those of its inner graphs included."""
-    for node in graph.nodes:
-        yield node
-        for inner in subgraphs(node):
-            yield from every_node(inner)
-
-
-def operations(graph: Graph, known: dict[int, int] | None = None) -> int:
-    """How many nodes a graph has with every iteration of a loop and every call of a block written out."""
-    known = {} if known is None else known
-    if id(graph) not in known:
-        count = len(graph.nodes)
-        for node in graph.nodes:
-            if isinstance(node, LoopNode):
-                sizes = [operations(body, known) for body in node.bodies]
-                count += sum(sizes[which] for which in node.iterations)
-            elif isinstance(node, CallNode):
-                count += operations(node.block.graph, known)
-            elif isinstance(node, OpNode):
-                count += sum(operations(call.block.graph, known) for call in node.blocks.values())
-            else:
-                count += sum(operations(inner, known) for inner in subgraphs(node))
-        known[id(graph)] = count
-    return known[id(graph)]
-
-
-def reads(node: Node) -> Iterator[Value]:
+def reads(node: Node) -> Iterable[Value]:
     """Every value a node depends on, those read by its inner graphs included (each once)."""
-    seen: set[int] = set()
-    for value in _reads(node):
-        if id(value) not in seen:
-            seen.add(id(value))
-            yield value
-
-
-def _reads(node: Node) -> Iterator[Value]:
-    yield from operands(node)
-    for graph in subgraphs(node):
-        yield from captured(graph)
+    return dict.fromkeys((*operands(node), *(v for graph in subgraphs(node) for v in captured(graph))))
 
 
 def operands(node: Node) -> Iterator[Value]:
@@ -348,15 +297,11 @@ def operands(node: Node) -> Iterator[Value]:
 
 def captured(graph: Graph) -> Iterator[Value]:
     """Values of the graphs around that a graph reads."""
-    own = {id(v) for v in graph.inputs}
+    own = {*graph.inputs}
     for node in graph.nodes:
-        for value in _reads(node):
-            if id(value) not in own:
-                yield value
-        own |= {id(v) for v in node_outputs(node)}
-    for output in graph.outputs:
-        if output is not None and id(output) not in own:
-            yield output
+        yield from (v for v in reads(node) if v not in own)
+        own |= {*node_outputs(node)}
+    yield from (v for v in graph.outputs if v is not None and v not in own)
 
 
 @dataclass(frozen=True, eq=False)

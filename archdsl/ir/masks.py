@@ -7,7 +7,7 @@ adds nothing (`full & m` is m).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -128,37 +128,29 @@ def normal(mask: Mask) -> Mask:
 
 def ahead(mask: Mask) -> int | None:
     """How many positions past its own a query may see, at most; None where there is no bound."""
-    bounds: list[int | None]
     if mask.rule == "causal":
         return 0
-    if mask.rule == "window":
-        return _number(mask.numbers[0], -1)
-    if mask.rule == "chunked":
+    if mask.rule in ("window", "chunked"):
         return _number(mask.numbers[0], -1)
     if mask.rule == "dilated":
         width, dilation = (n.value for n in mask.numbers)
         return (width - 1) * dilation if isinstance(width, int) and isinstance(dilation, int) else None
-    if mask.rule == "&":
-        bounds = [b for b in map(ahead, mask.parts) if b is not None]
-        return min((b for b in bounds if b is not None), default=None)
-    if mask.rule == "|":
-        bounds = [reach(p) for p in mask.parts]
-        return None if None in bounds else max(b for b in bounds if b is not None)
-    return None
+    return _of_parts(mask, map(ahead if mask.rule == "&" else reach, mask.parts))
 
 
 def behind(mask: Mask) -> int | None:
     """How many positions before its own a query may see, at most; None where there is no bound."""
-    if mask.rule in ("window", "chunked"):
-        return _number(mask.numbers[0], -1)
-    if mask.rule == "dilated":
+    if mask.rule in ("window", "chunked", "dilated"):
         return ahead(mask)  # as far back as ahead
-    bounds = [behind(p) for p in mask.parts]
+    return _of_parts(mask, map(behind, mask.parts))
+
+
+def _of_parts(mask: Mask, bounds: Iterable[int | None]) -> int | None:
+    """The bound of masks that are joined, from theirs."""
+    known = [b for b in bounds if b is not None]
     if mask.rule == "&":
-        return min((b for b in bounds if b is not None), default=None)
-    if mask.rule == "|":
-        return None if None in bounds else max(b for b in bounds if b is not None)
-    return None
+        return min(known, default=None)
+    return max(known) if mask.rule == "|" and len(known) == len(mask.parts) else None
 
 
 def breadth(mask: Mask) -> Num | None:

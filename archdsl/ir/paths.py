@@ -5,8 +5,6 @@ from __future__ import annotations
 import keyword
 from collections.abc import Callable
 
-from archdsl.ir.graph import CallNode, CondNode, Graph, LoopNode, OpNode, ParamNode, ScanNode
-
 # Attributes of torch's nn.Module: a submodule of such a name would hide them. (Kept here so that torch need not be
 # imported.)
 _ATTRIBUTES = """
@@ -63,22 +61,3 @@ def counter() -> Step:
         return f"{name}.{index}"
 
     return step
-
-
-def skip(graph: Graph, step: Step) -> None:
-    """Count the applications of a branch that is not taken: those after it keep their numbers."""
-    for node in graph.nodes:
-        if (
-            (isinstance(node, CallNode) and node.instance is None)
-            or (isinstance(node, OpNode) and node.instance is None and (node.weights or node.blocks))
-            or isinstance(node, ParamNode)
-        ):
-            step(node.name)
-        elif isinstance(node, LoopNode):
-            for body in node.iterations:
-                skip(node.bodies[body], step)
-        elif isinstance(node, ScanNode):
-            skip(node.body, step)
-        elif isinstance(node, CondNode):
-            skip(node.then, step)
-            skip(node.otherwise, step)

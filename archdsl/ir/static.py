@@ -139,9 +139,6 @@ class Scheme:
         return Scheme(self.name, {k: n.outward(names) for k, n in self.numbers.items()})
 
 
-Static = Num | bool | str | None | EnumValue | ListValue | BlockValue | SharedModule | Mask | Scheme
-
-
 def static_key(value: Any) -> Hashable:
     """Equal for values that mean the same, however their numbers were spelled: the key of every memo."""
     if isinstance(value, Num):
@@ -168,17 +165,7 @@ def static_key(value: Any) -> Hashable:
 
 def spelling(value: Any) -> Hashable:
     """How the numbers of a static value were written."""
-    if isinstance(value, Num):
-        return value.expr
-    if isinstance(value, BlockValue):
-        return tuple((k, spelling(v)) for k, v in value.args.items())
-    if isinstance(value, Scheme):
-        return tuple((k, n.expr) for k, n in value.numbers.items())
-    if isinstance(value, Mask):
-        return (tuple(n.expr for n in value.numbers), tuple(spelling(p) for p in value.parts))
-    if isinstance(value, ListValue):
-        return tuple(spelling(v) for v in value.items)
-    return None
+    return tuple(n.expr for n in numbers_of(value))
 
 
 def numbers_of(value: Any) -> Iterator[Num]:
@@ -299,27 +286,21 @@ def _rename_pattern(pattern: Pattern, name: str, bind: dict[str, Expr], taken: C
 
 def kind_of(value: Any) -> str:
     """What a static value is, in the words of a diagnostic."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "true or false"
-    if isinstance(value, Num):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
     if isinstance(value, EnumValue):
         return f"`{value.name}`" if value.name in INFINITE else f"the word `{value.name}`"
-    if isinstance(value, ListValue):
-        return "a list"
-    if isinstance(value, BlockValue):
-        return f"the block `{value.name}`"
-    if isinstance(value, SharedModule):
-        return f"a shared `{value.name}`"
-    if isinstance(value, Mask):
-        return "a mask"
-    if isinstance(value, Scheme):
-        return f"the scheme `{value.name}`"
-    return "a tensor"
+    if isinstance(value, BlockValue | SharedModule | Scheme):
+        what = {BlockValue: "the block", SharedModule: "a shared", Scheme: "the scheme"}[type(value)]
+        return f"{what} `{value.name}`"
+    return "none" if value is None else KINDS.get(type(value), "a tensor")
+
+
+KINDS: dict[type, str] = {
+    bool: "true or false",
+    Num: "a number",
+    str: "a string",
+    ListValue: "a list",
+    Mask: "a mask",
+}
 
 
 def format_value(value: Any) -> str:

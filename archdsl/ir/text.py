@@ -30,7 +30,6 @@ from archdsl.ir.graph import (
     Weight,
     WeightNode,
     node_outputs,
-    subgraphs,
 )
 from archdsl.ir.masks import Mask
 from archdsl.ir.static import (
@@ -43,6 +42,7 @@ from archdsl.ir.static import (
     Scheme,
     SharedModule,
 )
+from archdsl.ir.walk import calls_of, every_node
 
 
 def print_model(model: Model) -> str:
@@ -69,22 +69,8 @@ def _blocks(root: Block) -> Iterator[Block]:
         seen.add(id(block))
         yield block
         queue += [i.block for i in block.instances if i.block is not None]
-        for instance in block.instances:
-            if instance.block is None and instance.node is not None:
-                queue += [c.block for c in instance.node.blocks.values()]
-        queue += _called(block.graph)
-
-
-def _called(graph: Graph) -> list[Block]:
-    found: list[Block] = []
-    for node in graph.nodes:
-        if isinstance(node, CallNode):
-            found.append(node.block)
-        elif isinstance(node, OpNode):
-            found += [c.block for c in node.blocks.values()]
-        for inner in subgraphs(node):
-            found += _called(inner)
-    return found
+        nodes = [i.node for i in block.instances if i.block is None and i.node is not None]
+        queue += [call.block for node in (*nodes, *every_node(block.graph)) for call in calls_of(node)]
 
 
 # --- numbers and static values ----------------------------------------------------------------------------------------

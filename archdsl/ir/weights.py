@@ -13,25 +13,14 @@ A path is read off the hierarchy, with these rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from archdsl.diagnostics.source import Span
-from archdsl.ir.graph import (
-    Block,
-    CallNode,
-    CondNode,
-    Graph,
-    LoopNode,
-    Model,
-    Node,
-    OpNode,
-    ParamNode,
-    ScanNode,
-    Weight,
-)
-from archdsl.ir.paths import Step, counter
+from archdsl.ir.graph import Block, CallNode, Model, OpNode, ParamNode, Weight
 from archdsl.ir.static import SharedModule
+from archdsl.ir.walk import modules
 
 
 @dataclass(frozen=True)
@@ -50,10 +39,7 @@ class WeightInfo:
     @property
     def size(self) -> int:
         """How many numbers it holds."""
-        count = 1
-        for dim in self.shape:
-            count *= dim
-        return count
+        return math.prod(self.shape)
 
 
 def weights(model: Model) -> Iterator[WeightInfo]:
@@ -74,7 +60,14 @@ def shape_of(weight: Weight) -> tuple[int, ...]:
 def _of_block(block: Block, prefix: str, owner: bool = True) -> Iterator[WeightInfo]:
     for instance in block.instances if owner else ():
         yield from _of_instance(instance, block, prefix)
-    yield from _of_graph(block.graph, block, prefix, str)
+    for node, step in modules(block.graph):
+        if isinstance(node, CallNode):
+            # Of a block that a scan has split in two, the part that takes the steps owns what is shared.
+            yield from _of_block(node.block, f"{prefix}{step}.", owner=node.step is None)
+        elif isinstance(node, OpNode):
+            yield from _of_op(node, block, f"{prefix}{step}.")
+        else:
+            yield WeightInfo(prefix + step, shape_of(node.weight), node.weight, block, node, node.span)
 
 
 def _of_instance(instance: SharedModule, owner: Block, prefix: str) -> Iterator[WeightInfo]:
@@ -89,29 +82,3 @@ def _of_op(node: OpNode, block: Block, prefix: str) -> Iterator[WeightInfo]:
         yield WeightInfo(prefix + weight.name, shape_of(weight), weight, block, node, node.span)
     for call in node.blocks.values():
         yield from _of_block(call.block, prefix)
-
-
-def _of_graph(graph: Graph, block: Block, prefix: str, step: Step) -> Iterator[WeightInfo]:
-    for node in graph.nodes:
-        yield from _of_node(node, block, prefix, step)
-
-
-def _of_node(node: Node, block: Block, prefix: str, step: Step) -> Iterator[WeightInfo]:
-    if isinstance(node, CallNode):
-        if node.instance is None:
-            # Of a block that a scan has split in two, the part that takes the steps owns what is shared.
-            yield from _of_block(node.block, f"{prefix}{step(node.name)}.", owner=node.step is None)
-    elif isinstance(node, OpNode):
-        if node.instance is None and (node.weights or node.blocks):
-            yield from _of_op(node, block, f"{prefix}{step(node.name)}.")
-    elif isinstance(node, ParamNode):
-        yield WeightInfo(prefix + step(node.name), shape_of(node.weight), node.weight, block, node, node.span)
-    elif isinstance(node, LoopNode):
-        inner = step if step is not str else counter()
-        for body in node.iterations:
-            yield from _of_graph(node.bodies[body], block, prefix, inner)
-    elif isinstance(node, ScanNode):
-        yield from _of_graph(node.body, block, prefix, step)
-    elif isinstance(node, CondNode):
-        yield from _of_graph(node.then, block, prefix, step)
-        yield from _of_graph(node.otherwise, block, prefix, step)

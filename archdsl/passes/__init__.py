@@ -1,1 +1,2 @@
-"""From Model to Model, and what several back ends ask of one: hoisting, unrolling, decoding, partition."""
+"""From Model to Model, and what several back ends ask of one: hoisting, dead-code elimination, unrolling, decoding,
+partition."""

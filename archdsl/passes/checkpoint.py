@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from archdsl.diagnostics import error
-from archdsl.ir.graph import Block, CallNode, CondNode, Graph, LoopNode, Model, OpNode, ScanNode, subgraphs
+from archdsl.ir.graph import CallNode, CondNode, Graph, LoopNode, Model, OpNode, ScanNode, subgraphs
+from archdsl.ir.walk import ops_below
 
 Checkpoint = Literal["none", "selective", "full"]
 
@@ -24,7 +25,11 @@ def checkpointed(model: Model, kind: Checkpoint) -> list[CallNode]:
             f"`{model.name}` has no stack of layers to compute again",
             help="a layer is a block that a `for` over a list calls; compile it without `--checkpoint`",
         )
-    kept = [n for n in found if not any(op.op.in_place for op in ops(n.block))] if kind == "selective" else found
+    kept = (
+        [n for n in found if not any(op.op.in_place for op in ops_below(n.block.graph))]
+        if kind == "selective"
+        else found
+    )
     if not kept:
         raise error(
             "E0527",
@@ -57,16 +62,3 @@ def _calls(graph: Graph) -> Iterator[CallNode]:
         elif not isinstance(node, ScanNode | OpNode):
             for inner in subgraphs(node):
                 yield from _calls(inner)
-
-
-def ops(block: Block) -> Iterator[OpNode]:
-    """Every op of a block and of those that it calls."""
-    waiting = [block.graph]
-    while waiting:
-        for node in waiting.pop().nodes:
-            waiting += subgraphs(node)
-            if isinstance(node, OpNode):
-                yield node
-                waiting += [call.block.graph for call in node.blocks.values()]
-            elif isinstance(node, CallNode):
-                waiting.append(node.block.graph)

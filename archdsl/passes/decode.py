@@ -22,20 +22,21 @@ Where the model cannot be taken step by step, `plan` says which op is to blame.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from archdsl.dependence.causality import prove
+from archdsl.dependence.causality import prove_output
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir import verify
 from archdsl.ir.dims import Num, Poly, Symbol
-from archdsl.ir.graph import CausalNode, Graph, Model, Value
+from archdsl.ir.graph import Model, Value
 from archdsl.ir.op import At, Reads, State
 from archdsl.passes.cut import minimum_cut
-from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, live, unroll, violations
+from archdsl.passes.dce import live
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll, violations
 
 NEW, ALL, FIXED = "new", "all", ""
 Form = tuple[str, ...]
@@ -190,25 +191,11 @@ def _time(model: Model, flat: FlatGraph) -> Symbol:
 
 
 def _demand_causal(model: Model) -> None:
-    """The first output must be proved not to depend on later positions, whatever the model claims itself: that may be
-    less, or be let pass unproved."""
-    graph = model.block.graph
-    output = next(v for v in graph.outputs if v is not None)
-    nodes = tuple(n for n in graph.nodes if not isinstance(n, CausalNode) or n.assumed)
-    claimed = Graph(graph.inputs, (*nodes, CausalNode(output, 1)), graph.outputs)
-    found = prove(replace(model, block=replace(model.block, graph=claimed)))
-    if found:
-        first = found[0]
-        raise ArchError(
-            [
-                replace(
-                    first,
-                    code="E0504",
-                    message=f"`{model.name}` cannot be decoded step by step: {first.message}",
-                    help="a model whose positions see later ones is compiled without `--decode`",
-                )
-            ]
-        )
+    """The first output must be proved not to depend on later positions."""
+    for problem in prove_output(model, next(v for _, v in model.outputs)):
+        message = f"`{model.name}` cannot be decoded step by step: {problem.message}"
+        help_ = "a model whose positions see later ones is compiled without `--decode`"
+        raise ArchError([replace(problem, code="E0504", message=message, help=help_)])
 
 
 @dataclass(frozen=True)
@@ -519,7 +506,7 @@ class _Planner:
             if value in seen:
                 return
             seen[value] = None
-            edges.append((("in", value), ("out", value), _width(value, self.time)))
+            edges.append((("in", value), ("out", value), _width(value)))
             maker = found.makers.get(value)
             if not isinstance(maker, FlatOp) or not maker.node.op.is_projection(maker.node):
                 edges.append(("source", ("in", value), None))
@@ -534,14 +521,14 @@ class _Planner:
             visit(value)
             edges.append((("out", value), "sink", None))
         size, near = minimum_cut(edges, "source", "sink")
-        if NARROWER * size > sum(_width(v, self.time) for v in values):
+        if NARROWER * size > sum(_width(v) for v in values):
             return
         order = self.order
         base = [v for v in sorted(seen, key=lambda v: order.get(v, -1)) if ("in", v) in near and ("out", v) not in near]
         if any(n is not node for v in values for n in self.whole_readers.get(v, ())):
             return
         layer = found.caches[values[0]].layer
-        inside = self.between(base, values, chain)
+        inside = self.between(base, values)
         for value in values:
             del found.caches[value]
         for i, value in enumerate(base):
@@ -550,9 +537,7 @@ class _Planner:
             found.caches.setdefault(value, CacheSpec(value, axis, role, layer))
         found.latents[node] = Latent(tuple(base), inside)
 
-    def between(
-        self, base: Sequence[Value], values: Sequence[Value], chain: Mapping[FlatOp, None]
-    ) -> tuple[FlatOp, ...]:
+    def between(self, base: Sequence[Value], values: Sequence[Value]) -> tuple[FlatOp, ...]:
         """The nodes that lead from the base to the values, in order."""
         wanted: set[FlatNode] = set()
         todo = [v for v in values if v not in base]
@@ -594,7 +579,7 @@ def _linear(size: Num, time: Symbol) -> bool:
     return coefficient == 1 and (time, 1) in monomial and all(isinstance(a, Symbol) and p == 1 for a, p in monomial)
 
 
-def _width(value: Value, time: Symbol) -> int:
+def _width(value: Value) -> int:
     """How many numbers a position holds."""
     total = 1
     for d in value.shape:

@@ -33,8 +33,10 @@ from archdsl.ir.graph import (
     WeightNode,
     node_outputs,
 )
-from archdsl.ir.paths import Step, counter, skip
+from archdsl.ir.paths import Step, counter
 from archdsl.ir.static import SharedModule
+from archdsl.ir.walk import modules
+from archdsl.passes.dce import live
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,17 +145,6 @@ def unroll(model: Model) -> tuple[FlatGraph, Unrolled]:
     outputs = tuple(scope.values[v] for v in block.graph.outputs if v is not None)
     graph = FlatGraph(block.graph.inputs, live(flattener.nodes, outputs), outputs)
     return verify.checked(graph, violations, "unrolling"), scope.unrolled
-
-
-def live(nodes: list[FlatNode], outputs: tuple[Value, ...]) -> tuple[FlatNode, ...]:
-    """The nodes that the outputs depend on."""
-    needed = {id(v) for v in outputs}
-    kept: list[FlatNode] = []
-    for node in reversed(nodes):
-        if any(id(v) in needed for v in node.outputs):
-            kept.append(node)
-            needed |= {id(v) for v in node.inputs if isinstance(v, Value)}
-    return tuple(reversed(kept))
 
 
 def walk(graph: FlatGraph) -> Iterator[FlatNode]:
@@ -314,7 +305,8 @@ class Flattener:
 
     def condition(self, node: CondNode, scope: FlatScope, step: Step) -> None:
         if step is not str:
-            skip(node.then, step)
+            for _ in modules(node.then, step):
+                pass  # what follows keeps its numbers
         self.graph(node.otherwise, scope, step)
         for outer, value in zip(node.outputs, node.otherwise.outputs, strict=True):
             assert value is not None

@@ -22,8 +22,9 @@ from typing import Literal
 
 from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Expr, Num, expr_text, substitute
-from archdsl.ir.graph import Block, CallNode, CondNode, LossNode, Model, OpNode, Value, every_node
+from archdsl.ir.graph import Block, CondNode, LossNode, Model, OpNode, Value
 from archdsl.ir.op import Parts
+from archdsl.ir.walk import calls_of, every_node, nodes_below
 from archdsl.ir.weights import weights
 from archdsl.passes.flatten import (
     FlatGraph,
@@ -413,15 +414,8 @@ def _names_of(unrolled: Unrolled, names: Mapping[str, Expr]) -> Iterator[tuple[F
 def blocks_of_two_graphs(root: Block) -> Iterator[OpNode]:
     """Yield ops of blocks that are another graph in training than the one looked at here, which is that of
     inference."""
-    seen: set[int] = set()
-    waiting = [root]
-    while waiting:
-        block = waiting.pop()
-        if id(block) in seen:
-            continue
-        seen.add(id(block))
-        nodes = list(every_node(block.graph))
-        waiting += [n.block for n in nodes if isinstance(n, CallNode)]
-        waiting += [call.block for n in nodes if isinstance(n, OpNode) for call in n.blocks.values()]
+    called = (call.block.graph for n in nodes_below(root.graph) for call in calls_of(n))
+    for graph in dict.fromkeys((root.graph, *called)):
+        nodes = list(every_node(graph))
         if any(isinstance(n, CondNode | LossNode) for n in nodes):
             yield from (n for n in nodes if isinstance(n, OpNode))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from archdsl.diagnostics import error
-from archdsl.estimates.kinds import ATTENTION, every_node
+from archdsl.estimates.kinds import ATTENTION
 from archdsl.ir.dims import Lit, Num, Poly, expr_text, free_names
 from archdsl.ir.graph import (
     Block,
@@ -33,6 +33,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.masks import Mask
 from archdsl.ir.static import BlockValue, EnumValue, SharedModule
+from archdsl.ir.walk import calls_of, every_node
 from archdsl.ir.wording import one_of
 from archdsl.syntax import ast
 
@@ -113,10 +114,24 @@ def diagram(drawn: Model | Block) -> Diagram:
 
 def block_of(model: Model, name: str) -> Block:
     """The first block of that name in a model. Raises ArchError (E0210) where it has none."""
-    blocks = {n.block.name: n.block for n in reversed(list(every_node(model.block))) if isinstance(n, CallNode)}
+    blocks = {n.block.name: n.block for n in reversed(list(_nodes_below(model.block))) if isinstance(n, CallNode)}
     if name not in blocks:
         raise error("E0210", f"{model.name} applies no block `{name}`", help=one_of(name, blocks, "it has"))
     return blocks[name]
+
+
+def _nodes_below(root: Block) -> Iterator[Node]:
+    """The nodes of a block and of all that it applies, each distinct block once: what is called last comes first."""
+    seen: set[Block] = set()
+    todo = [root]
+    while todo:
+        block = todo.pop()
+        if block not in seen:
+            seen.add(block)
+            nodes = list(every_node(block.graph))
+            yield from nodes
+            todo += [call.block for node in nodes for call in calls_of(node)]
+            todo += [block.before] if block.before is not None else []
 
 
 def _draw(drawn: Model | Block, depth: int) -> Diagram:
@@ -303,17 +318,17 @@ class _Pen:
         if not live and not node.weights and not tied and len(waits) < 2:
             if waits:
                 role, lines = self.waiting[id(waits[0])]
-                made = (role, [*lines, *self.op_box(node, values, tied)[1]])
+                made = (role, [*lines, *self.op_box(node, tied)[1]])
             else:
                 made = ("op", [node.op.name])
             self.waiting.update(dict.fromkeys(map(id, node.outputs), made))
             return
-        box = self.box(group, *self.op_box(node, values, tied))
+        box = self.box(group, *self.op_box(node, tied))
         self.connect(env, box, group, ((v, "") for v in values if v in live or v in waits))
         for output in node.outputs:
             env[id(output)] = (box.id,)
 
-    def op_box(self, node: OpNode, values: list[Value], tied: list[str]) -> tuple[Role, list[str]]:
+    def op_box(self, node: OpNode, tied: list[str]) -> tuple[Role, list[str]]:
         sign = SIGNS.get(node.op.sign)
         if sign is not None and not node.weights:
             constant = next((v for v in node.inputs if isinstance(v, Num)), None)
@@ -481,7 +496,7 @@ def _block_lines(node: CallNode) -> list[str]:
 
 def _role_of_block(block: Block) -> Role:
     role: Role = "op"
-    for node in every_node(block):
+    for node in _nodes_below(block):
         if isinstance(node, OpNode):
             if node.copies is not None:
                 return "experts"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections.abc import Sequence
 
 from pydantic import BaseModel
 
+from archdsl.diagnostics.source import Span
 from archdsl.estimates.counts import Counts
-from archdsl.ir.dims import Shape
-from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, Node, OpNode, ParamNode, Weight, subgraphs
+from archdsl.ir.dims import Shape, shape_text
+from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, Node, OpNode, Weight
 from archdsl.ir.static import SharedModule
+from archdsl.ir.walk import every_node, is_module, modules, runs
 from archdsl.ir.weights import shape_of
 
 
@@ -33,116 +36,72 @@ class TreeNode(BaseModel):
 
 def tree(model: Model) -> TreeNode:
     """The model as a tree of what has weights. Each distinct block is looked at once, but shown where it stands."""
-    count = Counts()
-    memo: dict[int, list[TreeNode]] = {}
+    root = model.block
+    branches = _Branches()
+    outputs = [v.shape for _, v in model.outputs]
+    return _branch(model.name, "model", root.span, outputs, branches.counts.block(root).total, branches.of_block(root))
 
-    def of_block(block: Block) -> list[TreeNode]:
-        if id(block) not in memo:
-            found = [of_instance(i) for i in block.instances]
-            for node in block.graph.nodes:
-                found += of_node(node)
-            memo[id(block)] = found
-        return memo[id(block)]
 
-    def of_instance(instance: SharedModule) -> TreeNode:
-        if instance.block is not None:
-            block = instance.block
-            outputs = tuple(v.shape for v in block.graph.outputs if v is not None)
-            return _branch(
-                instance.path,
-                block.name,
-                str(instance.span),
-                outputs,
-                (),
-                count.block(block).total,
-                of_block(block),
-                shared=True,
-            )
-        node = instance.node
-        return _branch(
-            instance.path,
-            node.op.name,
-            str(instance.span),
-            (),
-            node.weights,
-            held(node),
-            _inner(node),
-            shared=True,
-        )
+class _Branches:
+    """The branches of blocks, each block's made once."""
 
-    def held(node: OpNode) -> int:
-        return _own(node.weights) + sum(count.block(c.block).total for c in node.blocks.values())
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self.memo: dict[Block, list[TreeNode]] = {}
 
-    def _inner(node: OpNode) -> list[TreeNode]:
-        return [b for call in node.blocks.values() for b in of_block(call.block)]
+    def of_block(self, block: Block) -> list[TreeNode]:
+        if block not in self.memo:
+            self.memo[block] = [self.of_instance(i) for i in block.instances] + self.of_graph(block.graph)
+        return self.memo[block]
 
-    def of_node(node: Node) -> list[TreeNode]:
+    def of_instance(self, instance: SharedModule) -> TreeNode:
+        path, span, block, node = instance.path, instance.span, instance.block, instance.node
+        if block is not None:
+            outputs = [v.shape for v in block.graph.outputs if v is not None]
+            params, children = self.counts.block(block).total, self.of_block(block)
+            return _branch(path, block.name, span, outputs, params, children, shared=True)
+        return _branch(path, node.op.name, span, [], self.held(node), self.inner(node), node.weights, shared=True)
+
+    def held(self, node: OpNode) -> int:
+        """The parameters of a primitive, those of the blocks that it applies included."""
+        return _own(node.weights) + sum(self.counts.block(c.block).total for c in node.blocks.values())
+
+    def inner(self, node: OpNode) -> list[TreeNode]:
+        return [b for call in node.blocks.values() for b in self.of_block(call.block)]
+
+    def of_graph(self, graph: Graph) -> list[TreeNode]:
+        """A branch for each module of a graph that has weights, with the indices at which it stands in a list."""
+        steps: dict[Node, list[str]] = {}
+        for node, step in modules(graph):
+            steps.setdefault(node, []).append(step.rpartition(".")[2])
+        found = []
+        for part, times, loop in runs(graph):
+            branch = self.of_module(part)
+            if branch is not None and loop is not None:
+                nested = any(isinstance(n, LoopNode) for body in loop.bodies for n in every_node(body))
+                name = f"{branch.name}.{'*' if nested else _indices([*map(int, steps[part])])}"
+                branch = branch.model_copy(update={"name": name, "count": times})
+            found += [branch] if branch is not None else []
+        return found
+
+    def of_module(self, node: Node) -> TreeNode | None:
+        """The branch of one application; None for what has no weights of its own."""
+        if not is_module(node):
+            return None
+        outputs = [v.shape for v in node.outputs]
         if isinstance(node, CallNode):
             block = node.block
-            if (
-                node.instance is not None
-                or node.step is not None
-                or not (count.whole(block) or count.block(block).weights)
-            ):
-                return []
-            outputs = tuple(v.shape for v in node.outputs)
+            params = self.counts.whole(block)
+            if node.step is not None or not (params or self.counts.block(block).weights):
+                return None
             # A scan may have split the block: what it prepares stands before its steps.
-            prepared = [b for n in block.before.graph.nodes for b in of_node(n)] if block.before is not None else []
-            return [
-                _branch(
-                    node.name,
-                    block.name,
-                    str(node.span),
-                    outputs,
-                    (),
-                    count.whole(block),
-                    prepared + of_block(block),
-                )
-            ]
+            prepared = self.of_graph(block.before.graph) if block.before is not None else []
+            return _branch(node.name, block.name, node.span, outputs, params, prepared + self.of_block(block))
         if isinstance(node, OpNode):
-            if node.instance is not None or not (node.weights or node.blocks):
-                return []
-            outputs = tuple(v.shape for v in node.outputs)
-            return [_branch(node.name, node.op.name, str(node.span), outputs, node.weights, held(node), _inner(node))]
-        if isinstance(node, ParamNode):
-            kind = "param" if node.weight.trained else "buffer"
-            return [
-                _branch(node.name, kind, str(node.span), (node.output.shape,), (node.weight,), _own((node.weight,)), [])
-            ]
-        if isinstance(node, LoopNode):
-            return of_loop(node)
-        return [b for graph in subgraphs(node) for n in graph.nodes for b in of_node(n)]
-
-    def of_loop(node: LoopNode) -> list[TreeNode]:
-        """A branch for each application of each distinct body, with the indices at which it stands."""
-        parts = [[b for n in body.nodes for b in of_node(n)] for body in node.bodies]
-        if any(isinstance(n, LoopNode) for body in node.bodies for n in _flat(body)):
-            # Indices run over the outermost loop: within nested ones only the count is told.
-            times = Counter(node.iterations)
-            found = [(b, times[i]) for i, branches in enumerate(parts) for b in branches]
-            return [
-                b.model_copy(update={"name": f"{b.name.partition('.')[0]}.*", "count": b.count * n}) for b, n in found
-            ]
-        at: dict[int, list[int]] = {}
-        seen: Counter[str] = Counter()
-        for iteration in node.iterations:
-            for b in parts[iteration]:
-                at.setdefault(id(b), []).append(seen[b.name])
-                seen[b.name] += 1
-        return [
-            b.model_copy(update={"name": f"{b.name}.{_indices(at[id(b)])}", "count": len(at[id(b)])})
-            for branches in parts
-            for b in branches
-            if id(b) in at
-        ]
-
-    root = model.block
-    outputs = tuple(v.shape for _, v in model.outputs)
-    return _branch(model.name, "model", str(root.span), outputs, (), count.block(root).total, of_block(root))
-
-
-def _flat(graph: Graph) -> list[Node]:
-    return [n for node in graph.nodes for n in (node, *(m for g in subgraphs(node) for m in _flat(g)))]
+            params, weights = self.held(node), node.weights
+            return _branch(node.name, node.op.name, node.span, outputs, params, self.inner(node), weights)
+        kind = "param" if node.weight.trained else "buffer"
+        return _branch(node.name, kind, node.span, outputs, _own((node.weight,)), [], (node.weight,))
 
 
 def _indices(found: list[int]) -> str:
@@ -153,23 +112,17 @@ def _indices(found: list[int]) -> str:
 
 
 def _own(weights: tuple[Weight, ...]) -> int:
-    total = 0
-    for weight in weights:
-        size = 1
-        for dim in shape_of(weight):
-            size *= dim
-        total += size if weight.trained else 0
-    return total
+    return sum(math.prod(shape_of(w)) for w in weights if w.trained)
 
 
 def _branch(
     name: str,
     block: str,
-    source: str,
-    outputs: tuple[Shape, ...],
-    weights: tuple[Weight, ...],
+    source: Span | None,
+    outputs: Sequence[Shape],
     params: int,
     children: list[TreeNode],
+    weights: Sequence[Weight] = (),
     *,
     shared: bool = False,
 ) -> TreeNode:
@@ -177,8 +130,8 @@ def _branch(
         name=name,
         block=block,
         count=1,
-        source=source,
-        output=[f"[{', '.join(str(d) for d in shape)}]" for shape in outputs],
+        source=str(source),
+        output=[shape_text(shape) for shape in outputs],
         weights={w.name: shape_of(w) for w in weights},
         params=params,
         shared=shared,

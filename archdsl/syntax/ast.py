@@ -5,7 +5,9 @@ Nodes compare by content and not by position, so that `parse(format(tree)) == tr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from archdsl.diagnostics.source import Span
 
@@ -367,3 +369,39 @@ class File(Node):
     declarations: tuple[Declaration, ...]
     doc: str = field(default="", compare=False, kw_only=True)
     """The comment lines at the top of the file."""
+
+
+# --- visits -------------------------------------------------------------------------------------------------------
+
+
+def parts(tree: Any) -> Iterator[Node]:
+    """Yield the nodes right inside a node, or those of a tuple, in the order of the text."""
+    for part in tree if isinstance(tree, tuple | list) else (getattr(tree, name) for name in tree.__dataclass_fields__):
+        if isinstance(part, Node):
+            yield part
+        elif isinstance(part, tuple | list):
+            yield from parts(part)
+
+
+def walk(tree: Any) -> Iterator[Node]:
+    """Yield a node, or those of a tuple, and every node inside."""
+    if isinstance(tree, Node):
+        yield tree
+    for part in parts(tree):
+        yield from walk(part)
+
+
+def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """A node with `change` applied to what its fields hold; of a tuple, to its items. Anything else as it is."""
+    if isinstance(tree, tuple):
+        return tuple(map(change, tree))
+    if not isinstance(tree, Node):
+        return tree
+    names = (n for n in tree.__dataclass_fields__ if not n.endswith("span"))
+    return replace(tree, **{n: change(v) for n in names if isinstance(v := getattr(tree, n), Node | tuple)})
+
+
+def names_in(tree: Any) -> set[str]:
+    """Every name that is read in a piece of syntax: `c.decoder` reads `c` too."""
+    names = [x.id for x in walk(tree) if isinstance(x, Name)]
+    return {*names, *(name.partition(".")[0] for name in names)}

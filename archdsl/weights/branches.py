@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from archdsl.ir.graph import Block, CallNode, Graph, Node, OpNode, Value, node_outputs, reads, subgraphs
+from archdsl.ir.graph import Block, CallNode, OpNode, Value, node_outputs, reads
+from archdsl.ir.walk import calls_of, every_node, nodes_below
 
 MAPS = frozenset({"linear", "convolution"})
 """The families of ops that end branches and make queries and keys."""
@@ -37,20 +38,11 @@ class _Body:
     def __init__(self, block: Block, finder: _Finder) -> None:
         self.block = block
         self.finder = finder
-        self.made: dict[int, tuple[Node, int]] = {}
-        self.nodes: list[Node] = []
-        self._collect(block.graph)
+        self.nodes = list(every_node(block.graph))
+        self.made = {id(v): (node, k) for node in self.nodes for k, v in enumerate(node_outputs(node))}
         self.inputs = {id(v): i for i, v in enumerate(block.graph.inputs)}
         self.joins: list[Join] = []
         self.outputs = [self.trace(v) for v in block.graph.outputs if v is not None]
-
-    def _collect(self, graph: Graph) -> None:
-        for node in graph.nodes:
-            self.nodes.append(node)
-            for k, value in enumerate(node_outputs(node)):
-                self.made[id(value)] = (node, k)
-            for inner in subgraphs(node):
-                self._collect(inner)
 
     def trace(self, value: Value) -> Trace:
         found = Trace()
@@ -150,16 +142,9 @@ def branch_ends(root: Block) -> frozenset[int]:
     """The last linear layers (and convolutions) of residual branches in a block and all that it applies: ids of their
     nodes."""
     finder = _Finder()
-    stack, seen = [root], {id(root)}
-    while stack:
-        block = stack.pop()
-        body = finder.body(block)
-        inner = [n.block for n in body.nodes if isinstance(n, CallNode)]
-        inner += [c.block for n in body.nodes if isinstance(n, OpNode) for c in n.blocks.values()]
-        for b in inner:
-            if id(b) not in seen:
-                seen.add(id(b))
-                stack.append(b)
+    finder.body(root)
+    for call in (call for node in nodes_below(root.graph) for call in calls_of(node)):
+        finder.body(call.block)
     return frozenset(finder.found)
 
 

@@ -26,7 +26,6 @@ import torch
 
 from archdsl.backends.torch import emit
 from archdsl.diagnostics import ArchError
-from archdsl.frontend.base import TESTS
 from archdsl.ir import dims
 from archdsl.ir.conditions import conditions
 from archdsl.ir.dims import Expr, Num, Poly
@@ -49,6 +48,7 @@ from archdsl.ir.graph import (
     Weight,
     WeightNode,
 )
+from archdsl.ir.ranges import TESTS
 from archdsl.ir.static import ElementRef, EnumValue, JoinedPattern, Pattern, RepeatedPattern, numbers_of
 from archdsl.ir.weights import weights
 from archdsl.run.load import load_source

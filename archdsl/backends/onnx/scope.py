@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx_ir as ir
 
-from archdsl.backends.onnx.builder import CONTRIB, TYPES, Subgraph
+from archdsl.backends.onnx.builder import CONTRIB, Subgraph
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import OpNode, Value
 from archdsl.passes.flatten import FlatOp
@@ -237,11 +236,3 @@ def scan(
 def _matched(results: Sequence[Any], states: Sequence[Any]) -> list[tuple[Any, Any]]:
     padding = [None] * (len(results) - len(states))
     return list(zip(results, [*states, *padding], strict=True))
-
-
-def array_of(value: Any, dtype: str) -> Any:
-    """Numbers as a numpy array of that type."""
-    return np.asarray(value).astype(TYPES[dtype].numpy())
-
-
-Attributes = Mapping[str, Any]

@@ -20,6 +20,7 @@ from archdsl.backends.onnx.targets import TARGETS, Target
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, Poly, Shape, Symbol
 from archdsl.ir.graph import Model, Value
+from archdsl.passes.dce import live
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten
 from archdsl.version import __version__
 from archdsl.weights.initialization import Laws, laws_of
@@ -124,7 +125,7 @@ class GraphWriter:
         if self.target.packs:
             main = packed(main, builder)
         nodes = [*builder.prologue, *main]
-        nodes = _live(fuse(nodes, self.target, builder.own), outputs)
+        nodes = [*_live(fuse(nodes, self.target, builder.own), outputs)]
         quantized: dict[str, Quantized] = self.quantizer.made if self.quantizer is not None else {}
         read = {id(x) for n in _all(nodes) for x in n.inputs if x is not None}
         weights = {path: x for path, x in self.weights.items() if id(x) in read}
@@ -571,18 +572,10 @@ def _all(nodes: Sequence[ir.Node]) -> list[ir.Node]:
     return found
 
 
-def _live(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> list[ir.Node]:
-    """The nodes that the outputs depend on."""
-    needed = {id(x) for x in outputs}
-    kept: list[ir.Node] = []
-    for node in reversed(nodes):
-        if any(id(x) in needed for x in node.outputs):
-            kept.append(node)
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.GRAPH:
-                    body = attribute.as_graph()
-                    inner = list(body)
-                    live = {id(n) for n in _live(inner, body.outputs)}
-                    body.remove([n for n in inner if id(n) not in live], safe=True)
-            needed |= {id(x) for n in _all([node]) for x in n.inputs if x is not None}
-    return kept[::-1]
+def _live(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> tuple[ir.Node, ...]:
+    """The nodes that the outputs depend on; those of their bodies that nothing depends on are removed."""
+    bodies = [a.as_graph() for n in nodes for a in n.attributes.values() if a.type == ir.AttributeType.GRAPH]
+    for body in bodies:
+        kept = {*_live(list(body), body.outputs)}
+        body.remove([n for n in body if n not in kept], safe=True)
+    return live(nodes, outputs, inputs_of=lambda node: [x for n in _all([node]) for x in n.inputs])

@@ -21,18 +21,16 @@ from archdsl.ir.dims import Expr, Num, binary, free_names, num, same_shape, whol
 from archdsl.ir.graph import (
     Block,
     CallNode,
-    CondNode,
     Graph,
     Init,
-    LoopNode,
     Model,
     OpNode,
     ParamNode,
-    ScanNode,
     Value,
     Weight,
 )
 from archdsl.ir.op import Tree
+from archdsl.ir.walk import modules
 from archdsl.weights.initialization import (
     Constant,
     Expression,
@@ -103,15 +101,15 @@ def init_statements(model: Model, block: Block) -> list[Statement]:
     for module in _modules(block, laws_of(model)):
         alike.setdefault(module.statements, []).append(module)
     found: list[Statement] = []
-    for statements, modules in alike.items():
+    for statements, members in alike.items():
         lines = sum(map(_lines, statements))
-        if not any(m.listed for m in modules) and len(modules) * lines <= lines + 1:
-            found += [_of(m.tree, s) for m in modules for s in statements]
+        if not any(m.listed for m in members) and len(members) * lines <= lines + 1:
+            found += [_of(m.tree, s) for m in members for s in statements]
             continue
-        kinds = {m.kind for m in modules}
+        kinds = {m.kind for m in members}
         variable = _variable(kinds.pop() if len(kinds) == 1 else "module")
-        several = tuple(PyNode("Starred", (m.tree,)) if m.listed else m.tree for m in modules)
-        iterated = modules[0].tree if len(modules) == 1 else PyNode("Tuple", (several,))
+        several = tuple(PyNode("Starred", (m.tree,)) if m.listed else m.tree for m in members)
+        iterated = members[0].tree if len(members) == 1 else PyNode("Tuple", (several,))
         found.append(InitLoop(variable, iterated, tuple(_of(Read(variable), s) for s in statements)))
     return found
 
@@ -143,49 +141,29 @@ def _modules(block: Block, laws: Laws) -> Iterator[InitModule]:
             if statements:
                 yield InitModule(Part(instance.path), instance.node.op.name, statements)
     listed: dict[str, list[InitModule | None]] = {}
-    for node, in_list in _nodes(block.graph, False):
+    for node, step in modules(block.graph):
+        in_list = step != node.name
         if isinstance(node, CallNode):  # which draws its weights itself, but has its place in the list
             if in_list:
                 listed.setdefault(node.name, []).append(None)
             continue
-        if isinstance(node, ParamNode):
+        if isinstance(node, OpNode) and node.weights:
+            module = InitModule(Part(node.name), node.op.name, _statements(node, node, block, laws))
+        elif isinstance(node, ParamNode) and all(d.static for d in node.weight.shape):
             module = InitModule(Part(node.name), "weight", (_raw(node.weight),))
         else:
-            module = InitModule(Part(node.name), node.op.name, _statements(node, node, block, laws))
+            continue
         if in_list:
             listed.setdefault(node.name, []).append(module)
         elif module.statements:
             yield module
-    for modules in listed.values():
-        first = modules[0]
-        if first is not None and len(set(modules)) == 1:
+    for alike in listed.values():
+        first = alike[0]
+        if first is not None and len(set(alike)) == 1:
             if first.statements:
                 yield replace(first, listed=True)
         else:
-            yield from (replace(m, tree=replace(m.tree, index=i)) for i, m in enumerate(modules) if m and m.statements)
-
-
-def _nodes(graph: Graph, in_list: bool) -> Iterator[tuple[OpNode | CallNode | ParamNode, bool]]:
-    """The primitives and blocks with weights of their own and the raw weights, once for each iteration of a loop;
-    whether they stand in a list of modules."""
-    for node in graph.nodes:
-        if isinstance(node, CallNode):
-            if node.instance is None:
-                yield node, in_list
-        elif isinstance(node, OpNode):
-            if node.instance is None and node.weights:
-                yield node, in_list
-        elif isinstance(node, ParamNode):
-            if all(d.static for d in node.weight.shape):
-                yield node, in_list
-        elif isinstance(node, LoopNode):
-            for iteration in node.iterations:
-                yield from _nodes(node.bodies[iteration], True)
-        elif isinstance(node, ScanNode):
-            yield from _nodes(node.body, in_list)
-        elif isinstance(node, CondNode):
-            yield from _nodes(node.then, in_list)
-            yield from _nodes(node.otherwise, in_list)
+            yield from (replace(m, tree=replace(m.tree, index=i)) for i, m in enumerate(alike) if m and m.statements)
 
 
 def _outward(weight: Weight, names: Mapping[str, Expr]) -> Weight:

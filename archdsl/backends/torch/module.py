@@ -17,7 +17,7 @@ from archdsl.backends.torch.helpers import helpers, in_order, names_in_source
 from archdsl.backends.torch.imports import imports
 from archdsl.backends.torch.lower import Make, Method
 from archdsl.backends.torch.names import Names, named, preferred
-from archdsl.backends.torch.numbers import Numbers, block_tensors
+from archdsl.backends.torch.numbers import Numbers
 from archdsl.backends.torch.program import Bind, Check, Do
 from archdsl.backends.torch.python import TAKEN, WIDTH, field_name, laid_out, lines_laid_out, local_name
 from archdsl.backends.torch.schedule import Scheduler
@@ -40,9 +40,10 @@ from archdsl.backends.torch.tree import (
     word,
     words,
 )
+from archdsl.backends.torch.use_counts import block_tensors
 from archdsl.backends.torch.validate import validate
 from archdsl.estimates.counts import total
-from archdsl.frontend.base import OTHERWISE
+from archdsl.frontend.decisions import OTHERWISE
 from archdsl.ir import dims
 from archdsl.ir.conditions import SIZES, conditions
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Var

@@ -15,9 +15,10 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from archdsl.backends.torch.tree import Axis, HyperLeaf, NumberLeaf, PyNode, call_tree, constant, mapped, word
+from archdsl.backends.torch.use_counts import block_tensors
 from archdsl.ir import dims
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var
-from archdsl.ir.graph import Block, Value
+from archdsl.ir.graph import Block
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Tree
 from archdsl.ir.static import BlockValue, ListValue, Scheme
@@ -131,7 +132,7 @@ class Numbers:
         """A number of the block as a leaf, spelled as short as it goes."""
         expr = dims.shortest(n.expr, self.block.local) if dims.free_names(n.expr) else n.expr
         if real:  # a name that the block computes is a size, `width // 8`: a real quotient is written out
-            quotients = {k: e for k, e in self.block.local.items() if _divides(e)}
+            quotients = {k: e for k, e in self.block.local.items() if dims.divides(e)}
             while {*dims.free_names(expr)} & quotients.keys():
                 expr = dims.substitute(expr, quotients)
         return NumberLeaf(expr, n.value, real)
@@ -202,7 +203,7 @@ class Numbers:
 
     def _function(self, expr: Fn, quotients: Quotients, name: Callable[[str], Any]) -> Any:
         above, below = _quotient(expr.args[0])
-        exact = not _divides(above) and not _divides(below) and self.whole(above) and self.whole(below)
+        exact = not dims.divides(above) and not dims.divides(below) and self.whole(above) and self.whole(below)
         if expr.name in ("ceil", "floor") and below != Lit("1") and (quotients == "sizes" or exact):
             top, bottom = (self.spelled_by(x, quotients, name) for x in (above, below))
             if expr.name == "floor":
@@ -262,18 +263,9 @@ def _quotient(expr: Expr) -> tuple[Expr, Expr]:
     return above, expr.right if below == Lit("1") else Bin("*", below, expr.right)
 
 
-def _divides(expr: Expr) -> bool:
-    """Whether there is a quotient in it."""
-    if isinstance(expr, Bin):
-        return expr.op == "/" or _divides(expr.left) or _divides(expr.right)
-    return isinstance(expr, Fn) and any(map(_divides, expr.args))
-
-
 def rational(expr: Expr) -> bool:
     """Whether it is arithmetic alone: a function's value (`sqrt`) is no size, even where it comes out whole."""
-    if isinstance(expr, Bin):
-        return expr.op != "**" and rational(expr.left) and rational(expr.right)
-    return not isinstance(expr, Fn)
+    return not any(isinstance(e, Fn) or (isinstance(e, Bin) and e.op == "**") for e in dims.inner(expr))
 
 
 def is_dynamic(block: Block, name: str) -> bool:
@@ -285,11 +277,6 @@ def is_dynamic(block: Block, name: str) -> bool:
     parts = [block] if block.before is None else [block, block.before]
     sizes = (d for part in parts for v in block_tensors(part) for d in v.shape)
     return not next((d.static for d in sizes if isinstance(d.expr, Var) and d.expr.name == name), True)
-
-
-def block_tensors(block: Block) -> list[Value]:
-    """Every tensor that a block is handed: its inputs, then its contexts'."""
-    return [*block.graph.inputs, *(c.value for c in block.contexts if isinstance(c.value, Value))]
 
 
 def values_of(block: Block) -> Mapping[str, Expr]:
@@ -325,4 +312,4 @@ def values_of(block: Block) -> Mapping[str, Expr]:
     return found
 
 
-__all__ = ["Numbers", "agree", "block_tensors", "evaluate", "function", "is_dynamic", "mapped", "value_of", "values_of"]
+__all__ = ["Numbers", "agree", "evaluate", "function", "is_dynamic", "mapped", "value_of", "values_of"]

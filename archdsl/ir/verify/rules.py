@@ -20,6 +20,7 @@ from archdsl.ir.paths import safe_name
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.signature import spread
 from archdsl.ir.static import ElementRef, Pattern, RepeatedPattern
+from archdsl.ir.walk import is_module, runs
 
 Wrong = Iterator[str]
 
@@ -143,22 +144,18 @@ def paths(block: ir.Block, at: BlockNames) -> Wrong:
     """Steps in the paths of weights are names of attributes, each used by one node, or by the iterations of one loop;
     a shared instance is one block or one primitive."""
     taken: dict[str, int] = {}
-    for name, owner in (*((i.path, id(i)) for i in block.instances), *_steps(block.graph, 0)):
+    for name, owner in (*((i.path, id(i)) for i in block.instances), *_steps(block.graph)):
         if taken.setdefault(name, owner) != owner or not name.isidentifier() or safe_name(name) != name:
             yield f"the step `{name}`"
     yield from (f"the instance `{i.path}`" for i in block.instances if (i.block is None) == (i.node is None))
 
 
-def _steps(graph: ir.Graph, loop: int) -> Iterator[tuple[str, int]]:
+def _steps(graph: ir.Graph) -> Iterator[tuple[str, int]]:
     """Yield each step with the id of its owner: the outermost loop, a block that a scan has split, or the node."""
-    for node in graph.nodes:
-        if isinstance(node, ir.CallNode | ir.OpNode | ir.ParamNode) and getattr(node, "instance", None) is None:
-            if isinstance(node, ir.CallNode):
-                yield node.name, loop or id(node.step or (node.block if node.block.before is not None else node))
-            elif isinstance(node, ir.ParamNode) or node.weights or node.blocks:
-                yield node.name, loop or id(node)
-        for inner in ir.subgraphs(node):
-            yield from _steps(inner, loop or (id(node) if isinstance(node, ir.LoopNode) else 0))
+    for node, _, loop in runs(graph):
+        if is_module(node):
+            split = isinstance(node, ir.CallNode) and (node.step or (node.block.before and node.block))
+            yield node.name, id(loop or split or node)
 
 
 # --- primitives and weights -------------------------------------------------------------------------------------------

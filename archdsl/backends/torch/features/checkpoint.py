@@ -12,7 +12,8 @@ from typing import Literal
 
 from archdsl.backends.torch.classes import Classes
 from archdsl.backends.torch.features import Section
-from archdsl.passes.checkpoint import checkpointed, ops
+from archdsl.ir.walk import ops_below
+from archdsl.passes.checkpoint import checkpointed
 
 
 def contexts(both: str) -> str:
@@ -76,7 +77,7 @@ class Checkpointing(Section):
         self.kind = kind
         kept = checkpointed(classes.model, kind)
         classes.checkpointed = frozenset(kept)
-        self.statistics = any(w.kind == "buffer" for n in kept for op in ops(n.block) for w in op.weights)
+        self.statistics = any(w.kind == "buffer" for n in kept for op in ops_below(n.block.graph) for w in op.weights)
         """Whether training changes buffers of the layers."""
 
     def helpers(self) -> Iterable[str]:

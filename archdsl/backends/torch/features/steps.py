@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within, refuse
 from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, cache_name, context_type
-from archdsl.backends.torch.numbers import block_tensors
 from archdsl.backends.torch.program import Bind, Conditional, Do, Step, Suite, changed
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, lift, py
+from archdsl.backends.torch.use_counts import block_tensors
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Var
 from archdsl.ir.graph import (
