@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Diagnostic
 from archdsl.interop.checkpoint_file import INDEX, PIECES, Axes, CheckpointFile, Rule, without_input
-from archdsl.ir.graph import OpNode, every_node
+from archdsl.ir.graph import OpNode
+from archdsl.ir.walk import every_node
 from archdsl.ir.weights import WeightInfo, weights
 from archdsl.weights.safetensors import saved
 
