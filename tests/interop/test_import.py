@@ -80,7 +80,7 @@ def test_every_mapping_can_be_read_and_has_its_spec() -> None:
         found = read(path)
         if found.types:
             for model in found.types.values():
-                load(path.with_suffix(".arch"), model=model)
+                load(found.spec, model=model)
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
