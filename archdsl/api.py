@@ -412,6 +412,7 @@ def to_onnx(
     weights: str | Path | None = None,
     seed: int | None = None,
     store: Literal["safetensors", "onnx_data", "inline"] = "safetensors",
+    opset: int = 24,
     decode: bool = False,
     logits: Literal["all", "last"] = "all",
     bos_token_id: int | None = None,
@@ -428,7 +429,8 @@ def to_onnx(
 
     `output` is a file `….onnx`, or a directory for `model.onnx`. `dtype` (float32, float16, bfloat16) is that of
     weights and activations; `target` is `portable`, or an execution provider of onnxruntime whose own operators may be
-    used: `ort-cpu`, `ort-cuda`. `quantize` (int8, int4) is weight-only quantization of linear layers, group size 32,
+    used: `ort-cpu`, `ort-cuda`. `opset` is 24, or 21 to 23 for older runtimes: what came later is then written as what
+    it is made of. `quantize` (int8, int4) is weight-only quantization of linear layers, group size 32,
     but of those whose path a pattern of `keep` matches.
 
     The weights come from a safetensors file (`weights`) or are randomly initialized (`seed`), and go to where `store`
@@ -457,6 +459,14 @@ def to_onnx(
     _demand_path("output", output)
     if weights is not None:
         _demand_path("weights", weights)
+    if opset not in (21, 22, 23, 24):
+        raise error("E0509", f"`opset` is 21, 22, 23 or 24, not {shortened(str(opset))}")
+    if opset != 24 and target != "portable":
+        raise error(
+            "E0504",
+            f"`{target}` uses operators of onnxruntime that other versions of it compute otherwise",
+            help="an opset below 24 is for `portable` graphs",
+        )
     _demand_one_of("store", store, ("safetensors", "onnx_data", "inline"))
     if not _is_list(keep):
         raise wrong_argument("keep", keep, "a sequence of patterns")
@@ -479,13 +489,16 @@ def to_onnx(
             weights=stored,
             seed=seed,
             store=store,
+            opset=opset,
             progress=progress,
         )
     from archdsl.backends.onnx.store import graph_path, save
     from archdsl.backends.onnx.write import write
 
     written = write(loaded, dtype=dtype, target=target, quantize=quantize, keep=keep)
-    return save({graph_path(output): written}, loaded, weights=stored, seed=seed, store=store, progress=progress)
+    return save(
+        {graph_path(output): written}, loaded, weights=stored, seed=seed, store=store, opset=opset, progress=progress
+    )
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import onnxruntime
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from zoo import tiny
 
 import archdsl
 from archdsl.api import init_weights, load, to_torch
@@ -325,3 +326,35 @@ def test_quantizers_of_others_find_every_product(where: Any, target: Any) -> Non
         assert [node.op_type for node in made.model.model.graph.node].count("MatMulNBits") == linears
     shared = archdsl.to_onnx(model, "shared/model.onnx", seed=0, target=target).graphs[0]
     assert np.array_equal(outputs(Path("False/model.onnx")), outputs(shared))
+
+
+OLDER = ["gpt2:gpt2", "llama3:llama3_8b", "mixtral:mixtral_8x7b", "deepseek_v3:deepseek_v3", "t5:t5_base"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", [21, 22, 23])
+@pytest.mark.parametrize("name", OLDER)
+def test_older_opsets_compute_the_same(name: str, opset: int) -> None:
+    """What came later is written as what it is made of; the standard's checker takes it, whole and as a step."""
+    model = tiny.graph(name)
+    given = {name: x.numpy() for name, x in tiny.inputs(model).items()}
+    found = []
+    for which in (24, opset):
+        path = archdsl.to_onnx(model, f"{which}.onnx", seed=0, opset=which, store="inline").graphs[0]
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        found.append(session.run(None, given)[0])
+    assert np.abs(found[1] - found[0]).max() < 2e-6 * np.abs(found[0]).max()
+    steps = archdsl.to_onnx(model, "step.onnx", seed=0, opset=opset, store="onnx_data", decode=True).graphs
+    for graph in (Path(f"{opset}.onnx"), *steps):
+        proto = onnx.load(graph)
+        onnx.checker.check_model(proto, full_check=True)
+        assert {i.version for i in proto.opset_import if not i.domain} == {opset}
+        assert proto.ir_version <= (10 if opset < 23 else 11)
+        operators = {node.op_type for node in proto.graph.node}
+        assert opset > 22 or not operators & {"Attention", "RMSNormalization", "RotaryEmbedding"}
+
+
+def test_an_opset_that_is_none() -> None:
+    for more, code in (({"opset": 20}, "E0509"), ({"opset": 21, "target": "ort-cpu"}, "E0504")):
+        with pytest.raises(ArchError, match=code):
+            archdsl.to_onnx(load(text=SPEC), "m.onnx", seed=0, **more)  # type: ignore[arg-type]

@@ -88,6 +88,10 @@ def compile_(
             rich_help_panel=ONNX,
         ),
     ] = "safetensors",
+    opset: Annotated[
+        int,
+        typer.Option("--opset", min=21, max=24, help="Below 24 for runtimes that are older.", rich_help_panel=ONNX),
+    ] = 24,
     decode: Annotated[
         bool,
         typer.Option("--decode", help="A decode step: new tokens, and the KV cache.", rich_help_panel=DECODE),
@@ -131,7 +135,9 @@ def compile_(
             help_ = help_ or "`--to torch` writes one PyTorch file, `--to onnx` a graph"
             raise error("E0501", f"there is no back end `{to}`", help=help_)
 
-        only_with(context, "--to onnx", "dtype", "target", "quantize", "keep", "weights", "seed", "store", "decode")
+        only_with(
+            context, "--to onnx", "dtype", "target", "quantize", "keep", "weights", "seed", "store", "opset", "decode"
+        )
         only_with(context, "--to onnx --decode", *of_steps)
         demand_other(output, spec)
         text = torch_source(
@@ -171,6 +177,7 @@ def compile_(
             weights=weights,
             seed=seed,
             store=store,
+            opset=opset,
             decode=decode,
             logits=logits,
             bos_token_id=bos_token_id,

@@ -15,7 +15,7 @@ from pathlib import Path
 import onnx_ir as ir
 from pydantic import BaseModel
 
-from archdsl.backends.onnx.builder import CONTRIB
+from archdsl.backends.onnx.builder import CONTRIB, OPSET
 from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.store import OnnxFiles, Store, graph_path, save
 from archdsl.backends.onnx.write import Written
@@ -172,6 +172,7 @@ def save_steps(
     weights: Path | None = None,
     seed: int | None = None,
     store: Store = "safetensors",
+    opset: int = OPSET,
     progress: Progress | None = None,
 ) -> OnnxFiles:
     """Write the graphs that generate, their weights in one file, and, into a directory, what runtimes must be told.
@@ -193,7 +194,7 @@ def save_steps(
     if "encoder" in graphs:
         name = f"{path.stem}_encoder.onnx" if path.stem != "model" else "encoder.onnx"
         paths[path.with_name(name)] = graphs["encoder"]
-    files = save(paths, model, weights=weights, seed=seed, store=store, progress=progress)
+    files = save(paths, model, weights=weights, seed=seed, store=store, opset=opset, progress=progress)
     written = []
     for name, config in found.files.items():
         written.append(path.with_name(name))

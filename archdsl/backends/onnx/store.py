@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from archdsl.backends.onnx.builder import OPSET
+from archdsl.backends.onnx.opset import at_opset
 from archdsl.backends.onnx.quantize import Quantized, in_rows, quantized
 from archdsl.backends.onnx.write import Written
-from archdsl.diagnostics import error
+from archdsl.diagnostics import ArchError, error
 from archdsl.files import written_beside
 from archdsl.ir.graph import Model
 from archdsl.ir.weights import WeightInfo
@@ -85,6 +87,7 @@ def save(
     weights: Path | None = None,
     seed: int | None = None,
     store: Store = "safetensors",
+    opset: int = OPSET,
     progress: Progress | None = None,
 ) -> OnnxFiles:
     """Write the graphs of one model, each to its path, and their weights to where `store` says: `safetensors` (beside
@@ -138,7 +141,7 @@ def save(
             out.write(start)
             _fill(out, every, infos, turned, places, pieces, progress)
         for path, written in graphs.items():
-            stack.enter_context(_fresh(path, checkpoint)).write(serialized(written))
+            stack.enter_context(_fresh(path, checkpoint)).write(serialized(written, opset))
     return OnnxFiles(
         tuple(graphs),
         file,
@@ -148,8 +151,9 @@ def save(
     )
 
 
-def serialized(written: Written) -> bytes:
-    """The graph as the bytes of a file. Raises ArchError E0504 where that would be more than 2 GB."""
+def serialized(written: Written, opset: int = OPSET) -> bytes:
+    """The graph as the bytes of a file, in the operators of an opset. Raises ArchError E0504 where that would be more
+    than 2 GB, or an operator has no older form."""
     inside = sum(
         x.const_value.nbytes
         for x in written.model.graph.initializers.values()
@@ -157,7 +161,9 @@ def serialized(written: Written) -> bytes:
     )
     if inside < LARGEST:
         try:
-            data: bytes = ir.to_proto(written.model).SerializeToString(deterministic=True)
+            data: bytes = at_opset(ir.to_proto(written.model), opset).SerializeToString(deterministic=True)
+        except ArchError:
+            raise
         except Exception as problem:  # protobuf: what it raises for more than 2 GB has changed with its versions
             if inside < LARGEST // 2:
                 raise
