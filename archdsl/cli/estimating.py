@@ -97,6 +97,7 @@ def estimate(
     machine: mesh_options.MachineOption = 8,
     network: mesh_options.NetworkOption = 50e9,
     fused: mesh_options.FusedOption = True,
+    mfu: mesh_options.MfuOption = None,
     tokens: mesh_options.TokensOption = None,
     price: mesh_options.PriceOption = None,
     plot: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -85,6 +85,16 @@ NetworkOption = Annotated[
 FusedOption = Annotated[
     bool, typer.Option("--fused/--not-fused", help="Fuse neighbouring element-wise ops.", rich_help_panel=TIME)
 ]
+MfuOption = Annotated[
+    float | None,
+    typer.Option(
+        "--mfu",
+        min=1e-3,
+        max=1.0,
+        help="Expect training to reach that part of the peak: 0.4 (else: what published runs reached).",
+        rich_help_panel=TIME,
+    ),
+]
 TokensOption = Annotated[
     str | None,
     typer.Option("--tokens", metavar="N", help="Hours, energy and price of training on N.", rich_help_panel=TIME),
@@ -95,7 +105,7 @@ PriceOption = Annotated[
 ]
 
 OF_MESH = ("zero", "micro_batches", "interleave", "sequence_parallel", "attention", "float32_gradients")
-OF_ACCELERATOR = ("devices", "machine", "network", "fused", "tokens", "price")
+OF_ACCELERATOR = ("devices", "machine", "network", "fused", "mfu", "tokens", "price")
 
 
 @dataclass(frozen=True)
@@ -104,9 +114,8 @@ class Spread:
 
     plan: StepPlan
     machine: Cluster | None
-    fused: bool
-    tokens: int | None
-    price: float | None
+    how: dict[str, Any]
+    """Of times: `fused`, `mfu`, `tokens`, `price`."""
 
     @property
     def batch(self) -> int:
@@ -117,9 +126,7 @@ class Spread:
         """The report with the answers."""
         from archdsl.estimates.machines import with_machines
 
-        return with_machines(
-            report, model, self.plan, self.machine, fused=self.fused, tokens=self.tokens, price=self.price
-        )
+        return with_machines(report, model, self.plan, self.machine, **self.how)
 
 
 def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spread | None:
@@ -155,4 +162,4 @@ def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spre
     named = given["accelerator"]
     machine = Cluster(device(named), given["machine"], given["network"]) if named is not None else None
     tokens = int(amount(given["tokens"], "--tokens")) if given["tokens"] is not None else None
-    return Spread(plan, machine, given["fused"], tokens, given["price"])
+    return Spread(plan, machine, {**{name: given[name] for name in ("fused", "mfu", "price")}, "tokens": tokens})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.diagnostics import error
 from archdsl.estimates import roofline, sharding
 from archdsl.estimates.memory import MemoryReport
@@ -23,20 +25,15 @@ def with_machines(
     model: Model,
     plan: StepPlan,
     machine: Cluster | None = None,
-    *,
-    fused: bool = True,
-    tokens: int | None = None,
-    price: float | None = None,
+    **how: Any,
 ) -> MachinesReport:
     """The report on a model with one training step on a mesh and, on a machine that is given, its times; at the
-    report's sizes. Errors as of `sharding.shard` and `roofline.estimate`."""
+    report's sizes; `how` are the other arguments of `roofline.estimate`. Errors as of that and of `sharding.shard`."""
     batch, seq = report.flops.batch, report.flops.seq
     found = sharding.shard(model, plan, batch=batch, seq=seq)
     times = None
     if machine is not None:
-        times = roofline.estimate(
-            model, machine, plan, batch=batch, seq=seq, fused=fused, tokens=tokens, price=price, sharding=found
-        )
+        times = roofline.estimate(model, machine, plan, batch=batch, seq=seq, sharding=found, **how)
     return MachinesReport(**dict(report), sharding=found, roofline=times)
 
 

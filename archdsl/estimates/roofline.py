@@ -5,9 +5,12 @@ the type that it computes in, and that of its bytes at the bandwidth of the devi
 Nothing else takes time: no launch, no wave of blocks that is not full, no clock that falls under load. What comes out
 is therefore a lower bound, not a forecast.
 
-Of what devices send each other, the traffic of replicas (gradients, and weights under ZeRO) is hidden behind
-computation as far as there is some; all other traffic is waited for. Links are those within a machine, or the network
-where a group of devices is wider than a machine.
+Devices send while they compute: a step takes the longer of both. A collective over several machines goes over the
+network cards of all its devices, one each; what a machine has received its devices pass on among themselves, at the
+same time. Of a tensor of P bytes over n devices, k of them in a machine, each card sends P (n - k) / (n k) bytes in an
+all-gather and each link within the machine P (k - 1) / k (twice as much in an all-reduce, but where the switch sums).
+
+What a step is expected to take follows from the part of the peak that is given, or that published runs have reached.
 """
 
 from __future__ import annotations
@@ -20,11 +23,12 @@ from pydantic import BaseModel
 
 from archdsl.diagnostics import error
 from archdsl.estimates.dtypes import Dtype
+from archdsl.estimates.flops import Convention
 from archdsl.estimates.flops import estimate as count_flops
 from archdsl.estimates.hardware import Device, Type
 from archdsl.estimates.kernels import Kernel, kernels
 from archdsl.estimates.mesh import Mesh
-from archdsl.estimates.sharding import Collective, Sharding, Shares, Step, StepPlan, sent_share
+from archdsl.estimates.sharding import Kind, Sharding, Shares, Step, StepPlan
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.dims import with_symbol
 from archdsl.ir.graph import Model, Value
@@ -37,6 +41,9 @@ MACHINE = 8
 """Devices of one machine, where nobody says."""
 NETWORK = 50e9
 """Bytes/s that a device sends to another machine, where nobody says: 400 Gbit/s."""
+PUBLISHED_MFU = (0.6423, 0.2634)
+"""The most and the least of the peak that the runs of `benchmarks/training_runs.json` have reached."""
+PUBLISHED = "published runs of 125M to 70B parameters on 8 to 512 A100s and H100s (FSDP, bfloat16)"
 GIB = 1 << 30
 
 T = TypeVar("T", bound="PassTimes")
@@ -54,7 +61,7 @@ class PassTimes(BaseModel):
     memory_bound: float
     """In kernels that the bandwidth bounds."""
     links: float
-    """In traffic between devices that nothing hides."""
+    """In traffic between devices beyond the time of what they compute."""
     flops: float
     bytes: float
     tokens_per_second: float
@@ -89,18 +96,39 @@ class OpTime(BaseModel):
     """Of the forward."""
 
 
-class Budget(BaseModel):
-    """A training run over so many tokens."""
+class Expected(BaseModel):
+    """What a training step is expected to take, the fastest first; never less than the bound."""
 
-    tokens: int
+    says: str
+    """Where the part of the peak is from."""
+    convention: Convention
+    """How the model's FLOPs are counted."""
+    mfu: tuple[float, float]
+    """The most and the least of it."""
+    seconds: tuple[float, float]
+    tokens_per_second: tuple[float, float]
+    """Of all devices together."""
+
+
+class Cost(BaseModel):
+    """What a training run takes."""
+
     seconds: float
     device_hours: float
     energy_kwh: float | None
     """Of the devices alone, all at their thermal design power; None where that is not known."""
     price: float | None
-    """By `price_per_hour`."""
+    """By the price of a device-hour."""
+
+
+class Budget(Cost):
+    """A training run over so many tokens: the lower bound of what it takes, and what is expected."""
+
+    tokens: int
     price_per_hour: float | None
     """What a device costs an hour, in any currency."""
+    expected: tuple[Cost, Cost]
+    """The least and the most."""
 
 
 class Links(BaseModel):
@@ -139,6 +167,7 @@ class Roofline(BaseModel):
     fits: bool
     """Whether what training keeps in memory fits into a device."""
     by_op: list[OpTime]
+    expected: Expected
     budget: Budget | None
     notes: list[str]
 
@@ -163,16 +192,18 @@ def estimate(
     batch: int | None = None,
     seq: int | None = None,
     fused: bool = True,
+    mfu: float | None = None,
     tokens: int | None = None,
     price: float | None = None,
     sharding: Sharding | None = None,
 ) -> Roofline:
     """The times of a model. `batch` counts the sequences of a training step, and those that are generated at once, on
-    all devices together; `tokens` asks what a training run over so many takes, and `price` is that of a device's hour.
+    all devices together; `mfu` is the part of the peak that training is expected to reach, attention counted whole;
+    `tokens` asks what a training run over so many takes, and `price` is that of a device's hour.
 
     Raises ArchError E0503, E0515 and E0516 as `sharding.shard` does, and E0517 where the device does not compute in the
     plan's type, or has no link to another."""
-    return _Roofline(model, machine, plan, batch, seq, fused, sharding).report(tokens, price)
+    return _Roofline(model, machine, plan, batch, seq, fused, sharding).report(mfu, tokens, price)
 
 
 def peak_of(device: Device, dtype: str, own: Dtype) -> float | None:
@@ -232,25 +263,33 @@ class _Roofline:
         slower = kernel.flops / self.rate(kernel.dtype) > kernel.bytes / self.device.bandwidth
         return "compute" if slower else "memory"
 
-    def link(self, axis: str) -> float:
-        """Bytes/s that a device sends along an axis of the mesh, by how far its groups reach."""
-        mesh = self.mesh
+    def near(self, axis: str) -> int:
+        """The devices of a group along an axis of the mesh that are in one machine."""
+        mesh, node = self.mesh, self.machine.node
         own = 1 if self.step.shares.experts_over_tp else mesh.tp
         inner = {"tp": 1, "cp": mesh.tp, "dp": mesh.tp * mesh.cp, "dp·cp": mesh.tp, "ep": own, "edp": own * mesh.ep}
-        width = {
-            "tp": mesh.tp,
-            "cp": mesh.cp,
-            "dp": mesh.dp,
-            "dp·cp": mesh.dp * mesh.cp,
-            "ep": mesh.ep,
-            "edp": self.step.shares.expert_replicas,
-        }
-        reach = inner[axis] * width[axis] if axis in inner else mesh.devices
-        within = self.device.interconnect
-        return within.bandwidth / 2 if within is not None and reach <= self.machine.node else self.machine.network
+        return -(-node // inner[axis]) if axis in inner else node if mesh.devices <= node else 1
 
-    def sending(self, collectives: Iterable[Collective]) -> float:
-        return sum(c.sent / self.link(c.axis) for c in collectives)
+    def sending(self, sent: Iterable[tuple[Kind, str, int, float]]) -> float:
+        """Seconds of collectives, each with its axis, its devices and the bytes of the tensor: the longer time of those
+        of the links within a machine, and of the network."""
+        inside = between = 0.0
+        link = self.device.interconnect
+        for kind, axis, devices, payload in sent:
+            near = min(self.near(axis), devices)
+            if kind == "send":
+                # Each rank of tensor parallelism sends its part of what all of them have.
+                part = payload / (1 if self.step.shares.sequence_parallel else self.mesh.tp)
+                inside, between = (inside + part, between) if near > 1 else (inside, between + part)
+                continue
+            near_part, far_part = (near - 1) / near, (devices - near) / devices
+            if kind == "all-to-all":
+                inside, between = inside + payload * (near - 1) / devices, between + payload * far_part
+                continue
+            both = 2 if kind == "all-reduce" else 1
+            inside += payload * near_part * (1 if link is not None and link.sums else both)
+            between += payload * far_part / near * both
+        return max(inside / (link.bandwidth / 2) if link is not None else 0.0, between / self.machine.network)
 
     # --- training ---
 
@@ -264,26 +303,24 @@ class _Roofline:
             positions.update({numbers[n]: (i % mesh.pp, n in inside) for n in chunk.nodes})
         m = plan.micro_batches
         best: TrainingTimes | None = None
+        stages = []
         for stage in range(mesh.pp):
             own = [k for k in found if positions[k.node][0] == stage]
             forward = self.passed((k, k.flops, k.bytes) for k in own)
             backward = self.passed((k, k.backward_flops, k.backward_bytes) for k in own)
             again = self.passed((k, k.flops, k.bytes) for k in own if self.is_again(k, positions[k.node][1]))
-            talk = list(step.talk(stage))
-            replicas = [c for c in talk if c.axis in ("dp", "dp·cp", "edp")]
-            waited = self.sending(c for c in talk if c not in replicas and c.phase != "step")
-            once = self.sending(c for c in talk if c not in replicas and c.phase == "step")
-            each = forward.seconds + backward.seconds + again.seconds + waited / m
-            hidden = (each - waited / m) * (1 if plan.zero < 2 else m)
-            exposed = max(0.0, self.sending(replicas) - hidden)
+            stages.append((forward, backward, again))
+        each = [sum(t.seconds for t in parts) for parts in stages]
+        for stage, (forward, backward, again) in enumerate(stages):
             optimizer = self.optimizer(stage)
-            bubble = (mesh.pp - 1) * each / plan.interleave
-            seconds = m * each + bubble + once + exposed + optimizer
+            bubble = (sum(each) - each[stage]) / plan.interleave
+            computing = m * each[stage] + bubble + optimizer
+            links = self.sending((c.collective, c.axis, c.devices, c.payload) for c in step.talk(stage))
             times = TrainingTimes(
-                seconds=seconds,
+                seconds=max(computing, links),
                 compute_bound=m * (forward.compute_bound + backward.compute_bound + again.compute_bound),
                 memory_bound=m * (forward.memory_bound + backward.memory_bound + again.memory_bound) + optimizer,
-                links=waited + once + exposed,
+                links=max(0.0, links - computing),
                 flops=m * (forward.flops + backward.flops + again.flops),
                 bytes=m * (forward.bytes + backward.bytes + again.bytes),
                 tokens_per_second=0,
@@ -388,30 +425,30 @@ class _Roofline:
                 return count
             return whole_at(elements(value.shape), sizes)
 
-        waited = 0.0
-        for redistribution in shares.sharded.redistributions:
-            for kind, axis, _, phase, devices, payload in shares.collectives(redistribution, self.plan.dtype, numbers):
-                if phase == "forward" and devices > 1:
-                    waited += payload * sent_share(kind, devices) / self.link(axis)
-        waited += self.stages(mesh, sizes, decode is True)
-        links = {"seconds": times.seconds + waited, "links": waited}
-        return times.model_copy(update=links), found
+        sent = [
+            (kind, axis, devices, payload)
+            for r in shares.sharded.redistributions
+            for kind, axis, _, phase, devices, payload in shares.collectives(r, self.plan.dtype, numbers)
+            if phase == "forward" and devices > 1
+        ]
+        links = self.sending((*sent, *self.stages(sizes, decode is True)))
+        seconds = {"seconds": max(times.seconds, links), "links": max(0.0, links - times.seconds)}
+        return times.model_copy(update=seconds), found
 
-    def stages(self, mesh: Mesh, sizes: dict[str, int], decode: bool) -> float:
-        """Seconds in which tensors go from stage to stage."""
-        if mesh.pp == 1:
-            return 0.0
+    def stages(self, sizes: dict[str, int], decode: bool) -> Iterator[tuple[Kind, str, int, float]]:
+        """The tensors that go from stage to stage."""
         step = self.step
         scale = sizes.get("batch", 1) / step.sizes.get("batch", 1) / (step.seq if decode else 1)
-        scale *= mesh.tp if step.shares.sequence_parallel else 1
-        passed = sum(step.crossing(i) * self.mesh.cp for i in range(len(step.chunks) - 1))
-        return passed * scale / self.link("pp")
+        scale *= self.mesh.cp
+        for i in range(len(step.chunks) - 1):
+            yield "send", "pp", self.mesh.pp, step.crossing(i) * scale
 
     # --- the report ---
 
-    def report(self, tokens: int | None, price: float | None) -> Roofline:
+    def report(self, mfu: float | None, tokens: int | None, price: float | None) -> Roofline:
         device, plan = self.device, self.plan
         training, forward = self.training()
+        expected = self.expected(training, mfu)
         prefill, decode, reason, steps = self.inference()
         fits = self.sharding.memory.total <= device.memory_gib * GIB
         if not fits:
@@ -443,7 +480,8 @@ class _Roofline:
             no_decode=reason,
             fits=fits,
             by_op=list(self.by_op(forward, steps)),
-            budget=self.budget(training, tokens, price),
+            expected=expected,
+            budget=self.budget(training, expected, tokens, price),
             notes=list(self.notes),
         )
 
@@ -471,20 +509,41 @@ class _Roofline:
                 row.bound = "compute" if bounds[key] > 0 else "memory"
         return iter(sorted(rows.values(), key=lambda r: -(r.forward + r.backward)))
 
-    def budget(self, training: TrainingTimes, tokens: int | None, price: float | None) -> Budget | None:
+    def expected(self, training: TrainingTimes, mfu: float | None) -> Expected:
+        """What a step takes at a part of the peak, or at those that published runs have reached."""
+        reached = (mfu, mfu) if mfu is not None else PUBLISHED_MFU
+        flops = self.counted.conventions["dense"].training
+        peak = self.peak * self.mesh.devices
+        fastest, slowest = (max(training.seconds, flops / (peak * part)) for part in reached)
+        tokens = self.tokens(self.step.batch)
+        return Expected(
+            says="as given" if mfu is not None else PUBLISHED,
+            convention="dense",
+            mfu=(flops / (peak * fastest), flops / (peak * slowest)),
+            seconds=(fastest, slowest),
+            tokens_per_second=(tokens / fastest, tokens / slowest),
+        )
+
+    def budget(
+        self, training: TrainingTimes, expected: Expected, tokens: int | None, price: float | None
+    ) -> Budget | None:
         if tokens is None:
             return None
-        seconds = tokens / training.tokens_per_second
-        hours = seconds * self.mesh.devices / 3600
         watts = self.device.tdp_watts
-        return Budget(
-            tokens=tokens,
-            seconds=seconds,
-            device_hours=hours,
-            energy_kwh=hours * watts / 1000 if watts is not None else None,
-            price=hours * price if price is not None else None,
-            price_per_hour=price,
-        )
+
+        def cost(per_second: float) -> Cost:
+            seconds = tokens / per_second
+            hours = seconds * self.mesh.devices / 3600
+            return Cost(
+                seconds=seconds,
+                device_hours=hours,
+                energy_kwh=hours * watts / 1000 if watts is not None else None,
+                price=hours * price if price is not None else None,
+            )
+
+        least, most = expected.tokens_per_second
+        bound = dict(cost(training.tokens_per_second))
+        return Budget(**bound, tokens=tokens, price_per_hour=price, expected=(cost(least), cost(most)))
 
 
 def _usable(device: Device) -> str:

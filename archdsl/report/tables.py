@@ -779,12 +779,21 @@ def roofline_view(r: Roofline) -> Iterator[RenderableType]:
         parts = [f"{100 * part / t.seconds:.1f} %" if part else "" for part in shares]
         table.add_row(name, _seconds(t.seconds), f"{t.tokens_per_second:,.4g}", f"{100 * t.utilization:.1f} %", *parts)
     yield table
+    e = r.expected
+    reached = f"{_range(round(100 * part) for part in reversed(e.mfu))} % MFU, attention counted whole ({e.says})"
+    expected = _range(e.seconds, _seconds)
+    yield escape(f"expected: {expected} a training step, {_range(reversed(e.tokens_per_second))} tokens/s: {reached}")
     if r.budget is not None:
         b = r.budget
-        parts = [f"{b.tokens:,} tokens: {_long(b.seconds)}", f"{b.device_hours:,.0f} device-hours"]
-        parts += [f"{b.energy_kwh:,.0f} kWh at the devices' full power"] if b.energy_kwh is not None else []
-        parts += [f"a price of {b.price:,.0f} at {b.price_per_hour:g} an hour"] if b.price is not None else []
-        yield escape("roofline lower bound: " + ", ".join(parts))
+        yield escape(f"lower bound: {b.tokens:,} tokens in {_long(b.seconds)}, {b.device_hours:,.0f} device-hours")
+        least, most = b.expected
+        parts = [_range((least.seconds, most.seconds), _long)]
+        parts += [f"{_range((least.device_hours, most.device_hours))} device-hours"]
+        if least.energy_kwh is not None and most.energy_kwh is not None:
+            parts += [f"{_range((least.energy_kwh, most.energy_kwh))} kWh at the devices' full power"]
+        if least.price is not None and most.price is not None:
+            parts += [f"a price of {_range((least.price, most.price))} at {b.price_per_hour:g} an hour"]
+        yield escape("expected: " + ", ".join(parts))
     ops = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     ops.add_column("op")
     ops.add_column("at", style="dim")
@@ -813,6 +822,11 @@ SLOWEST = 10
 
 def _several(n: int, what: str, plural: str = "s") -> str:
     return f"{n:,} {what}{plural if n != 1 else ''}"
+
+
+def _range(ends: Iterable[float], show: Callable[[float], str] | None = None) -> str:
+    """`1 to 2`, or one of them where both read alike; three digits where nobody says how they are shown."""
+    return " to ".join(dict.fromkeys(show(n) if show is not None else f"{float(f'{n:.3g}'):,.12g}" for n in ends))
 
 
 def _seconds(seconds: float) -> str:

@@ -28,6 +28,8 @@ class Interconnect(BaseModel):
     name: str
     bandwidth: PositiveFloat
     """Bytes/s, both directions together."""
+    sums: bool = False
+    """Whether the switch sums what devices send, so that an all-reduce takes each device's tensor once (NVLS)."""
 
 
 class Device(BaseModel):
