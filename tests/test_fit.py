@@ -202,7 +202,7 @@ def needed(run: Workload, **settings: int) -> int:
         checkpoint=run.checkpoint,
     )
     if run.decode:
-        return memory.weights + memory.buffers + (memory.decode_state or 0)
+        return memory.weights + memory.buffers + (memory.decode_state_windowed or 0)
     assert memory.peak is not None
     return memory.peak
 

@@ -68,7 +68,9 @@ def estimate(
     dtype: Annotated[
         Dtype | None,
         typer.Option(
-            "--dtype", help="Memory with weights and activations of that type (float32).", rich_help_panel=MEMORY
+            "--dtype",
+            help="The type of weights and activations (float32; with --accelerator the best it has).",
+            rich_help_panel=MEMORY,
         ),
     ] = None,
     optimizer: Annotated[
@@ -115,7 +117,7 @@ def estimate(
 ) -> None:
     """Count parameters exactly (total, without embeddings, active per token, by block), FLOPs, and bytes of memory; on
     a mesh, what each rank holds and sends; on a named accelerator, roofline times and costs."""
-    from archdsl.report.tables import flops_view, machines_view, memory_view, params_view
+    from archdsl.report.tables import answer_view, flops_view, machines_view, memory_view, params_view
 
     if (tokens_per_second is None) != (peak is None):
         raise typer.BadParameter("they go together", param_hint="'--tokens-per-second' / '--peak'")
@@ -156,7 +158,7 @@ def estimate(
     report = with_memory(
         counted,
         model,
-        dtype=dtype or "float32",
+        dtype=dtype or (spread.plan.dtype if spread is not None else "float32"),
         optimizer=optimizer or "adamw",
         master_weights=master_weights,
         checkpoint=checkpoint,
@@ -171,6 +173,7 @@ def estimate(
         report = spread.report(report, model)
 
     def view(report: MemoryReport) -> Iterator[RenderableType]:
+        yield from answer_view(report)
         yield from params_view(report, blocks=not told and not memory and spread is None)
         if told:
             yield ""
@@ -274,6 +277,16 @@ def fit(
             rich_help_panel=BUDGET,
         ),
     ] = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            "--accelerator",
+            metavar="NAME",
+            help="At most what a model can use of its memory: see `archdsl hardware`.",
+            autocompletion=complete_accelerator,
+            rich_help_panel=BUDGET,
+        ),
+    ] = None,
     decode: Annotated[
         bool,
         typer.Option(
@@ -290,9 +303,13 @@ def fit(
         ),
     ] = None,
     dtype: Annotated[
-        Dtype,
-        typer.Option("--dtype", help="With --memory: the type of weights and activations.", rich_help_panel=MEMORY),
-    ] = "float32",
+        Dtype | None,
+        typer.Option(
+            "--dtype",
+            help="With --memory: the type of weights and activations (float32; with --accelerator the best it has).",
+            rich_help_panel=MEMORY,
+        ),
+    ] = None,
     optimizer: Annotated[
         Optimizer,
         typer.Option("--optimizer", help="With --memory: whose state is held.", rich_help_panel=MEMORY),
@@ -340,10 +357,20 @@ def fit(
     from archdsl.api import fit as largest
     from archdsl.report.tables import counting, fit_view
 
-    if params is None and active is None and memory is None:
-        raise typer.BadParameter("give one of them, or several", param_hint="'--params' / '--active' / '--memory'")
+    most = None if memory is None else _bytes(memory)
+    if accelerator is not None:
+        from archdsl.estimates.hardware import device
+        from archdsl.estimates.roofline import best_dtype
+
+        if memory is not None:
+            raise typer.BadParameter("choose one", param_hint="'--memory' / '--accelerator'")
+        named = device(accelerator)
+        most, dtype = named.usable, dtype or best_dtype(named)
+    if params is None and active is None and most is None:
+        hint = "'--params' / '--active' / '--memory' / '--accelerator'"
+        raise typer.BadParameter("give one of them, or several", param_hint=hint)
     training = ("optimizer", "master_weights", "checkpoint")
-    if memory is None:
+    if most is None:
         only_with(context, "--memory", "decode", "batch", "seq", "dtype", *training)
     elif decode:
         only_with(context, "training, and not with --decode", *training)
@@ -363,10 +390,10 @@ def fit(
             vary=names,
             params=None if params is None else int(_amount(params, "--params")),
             active=None if active is None else int(_amount(active, "--active")),
-            memory=None if memory is None else _bytes(memory),
+            memory=most,
             batch=batch,
             seq=seq,
-            dtype=dtype,
+            dtype=dtype or "float32",
             optimizer=optimizer,
             master_weights=master_weights,
             checkpoint=checkpoint,

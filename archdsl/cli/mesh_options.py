@@ -146,20 +146,20 @@ def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spre
     from archdsl.estimates.hardware import device
     from archdsl.estimates.machines import mesh_of
     from archdsl.estimates.mesh import parse_mesh
-    from archdsl.estimates.roofline import Cluster
+    from archdsl.estimates.roofline import Cluster, best_dtype
     from archdsl.estimates.sharding import StepPlan
 
+    named = given["accelerator"]
+    machine = Cluster(device(named), given["machine"], given["network"]) if named is not None else None
     mesh = parse_mesh(given["mesh"]) if given["mesh"] is not None else None
     plan = StepPlan(
         mesh=mesh_of(mesh, given["devices"]),
         **{name: given[name] for name in ("zero", "micro_batches", "interleave", "sequence_parallel", "attention")},
         checkpoint=given["checkpoint"],
-        dtype=given["dtype"] or "float32",
+        dtype=given["dtype"] or (best_dtype(machine.device) if machine is not None else "float32"),
         optimizer=given["optimizer"] or "adamw",
         master_weights=given["master_weights"],
         gradient_dtype="float32" if given["float32_gradients"] else None,
     )
-    named = given["accelerator"]
-    machine = Cluster(device(named), given["machine"], given["network"]) if named is not None else None
     tokens = int(amount(given["tokens"], "--tokens")) if given["tokens"] is not None else None
     return Spread(plan, machine, {**{name: given[name] for name in ("fused", "mfu", "price")}, "tokens": tokens})

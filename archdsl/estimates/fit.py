@@ -37,6 +37,7 @@ from archdsl.passes.decode import planned
 if TYPE_CHECKING:
     from archdsl.estimates.dtypes import Dtype
     from archdsl.estimates.memory import Optimizer
+    from archdsl.estimates.needs import Need
     from archdsl.ir.graph import Model
     from archdsl.passes.checkpoint import Checkpoint
 
@@ -273,7 +274,7 @@ class _Counted:
     """One model: what it holds and, where memory is asked for, what that is made of."""
 
     params: Params
-    memory: MemoryNeed | None
+    memory: Need | None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -618,7 +619,7 @@ def _report(search: _Search, chosen: Values, ratio: _Ratio | None, report: Param
     )
 
 
-def _memory(run: Workload, need: MemoryNeed | None) -> FitMemory | None:
+def _memory(run: Workload, need: Need | None) -> FitMemory | None:
     if need is None:
         return None
     return FitMemory(
@@ -630,7 +631,7 @@ def _memory(run: Workload, need: MemoryNeed | None) -> FitMemory | None:
         batch=run.batch,
         seq=need.seq,
         bytes=need.bytes,
-        peak_at=need.peak_at,
+        peak_at=need.at,
         terms=need.terms,
         term=need.term,
     )
@@ -669,47 +670,18 @@ def _neighbour(search: _Search, chosen: Values, name: str, ratio: _Ratio | None)
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class MemoryNeed:
-    """Bytes that a run needs: of training the most at once, and what is kept."""
-
-    seq: int
-    bytes: int
-    terms: dict[str, int]
-    peak_at: str | None = None
-
-    @property
-    def term(self) -> str:
-        """The largest of them."""
-        return max(self.terms, key=lambda name: self.terms[name])
-
-
-def memory_need(model: Model, run: Workload) -> MemoryNeed:
+def memory_need(model: Model, run: Workload) -> Need:
     """What a step of a model needs of memory.
 
     Raises ArchError: E0503 where the model has no sizes at this batch and length, E0504 where it is to be decoded and
     cannot be taken step by step, E0527 where there are no layers to compute again."""
-    from archdsl.estimates.memory import estimate as count
+    from archdsl.estimates.needs import Inference, training
+    from archdsl.estimates.sharding import Step, StepPlan
 
-    m = count(
-        model,
-        batch=run.batch,
-        seq=run.seq,
-        dtype=run.dtype,
-        optimizer=run.optimizer,
-        master_weights=run.master_weights,
-        checkpoint=run.checkpoint,
-        step=not run.decode,
-    )
-    terms = {"weights": m.weights, "buffers": m.buffers}
     if run.decode:
-        if m.decode_state is None:
-            raise error("E0504", m.no_decode_state or "nothing to decode")
-        terms["decode state"] = m.decode_state
-        return MemoryNeed(m.seq, sum(terms.values()), {name: n for name, n in terms.items() if n})
-    step = m.step
-    if step is None:
-        raise error("E0527", m.no_activations or "nothing is known of a step", help="`--decode` asks for less")
-    terms.update({"gradients": m.gradients, "optimizer": m.optimizer, "activations": step.saved})
-    terms.update({"objective": step.objective, "inputs": step.inputs})
-    return MemoryNeed(m.seq, step.peak, {name: n for name, n in terms.items() if n}, step.peak_at)
+        planned(model)
+    plan = StepPlan(
+        dtype=run.dtype, optimizer=run.optimizer, master_weights=run.master_weights, checkpoint=run.checkpoint
+    )
+    step = Step(model, plan, run.batch, run.seq)
+    return Inference(step).need("decode") if run.decode else training(step)

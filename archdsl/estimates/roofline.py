@@ -28,13 +28,14 @@ from archdsl.estimates.flops import estimate as count_flops
 from archdsl.estimates.hardware import Device, Type
 from archdsl.estimates.kernels import Kernel, kernels
 from archdsl.estimates.mesh import Mesh
-from archdsl.estimates.sharding import Kind, Sharding, Shares, Step, StepPlan
+from archdsl.estimates.needs import Inference, Prefill
+from archdsl.estimates.sharding import Kind, Shares, Step, StepPlan
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.dims import with_symbol
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import starred
-from archdsl.passes.decode import NEW, planned
-from archdsl.passes.flatten import FlatGraph, FlatNode, flatten
+from archdsl.passes.decode import NEW, DecodePlan
+from archdsl.passes.flatten import FlatGraph, FlatNode
 
 SAYS = "roofline: a lower bound of every time, and so of every cost"
 MACHINE = 8
@@ -44,7 +45,6 @@ NETWORK = 50e9
 PUBLISHED_MFU = (0.6423, 0.2634)
 """The most and the least of the peak that the runs of `benchmarks/training_runs.json` have reached."""
 PUBLISHED = "published runs of 125M to 70B parameters on 8 to 512 A100s and H100s (FSDP, bfloat16)"
-GIB = 1 << 30
 
 T = TypeVar("T", bound="PassTimes")
 Bound = Literal["compute", "memory"]
@@ -159,13 +159,15 @@ class Roofline(BaseModel):
     """FLOPs a byte."""
     training: TrainingTimes
     prefill: PassTimes
-    """The forward over whole sequences: the time to the first token."""
+    """The forward over whole sequences, logits of the last position alone: the time to the first token."""
     decode: PassTimes | None
     """One more token for each sequence where `seq` positions are there; None where the model cannot be taken step by
     step."""
     no_decode: str | None
     fits: bool
-    """Whether what training keeps in memory fits into a device."""
+    """Whether what training needs of memory is in a device."""
+    usable: int
+    """Bytes of a device's memory that a model can use: without bits that correct errors, and what the runtime needs."""
     by_op: list[OpTime]
     expected: Expected
     budget: Budget | None
@@ -195,7 +197,7 @@ def estimate(
     mfu: float | None = None,
     tokens: int | None = None,
     price: float | None = None,
-    sharding: Sharding | None = None,
+    step: Step | None = None,
 ) -> Roofline:
     """The times of a model. `batch` counts the sequences of a training step, and those that are generated at once, on
     all devices together; `mfu` is the part of the peak that training is expected to reach, attention counted whole;
@@ -203,7 +205,7 @@ def estimate(
 
     Raises ArchError E0503, E0515 and E0516 as `sharding.shard` does, and E0517 where the device does not compute in the
     plan's type, or has no link to another."""
-    return _Roofline(model, machine, plan, batch, seq, fused, sharding).report(mfu, tokens, price)
+    return _Roofline(model, machine, plan, batch, seq, fused, step).report(mfu, tokens, price)
 
 
 def peak_of(device: Device, dtype: str, own: Dtype) -> float | None:
@@ -222,7 +224,7 @@ class _Roofline:
         batch: int | None,
         seq: int | None,
         fused: bool,
-        sharding: Sharding | None,
+        step: Step | None,
     ) -> None:
         self.model, self.machine, self.device, self.plan, self.fused = model, machine, machine.device, plan, fused
         self.mesh = plan.mesh
@@ -231,7 +233,7 @@ class _Roofline:
             raise error(
                 "E0517",
                 f"{self.device.name} has no peak in {plan.dtype}",
-                help=f"`--dtype {_usable(self.device)}`; its file says {', '.join(self.device.peak)}",
+                help=f"`--dtype {best_dtype(self.device)}`; its file says {', '.join(self.device.peak)}",
             )
         self.peak = own
         if self.mesh.devices > 1 and self.device.interconnect is None and machine.node > 1:
@@ -240,8 +242,9 @@ class _Roofline:
                 f"the file of {self.device.name} says of no link to other devices",
                 help="give it an `interconnect`, or say `--machine 1` where each device is a machine of its own",
             )
-        self.step = Step(model, plan, batch, seq)
-        self.sharding = sharding or self.step.report()
+        self.step = step or Step(model, plan, batch, seq)
+        self.sharding = self.step.sharding
+        self.served = Inference(self.step)
         self.sizes = self.step.sizes
         self.notes: dict[str, None] = {}
         self.counted = count_flops(model, batch=self.step.batch, seq=self.step.seq).flops
@@ -297,10 +300,10 @@ class _Roofline:
         plan, mesh, step = self.plan, self.mesh, self.step
         found = kernels(step.graph, self.sizes, plan.dtype, fused=self.fused, cut=step.shares)
         positions: dict[int, tuple[int, bool]] = {}
+        """Of a node, by its number: its stage, and whether the backward computes it again."""
         numbers: dict[FlatNode, int] = {n: i for i, n in enumerate(step.graph.nodes)}
         for i, chunk in enumerate(step.chunks):
-            inside = {n for layer in chunk.layers for n in layer}
-            positions.update({numbers[n]: (i % mesh.pp, n in inside) for n in chunk.nodes})
+            positions.update({numbers[n]: (i % mesh.pp, bool(step.again(n))) for n in chunk.nodes})
         m = plan.micro_batches
         best: TrainingTimes | None = None
         stages = []
@@ -335,11 +338,8 @@ class _Roofline:
         return self.told(best, self.counted.training, self.tokens(step.batch)), found
 
     def is_again(self, kernel: Kernel, in_layer: bool) -> bool:
-        """Whether the backward computes a kernel again."""
-        plan = self.plan
-        if plan.checkpoint == "full":
-            return in_layer
-        return plan.checkpoint == "selective" and plan.attention == "eager" and kernel.core
+        """Whether the backward computes a kernel again: of a layer all, or what are no products with weights."""
+        return in_layer and (self.plan.checkpoint == "full" or kernel.core or not kernel.flops)
 
     def optimizer(self, stage: int) -> float:
         """Weights and states are read and written, gradients read."""
@@ -389,26 +389,25 @@ class _Roofline:
     def inference(self) -> tuple[PassTimes, PassTimes | None, str | None, list[Kernel]]:
         """The forward over whole sequences, and a step of decoding. Of a mesh, tensor and expert parallelism share the
         work of each sequence, stages follow each other, and the rest are replicas, each with its part of the batch."""
-        step = self.step
-        rows = -(-step.batch // self.mesh.replicas)
+        step, inference = self.step, self.served
+        rows, sizes = inference.rows, inference.sizes
         if rows * self.mesh.replicas != step.batch:
             self.notes[f"inference: {step.batch:,} sequences do not fill {self.mesh.replicas:,} replicas"] = None
-        mesh = self.mesh.model_copy(update={"cp": 1})
-        sizes = {**self.sizes, **({"batch": rows} if "batch" in self.sizes else {})}
         counted = self.counted
-        flat = flatten(self.model)
-        prefill = self.forward(flat, mesh, sizes, None)[0]
-        prefill = self.told(prefill, counted.prefill, self.tokens(step.batch))
-        if counted.decode_step is None:
+        prefill, found = self.forward(inference.graph, inference.prefill, sizes, None)
+        if self.mesh.devices > 1:
+            alone = Prefill(self.model, inference.graph, Mesh(), step.seq)
+            found = kernels(inference.graph, sizes, self.plan.dtype, fused=self.fused, cut=alone)
+        prefill = self.told(prefill, sum(k.flops for k in found) * step.batch / rows, self.tokens(step.batch))
+        if inference.plan is None:
             return prefill, None, counted.no_decode_step, []
-        decode, found = self.forward(planned(self.model).step, mesh, sizes, True)
-        return prefill, self.told(decode, counted.decode_step, step.batch), None, found
+        shares = Shares(self.model, inference.plan.step, inference.mesh)
+        decode, found = self.forward(inference.plan.step, shares, sizes, inference.plan)
+        return prefill, self.told(decode, counted.decode_step or 0, step.batch), None, found
 
     def forward(
-        self, graph: FlatGraph, mesh: Mesh, sizes: dict[str, int], decode: bool | None
+        self, graph: FlatGraph, shares: Shares, sizes: dict[str, int], plan: DecodePlan | None
     ) -> tuple[PassTimes, list[Kernel]]:
-        plan = planned(self.model) if decode else None
-        shares = Shares(self.model, graph, mesh)
         found = kernels(graph, sizes, self.plan.dtype, fused=self.fused, plan=plan, cut=shares)
         times = self.passed((k, k.flops, k.bytes) for k in found)
 
@@ -423,7 +422,8 @@ class _Roofline:
                 for size in shape:
                     count *= whole_at(size, sizes)
                 return count
-            return whole_at(elements(value.shape), sizes)
+            last = isinstance(shares, Prefill) and value in shares.last
+            return whole_at(elements(value.shape), sizes) // (self.step.seq if last else 1)
 
         sent = [
             (kind, axis, devices, payload)
@@ -431,7 +431,7 @@ class _Roofline:
             for kind, axis, _, phase, devices, payload in shares.collectives(r, self.plan.dtype, numbers)
             if phase == "forward" and devices > 1
         ]
-        links = self.sending((*sent, *self.stages(sizes, decode is True)))
+        links = self.sending((*sent, *self.stages(sizes, plan is not None)))
         seconds = {"seconds": max(times.seconds, links), "links": max(0.0, links - times.seconds)}
         return times.model_copy(update=seconds), found
 
@@ -450,10 +450,6 @@ class _Roofline:
         training, forward = self.training()
         expected = self.expected(training, mfu)
         prefill, decode, reason, steps = self.inference()
-        fits = self.sharding.memory.total <= device.memory_gib * GIB
-        if not fits:
-            need = self.sharding.memory.total / GIB
-            self.notes[f"training needs {need:,.1f} GiB a device, which has {device.memory_gib:g}"] = None
         if plan.interleave > 1:
             self.notes["inference: stages are passed one after the other, whatever is interleaved"] = None
         within = device.interconnect
@@ -478,7 +474,8 @@ class _Roofline:
             prefill=prefill,
             decode=decode,
             no_decode=reason,
-            fits=fits,
+            fits=self.sharding.memory.total <= device.usable,
+            usable=device.usable,
             by_op=list(self.by_op(forward, steps)),
             expected=expected,
             budget=self.budget(training, expected, tokens, price),
@@ -546,5 +543,7 @@ class _Roofline:
         return Budget(**bound, tokens=tokens, price_per_hour=price, expected=(cost(least), cost(most)))
 
 
-def _usable(device: Device) -> str:
-    return next((t for t in ("bfloat16", "float16", "float32") if t in device.peak), "float32")
+def best_dtype(device: Device) -> Dtype:
+    """Return the type that models are trained in on a device."""
+    types: tuple[Dtype, ...] = ("bfloat16", "float16", "float32")
+    return next((t for t in types if t in device.peak), "float32")

@@ -16,15 +16,16 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
-from archdsl.estimates.activations import Saving
+from archdsl.estimates.activations import Saving, StepWalk, inputs_of, objective, recomputed_layers
 from archdsl.estimates.dtypes import BYTES, Dtype, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
-from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states
+from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states, step_temporaries
 from archdsl.estimates.mesh import Mesh, divisors, nearest_divisors, one_of
 from archdsl.ir.dims import Poly, expr_text, free_names
 from archdsl.ir.graph import Model, Value
@@ -90,14 +91,21 @@ class Stage(BaseModel):
     gradients: int
     optimizer: int
     activations: int
-    """Kept for the backward, of all micro-batches that are under way."""
+    """Kept for the backward, of all micro-batches that are under way, without the loss."""
     working: int
-    """Activations of the largest layer, where every layer is computed again."""
+    """Activations of the largest layer that is computed again."""
     gathered: int
     """Of weights that ZeRO 3 has put together, the largest layer's, and the gradients of it."""
+    objective: int
+    """The most that the loss adds to activations."""
+    inputs: int
+    """The model's inputs and the targets."""
     in_flight: int
     """Micro-batches under way in the stage's first layers, at most."""
     total: int
+    """The most that is alive at once: not all of these, and temporaries beside them."""
+    peak_at: str
+    """In which stretch of the step that is: `backward blocks.3`."""
     sent: int
     """To other devices, in a step."""
 
@@ -345,7 +353,7 @@ def shard(model: Model, plan: StepPlan, *, batch: int | None = None, seq: int | 
 
     Raises ArchError E0503 where the model has no sizes at this length, E0515 where something does not divide, and E0516
     where the model cannot be cut in this way."""
-    return Step(model, plan, batch, seq).report()
+    return Step(model, plan, batch, seq).sharding
 
 
 class Step:
@@ -373,14 +381,24 @@ class Step:
         ]
         self.demand()
         self.chunks = chunks(model, self.graph, self.mesh.pp * plan.interleave)
-        scores = plan.attention == "eager" and plan.checkpoint == "none"
+        self.again = recomputed_layers(model, plan.checkpoint)
+        """In which layer the backward computes a node again."""
         self.saving = Saving(
-            self.graph, self.sizes, plan.dtype, wants=self.shares.wants, cut=self.shares, scores=scores
+            self.graph,
+            self.sizes,
+            plan.dtype,
+            wants=self.shares.wants,
+            cut=self.shares,
+            scores=plan.attention == "eager",
         )
         self.elements, self.makers = self.saving.elements, self.saving.makers
         self.home = {v: i for i, c in enumerate(self.chunks) for n in c.nodes for v in n.outputs}
         """The piece that makes each tensor."""
-        self.crossings: dict[int, float] = {}
+        self.crossings: dict[int, list[Value]] = {}
+        self.walks = [
+            StepWalk(c.nodes, self.passed(i), self.saving, plan.checkpoint, self.again)
+            for i, c in enumerate(self.chunks)
+        ]
         self.read: dict[int, dict[str, FlatWeight]] = {}
 
     # --- what is refused ---
@@ -480,7 +498,9 @@ class Step:
 
     # --- the report ---
 
-    def report(self) -> Sharding:
+    @cached_property
+    def sharding(self) -> Sharding:
+        """The report."""
         stages, talks = [], []
         for stage in range(self.mesh.pp):
             talk = list(self.talk(stage))
@@ -571,11 +591,13 @@ class Step:
         plan, mesh = self.plan, self.mesh
         tensors = list(self.tensors(self.weights_of(stage).values()))
         weights = gradients = optimizer = numbers = 0
+        kept: list[Tensor] = []
         for expert in (False, True):
             own, copies = [t for t, e in tensors if e == expert], self.replicas(expert)
             numbers += sum(t.numbers for t in own if t.weight.trained)
             if plan.zero == 3:
                 own = [fully_sharded(t, copies) if t.weight.trained else t for t in own]
+            kept += own
             trained = sum(t.numbers for t in own if t.weight.trained)
             states = sum(
                 s.bytes for s in optimizer_states(self.model, own, plan.dtype, plan.optimizer, plan.master_weights)
@@ -586,9 +608,22 @@ class Step:
             optimizer += _part(states, copies if plan.zero in (1, 2) else 1)
         counts = under_way(stage, mesh, plan.interleave, plan.micro_batches)
         pieces = self.of_stage(stage)
-        activations = sum(n * self.activations(c) for n, c in zip(counts, pieces, strict=True))
-        working = round(max(self.working(c) for c in pieces)) if plan.checkpoint == "full" else 0
+        walks = self.walks[stage :: mesh.pp]
+        saved = [sum(w.kept.values()) for w in walks]
+        activations = sum(n * size for n, size in zip(counts, saved, strict=True))
         gathered = self.gathered(stage) if plan.zero >= 3 else 0
+        last = pieces[-1] is self.chunks[-1]
+        loss = objective(self.graph, self.saving) if last else 0
+        inputs = inputs_of(self.graph, self.saving)
+        # Of several micro-batches the gradients are there from the first one on.
+        fixed = weights + optimizer + inputs + (gradients if plan.micro_batches > 1 else 0)
+        step = fixed if plan.micro_batches > 1 else fixed + gradients
+        peaks = [(step + step_temporaries(kept, plan.dtype, plan.optimizer, plan.master_weights), "optimizer step")]
+        for piece, size in zip(walks, saved, strict=True):
+            events = self.events(piece, loss if piece is self.walks[-1] else 0)
+            event, _, most = max(events, key=lambda e: e[2])
+            peaks.append((fixed + gathered + round(activations - size + most), event))
+        total, peak_at = max(reversed(peaks), key=lambda p: p[0])
         return Stage(
             stage=stage,
             layers=sum(len(c.layers) for c in pieces),
@@ -597,12 +632,25 @@ class Step:
             gradients=gradients,
             optimizer=optimizer,
             activations=round(activations),
-            working=working,
+            working=round(max((sum(a.values()) for w in walks for a in w.again.values()), default=0)),
             gathered=gathered,
+            objective=loss,
+            inputs=inputs,
             in_flight=counts[0],
-            total=weights + gradients + optimizer + round(activations) + working + gathered,
+            total=total,
+            peak_at=peak_at,
             sent=sent,
         )
+
+    def events(self, piece: StepWalk, loss: int) -> list[tuple[str, float, float]]:
+        """What is alive in a micro-batch of a piece: gradients of weights come in the backward of the only one."""
+        grain = BYTES[self.plan.gradient_dtype or self.plan.dtype]
+
+        def gradient(weight: FlatWeight) -> float:
+            ((tensor, expert),) = self.tensors([weight])
+            return tensor.numbers * grain / (self.replicas(expert) if self.plan.zero >= 2 else 1)
+
+        return piece.run(loss, gradient if self.plan.micro_batches == 1 else lambda _: 0.0)
 
     # --- communication ---
 
@@ -688,33 +736,23 @@ class Step:
     def crossing(self, boundary: int) -> float:
         """Bytes, of what a device has, of the tensors that pass from a piece of the stack to those after it. What no
         weight has touched each stage makes itself."""
+        read = (v for v in self.passed(boundary) if not isinstance(self.makers[v], FlatParam))
+        return sum(self.saving.bytes(v) for v in read)
+
+    def passed(self, boundary: int) -> list[Value]:
+        """The tensors that pieces after one read of it and of those before; the model's outputs of the last one."""
         if boundary not in self.crossings:
             later = (n for c in self.chunks[boundary + 1 :] for n in c.nodes)
-            passed = dict.fromkeys(
+            read = dict.fromkeys(
                 v
                 for n in later
                 for v in n.inputs
                 if isinstance(v, Value) and self.shares.depends(v) and self.home.get(v, boundary + 1) <= boundary
             )
-            read = (v for v in passed if not isinstance(self.makers[v], FlatParam))
-            self.crossings[boundary] = sum(self.saving.bytes(v) for v in read)
+            self.crossings[boundary] = [*read] if boundary < len(self.chunks) - 1 else [*self.graph.outputs]
         return self.crossings[boundary]
 
     # --- memory ---
-
-    def activations(self, chunk: StackChunk) -> float:
-        """Bytes that one micro-batch keeps of a piece for its backward, the scores of a loss among them."""
-        found = self.saving.of([*chunk.head, *chunk.tail])
-        for layer in chunk.layers:
-            found |= self.saving.entering(layer) if self.plan.checkpoint == "full" else self.saving.of(layer)
-        if chunk is self.chunks[-1]:
-            scores = (v for v in self.graph.outputs if self.shares.depends(v))
-            found |= {("loss", v): BYTES["float32"] * self.elements(v) / self.shares.share(v) for v in scores}
-        return sum(found.values())
-
-    def working(self, chunk: StackChunk) -> float:
-        """Bytes of the largest layer's activations, computed again."""
-        return max((sum(self.saving.of(layer).values()) for layer in chunk.layers), default=0.0)
 
     def gathered(self, stage: int) -> int:
         """Bytes of the largest layer's weights and their gradients, put together."""
