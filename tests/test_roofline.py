@@ -188,6 +188,61 @@ def test_no_published_run_is_faster_than_the_bound() -> None:
     assert (100 * PUBLISHED_MFU[0], 100 * PUBLISHED_MFU[1]) == pytest.approx((max(reached), min(reached)), abs=0.01)
 
 
+# Tokens, devices' hours, and the layout as far as it is published: LLaMA and Llama 2 (Touvron et al., 2023), Llama 3
+# (Dubey et al., 2024), BLOOM (Le Scao et al., 2022), GLM-130B (Zeng et al., 2022), DeepSeek-V3 (2024).
+RUNS: dict[str, tuple[str, str, float, int, int, dict[str, Any]]] = {
+    "llama_7b": ("a100_sxm_80gb", "dp=2048", 1e12, 82_432, 2048, {"zero": 3}),
+    "llama_13b": ("a100_sxm_80gb", "dp=2048", 1e12, 135_168, 2048, {"zero": 3}),
+    "llama_33b": ("a100_sxm_80gb", "dp=2048", 1.4e12, 530_432, 2048, {"zero": 3}),
+    "llama_65b": ("a100_sxm_80gb", "dp=2048", 1.4e12, 1_022_362, 2048, {"zero": 3}),
+    "llama2_7b": ("a100_sxm_80gb", "dp=512", 2e12, 184_320, 4096, {"batch": 1024, "zero": 3}),
+    "llama2_13b": ("a100_sxm_80gb", "dp=512", 2e12, 368_640, 4096, {"batch": 1024, "zero": 3}),
+    "llama2_70b": ("a100_sxm_80gb", "dp=512", 2e12, 1_720_320, 4096, {"batch": 1024, "zero": 3}),
+    "llama3_8b": ("h100_sxm", "dp=512", 15e12, 1_460_000, 8192, {"zero": 2}),
+    "llama3_70b": ("h100_sxm", "dp=64,tp=8", 15e12, 7_000_000, 8192, {"batch": 512, "zero": 2}),
+    "llama3_405b": (
+        "h100_sxm",
+        "dp=128,tp=8,pp=16",
+        15.6e12,
+        30_840_000,
+        8192,
+        {"batch": 2048, "micro_batches": 16, "zero": 2, "sequence_parallel": True},
+    ),
+    "bloom_176b": (
+        "a100_sxm_80gb",
+        "dp=8,tp=4,pp=12",
+        366e9,
+        1_082_990,
+        2048,
+        {"batch": 2048, "micro_batches": 128, "zero": 1, "checkpoint": "full"},
+    ),
+    "glm_130b": (
+        "a100_sxm_40gb",
+        "dp=24,tp=4,pp=8",
+        400e9,
+        1_105_920,
+        2048,
+        {"batch": 4224, "micro_batches": 176, "zero": 1, "checkpoint": "full"},
+    ),
+    "deepseek_v3": (
+        "h100_sxm",
+        "dp=128,pp=16,ep=64",
+        14.8e12,
+        2_664_000,
+        4096,
+        {"batch": 15_360, "micro_batches": 120, "zero": 1, "compute": "float8", "stages": (*[4] * 15, 1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_published_hours_are_more_than_the_bound(name: str) -> None:
+    device_, mesh, tokens, hours, seq, how = RUNS[name]
+    budget = times(name, device_, mesh, tokens=int(tokens), seq=seq, master_weights=True, **how).budget
+    assert budget is not None
+    assert 1 < hours / budget.device_hours < 7
+
+
 # --- what follows -----------------------------------------------------------------------------------------------------
 
 
@@ -303,6 +358,22 @@ def test_what_is_expected() -> None:
     assert fastest < found.expected.seconds[0] < slowest
     far = times("gpt2", mesh="dp=64", batch=64, network=1e9, mfu=0.9)
     assert far.expected.seconds == (far.training.seconds,) * 2
+
+
+def test_few_bits_are_read_and_computed_sooner() -> None:
+    plain = times("llama3_8b", batch=8, seq=8192)
+    less = times("llama3_8b", batch=8, seq=8192, weights="int8", cache="float8", compute="float8")
+    assert plain.decode is not None
+    assert less.decode is not None
+    assert less.decode.bytes == pytest.approx(plain.decode.bytes / 2, rel=0.02)
+    assert less.peak == pytest.approx(2 * plain.peak, rel=1e-3)
+    # Attention is computed in the model's type.
+    core = sum(row.forward for row in plain.by_op if row.op == "sdpa")
+    assert sum(row.forward for row in less.by_op if row.op == "sdpa") == core
+    one, other = (next(r.forward for r in found.by_op if r.path.endswith("gate")) for found in (plain, less))
+    assert other == pytest.approx(one / 2, rel=1e-3)
+    with pytest.raises(ArchError, match="no peak in float8"):
+        times("llama3_8b", "a100_sxm_80gb", compute="float8")
 
 
 def test_a_budget() -> None:

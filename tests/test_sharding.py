@@ -269,6 +269,49 @@ def test_pipelines_pass_the_residual_stream() -> None:
     assert [both.crossing(i) for i in range(3)] == [stream + bias, 2 * stream + bias, 2 * stream + bias]
 
 
+@pytest.mark.parametrize(
+    ("spec", "mesh", "stages"),
+    [
+        ("llama3_405b", "tp=8,pp=16", [7, *[8] * 14, 7]),
+        ("bloom_176b", "tp=4,pp=12", [5, *[6] * 10, 5]),
+        ("glm_130b", "tp=4,pp=8", [8, *[9] * 6, 8]),
+    ],
+)
+def test_published_stages(spec: str, mesh: str, stages: list[int]) -> None:
+    """The embedding and the head count as a layer each; other numbers are given."""
+    found = step(spec, mesh, micro_batches=2, seq=256)
+    assert [s.layers for s in found.stages] == stages
+    even = step(spec, mesh, micro_batches=2, seq=256, stages=tuple(reversed(stages)))
+    assert even == found
+    other = step(
+        spec, mesh, micro_batches=2, seq=256, stages=(1, sum(stages) - len(stages) + 1, *[1] * (len(stages) - 2))
+    )
+    assert other.memory.stage == 1
+
+
+def test_llama_was_in_memory() -> None:
+    """Dubey et al., 2024, table 4: 405B on 16,384 devices of 80 GB, nothing computed again."""
+    plan = {"micro_batches": 16, "zero": 2, "sequence_parallel": True, "dtype": "bfloat16", "master_weights": True}
+    found = step("llama3_405b", "tp=8,pp=16,dp=128", batch=2048, seq=8192, **plan)
+    assert 70 * GIB < found.memory.total < 79 * GIB
+
+
+def test_every_other_layer_is_computed_again() -> None:
+    whole, none = (step("gpt2", checkpoint=c, dtype="bfloat16").memory for c in ("full", "none"))
+    half = step("gpt2", checkpoint="full", checkpoint_every=2, dtype="bfloat16").memory
+    assert half.activations == (whole.activations + none.activations) / 2
+    assert half.working == whole.working > 0 == none.working
+
+
+def test_biases_of_heads_are_sharded() -> None:
+    """ALiBi has none that is trained: each rank takes its heads', which an emitted plan does not."""
+    found = step("bloom_176b", "tp=4", seq=256)
+    assert any("biases of heads over tp" in note for note in found.notes)
+    table = 250_880 * 14_336
+    rest = archdsl.estimate("bloom_176b").params.total - table
+    assert found.memory.parameters == pytest.approx(table + rest / 4, rel=0.001)
+
+
 def test_pieces_under_way() -> None:
     """1F1B keeps p - s micro-batches; interleaved, the first stage keeps 1 + (p - 1) / (p v) times what it would with
     all its layers once (Korthikanti et al., 2022, section 4.2.3)."""
@@ -355,7 +398,8 @@ REFUSED: tuple[tuple[str, str, dict[str, Any], str, str, str], ...] = (
     ("gpt2", "tp=8", {}, "E0515", "heads = 12", "16"),
     ("mamba_130m", "tp=2", {}, "E0516", "no weights", "linear layers"),
     ("llama3_8b", "tp=16", {}, "E0515", "kv_heads = 8", "1, 2, 4 or 8"),
-    ("llama3_8b", "pp=5", {}, "E0515", "32 layers", "4 or 8"),
+    ("llama3_8b", "pp=5", {}, "E0515", "32 layers", "4 or 8; or `--stages 7,7,6,6,6`"),
+    ("llama3_8b", "pp=4", {"stages": (8, 8, 8, 9)}, "E0515", "32 layers cannot be dealt out to 4 pieces", "8,8,8,8"),
     ("llama3_8b", "pp=8", {"interleave": 3, "micro_batches": 8}, "E0515", "24 pieces", "16 or 32"),
     ("llama3_8b", "pp=4", {"interleave": 2, "micro_batches": 6}, "E0515", "interleaved", "--micro-batches 8"),
     ("llama3_8b", "dp=4", {"batch": 6}, "E0515", "6 sequences", "--batch 8"),

@@ -46,6 +46,25 @@ InterleaveOption = Annotated[
         "--interleave", min=1, max=1 << 10, help="Interleaved pipeline: model chunks per stage.", rich_help_panel=MESH
     ),
 ]
+StagesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--stages",
+        metavar="N,N,…",
+        help="With pp: layers of each chunk (equal numbers, or one fewer beside the embedding and the head).",
+        rich_help_panel=MESH,
+    ),
+]
+CheckpointEveryOption = Annotated[
+    int,
+    typer.Option(
+        "--checkpoint-every",
+        min=1,
+        max=1 << 20,
+        help="With --checkpoint: of so many layers only the first is checkpointed.",
+        rich_help_panel=MESH,
+    ),
+]
 SequenceParallelOption = Annotated[
     bool,
     typer.Option(
@@ -62,6 +81,19 @@ AttentionOption = Annotated[
 ]
 Float32GradientsOption = Annotated[
     bool, typer.Option("--float32-gradients", help="Accumulate gradients in float32.", rich_help_panel=MESH)
+]
+LOW = Literal["float8", "int8", "int4"]
+WeightsOption = Annotated[
+    LOW | None,
+    typer.Option("--weights", help="Inference with matrices of that type.", rich_help_panel=TIME),
+]
+CacheOption = Annotated[
+    LOW | None,
+    typer.Option("--kv-cache", help="Inference with a KV cache of that type.", rich_help_panel=TIME),
+]
+ComputeOption = Annotated[
+    Literal["float8", "float4", "int8"] | None,
+    typer.Option("--compute", help="With --accelerator: the type of products with weights.", rich_help_panel=TIME),
 ]
 AcceleratorOption = Annotated[
     str | None,
@@ -104,8 +136,19 @@ PriceOption = Annotated[
     typer.Option("--price", min=0.0, help="With --tokens: price of a device-hour.", rich_help_panel=TIME),
 ]
 
-OF_MESH = ("zero", "micro_batches", "interleave", "sequence_parallel", "attention", "float32_gradients")
-OF_ACCELERATOR = ("devices", "machine", "network", "fused", "mfu", "tokens", "price")
+OF_MESH = (
+    "zero",
+    "micro_batches",
+    "interleave",
+    "stages",
+    "checkpoint_every",
+    "sequence_parallel",
+    "attention",
+    "float32_gradients",
+    "weights",
+    "kv_cache",
+)
+OF_ACCELERATOR = ("compute", "devices", "machine", "network", "fused", "mfu", "tokens", "price")
 
 
 @dataclass(frozen=True)
@@ -127,6 +170,14 @@ class Spread:
         from archdsl.estimates.machines import with_machines
 
         return with_machines(report, model, self.plan, self.machine, **self.how)
+
+
+def _layers(text: str | None) -> tuple[int, ...]:
+    """The numbers of layers of `7,8,8,7`."""
+    numbers = [part.strip() for part in text.split(",")] if text is not None else []
+    if not all(n.isdecimal() and 0 < int(n) < 1 << 20 for n in numbers):
+        raise typer.BadParameter(f"write it as 7,8,8,7, not {text!r}", param_hint="'--stages'")
+    return tuple(map(int, numbers))
 
 
 def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spread | None:
@@ -156,7 +207,12 @@ def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spre
         mesh=mesh_of(mesh, given["devices"]),
         **{name: given[name] for name in ("zero", "micro_batches", "interleave", "sequence_parallel", "attention")},
         checkpoint=given["checkpoint"],
+        checkpoint_every=given["checkpoint_every"],
+        stages=_layers(given["stages"]),
         dtype=given["dtype"] or (best_dtype(machine.device) if machine is not None else "float32"),
+        weights=given["weights"],
+        cache=given["kv_cache"],
+        compute=given["compute"],
         optimizer=given["optimizer"] or "adamw",
         master_weights=given["master_weights"],
         gradient_dtype="float32" if given["float32_gradients"] else None,

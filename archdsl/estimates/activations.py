@@ -282,12 +282,14 @@ class Saving:
 # --- one step ---------------------------------------------------------------------------------------------------------
 
 
-def recomputed_layers(model: Model, checkpoint: Checkpoint) -> Callable[[FlatNode], str]:
-    """Return what says of a node in which layer the backward pass computes it again; "" of none.
+def recomputed_layers(model: Model, checkpoint: Checkpoint, every: int = 1) -> Callable[[FlatNode], str]:
+    """Return what says of a node in which layer the backward pass computes it again; "" of none. Of `every` so many
+    layers the first is computed again.
 
     Raises ArchError E0527 where there are no layers."""
     again = set(checkpointed(model, checkpoint))
-    layers = dict.fromkeys(call.path for node, call in calls(unroll(model)[1]) if node in again)
+    paths = dict.fromkeys(call.path for node, call in calls(unroll(model)[1]) if node in again)
+    layers = {path for i, path in enumerate(paths) if i % every == 0}
 
     def layer(node: FlatNode) -> str:
         path = path_of(node)

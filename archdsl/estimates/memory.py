@@ -393,9 +393,8 @@ def _between(steps: DecodePlan, sizes: Mapping[str, int], cut: Cut) -> Iterator[
                 counted[id(entry.value.shape)] = one, every
             one, every = counted[id(entry.value.shape)]
             window, share = _window(read), cut.share(entry.value)
-            yield _Kept(
-                "cache", entry.role, path, entry.value.dtype, one // time // share, every // share, time, window
-            )
+            held = round(one / time / share), round(every / share)
+            yield _Kept("cache", entry.role, path, entry.value.dtype, *held, time, window)
         else:
             for state in entry.states:
                 value = Value(state.shape, state.dtype, state.name)
@@ -446,7 +445,7 @@ def _once(steps: DecodePlan, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Ke
         node, i = first[value]
         role = node.node.op.cached_inputs(node.node).get(i, (0, ""))[1] if isinstance(node, FlatOp) else ""
         path = "" if not isinstance(node, FlatOp | FlatScan) else node.path
-        numbers = _numbers(value, sizes) // cut.share(value)
+        numbers = round(_numbers(value, sizes) / cut.share(value))
         yield _Kept("once", role or value.name or "tensor", path, value.dtype, numbers, numbers, 1, None)
 
 

@@ -14,14 +14,14 @@ from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.activations import Saving, StepWalk
-from archdsl.estimates.dtypes import width
-from archdsl.estimates.memory import decode_tensors
+from archdsl.estimates.dtypes import BYTES, LOW_BYTES, width
+from archdsl.estimates.memory import Tensor, decode_tensors
 from archdsl.estimates.mesh import Mesh
-from archdsl.estimates.sharding import Shares, Step, layer
+from archdsl.estimates.sharding import Shares, Step, StepPlan, layer
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import layer_of
 from archdsl.passes.decode import NEW, DecodePlan, planned
-from archdsl.passes.flatten import FlatGraph, FlatNode, flatten
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatWeight, flatten
 
 Phase = Literal["training", "prefill", "decode"]
 
@@ -72,19 +72,37 @@ def training(step: Step) -> Need:
     return Need(phase="training", seq=step.seq, bytes=stage.total, at=stage.peak_at, terms=kept)
 
 
-class Prefill(Shares):
+class Serving(Shares):
+    """What a rank has of a model in inference: matrices, and KV caches, may have fewer bits than all else."""
+
+    def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, plan: StepPlan) -> None:
+        super().__init__(model, graph, mesh)
+        bits = BYTES[plan.dtype]
+        self.of_matrices = LOW_BYTES[plan.weights] / bits if plan.weights is not None else 1.0
+        self.of_caches = LOW_BYTES[plan.cache] / bits if plan.cache is not None else 1.0
+        steps = decoding(model)
+        self.caches = set(steps.caches) if steps is not None and graph is steps.step else set[Value]()
+
+    def held(self, weight: FlatWeight) -> float:
+        return self.ranks(weight) / (self.of_matrices if weight.weight.kind == "matrix" else 1.0)
+
+    def share(self, value: Value) -> float:
+        return super().share(value) / (self.of_caches if value in self.caches else 1.0)
+
+
+class Prefill(Serving):
     """What a rank has of a forward over whole sequences that gives logits of the last position alone: of what reads no
     other position than its own, up to the end, only that one is computed."""
 
-    def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, positions: int) -> None:
-        super().__init__(model, graph, mesh)
+    def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, plan: StepPlan, positions: int) -> None:
+        super().__init__(model, graph, mesh, plan)
         self.positions, self.last = positions, set[Value]()
-        plan = decoding(model)
-        if plan is not None:
-            made = (v for n in plan.step.nodes[plan.tail()[0] :] for v in n.outputs)
-            self.last = {v for v in made if NEW in plan.forms.get(v, ())}
+        steps = decoding(model)
+        if steps is not None:
+            made = (v for n in steps.step.nodes[steps.tail()[0] :] for v in n.outputs)
+            self.last = {v for v in made if NEW in steps.forms.get(v, ())}
 
-    def share(self, value: Value) -> int:
+    def share(self, value: Value) -> float:
         return super().share(value) * (self.positions if value in self.last else 1)
 
     def work(self, node: FlatNode) -> int:
@@ -101,14 +119,14 @@ class Inference:
         """Sequences of a replica."""
         self.sizes = {**step.sizes, **({"batch": self.rows} if "batch" in step.sizes else {})}
         self.graph = flatten(step.model)
-        self.prefill = Prefill(step.model, self.graph, self.mesh, step.seq)
+        self.prefill = Prefill(step.model, self.graph, self.mesh, step.plan, step.seq)
 
     def caches(self) -> list[int]:
         """Return the bytes of each stage's KV cache and other decode state, rings where there are windows."""
         step, found = self.step, [0] * self.mesh.pp
         if self.plan is None:
             return found
-        shares = Shares(step.model, self.plan.step, self.mesh)
+        shares = Serving(step.model, self.plan.step, self.mesh, step.plan)
         stages = {layer(nodes[0]): i % self.mesh.pp for i, c in enumerate(step.chunks) for nodes in c.layers}
         for tensor in decode_tensors(self.plan, self.sizes, shares):
             stage = stages.get(layer_of(tensor.path)[:2], 0)
@@ -126,6 +144,13 @@ class Inference:
             most = max(most, *(peak for _, _, peak in walk.events))
         return round(most)
 
+    def bytes(self, tensor: Tensor) -> int:
+        """Return the bytes of a weight in inference."""
+        weight, plan = tensor.weight, self.step.plan
+        if plan.weights is not None and weight.kind == "matrix":
+            return round(tensor.numbers * LOW_BYTES[plan.weights])
+        return tensor.numbers * width("float" if weight.trained else weight.dtype, plan.dtype)
+
     @property
     def phases(self) -> list[Phase]:
         """Return those that there are: decoding of a model that is taken step by step."""
@@ -135,9 +160,7 @@ class Inference:
         """Return what a prefill, or decoding, needs."""
         step, terms = self.step, []
         for stage, cache in enumerate(self.caches()):
-            tensors = [t for t, _ in step.tensors(step.weights_of(stage).values())]
-            kinds = ("float" if t.weight.trained else t.weight.dtype for t in tensors)
-            weights = sum(t.numbers * width(k, step.plan.dtype) for t, k in zip(tensors, kinds, strict=True))
+            weights = sum(self.bytes(t) for t, _ in step.tensors(step.weights_of(stage).values()))
             temporaries = self.temporaries(stage) if phase == "prefill" else 0
             terms.append({"weights": weights, "decode state": cache, "temporaries": temporaries})
         fullest = max(terms, key=lambda t: sum(t.values()))

@@ -22,14 +22,14 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel
 
 from archdsl.diagnostics import error
-from archdsl.estimates.dtypes import Dtype
+from archdsl.estimates.dtypes import Dtype, Low
 from archdsl.estimates.flops import Convention
 from archdsl.estimates.flops import estimate as count_flops
 from archdsl.estimates.hardware import Device, Type
 from archdsl.estimates.kernels import Kernel, kernels
 from archdsl.estimates.mesh import Mesh
-from archdsl.estimates.needs import Inference, Prefill
-from archdsl.estimates.sharding import Kind, Shares, Step, StepPlan
+from archdsl.estimates.needs import Inference, Prefill, Serving
+from archdsl.estimates.sharding import Compute, Kind, Shares, Step, StepPlan
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.dims import with_symbol
 from archdsl.ir.graph import Model, Value
@@ -149,11 +149,17 @@ class Roofline(BaseModel):
     mesh: Mesh
     links: Links
     dtype: Dtype
+    weights: Low | None
+    """The type of matrices in inference, where it is another."""
+    cache: Low | None
+    """The same of KV caches."""
+    compute: Compute | None
+    """What products with weights are computed in, where it is another type."""
     fused: bool
     batch: int
     seq: int
     peak: float
-    """FLOP/s of one device in `dtype`."""
+    """FLOP/s of one device in `compute`, or `dtype`."""
     bandwidth: float
     ridge: float
     """FLOPs a byte."""
@@ -228,11 +234,11 @@ class _Roofline:
     ) -> None:
         self.model, self.machine, self.device, self.plan, self.fused = model, machine, machine.device, plan, fused
         self.mesh = plan.mesh
-        own = peak_of(self.device, "float", plan.dtype)
+        own = self.device.peak.get(plan.compute or plan.dtype)
         if own is None:
             raise error(
                 "E0517",
-                f"{self.device.name} has no peak in {plan.dtype}",
+                f"{self.device.name} has no peak in {plan.compute or plan.dtype}",
                 help=f"`--dtype {best_dtype(self.device)}`; its file says {', '.join(self.device.peak)}",
             )
         self.peak = own
@@ -251,19 +257,21 @@ class _Roofline:
 
     # --- one kernel, one message ---
 
-    def time(self, flops: float, moved: float, dtype: str) -> float:
-        return max(flops / self.rate(dtype), moved / self.device.bandwidth)
+    def time(self, kernel: Kernel, flops: float, moved: float) -> float:
+        return max(flops / self.rate(kernel), moved / self.device.bandwidth)
 
-    def rate(self, dtype: str) -> float:
-        """FLOP/s in a type; in one that the device's file leaves out, the peak of the widest that it has."""
-        found = peak_of(self.device, dtype, self.plan.dtype)
+    def rate(self, kernel: Kernel) -> float:
+        """FLOP/s in a kernel's type; in one that the device's file leaves out, the peak of the widest that it has."""
+        if self.plan.compute is not None and not kernel.core:
+            return self.peak
+        found = peak_of(self.device, kernel.dtype, self.plan.dtype)
         if found is None:
-            self.notes[f"the device's file has no peak in {dtype}: its lowest is taken"] = None
+            self.notes[f"the device's file has no peak in {kernel.dtype}: its lowest is taken"] = None
             return min(self.device.peak.values())
         return found
 
     def bound(self, kernel: Kernel) -> Bound:
-        slower = kernel.flops / self.rate(kernel.dtype) > kernel.bytes / self.device.bandwidth
+        slower = kernel.flops / self.rate(kernel) > kernel.bytes / self.device.bandwidth
         return "compute" if slower else "memory"
 
     def near(self, axis: str) -> int:
@@ -353,8 +361,8 @@ class _Roofline:
         """Kernels one after the other."""
         compute = memory = flops = moved = 0.0
         for kernel, work, traffic in parts:
-            seconds = self.time(work, traffic, kernel.dtype)
-            if work / self.rate(kernel.dtype) > traffic / self.device.bandwidth:
+            seconds = self.time(kernel, work, traffic)
+            if work / self.rate(kernel) > traffic / self.device.bandwidth:
                 compute += seconds
             else:
                 memory += seconds
@@ -396,12 +404,12 @@ class _Roofline:
         counted = self.counted
         prefill, found = self.forward(inference.graph, inference.prefill, sizes, None)
         if self.mesh.devices > 1:
-            alone = Prefill(self.model, inference.graph, Mesh(), step.seq)
+            alone = Prefill(self.model, inference.graph, Mesh(), self.plan, step.seq)
             found = kernels(inference.graph, sizes, self.plan.dtype, fused=self.fused, cut=alone)
         prefill = self.told(prefill, sum(k.flops for k in found) * step.batch / rows, self.tokens(step.batch))
         if inference.plan is None:
             return prefill, None, counted.no_decode_step, []
-        shares = Shares(self.model, inference.plan.step, inference.mesh)
+        shares = Serving(self.model, inference.plan.step, inference.mesh, self.plan)
         decode, found = self.forward(inference.plan.step, shares, sizes, inference.plan)
         return prefill, self.told(decode, counted.decode_step or 0, step.batch), None, found
 
@@ -464,6 +472,9 @@ class _Roofline:
                 between=self.machine.network,
             ),
             dtype=plan.dtype,
+            weights=plan.weights,
+            cache=plan.cache,
+            compute=plan.compute,
             fused=self.fused,
             batch=self.step.batch,
             seq=self.step.seq,
@@ -494,11 +505,11 @@ class _Roofline:
                     row = rows[key] = OpTime(
                         path=key[0], op=key[1], uses=0, forward=0, backward=0, decode=0, bound="memory"
                     )
-                once = self.time(kernel.flops, kernel.bytes, kernel.dtype)
+                once = self.time(kernel, kernel.flops, kernel.bytes)
                 if decode:
                     row.decode += once
                     continue
-                back = self.time(kernel.backward_flops, kernel.backward_bytes, kernel.dtype)
+                back = self.time(kernel, kernel.backward_flops, kernel.backward_bytes)
                 bounds[key] = bounds.get(key, 0.0) + (once if self.bound(kernel) == "compute" else -once)
                 row.uses += 1
                 row.forward += once

@@ -2,7 +2,7 @@
 
 What is sharded over `tp` and `ep`, and where ranks communicate, is what `parallelize` of an emitted file does: both
 read `archdsl.passes.partition`. With sequence parallelism what is not sharded so is sharded along the sequence
-(Korthikanti et al., 2022). Layers are iterations of the model's loops, dealt out to `pp` stages in equal numbers, one
+(Korthikanti et al., 2022). Layers are iterations of the model's loops, dealt out to `pp` stages, one
 micro-batch forwards and one backwards in turn (1F1B; Narayanan et al., 2021). What passes from stage to stage is what
 the graph passes. Replicas hold weights, gradients and optimizer state as ZeRO's stages say (Rajbhandari et al., 2020).
 
@@ -17,13 +17,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.activations import Saving, StepWalk, inputs_of, objective, recomputed_layers
-from archdsl.estimates.dtypes import BYTES, Dtype, width
+from archdsl.estimates.dtypes import BYTES, Dtype, Low, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
 from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states, step_temporaries
 from archdsl.estimates.mesh import Mesh, divisors, nearest_divisors, one_of
@@ -56,6 +57,7 @@ from archdsl.passes.partition import (
 
 Zero = Literal[0, 1, 2, 3]
 Attention = Literal["fused", "eager"]
+Compute = Literal["float8", "float4", "int8"]
 Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "send"]
 Phase = Literal["forward", "backward", "step"]
 
@@ -153,10 +155,20 @@ class StepPlan:
     zero: Zero = 0
     micro_batches: int = 1
     interleave: int = 1
+    stages: tuple[int, ...] = ()
+    """Layers of each piece of the stack; none: equal numbers, or one fewer where the embedding and the head are."""
     sequence_parallel: bool = False
     checkpoint: Checkpoint = "none"
+    checkpoint_every: int = 1
+    """Of so many layers the first is computed again."""
     attention: Attention = "fused"
     dtype: Dtype = "float32"
+    weights: Low | None = None
+    """In inference, the type of matrices; None: `dtype`."""
+    cache: Low | None = None
+    """The same of KV caches."""
+    compute: Compute | None = None
+    """What products with weights are computed in; None: `dtype`."""
     optimizer: Optimizer = "adamw"
     master_weights: bool = False
     gradient_dtype: Dtype | None = None
@@ -171,7 +183,7 @@ class Shares:
 
     def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, *, sequence_parallel: bool = False) -> None:
         self.graph, self.mesh, self.sequence_parallel = graph, mesh, sequence_parallel and mesh.tp > 1
-        self.partition = partition(model) if mesh.tp > 1 else Partition(expert_placements(graph), ())
+        self.partition = partition(model, slices=True) if mesh.tp > 1 else Partition(expert_placements(graph), ())
         self.sharded = sharded(graph, self.partition.placements)
         self.wants = wanting(graph)
         self.symbols = {s.name for s in model.symbols if s.name != "batch"}
@@ -196,7 +208,7 @@ class Shares:
             self.along[key] = value.shape, found
         return self.along[key][1]
 
-    def share(self, value: Value) -> int:
+    def share(self, value: Value) -> float:
         along = self.in_sequence(value)
         over_tp = value in self.sharded.axes or (self.sequence_parallel and along and self.depends(value))
         return (self.mesh.cp if along else 1) * (self.mesh.tp if over_tp else 1)
@@ -211,7 +223,11 @@ class Shares:
     def placement(self, weight: FlatWeight) -> Placement:
         return self.partition.placements.get(weight.path, REPLICATED)
 
-    def held(self, weight: FlatWeight) -> int:
+    def held(self, weight: FlatWeight) -> float:
+        return self.ranks(weight)
+
+    def ranks(self, weight: FlatWeight) -> int:
+        """Return over how many ranks a weight is sharded."""
         over = self.placement(weight).over
         return getattr(self.mesh, over) if over is not None else 1
 
@@ -299,10 +315,10 @@ def layer(node: FlatNode) -> tuple[str, int] | None:
     return (stack, number) if stack else None
 
 
-def chunks(model: Model, graph: FlatGraph, count: int) -> list[StackChunk]:
-    """The graph in so many pieces with equal numbers of layers.
+def chunks(model: Model, graph: FlatGraph, count: int, stages: tuple[int, ...] = ()) -> list[StackChunk]:
+    """The graph in so many pieces, with the numbers of layers that are given.
 
-    Raises ArchError E0516 where there are no layers, and E0515 where their number does not divide."""
+    Raises ArchError E0516 where there are no layers, and E0515 where they cannot be dealt out so."""
     head: list[FlatNode] = []
     layers: list[list[FlatNode]] = []
     current = None
@@ -320,16 +336,36 @@ def chunks(model: Model, graph: FlatGraph, count: int) -> list[StackChunk]:
             f"`{model.name}` has no stack of layers that could be dealt out to stages of a pipeline",
             help="layers with weights of their own are iterations of a list: `blocks: 12 * layer`; leave `pp` out",
         )
-    if len(layers) % count:
+    numbers = stages or _dealt_out(len(layers), count)
+    if len(numbers) != count or sum(numbers) != len(layers) or (layers and min(numbers) < 1):
+        said = ", ".join(map(str, numbers))
         raise error(
             "E0515",
-            f"{len(layers):,} layers cannot be dealt out evenly to {count:,} pieces (pp, times those of each stage)",
-            help=f"pieces that can be: {nearest_divisors(len(layers), count)}",
+            f"{len(layers):,} layers cannot be dealt out to {count:,} pieces (pp, times those of each stage)"
+            + (f" as {said}" if stages else " evenly"),
+            help=f"pieces that can be: {nearest_divisors(len(layers), count)}; or "
+            f"`--stages {_uneven(len(layers), count)}`",
         )
-    each = len(layers) // count
-    found_chunks = [StackChunk(layers[i * each : (i + 1) * each]) for i in range(count)]
+    ends = [*accumulate(numbers, initial=0)]
+    found_chunks = [StackChunk(layers[i:j]) for i, j in pairwise(ends)]
     found_chunks[0].head, found_chunks[-1].tail = head, tail
     return found_chunks
+
+
+def _dealt_out(layers: int, count: int) -> tuple[int, ...]:
+    """Return how many layers each piece has: equal numbers, or one fewer for the first and the last, which have the
+    embedding and the head (Dubey et al., 2024, section 3.3.2); none where neither can be."""
+    if layers % count == 0:
+        return (layers // count,) * count
+    each = (layers + 2) // count
+    even = count > 1 and (layers + 2) % count == 0 and each > 1
+    return (each - 1, *(each,) * (count - 2), each - 1) if even else ()
+
+
+def _uneven(layers: int, count: int) -> str:
+    """Return numbers of layers that differ by one at most, the smaller ones last."""
+    each, more = divmod(layers, count)
+    return ",".join(str(each + (i < more)) for i in range(count))
 
 
 def under_way(stage: int, mesh: Mesh, interleave: int, micro_batches: int) -> list[int]:
@@ -380,8 +416,8 @@ class Step:
             (n.path, int(n.node.copies)) for n in walk(self.graph) if isinstance(n, FlatOp) and n.node.copies
         ]
         self.demand()
-        self.chunks = chunks(model, self.graph, self.mesh.pp * plan.interleave)
-        self.again = recomputed_layers(model, plan.checkpoint)
+        self.chunks = chunks(model, self.graph, self.mesh.pp * plan.interleave, plan.stages)
+        self.again = recomputed_layers(model, plan.checkpoint, plan.checkpoint_every)
         """In which layer the backward computes a node again."""
         self.saving = Saving(
             self.graph,
@@ -546,6 +582,7 @@ class Step:
             yield f"on every rank of tp: {', '.join(f'{path} ({count:,} parameters)' for path, count in whole.items())}"
         ways = {
             "sequence parallel": self.shares.sequence_parallel,
+            "biases of heads over tp": self.shares.partition.sliced,
             "context parallel (cp)": self.mesh.cp > 1,
             "pipeline parallel (pp)": self.mesh.pp > 1,
             "experts over the ranks of tp (ep does not divide dp)": self.mesh.dp % self.mesh.ep > 0,
@@ -580,7 +617,7 @@ class Step:
         for weight in weights:
             if all(d.static for d in weight.weight.shape):
                 placement = self.shares.placement(weight)
-                shape = placement.shard([int(d) for d in weight.weight.shape], self.shares.held(weight))
+                shape = placement.shard([int(d) for d in weight.weight.shape], self.shares.ranks(weight))
                 yield Tensor(weight.weight, 1, shape), placement.kind == "expert"
 
     def replicas(self, expert: bool) -> int:

@@ -695,7 +695,11 @@ def answer_view(report: MemoryReport) -> Iterator[RenderableType]:
     s, r = report.sharding, report.roofline
     where = [f"{r.accelerator if r is not None else 'a mesh'}" + (f" × {s.devices:,}" if s.devices > 1 else "")]
     where += [str(s.mesh)] if s.devices > 1 else []
-    where += [s.dtype, f"batch size {s.batch:,}", f"sequence length {s.seq:,}"]
+    where += [s.dtype]
+    if r is not None:
+        kinds = {"matrices": r.weights, "KV cache": r.cache, "products": r.compute}
+        where += [f"{what} in {kind}" for what, kind in kinds.items() if kind is not None]
+    where += [f"batch size {s.batch:,}", f"sequence length {s.seq:,}"]
     yield f"[bold]{escape(report.model)}[/] on [bold]{escape(', '.join(where))}[/]"
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("")

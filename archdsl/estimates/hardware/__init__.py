@@ -20,7 +20,7 @@ from archdsl.diagnostics import did_you_mean, error
 Type = Literal["float64", "float32", "tfloat32", "bfloat16", "float16", "float8", "float4", "int8"]
 
 
-RESERVE_GIB = 2
+RESERVE_GIB = 1
 """Memory that is left to the runtime: its context, buffers of collectives, fragments."""
 
 
