@@ -261,7 +261,7 @@ def fit(
         typer.Option(
             "--vary",
             metavar="NAME,NAME",
-            help="One or two hyper-parameters that are whole numbers; with --memory, or batch, seq or both.",
+            help="Hyper-parameters that are whole numbers; with --memory, or batch, seq or both.",
             rich_help_panel=SEARCH,
         ),
     ],
@@ -298,9 +298,15 @@ def fit(
             "--decode", help="With --memory: weights and KV cache of decoding; no training.", rich_help_panel=MEMORY
         ),
     ] = False,
+    mesh: mesh_options.MeshOption = None,
+    zero: mesh_options.ZeroOption = 0,
+    micro_batches: mesh_options.MicroBatchesOption = 1,
     batch: Annotated[
-        int, typer.Option("--batch", min=1, help="With --memory: batch size.", rich_help_panel=MEMORY)
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--batch", min=1, help="With --memory: batch size (1; a sequence a micro-batch).", rich_help_panel=MEMORY
+        ),
+    ] = None,
     seq: Annotated[
         int | None,
         typer.Option(
@@ -360,6 +366,7 @@ def fit(
     """The largest model, or batch, within a budget of parameters or memory: sizes are varied in multiples that run
     fast, and head_dim is kept."""
     from archdsl.api import fit as largest
+    from archdsl.estimates.mesh import parse_mesh
     from archdsl.report.tables import counting, fit_view
 
     most = None if memory is None else _bytes(memory)
@@ -379,6 +386,8 @@ def fit(
         only_with(context, "--memory", "decode", "batch", "seq", "dtype", *training)
     elif decode:
         only_with(context, "training, and not with --decode", *training)
+    if mesh is None:
+        only_with(context, "--mesh", "zero", "micro_batches")
     names = [name.strip() for name in vary.split(",") if name.strip()]
     for name in ("batch", "seq"):
         if name in names:
@@ -396,7 +405,10 @@ def fit(
             params=None if params is None else int(_amount(params, "--params")),
             active=None if active is None else int(_amount(active, "--active")),
             memory=most,
-            batch=batch,
+            batch=batch or (micro_batches * parse_mesh(mesh).dp if mesh is not None else 1),
+            mesh=mesh,
+            zero=zero,
+            micro_batches=micro_batches,
             seq=seq,
             dtype=dtype or "float32",
             optimizer=optimizer,

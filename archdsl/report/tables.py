@@ -615,7 +615,7 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
             "over active": "too many active" + (f": {n.active:,}" if n.active is not None else ""),
             "impossible": "the model takes no such run" if n.name in ("batch", "seq") else "the spec is wrong there",
             "aspect": "it fits, beyond the aspect ratio",
-            "fits": "it fits, farther from the spec's aspect ratio",
+            "fits": "it fits, farther from the spec's proportions",
         }
         table.add_row(f"{escape(n.name)} = {n.value:,}", holds, verdicts[n.verdict])
     yield table
