@@ -439,6 +439,20 @@ def test_command() -> None:
     assert "E0517" in run("estimate", "gpt2", "--accelerator", "t4", "--dtype", "bfloat16")[1]
 
 
+def test_command_says_what_a_measured_step_uses() -> None:
+    """By a step's seconds or by tokens a second it is the same, of the devices' peak."""
+    asked = ("gpt2", "--accelerator", "h100_sxm", "--devices", "8", "--batch", "64", "--flops", "dense")
+    status, out = run("estimate", *asked, "--step-time", "0.1")
+    assert status == 0
+    flops = count(archdsl.load("gpt2"), batch=64).flops.conventions["dense"].training
+    mfu = 100 * flops / 0.1 / (8 * 989.4e12)
+    assert f"measured: 655,360 tokens/s, {mfu:.1f} % MFU (dense)" in out
+    other = json.loads(run("estimate", *asked, "--tokens-per-second", "655360", "--json")[1])["flops"]["utilization"]
+    assert (100 * other["mfu"], other["convention"]) == (pytest.approx(mfu), "dense")
+    for options in (("--step-time", "1"), ("--peak", "1e15"), ("--step-time", "1", "--tokens-per-second", "1")):
+        assert run("estimate", "gpt2", *options)[0] == 2
+
+
 def test_command_takes_a_device_of_ones_own(tmp_path: Path) -> None:
     own = {
         "name": "Own",

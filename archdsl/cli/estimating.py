@@ -57,7 +57,16 @@ def estimate(
     tokens_per_second: Annotated[
         float | None,
         typer.Option(
-            "--tokens-per-second", min=1e-9, help="With --peak: measured throughput, for MFU.", rich_help_panel=FLOPS
+            "--tokens-per-second",
+            min=1e-9,
+            help="With --accelerator or --peak: measured throughput, for MFU.",
+            rich_help_panel=FLOPS,
+        ),
+    ] = None,
+    step_time: Annotated[
+        float | None,
+        typer.Option(
+            "--step-time", min=1e-9, help="The same by the seconds of a training step.", rich_help_panel=FLOPS
         ),
     ] = None,
     peak: Annotated[
@@ -124,8 +133,12 @@ def estimate(
     a mesh, what each rank holds and sends; on a named accelerator, roofline times and costs."""
     from archdsl.report.tables import answer_view, flops_view, machines_view, memory_view, params_view
 
-    if (tokens_per_second is None) != (peak is None):
-        raise typer.BadParameter("they go together", param_hint="'--tokens-per-second' / '--peak'")
+    if tokens_per_second is not None and step_time is not None:
+        raise typer.BadParameter("choose one", param_hint="'--tokens-per-second' / '--step-time'")
+    measured = tokens_per_second is not None or step_time is not None
+    if measured is not (peak is not None) and (peak is not None or accelerator is None):
+        hint = "'--tokens-per-second' / '--step-time' and '--peak' / '--accelerator'"
+        raise typer.BadParameter("they go together", param_hint=hint)
     if plot is not None:
         from archdsl.report.plots import demand_plots, plot_estimate
 
@@ -157,7 +170,8 @@ def estimate(
         seq=seq,
         convention="exact" if flops is None or flops == "all" else flops,
         tokens_per_second=tokens_per_second,
-        peak=peak,
+        step_seconds=step_time,
+        peak=peak if spread is None or not measured else peak or spread.peak,
         checkpoint=checkpoint,
     )
     report = with_memory(

@@ -165,6 +165,13 @@ class Spread:
         """Sequences of a step where nobody says: one for each micro-batch of each replica."""
         return self.plan.mesh.dp * self.plan.micro_batches
 
+    @property
+    def peak(self) -> float | None:
+        """FLOP/s of all devices together, in the type of products."""
+        plan = self.plan
+        found = self.machine.device.peak.get(plan.compute or plan.dtype) if self.machine is not None else None
+        return found * plan.mesh.devices if found is not None else None
+
     def report(self, report: MemoryReport, model: Model) -> MachinesReport:
         """The report with the answers."""
         from archdsl.estimates.machines import with_machines

@@ -134,7 +134,9 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
     if f.utilization is not None:
         used, again = f.utilization, f.utilization.checkpoint
         totals.add_row(
-            "MFU", f"{100 * used.mfu:.1f} %", f"{used.tokens_per_second:,.0f} tokens/s, {used.peak:.4g} FLOP/s"
+            "MFU",
+            f"{100 * used.mfu:.1f} %",
+            f"{used.convention}; {used.tokens_per_second:,.0f} tokens/s, {used.peak:.4g} FLOP/s",
         )
         totals.add_row("HFU", f"{100 * used.hfu:.1f} %", f"activation checkpointing: {again}")
     yield totals
@@ -721,6 +723,13 @@ def answer_view(report: MemoryReport) -> Iterator[RenderableType]:
         e = r.expected
         reached = f"{_range(round(100 * part) for part in reversed(e.mfu))} % MFU, attention counted whole ({e.says})"
         yield escape(f"expected: {_range(reversed(e.tokens_per_second))} tokens/s at {reached}")
+        used = report.flops.utilization
+        if used is not None:
+            ratio = r.training.tokens_per_second / used.tokens_per_second
+            yield (
+                f"measured: {used.tokens_per_second:,.0f} tokens/s, {100 * used.mfu:.1f} % MFU ({used.convention}), "
+                + (f"{100 * used.hfu:.1f} % HFU; {ratio:.2f} times the lower bound")
+            )
         if r.budget is not None:
             yield from _budget_lines(r.budget)
     yield ""
