@@ -226,6 +226,9 @@ def fit(
     master_weights: bool = False,
     checkpoint: Checkpoint = "none",
     decode: bool = False,
+    mesh: str | None = None,
+    zero: int = 0,
+    micro_batches: int = 1,
     multiple: Mapping[str, int] | None = None,
     aspect: tuple[float, float] | None = None,
     slack: float = 0.01,
@@ -238,25 +241,30 @@ def fit(
     """Return the largest model within `params` parameters, with at most `active` of them active for a token, and within
     `memory` bytes; at least one of the three is given.
 
-    `vary` names one or two hyper-parameters, or of memory `batch`, `seq` or both. Memory is that of a training step
-    with this `batch`, `seq`, `dtype`, `optimizer`, `master_weights` and `checkpoint`; or, with `decode`, that of
-    weights and KV cache. `set` gives other hyper-parameters a value (and keeps them from following the width),
-    `multiple` says what a size must be a multiple of, `aspect` within what the ratio of two sizes must lie. Of models
-    smaller than the largest by at most the part `slack`, the one with the spec's aspect ratio is taken.
+    `vary` names hyper-parameters, or of memory `batch`, `seq` or both. Memory is that of a training step with this
+    `batch`, `seq`, `dtype`, `optimizer`, `master_weights` and `checkpoint`; or, with `decode`, that of weights and KV
+    cache. On a `mesh` ("dp=8,tp=4"), with `zero` and `micro_batches`, it is that of the fullest device, and the mesh
+    takes the model that is found. `set` gives other hyper-parameters a value (and keeps them from following the width),
+    `multiple` says what a size must be a multiple of, `aspect` within what the ratio of width and layers must lie. Of
+    models smaller than the largest by at most the part `slack`, the one with the spec's aspect ratio is taken.
 
     Other arguments and errors as for `load`, and ArchError: E0505 for what cannot be varied and where nothing fits,
     E0504 where a model cannot be decoded."""
     from archdsl.estimates.fit import Workload
     from archdsl.estimates.fit import fit as largest
+    from archdsl.estimates.mesh import parse_mesh
 
     _demand_run(batch, seq)
     _demand_training(dtype, optimizer, checkpoint)
+    if zero not in (0, 1, 2, 3):
+        raise wrong_argument("zero", zero, "0, 1, 2 or 3")
+    _demand_size("micro_batches", micro_batches)
     for name, budget in (("params", params), ("active", active), ("memory", memory)):
         if budget is not None:
             _demand_size(name, budget)
     names = [part.strip() for part in vary.split(",") if part.strip()] if isinstance(vary, str) else vary
     if not _is_list(names):
-        raise wrong_argument("vary", vary, "one or two names")
+        raise wrong_argument("vary", vary, "names")
     if multiple is not None and not isinstance(multiple, Mapping):
         raise wrong_argument("multiple", multiple, "a mapping of names to numbers")
     for name, number in (multiple or {}).items():
@@ -271,7 +279,18 @@ def fit(
         params=params,
         active=active,
         memory=memory,
-        run=Workload(batch, seq, dtype, optimizer, master_weights, checkpoint, decode),
+        run=Workload(
+            batch,
+            seq,
+            dtype,
+            optimizer,
+            master_weights,
+            checkpoint,
+            decode,
+            None if mesh is None else parse_mesh(mesh),
+            zero,
+            micro_batches,
+        ),
         multiple=multiple,
         aspect=aspect,
         slack=slack,

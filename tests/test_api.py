@@ -108,7 +108,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "checkpoint": (lambda: archdsl.torch_source("gpt2", checkpoint="ful"), "`checkpoint` is one of"),  # type: ignore[arg-type]
     "features": (lambda: archdsl.to_torch("gpt2", features="loss"), "`features` is a collection of names"),
     "device": (lambda: archdsl.to_torch("gpt2", device=1.5), "`device` is a name"),  # type: ignore[arg-type]
-    "vary": (lambda: archdsl.fit("gpt2", vary=3, params=10), "`vary` is one or two names"),  # type: ignore[arg-type]
+    "vary": (lambda: archdsl.fit("gpt2", vary=3, params=10), "`vary` is names"),  # type: ignore[arg-type]
     "multiple": (lambda: archdsl.fit("gpt2", vary="layers", params=10, multiple=[1]), "`multiple` is a mapping"),  # type: ignore[arg-type]
     "aspect": (lambda: archdsl.fit("gpt2", vary="layers", params=10, aspect=(1,)), "`aspect` is two numbers"),  # type: ignore[arg-type]
     "output": (lambda: archdsl.to_onnx("gpt2", 3), "`output` is a path"),  # type: ignore[arg-type]

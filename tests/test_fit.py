@@ -8,8 +8,11 @@ import pytest
 from cli_tools import run
 
 import archdsl
-from archdsl.estimates.fit import Workload, fit
+from archdsl.estimates.fit import Workload, fit, period
+from archdsl.estimates.hardware import device
 from archdsl.estimates.memory import estimate as count
+from archdsl.estimates.mesh import parse_mesh
+from archdsl.estimates.sharding import Step
 
 TINY = """\
 block layer(heads) {
@@ -81,7 +84,8 @@ def test_two_sizes_are_the_largest_of_all(text: str, budget: int) -> None:
                     found[width, layers] = count
     told = {"vary": ["layers", "width"], "params": budget, "multiple": {"width": 8}}
     best = fit(text=text, slack=0.0, **told)  # type: ignore[arg-type]
-    assert best.parameters == max(found.values())
+    # Two ranks can share the spec's heads: 5 % of the size may be the price of that.
+    assert 0.95 * max(found.values()) <= best.parameters <= max(found.values())
     assert best.followed == {"heads": best.varied["width"] // 8}
     for slack in (0.01, 0.1, 0.3):
         near = fit(text=text, slack=slack, **told)  # type: ignore[arg-type]
@@ -89,6 +93,62 @@ def test_two_sizes_are_the_largest_of_all(text: str, budget: int) -> None:
         assert near.aspect is not None
         assert best.aspect is not None
         assert abs(log(near.aspect / aspect)) <= abs(log(best.aspect / aspect))
+
+
+@pytest.mark.parametrize("params", [10**9, 3 * 10**9, 8_170_000_000, 30 * 10**9])
+def test_groups_keep_their_size(params: int) -> None:
+    """Heads of 128 channels, four of queries to one of keys, that as many ranks can share as anything fits with."""
+    found = fit("llama3_8b", vary=["layers", "width"], params=params)
+    heads, kv_heads, width = found.followed["heads"], found.followed["kv_heads"], found.varied["width"]
+    assert (heads, kv_heads) == (width // 128, heads // 4)
+    assert kv_heads % 2 == 0
+    assert found.used > 0.9
+
+
+def test_one_head_of_keys_stays_one() -> None:
+    text = EXPERTS.replace("experts = 8,", "heads = 4, kv_heads = 1, experts = 8,").replace(
+        "gqa(heads: 4, kv_heads: 2)", "gqa(heads: heads, kv_heads: kv_heads)"
+    )
+    text = text.replace("layer(experts, hidden)", "layer(experts, hidden, heads, kv_heads)").replace(
+        "hidden: expert_hidden)", "hidden: expert_hidden, heads: heads, kv_heads: kv_heads)"
+    )
+    found = fit(text=text, vary=["width"], params=10**7, multiple={"width": 16})
+    assert found.followed["kv_heads"] == 1
+    eights = fit(text=text, vary=["width"], params=10**7, multiple={"width": 16, "heads": 8})
+    assert eights.followed["heads"] % 8 == 0
+
+
+def test_layers_of_several_kinds_come_in_turns() -> None:
+    text = TINY.replace("layer(heads)", "layer(heads, mask)").replace("causal", "mask", 1)
+    text = text.replace("layers = 2", "layers = 6").replace(
+        "layers * layer(heads: heads)", "(layers // 3) * (2 * near + layer(heads: heads, mask: causal))"
+    )
+    text = text.replace("  vocab:", "  let near = layer(heads: heads, mask: causal & window(4))\n  vocab:")
+    assert period(archdsl.load(text=text)) == 3
+    assert fit(text=text, vary=["layers"], params=50_000).varied["layers"] % 3 == 0
+    assert period(archdsl.load(text=TINY)) == 1
+
+
+def test_any_number_of_names() -> None:
+    """In the spec's proportions, within total and active parameters."""
+    found = fit(text=EXPERTS, vary=["layers", "experts", "expert_hidden"], params=4_000_000, active=1_200_000)
+    assert found.aspect is None
+    assert found.parameters <= 4_000_000
+    assert found.active <= 1_200_000
+    assert found.used > 0.8
+    own = {"layers": 4, "experts": 8, "expert_hidden": 128}
+    scales = [found.varied[name] / n for name, n in own.items()]
+    assert max(scales) < 2 * min(scales)
+
+
+@pytest.mark.parametrize("mesh", ["tp=8", "tp=8,pp=4"])
+def test_a_mesh_takes_what_is_found(mesh: str) -> None:
+    workload = Workload(4, 2048, "bfloat16", mesh=parse_mesh(mesh), micro_batches=4)
+    found = fit("llama3_8b", vary=["layers", "width"], memory=device("h100_sxm").usable, run=workload)
+    settings = dict(item.split("=") for item in found.set[1::2])
+    made = Step(archdsl.load("llama3_8b", set=settings), workload.plan, 4, 2048)
+    assert found.memory is not None
+    assert made.sharding.memory.total == found.memory.bytes <= device("h100_sxm").usable
 
 
 def test_the_set_line_makes_the_model() -> None:
@@ -143,21 +203,20 @@ def test_it_is_deterministic_and_counts_few() -> None:
     [
         ({"vary": ["layers"]}, "needs a budget"),
         ({"vary": ["layers"], "params": 0}, "needs a budget"),
-        ({"vary": [], "params": 10**6}, "varies one or two"),
-        ({"vary": ["layers", "width", "heads"], "params": 10**6}, "varies one or two"),
-        ({"vary": ["layers", "layers"], "params": 10**6}, "varies one or two"),
+        ({"vary": [], "params": 10**6}, "each named once"),
+        ({"vary": ["layers", "layers"], "params": 10**6}, "each named once"),
         ({"vary": ["depth"], "params": 10**6}, "no whole-number hyper-parameter `depth`"),
         ({"vary": ["layers"], "params": 10**6, "multiple": {"wide": 2}}, "no whole-number hyper-parameter `wide`"),
         ({"vary": ["layers"], "params": 10**6, "multiple": {"width": 0}}, "a multiple of 1 or more"),
         ({"vary": ["layers"], "params": 10**6, "set": {"layers": 2}}, "both varied and set"),
-        ({"vary": ["layers"], "params": 10**6, "aspect": (1, 2)}, "needs two sizes"),
+        ({"vary": ["layers"], "params": 10**6, "aspect": (1, 2)}, "one of width and layers"),
         ({"vary": ["layers", "width"], "params": 10**6, "aspect": (2, 1)}, "no aspect ratio lies in"),
         ({"vary": ["layers"], "params": 100}, "nothing fits: the smallest model, layers = 1, has"),
         ({"vary": ["layers", "width"], "params": 100}, "nothing fits: the smallest model"),
         ({"vary": ["heads"], "params": 10**6}, "does not grow with `heads`"),
         ({"vary": ["batch"], "params": 10**6}, "only memory depends on `batch`"),
         ({"vary": ["batch", "layers"], "memory": 10**6}, "`batch` is of a run and `layers` of the model"),
-        ({"vary": ["batch", "seq"], "memory": 10**6, "aspect": (1, 2)}, "two sizes of the model"),
+        ({"vary": ["batch", "seq"], "memory": 10**6, "aspect": (1, 2)}, "one of width and layers"),
         ({"vary": ["batch"], "memory": 0}, "needs a budget"),
         ({"vary": ["batch"], "memory": 1000}, "nothing fits: the smallest run, batch = 1, has"),
         ({"vary": ["layers"], "memory": 1000}, "bytes of memory"),
@@ -202,7 +261,7 @@ def needed(run: Workload, **settings: int) -> int:
         checkpoint=run.checkpoint,
     )
     if run.decode:
-        return memory.weights + memory.buffers + (memory.decode_state or 0)
+        return memory.weights + memory.buffers + (memory.decode_state_windowed or 0)
     assert memory.peak is not None
     return memory.peak
 

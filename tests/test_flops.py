@@ -516,3 +516,13 @@ def test_the_report_is_json() -> None:
 def test_nothing_backwards_in_inference() -> None:
     work = work_of(archdsl.load("gpt2"), training=False).total
     assert list(work.backward.amounts) == []
+
+
+def test_figures_of_a_token_do_not_depend_on_the_batch() -> None:
+    """Chinchilla's relative positions are work once for a batch: 10 % more at one sequence, none of a token's."""
+    model = archdsl.load("chinchilla_70b")
+    one, many = (estimate(model, batch=n, seq=2048).flops for n in (1, 64))
+    assert one.training_per_token == many.training_per_token
+    assert one.training > 1.1 * one.training_per_token * 2048
+    # 1.4T tokens are 5.76e23 FLOPs (Hoffmann et al., 2022, table A3).
+    assert 1.4e12 * one.training_per_token == pytest.approx(5.76e23, rel=0.015)

@@ -57,7 +57,16 @@ def estimate(
     tokens_per_second: Annotated[
         float | None,
         typer.Option(
-            "--tokens-per-second", min=1e-9, help="With --peak: measured throughput, for MFU.", rich_help_panel=FLOPS
+            "--tokens-per-second",
+            min=1e-9,
+            help="With --accelerator or --peak: measured throughput, for MFU.",
+            rich_help_panel=FLOPS,
+        ),
+    ] = None,
+    step_time: Annotated[
+        float | None,
+        typer.Option(
+            "--step-time", min=1e-9, help="The same by the seconds of a training step.", rich_help_panel=FLOPS
         ),
     ] = None,
     peak: Annotated[
@@ -68,7 +77,9 @@ def estimate(
     dtype: Annotated[
         Dtype | None,
         typer.Option(
-            "--dtype", help="Memory with weights and activations of that type (float32).", rich_help_panel=MEMORY
+            "--dtype",
+            help="The type of weights and activations (float32; with --accelerator the best it has).",
+            rich_help_panel=MEMORY,
         ),
     ] = None,
     optimizer: Annotated[
@@ -89,14 +100,20 @@ def estimate(
     zero: mesh_options.ZeroOption = 0,
     micro_batches: mesh_options.MicroBatchesOption = 1,
     interleave: mesh_options.InterleaveOption = 1,
+    stages: mesh_options.StagesOption = None,
+    checkpoint_every: mesh_options.CheckpointEveryOption = 1,
     sequence_parallel: mesh_options.SequenceParallelOption = False,
     attention: mesh_options.AttentionOption = "fused",
     float32_gradients: mesh_options.Float32GradientsOption = False,
+    weights: mesh_options.WeightsOption = None,
+    kv_cache: mesh_options.CacheOption = None,
+    compute: mesh_options.ComputeOption = None,
     accelerator: mesh_options.AcceleratorOption = None,
     devices: mesh_options.DevicesOption = None,
     machine: mesh_options.MachineOption = 8,
     network: mesh_options.NetworkOption = 50e9,
     fused: mesh_options.FusedOption = True,
+    mfu: mesh_options.MfuOption = None,
     tokens: mesh_options.TokensOption = None,
     price: mesh_options.PriceOption = None,
     plot: Annotated[
@@ -114,10 +131,14 @@ def estimate(
 ) -> None:
     """Count parameters exactly (total, without embeddings, active per token, by block), FLOPs, and bytes of memory; on
     a mesh, what each rank holds and sends; on a named accelerator, roofline times and costs."""
-    from archdsl.report.tables import flops_view, machines_view, memory_view, params_view
+    from archdsl.report.tables import answer_view, flops_view, machines_view, memory_view, params_view
 
-    if (tokens_per_second is None) != (peak is None):
-        raise typer.BadParameter("they go together", param_hint="'--tokens-per-second' / '--peak'")
+    if tokens_per_second is not None and step_time is not None:
+        raise typer.BadParameter("choose one", param_hint="'--tokens-per-second' / '--step-time'")
+    measured = tokens_per_second is not None or step_time is not None
+    if measured is not (peak is not None) and (peak is not None or accelerator is None):
+        hint = "'--tokens-per-second' / '--step-time' and '--peak' / '--accelerator'"
+        raise typer.BadParameter("they go together", param_hint=hint)
     if plot is not None:
         from archdsl.report.plots import demand_plots, plot_estimate
 
@@ -149,13 +170,14 @@ def estimate(
         seq=seq,
         convention="exact" if flops is None or flops == "all" else flops,
         tokens_per_second=tokens_per_second,
-        peak=peak,
+        step_seconds=step_time,
+        peak=peak if spread is None or not measured else peak or spread.peak,
         checkpoint=checkpoint,
     )
     report = with_memory(
         counted,
         model,
-        dtype=dtype or "float32",
+        dtype=dtype or (spread.plan.dtype if spread is not None else "float32"),
         optimizer=optimizer or "adamw",
         master_weights=master_weights,
         checkpoint=checkpoint,
@@ -170,6 +192,7 @@ def estimate(
         report = spread.report(report, model)
 
     def view(report: MemoryReport) -> Iterator[RenderableType]:
+        yield from answer_view(report)
         yield from params_view(report, blocks=not told and not memory and spread is None)
         if told:
             yield ""
@@ -252,7 +275,7 @@ def fit(
         typer.Option(
             "--vary",
             metavar="NAME,NAME",
-            help="One or two hyper-parameters that are whole numbers; with --memory, or batch, seq or both.",
+            help="Hyper-parameters that are whole numbers; with --memory, or batch, seq or both.",
             rich_help_panel=SEARCH,
         ),
     ],
@@ -273,15 +296,31 @@ def fit(
             rich_help_panel=BUDGET,
         ),
     ] = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            "--accelerator",
+            metavar="NAME",
+            help="At most what a model can use of its memory: see `archdsl hardware`.",
+            autocompletion=complete_accelerator,
+            rich_help_panel=BUDGET,
+        ),
+    ] = None,
     decode: Annotated[
         bool,
         typer.Option(
             "--decode", help="With --memory: weights and KV cache of decoding; no training.", rich_help_panel=MEMORY
         ),
     ] = False,
+    mesh: mesh_options.MeshOption = None,
+    zero: mesh_options.ZeroOption = 0,
+    micro_batches: mesh_options.MicroBatchesOption = 1,
     batch: Annotated[
-        int, typer.Option("--batch", min=1, help="With --memory: batch size.", rich_help_panel=MEMORY)
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--batch", min=1, help="With --memory: batch size (1; a sequence a micro-batch).", rich_help_panel=MEMORY
+        ),
+    ] = None,
     seq: Annotated[
         int | None,
         typer.Option(
@@ -289,9 +328,13 @@ def fit(
         ),
     ] = None,
     dtype: Annotated[
-        Dtype,
-        typer.Option("--dtype", help="With --memory: the type of weights and activations.", rich_help_panel=MEMORY),
-    ] = "float32",
+        Dtype | None,
+        typer.Option(
+            "--dtype",
+            help="With --memory: the type of weights and activations (float32; with --accelerator the best it has).",
+            rich_help_panel=MEMORY,
+        ),
+    ] = None,
     optimizer: Annotated[
         Optimizer,
         typer.Option("--optimizer", help="With --memory: whose state is held.", rich_help_panel=MEMORY),
@@ -337,15 +380,28 @@ def fit(
     """The largest model, or batch, within a budget of parameters or memory: sizes are varied in multiples that run
     fast, and head_dim is kept."""
     from archdsl.api import fit as largest
+    from archdsl.estimates.mesh import parse_mesh
     from archdsl.report.tables import counting, fit_view
 
-    if params is None and active is None and memory is None:
-        raise typer.BadParameter("give one of them, or several", param_hint="'--params' / '--active' / '--memory'")
+    most = None if memory is None else _bytes(memory)
+    if accelerator is not None:
+        from archdsl.estimates.hardware import device
+        from archdsl.estimates.roofline import best_dtype
+
+        if memory is not None:
+            raise typer.BadParameter("choose one", param_hint="'--memory' / '--accelerator'")
+        named = device(accelerator)
+        most, dtype = named.usable, dtype or best_dtype(named)
+    if params is None and active is None and most is None:
+        hint = "'--params' / '--active' / '--memory' / '--accelerator'"
+        raise typer.BadParameter("give one of them, or several", param_hint=hint)
     training = ("optimizer", "master_weights", "checkpoint")
-    if memory is None:
+    if most is None:
         only_with(context, "--memory", "decode", "batch", "seq", "dtype", *training)
     elif decode:
         only_with(context, "training, and not with --decode", *training)
+    if mesh is None:
+        only_with(context, "--mesh", "zero", "micro_batches")
     names = [name.strip() for name in vary.split(",") if name.strip()]
     for name in ("batch", "seq"):
         if name in names:
@@ -362,10 +418,13 @@ def fit(
             vary=names,
             params=None if params is None else int(_amount(params, "--params")),
             active=None if active is None else int(_amount(active, "--active")),
-            memory=None if memory is None else _bytes(memory),
-            batch=batch,
+            memory=most,
+            batch=batch or (micro_batches * parse_mesh(mesh).dp if mesh is not None else 1),
+            mesh=mesh,
+            zero=zero,
+            micro_batches=micro_batches,
             seq=seq,
-            dtype=dtype,
+            dtype=dtype or "float32",
             optimizer=optimizer,
             master_weights=master_weights,
             checkpoint=checkpoint,

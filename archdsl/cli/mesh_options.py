@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -46,6 +46,25 @@ InterleaveOption = Annotated[
         "--interleave", min=1, max=1 << 10, help="Interleaved pipeline: model chunks per stage.", rich_help_panel=MESH
     ),
 ]
+StagesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--stages",
+        metavar="N,N,…",
+        help="With pp: layers of each chunk (equal numbers, or one fewer beside the embedding and the head).",
+        rich_help_panel=MESH,
+    ),
+]
+CheckpointEveryOption = Annotated[
+    int,
+    typer.Option(
+        "--checkpoint-every",
+        min=1,
+        max=1 << 20,
+        help="With --checkpoint: of so many layers only the first is checkpointed.",
+        rich_help_panel=MESH,
+    ),
+]
 SequenceParallelOption = Annotated[
     bool,
     typer.Option(
@@ -62,6 +81,19 @@ AttentionOption = Annotated[
 ]
 Float32GradientsOption = Annotated[
     bool, typer.Option("--float32-gradients", help="Accumulate gradients in float32.", rich_help_panel=MESH)
+]
+LOW = Literal["float8", "int8", "int4"]
+WeightsOption = Annotated[
+    LOW | None,
+    typer.Option("--weights", help="Inference with matrices of that type.", rich_help_panel=TIME),
+]
+CacheOption = Annotated[
+    LOW | None,
+    typer.Option("--kv-cache", help="Inference with a KV cache of that type.", rich_help_panel=TIME),
+]
+ComputeOption = Annotated[
+    Literal["float8", "float4", "int8"] | None,
+    typer.Option("--compute", help="With --accelerator: the type of products with weights.", rich_help_panel=TIME),
 ]
 AcceleratorOption = Annotated[
     str | None,
@@ -85,6 +117,16 @@ NetworkOption = Annotated[
 FusedOption = Annotated[
     bool, typer.Option("--fused/--not-fused", help="Fuse neighbouring element-wise ops.", rich_help_panel=TIME)
 ]
+MfuOption = Annotated[
+    float | None,
+    typer.Option(
+        "--mfu",
+        min=1e-3,
+        max=1.0,
+        help="Expect training to reach that part of the peak: 0.4 (else: what published runs reached).",
+        rich_help_panel=TIME,
+    ),
+]
 TokensOption = Annotated[
     str | None,
     typer.Option("--tokens", metavar="N", help="Hours, energy and price of training on N.", rich_help_panel=TIME),
@@ -94,8 +136,19 @@ PriceOption = Annotated[
     typer.Option("--price", min=0.0, help="With --tokens: price of a device-hour.", rich_help_panel=TIME),
 ]
 
-OF_MESH = ("zero", "micro_batches", "interleave", "sequence_parallel", "attention", "float32_gradients")
-OF_ACCELERATOR = ("devices", "machine", "network", "fused", "tokens", "price")
+OF_MESH = (
+    "zero",
+    "micro_batches",
+    "interleave",
+    "stages",
+    "checkpoint_every",
+    "sequence_parallel",
+    "attention",
+    "float32_gradients",
+    "weights",
+    "kv_cache",
+)
+OF_ACCELERATOR = ("compute", "devices", "machine", "network", "fused", "mfu", "tokens", "price")
 
 
 @dataclass(frozen=True)
@@ -104,22 +157,34 @@ class Spread:
 
     plan: StepPlan
     machine: Cluster | None
-    fused: bool
-    tokens: int | None
-    price: float | None
+    how: dict[str, Any]
+    """Of times: `fused`, `mfu`, `tokens`, `price`."""
 
     @property
     def batch(self) -> int:
         """Sequences of a step where nobody says: one for each micro-batch of each replica."""
         return self.plan.mesh.dp * self.plan.micro_batches
 
+    @property
+    def peak(self) -> float | None:
+        """FLOP/s of all devices together, in the type of products."""
+        plan = self.plan
+        found = self.machine.device.peak.get(plan.compute or plan.dtype) if self.machine is not None else None
+        return found * plan.mesh.devices if found is not None else None
+
     def report(self, report: MemoryReport, model: Model) -> MachinesReport:
         """The report with the answers."""
         from archdsl.estimates.machines import with_machines
 
-        return with_machines(
-            report, model, self.plan, self.machine, fused=self.fused, tokens=self.tokens, price=self.price
-        )
+        return with_machines(report, model, self.plan, self.machine, **self.how)
+
+
+def _layers(text: str | None) -> tuple[int, ...]:
+    """The numbers of layers of `7,8,8,7`."""
+    numbers = [part.strip() for part in text.split(",")] if text is not None else []
+    if not all(n.isdecimal() and 0 < int(n) < 1 << 20 for n in numbers):
+        raise typer.BadParameter(f"write it as 7,8,8,7, not {text!r}", param_hint="'--stages'")
+    return tuple(map(int, numbers))
 
 
 def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spread | None:
@@ -139,20 +204,25 @@ def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spre
     from archdsl.estimates.hardware import device
     from archdsl.estimates.machines import mesh_of
     from archdsl.estimates.mesh import parse_mesh
-    from archdsl.estimates.roofline import Cluster
+    from archdsl.estimates.roofline import Cluster, best_dtype
     from archdsl.estimates.sharding import StepPlan
 
+    named = given["accelerator"]
+    machine = Cluster(device(named), given["machine"], given["network"]) if named is not None else None
     mesh = parse_mesh(given["mesh"]) if given["mesh"] is not None else None
     plan = StepPlan(
         mesh=mesh_of(mesh, given["devices"]),
         **{name: given[name] for name in ("zero", "micro_batches", "interleave", "sequence_parallel", "attention")},
         checkpoint=given["checkpoint"],
-        dtype=given["dtype"] or "float32",
+        checkpoint_every=given["checkpoint_every"],
+        stages=_layers(given["stages"]),
+        dtype=given["dtype"] or (best_dtype(machine.device) if machine is not None else "float32"),
+        weights=given["weights"],
+        cache=given["kv_cache"],
+        compute=given["compute"],
         optimizer=given["optimizer"] or "adamw",
         master_weights=given["master_weights"],
         gradient_dtype="float32" if given["float32_gradients"] else None,
     )
-    named = given["accelerator"]
-    machine = Cluster(device(named), given["machine"], given["network"]) if named is not None else None
     tokens = int(amount(given["tokens"], "--tokens")) if given["tokens"] is not None else None
-    return Spread(plan, machine, given["fused"], tokens, given["price"])
+    return Spread(plan, machine, {**{name: given[name] for name in ("fused", "mfu", "price")}, "tokens": tokens})

@@ -4,7 +4,9 @@ pass, the temporaries of both passes and of the loss, and when the most is alive
 Ops run one by one, as PyTorch runs them, with the fused kernels of an accelerator: each op says what its gradients
 need (`Primitive.saves`, and the sides of its contractions), a tensor that several ops keep counts once, and views share
 the memory of what they view. Attention keeps queries, keys, values, its result and a number for each query; a norm its
-input and two numbers a row. The loss is the cross-entropy, in float32, of every output over its last axis.
+input and two numbers a row. The loss is the cross-entropy of every output over its last axis, in one kernel, as
+compilers and libraries have it: it keeps a number for each row, and makes the gradient of the output in its type.
+`F.cross_entropy` in eager PyTorch makes three more tensors of that size in float32: `--measure` has it.
 
 Activation checkpointing is that of `archdsl compile --checkpoint`: `full` keeps the input of each layer (Chen et al.,
 2016), `selective` also what products with weights give.
@@ -32,6 +34,7 @@ from archdsl.passes.flatten import (
     FlatOp,
     FlatParam,
     FlatScan,
+    FlatWeight,
     Unrolled,
     unroll,
     walk,
@@ -119,7 +122,44 @@ def estimate(
     again."""
     sizes = sizes_at(model, batch, seq)
     demand_sizes(model, sizes)
-    return _Step(model, sizes, dtype, checkpoint).report(fixed, gradients, optimizer)
+    graph, root = unroll(model)
+    saving = Saving(graph, sizes, dtype)
+    walk = StepWalk(graph.nodes, graph.outputs, saving, checkpoint, recomputed_layers(model, checkpoint))
+    inputs, loss = inputs_of(graph, saving), objective(graph, saving)
+    fixed += inputs
+    walked = walk.run(loss, lambda w: saving.bytes(Value(w.weight.shape, w.weight.dtype)))
+    events = [Event(event=e, bytes=round(at) + fixed, peak=round(most) + fixed) for e, at, most in walked]
+    after = fixed + gradients
+    events.append(Event(event="optimizer step", bytes=after, peak=after + optimizer))
+    top = max(events, key=lambda e: e.peak)
+    return StepMemory(
+        checkpoint=checkpoint,
+        saved=round(sum(walk.kept.values())),
+        objective=loss,
+        inputs=inputs,
+        optimizer=optimizer,
+        peak=top.peak,
+        peak_at=top.event,
+        by_block=list(by_block(walk, root)),
+        timeline=events,
+    )
+
+
+def inputs_of(graph: FlatGraph, saving: Saving) -> int:
+    """Return the bytes of the model's inputs and of the targets, a whole number each."""
+    labels = labels_of([v for v in graph.outputs if saving.depends(v)], saving)
+    return round(sum(saving.bytes(v) for v in graph.inputs)) + labels * 8
+
+
+def labels_of(outputs: Iterable[Value], saving: Saving) -> int:
+    """Return how many targets there are of outputs."""
+    return sum(whole_at(elements(v.shape[:-1]), saving.sizes) for v in outputs if v.rank > 1)
+
+
+def objective(graph: FlatGraph, saving: Saving) -> int:
+    """Return the bytes of the loss: gradients of the outputs, and a number in float32 for each position."""
+    outputs = [v for v in graph.outputs if saving.depends(v)]
+    return round(sum(saving.bytes(v) for v in outputs)) + labels_of(outputs, saving) * 4
 
 
 # --- what ops keep ----------------------------------------------------------------------------------------------------
@@ -239,31 +279,59 @@ class Saving:
         return found
 
 
-# --- one step on one device -------------------------------------------------------------------------------------------
+# --- one step ---------------------------------------------------------------------------------------------------------
 
 
-class _Step:
-    """One step: the tensors alive, op by op, forwards and backwards."""
+def recomputed_layers(model: Model, checkpoint: Checkpoint, every: int = 1) -> Callable[[FlatNode], str]:
+    """Return what says of a node in which layer the backward pass computes it again; "" of none. Of `every` so many
+    layers the first is computed again.
 
-    def __init__(self, model: Model, sizes: dict[str, int], dtype: Dtype, checkpoint: Checkpoint) -> None:
-        self.graph, self.root = unroll(model)
-        self.nodes = self.graph.nodes
-        self.checkpoint = checkpoint
-        self.saving = Saving(self.graph, sizes, dtype)
-        again = set(checkpointed(model, checkpoint))
-        layers = {call.path for node, call in calls(self.root) if node in again}
-        self.layers = [layer_of(path_of(n), layers) for n in self.nodes]
-        self.inputs = round(sum(self.saving.bytes(v) for v in self.graph.inputs))
-        self.outputs = [v for v in self.graph.outputs if self.saving.depends(v)]
-        self.own = [dict(self.saving.kept(n)) for n in self.nodes]
+    Raises ArchError E0527 where there are no layers."""
+    again = set(checkpointed(model, checkpoint))
+    paths = dict.fromkeys(call.path for node, call in calls(unroll(model)[1]) if node in again)
+    layers = {path for i, path in enumerate(paths) if i % every == 0}
+
+    def layer(node: FlatNode) -> str:
+        path = path_of(node)
+        while path and path not in layers:
+            path = path.rpartition(".")[0]
+        return path
+
+    return layer
+
+
+class StepWalk:
+    """One micro-batch of a step, in some nodes that follow each other: the tensors alive, op by op, forwards and
+    backwards.
+
+    `outputs` are what others read of it, of which gradients come in; `layer` says which nodes are computed again."""
+
+    def __init__(
+        self,
+        nodes: Sequence[FlatNode],
+        outputs: Sequence[Value],
+        saving: Saving,
+        checkpoint: Checkpoint,
+        layer: Callable[[FlatNode], str],
+    ) -> None:
+        self.nodes, self.saving, self.checkpoint = nodes, saving, checkpoint
+        self.read = outputs
+        self.outputs = [v for v in outputs if saving.depends(v)]
+        self.own = [dict(saving.kept(n)) for n in nodes]
         self.kept: Kept = {}
         """What the forward pass leaves."""
         self.until: dict[Value | tuple[object, ...], int] = {}
         """The first node that keeps it: the last whose gradients read it."""
         self.again: dict[int, Kept] = {}
         """By the last node of a layer, what its backward pass has computed again."""
-        for layer, numbers in groupby(range(len(self.nodes)), lambda i: self.layers[i]):
-            self.keep([*numbers], again=bool(layer))
+        layers = [layer(n) for n in nodes]
+        for name, numbers in groupby(range(len(nodes)), lambda i: layers[i]):
+            self.keep([*numbers], again=bool(name))
+        made = {v for n in nodes for v in n.outputs}
+        read = dict.fromkeys(saving.root(v) for n in nodes for v in n.inputs if isinstance(v, Value) and v not in made)
+        others = (v for v in read if v not in made and v not in saving.given and exists(saving.makers[v]))
+        self.entering = sum(map(saving.bytes, others))
+        """Bytes that other nodes hand on."""
         self.live = self.most = 0.0
         self.events: list[tuple[str, float, float]] = []
 
@@ -284,35 +352,15 @@ class _Step:
             self.again[numbers[-1]] = kept
         self.kept |= first if again else kept
 
-    # --- the step ---
-
-    def report(self, fixed: int, gradients: int, optimizer: int) -> StepMemory:
-        n = self.saving.elements
-        labels = sum(whole_at(elements(v.shape[:-1]), self.saving.sizes) for v in self.outputs if v.rank > 1)
-        inputs = self.inputs + 8 * labels
-        fixed += inputs
-        self.forward()
-        # Logarithms of probabilities are kept; to them come two gradients of one output.
-        wide = [4 * n(v) for v in self.outputs]
-        objective = sum(wide) + 2 * max(wide, default=0)
-        self.most = self.live + objective
-        self.close("objective")
-        self.backward()
-        events = [Event(event=e, bytes=round(at) + fixed, peak=round(most) + fixed) for e, at, most in self.events]
-        after = fixed + gradients
-        events.append(Event(event="optimizer step", bytes=after, peak=after + optimizer))
-        top = max(events, key=lambda e: e.peak)
-        return StepMemory(
-            checkpoint=self.checkpoint,
-            saved=round(sum(self.kept.values())),
-            objective=objective,
-            inputs=inputs,
-            optimizer=optimizer,
-            peak=top.peak,
-            peak_at=top.event,
-            by_block=list(self.by_block()),
-            timeline=events,
-        )
+    def run(self, objective: int, gradient: Callable[[FlatWeight], float]) -> list[tuple[str, float, float]]:
+        """Walk forwards and backwards. `objective` are the bytes of the loss, `gradient` returns those of a weight.
+        Return events, each with the bytes alive at its end, and the most within it."""
+        self.forward(self.kept)
+        if objective:
+            self.most = self.live + objective
+            self.close("objective")
+        self.backward(gradient)
+        return self.events
 
     def add(self, size: float) -> None:
         self.live += size
@@ -325,12 +373,13 @@ class _Step:
         self.events.append((event, self.live, self.most))
         self.most = self.live
 
-    def forward(self) -> None:
-        """Each tensor from the op that makes it to the last that reads it, unless it is kept."""
+    def forward(self, keep: Container[Value | tuple[object, ...]] = ()) -> None:
+        """Each tensor from the op that makes it to the last that reads it, unless it is to be kept."""
         root = self.saving.root
         last = {root(v): i for i, n in enumerate(self.nodes) for v in (*n.inputs, *n.outputs) if isinstance(v, Value)}
-        last |= {root(v): len(self.nodes) for v in self.graph.outputs}
+        last |= {root(v): len(self.nodes) for v in self.read}
         alive: dict[Value, float] = {}
+        self.add(self.entering)
         for i, node in enumerate(self.nodes):
             if isinstance(node, FlatParam) or is_view(node):
                 continue
@@ -339,11 +388,11 @@ class _Step:
             alive |= made
             self.add(sum(made.values()) + sum(inside.values()))
             over = {root(v) for v in (*node.inputs, *node.outputs) if isinstance(v, Value)}
-            self.live -= sum(alive.pop(v, 0.0) for v in over if last[v] == i and v not in self.kept)
-            self.live -= sum(size for key, size in inside.items() if key not in self.kept)
+            self.live -= sum(alive.pop(v, 0.0) for v in over if last[v] == i and v not in keep)
+            self.live -= sum(size for key, size in inside.items() if key not in keep)
             self.close(f"forward {part_of(node)}")
 
-    def backward(self) -> None:
+    def backward(self, gradient: Callable[[FlatWeight], float]) -> None:
         """Each gradient from the op that gives it first to the op that made its tensor; those of weights stay."""
         alive = dict(self.kept)
         gradients = {self.saving.root(v): self.saving.bytes(v) for v in self.outputs}
@@ -358,11 +407,13 @@ class _Step:
             alive |= fresh
             self.add(sum(fresh.values()))
             if not isinstance(node, FlatParam) and not is_view(node) and any(map(self.saving.depends, node.outputs)):
-                self.gradients(i, gradients, weights)
+                self.gradients(i, gradients, weights, gradient)
             self.live -= sum(alive.pop(key, 0.0) for key in ends.get(i, ()))
             self.close(f"backward {part_of(node)}")
 
-    def gradients(self, i: int, gradients: dict[Value, float], weights: set[str]) -> None:
+    def gradients(
+        self, i: int, gradients: dict[Value, float], weights: set[str], gradient: Callable[[FlatWeight], float]
+    ) -> None:
         """From those of an op's results make those of its inputs and weights."""
         node, saving = self.nodes[i], self.saving
         roots = dict.fromkeys(saving.root(v) for v in node.inputs if isinstance(v, Value) and saving.depends(v))
@@ -371,29 +422,28 @@ class _Step:
         gradients |= fresh
         read = [maker for maker in map(saving.makers.get, roots) if isinstance(maker, FlatParam)]
         found = weights_read(FlatGraph((), (node, *read), ()))
-        trained = {p: w.weight for p, w in found.items() if w.weight.trained and p not in weights}
+        trained = {p: w for p, w in found.items() if w.weight.trained and p not in weights}
         weights |= trained.keys()
-        self.add(sum(fresh.values()) + sum(saving.bytes(Value(w.shape, w.dtype)) for w in trained.values()))
+        self.add(sum(fresh.values()) + sum(map(gradient, trained.values())))
         inside = isinstance(node, FlatScan) or (isinstance(node, FlatOp) and bool(node.blocks))
         added += max(self.own[i].values(), default=0.0) if inside else 0.0
         self.most = max(self.most, self.live + added)
         self.live -= sum(gradients.pop(v, 0.0) for v in node.outputs)
 
-    # --- parts ---
 
-    def by_block(self) -> Iterator[BlockActivations]:
-        """A row for each block that saves something, in the order of the calls, those of all indices together."""
-        bytes_of: dict[str, float] = defaultdict(float)
-        for key, size in self.kept.items():
-            path = path_of(self.nodes[self.until[key]])
-            for outer in {"", path, *(path[:i] for i, c in enumerate(path) if c == ".")}:
-                bytes_of[outer] += size
-        rows: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for path, call in {c.path: c for c in (self.root, *(c for _, c in calls(self.root)))}.items():
-            if path in bytes_of:
-                rows[starred(path) or "model", call.block.name].append(bytes_of[path])
-        for (path, block), sizes in rows.items():
-            yield BlockActivations(path=path, block=block, count=len(sizes), bytes=round(sum(sizes)))
+def by_block(walk: StepWalk, root: Unrolled) -> Iterator[BlockActivations]:
+    """Yield a row for each block that saves something, in the order of the calls, those of all indices together."""
+    bytes_of: dict[str, float] = defaultdict(float)
+    for key, size in walk.kept.items():
+        path = path_of(walk.nodes[walk.until[key]])
+        for outer in {"", path, *(path[:i] for i, c in enumerate(path) if c == ".")}:
+            bytes_of[outer] += size
+    rows: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for path, call in {c.path: c for c in (root, *(c for _, c in calls(root)))}.items():
+        if path in bytes_of:
+            rows[starred(path) or "model", call.block.name].append(bytes_of[path])
+    for (path, block), sizes in rows.items():
+        yield BlockActivations(path=path, block=block, count=len(sizes), bytes=round(sum(sizes)))
 
 
 def calls(root: Unrolled) -> Iterator[tuple[CallNode, Unrolled]]:
@@ -411,13 +461,6 @@ def exists(node: FlatNode) -> bool:
 
 def path_of(node: FlatNode) -> str:
     return node.weight.path if isinstance(node, FlatParam) else node.path
-
-
-def layer_of(path: str, layers: Container[str]) -> str:
-    """The layer that a path lies in, or is; "" where there is none."""
-    while path and path not in layers:
-        path = path.rpartition(".")[0]
-    return path
 
 
 def part_of(node: FlatNode) -> str:

@@ -1,15 +1,17 @@
 """The largest model of a spec within a budget of parameters or of memory, or the largest batch of a model in memory.
 
-One or two hyper-parameters are varied, in multiples that run fast: `width`, `hidden` and whatever ends with `_hidden`
-by 128, all others by 1, unless the caller says otherwise. Where the width is varied, what belongs to it follows, unless
-it is varied or set itself: `heads`, so that the size of a head stays what the spec says; other numbers of heads
-(`kv_heads`) as the divisor of `heads` nearest to the spec's groups; `hidden` and `…_hidden` in the spec's proportion,
-rounded to their multiple.
+Hyper-parameters are varied in multiples that run fast: `width`, `hidden` and whatever ends with `_hidden` by 128, all
+others by 1, unless the caller says otherwise; layers of several kinds in turn by whole turns. Where the width is
+varied, what belongs to it follows, unless it is varied or set itself: `heads`, so that the size of a head stays what
+the spec says; other numbers of heads (`kv_heads`), so that the size of a group does; `hidden` and `…_hidden` in the
+spec's proportion, rounded to their multiple. Heads are such that the ranks of a mesh can share them or, where none is
+given, as many ranks (8, 4, 2) as the spec's own could, as long as that costs at most 5 % of the model's size.
 
-With two varied, their aspect ratio (width / layers) stays within a factor of two of the spec's own; over such a range
-the loss of a transformer of a given size moves by a few percent at most (Kaplan et al., 2020, section 3.1 and figure
-5). Each width gets as many layers as fit. Of those models that are within `slack` of the largest one, the one whose
-aspect ratio is nearest to the spec's is taken. Every count is exact, and the same question has the same answer.
+With width and layers varied, their aspect ratio (width / layers) stays within a factor of two of the spec's own; over
+such a range the loss of a transformer of a given size moves by a few percent at most (Kaplan et al., 2020, section 3.1
+and figure 5). Each width gets as many layers as fit. Of those models that are within `slack` of the largest one, the
+one whose aspect ratio is nearest to the spec's is taken. Any other names grow in the spec's proportions. Every count is
+exact, and the same question has the same answer.
 
 Memory is that of a training step or, for decoding, that of weights and of what a decoder keeps. Instead of sizes of
 the model, `batch` and `seq` can be varied then: sequences become as long as the context and the memory allow, in
@@ -32,17 +34,27 @@ from archdsl.diagnostics import ArchError, did_you_mean, error
 from archdsl.estimates.params import Params, ParamsReport, estimate
 from archdsl.estimates.sweep import hopeless
 from archdsl.frontend.load import Settings, Spec, load_found, request_of
+from archdsl.ir.graph import LoopNode
 from archdsl.passes.decode import planned
 
 if TYPE_CHECKING:
     from archdsl.estimates.dtypes import Dtype
     from archdsl.estimates.memory import Optimizer
+    from archdsl.estimates.mesh import Mesh
+    from archdsl.estimates.needs import Need
+    from archdsl.estimates.sharding import StepPlan
     from archdsl.ir.graph import Model
     from archdsl.passes.checkpoint import Checkpoint
 
 MULTIPLE = 128
 """What widths and hidden sizes are multiples of: a tile of a matrix unit is filled."""
 SLACK = 0.01
+ASPECT = ("width", "layers")
+RANKS = (8, 4, 2, 1)
+ENOUGH = 0.95
+"""What part of the largest model one may have whose heads more ranks can share."""
+PARTS = 64
+"""Where sizes grow together: by so small a part of the spec's own."""
 TRIES = 64
 """So many settings on end may be impossible before a search gives a direction up."""
 ALL_WRONG = 300
@@ -137,6 +149,26 @@ class Workload:
     master_weights: bool = False
     checkpoint: Checkpoint = "none"
     decode: bool = False
+    mesh: Mesh | None = None
+    """The devices that share it, of which one has the memory; None: a device alone."""
+    zero: int = 0
+    micro_batches: int = 1
+
+    @property
+    def plan(self) -> StepPlan:
+        """How a step is run."""
+        from archdsl.estimates.mesh import Mesh
+        from archdsl.estimates.sharding import StepPlan
+
+        return StepPlan(
+            mesh=self.mesh or Mesh(),
+            zero=self.zero,  # type: ignore[arg-type]
+            micro_batches=self.micro_batches,
+            checkpoint=self.checkpoint,
+            dtype=self.dtype,
+            optimizer=self.optimizer,
+            master_weights=self.master_weights,
+        )
 
 
 def fit(
@@ -159,11 +191,11 @@ def fit(
     """The largest model within `params` parameters, of which a token meets `active` at most, and within `memory` bytes
     in a run like `run`; at least one of the three is given.
 
-    `vary` names one or two hyper-parameters, or `batch`, `seq` or both; `set` gives others a value (and keeps them from
-    following the width), `multiple` says what a size must be a multiple of, and `aspect` within what the ratio of the
-    two sizes must lie. Of models that are smaller than the largest by at most the part `slack`, the one with the spec's
-    aspect ratio is taken. Raises ArchError: E0505 for what cannot be varied and where nothing fits, E0504 where a model
-    is to be decoded that cannot be, and whatever is wrong with the spec as it stands."""
+    `vary` names hyper-parameters, or `batch`, `seq` or both; `set` gives others a value (and keeps them from
+    following the width), `multiple` says what a size must be a multiple of, and `aspect` within what the ratio of
+    width and layers must lie. Of models that are smaller than the largest by at most the part `slack`, the one with the
+    spec's aspect ratio is taken. Raises ArchError: E0505 for what cannot be varied and where nothing fits, E0504 where
+    a model is to be decoded that cannot be, and whatever is wrong with the spec as it stands."""
     found, settings, allow_noncausal = request_of(
         spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal
     )
@@ -176,16 +208,30 @@ def fit(
     asked = run or Workload()
     if memory is not None and asked.decode:
         planned(model_)
-    search = _Search(found, given, allow_noncausal, report, sizes, budget, dict(multiple or {}), asked, model_)
-    ratio = None
-    if search.of_run:
-        chosen = _batches(search)
-    elif len(vary) == 1:
-        chosen = _one(search)
-    else:
-        ratio = _Ratio.of(sizes, aspect)
-        chosen = _two(search, ratio, slack, progress)
-    return _report(search, chosen, ratio, report)
+    ratio = _Ratio.of(sizes, aspect) if sizes.keys() == {*ASPECT} else None
+    trouble: ArchError | None = None
+    reports: list[FitReport] = []
+    for ranks in (asked.mesh.tp,) if asked.mesh is not None else RANKS:
+        multiples = dict(multiple or {})
+        search = _Search(found, given, allow_noncausal, report, sizes, budget, multiples, asked, model_, ranks)
+        try:
+            if search.of_run:
+                chosen = _batches(search)
+            elif ratio is not None:
+                chosen = _two(search, ratio, slack, progress)
+            else:
+                chosen = _one(search) if len(vary) == 1 else _many(search)
+            reports.append(_report(search, chosen, ratio, report))
+        except ArchError as problem:
+            trouble = problem
+            if problem.diagnostics[0].code != "E0505":
+                raise
+        if not search.followed_heads or (reports and reports[-1].used >= ENOUGH):
+            break
+    if not reports:
+        assert trouble is not None
+        raise trouble
+    return next(r for r in reports if r.used >= ENOUGH * max(other.used for other in reports))
 
 
 def _demand(
@@ -199,10 +245,10 @@ def _demand(
     """What is varied, with the spec's own values. Raises E0505 for a question that has no answer."""
     if not budget or min(budget.values()) < 1:
         raise error("E0505", "a fit needs a budget", help="give parameters, those active per token, or memory")
-    if not 1 <= len(vary) <= 2 or len({*vary}) < len(vary):
+    if not vary or len({*vary}) < len(vary):
         raise error(
             "E0505",
-            f"a fit varies one or two hyper-parameters, and {len(vary)} were named",
+            "a fit varies hyper-parameters, each named once",
             help="`heads` and `hidden` follow `width` by themselves; give others a value by `--set`",
         )
     whole = {k: v for k, v in report.config.items() if isinstance(v, int) and v > 0}
@@ -217,7 +263,7 @@ def _demand(
             help=f"give the run a value, `--{running[0]} 8`, and vary `{other}` alone",
         )
     if running and aspect is not None:
-        raise error("E0505", "an aspect ratio is one of two sizes of the model", help="--vary layers,width")
+        raise error("E0505", "an aspect ratio is one of width and layers", help="--vary layers,width")
     if running:
         whole = {**dict.fromkeys(RUN, 1), **whole}
     for name in (*vary, *multiple):
@@ -229,8 +275,8 @@ def _demand(
     if any(n < 1 for n in multiple.values()):
         raise error("E0505", "a size is a multiple of 1 or more", help="for instance `--multiple width=128`")
     if aspect is not None:
-        if len(vary) == 1:
-            raise error("E0505", "an aspect ratio needs two sizes that are varied", help="--vary layers,width")
+        if {*vary} != {*ASPECT}:
+            raise error("E0505", "an aspect ratio is one of width and layers", help="--vary layers,width")
         if not 0 < aspect[0] <= aspect[1]:
             raise error("E0505", f"no aspect ratio lies in {aspect[0]:g}..{aspect[1]:g}", help="for instance 64..128")
     return {name: whole[name] for name in vary}
@@ -241,6 +287,18 @@ def _demand(
 
 def _step(name: str, multiple: Mapping[str, int]) -> int:
     return multiple.get(name, MULTIPLE if name in ("width", "hidden") or name.endswith("_hidden") else 1)
+
+
+def period(model: Model) -> int:
+    """Return how many layers make a turn where a stack has several kinds of them in turn (five local, one global);
+    1 where it has not."""
+    for node in model.block.graph.nodes:
+        if isinstance(node, LoopNode):
+            kinds = node.iterations
+            for n in range(2, len(kinds) // 2 + 1):
+                if len(set(kinds)) > 1 and len(kinds) % n == 0 and [*kinds[n:]] == [*kinds[:-n]]:
+                    return n
+    return 1
 
 
 @dataclass(frozen=True)
@@ -255,8 +313,7 @@ class _Ratio:
 
     @classmethod
     def of(cls, sizes: Values, aspect: tuple[float, float] | None) -> _Ratio:
-        over = "width" if "width" in sizes else list(sizes)[-1]
-        (under,) = (name for name in sizes if name != over)
+        over, under = ASPECT
         own = sizes[over] / sizes[under]
         low, high = aspect or (own / 2, own * 2)
         return cls(over, under, low, high, own)
@@ -273,7 +330,7 @@ class _Counted:
     """One model: what it holds and, where memory is asked for, what that is made of."""
 
     params: Params
-    memory: MemoryNeed | None
+    memory: Need | None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -300,6 +357,8 @@ class _Search:
     run: Workload
     model: Model
     """As the spec has it, with what was set."""
+    ranks: int = 1
+    """How many ranks of tensor parallelism are to share the heads, as far as the spec's own can be."""
     memo: dict[tuple[int, ...], _Counted | None] = field(default_factory=dict)
     trouble: ArchError | None = None
     """What was wrong with the first impossible model."""
@@ -309,10 +368,24 @@ class _Search:
         if name == "seq" and self.of_run:
             return self.multiple.get(name, min(MULTIPLE, self.context or MULTIPLE))
         step = _step(name, self.multiple)
-        heads = self.report.config.get("heads")
-        if name == "width" and "heads" in self.followers and isinstance(heads, int):
-            step = math.lcm(step, self.sizes["width"] // math.gcd(self.sizes["width"], heads))
+        if name == "layers":
+            return math.lcm(step, period(self.model))
+        if name == "width" and "heads" in self.followed_heads:
+            heads = self.followed_heads["heads"]
+            unit = 1
+            for follower, own in self.followed_heads.items():
+                # Of so many heads of queries each such head is one group; a single one is shared by all.
+                ranks = self.ranks if self.run.mesh is not None else math.gcd(own, self.ranks)
+                least = self.multiple.get(follower, ranks if own > 1 else 1)
+                unit = math.lcm(unit, least * (heads // own if own > 1 else 1))
+            step = math.lcm(step, self.sizes["width"] // math.gcd(self.sizes["width"], heads) * unit)
         return step
+
+    @property
+    def followed_heads(self) -> Values:
+        """Numbers of heads that follow the width, as the spec has them."""
+        config = self.report.config
+        return {k: int(config[k]) for k in self.followers if k == "heads" or k.endswith("_heads")}
 
     @property
     def of_run(self) -> bool:
@@ -349,11 +422,8 @@ class _Search:
             else:
                 step = _step(name, self.multiple)
                 found[name] = max(1, round(scaled / step)) * step
-        for name in found:
-            if name.endswith("_heads"):
-                heads, groups = found["heads"], own["heads"] / own[name]
-                divisors = [n for n in range(1, heads + 1) if heads % n == 0]
-                found[name] = min(divisors, key=lambda n: (abs(math.log(heads / n / groups)), -n))
+            if name.endswith("_heads") and was == 1:
+                found[name] = 1
         return found
 
     def count(self, values: Values) -> _Counted | None:
@@ -364,7 +434,9 @@ class _Search:
                 settings = {**self.given, **values, **self.follow(values)}
                 model = self.model if self.of_run else load_found(self.found, settings, self.allow_noncausal)
                 params = self.report.params if self.of_run else estimate(model).params
-                need = memory_need(model, self.run_at(values)) if "memory" in self.budget else None
+                run = self.run_at(values)
+                needed = "memory" in self.budget or run.mesh is not None
+                need = memory_need(model, run) if needed else None
                 self.memo[key] = _Counted(params, need)
             except ArchError as problem:
                 if any(hopeless(d.code) or d.code in ("E0504", "E0527") for d in problem.diagnostics):
@@ -457,6 +529,24 @@ def _one(search: _Search) -> Values:
     if best != smallest and search.used(at(best)) == search.used(at(smallest or 1)):
         raise _unbounded(search)
     return at(best)
+
+
+def _many(search: _Search) -> Values:
+    """Several sizes in the spec's proportions, then each at most as large as in the next model, which does not fit."""
+
+    def at(i: int) -> Values:
+        steps = {name: search.step(name) for name in search.sizes}
+        return {name: max(1, round(own * i / PARTS / steps[name])) * steps[name] for name, own in search.sizes.items()}
+
+    best, smallest = search.largest(at, 1, None)
+    if best is None:
+        raise _nothing(search, None if smallest is None else at(smallest))
+    found = at(best)
+    for name, most in at(best + 1).items():
+        step = search.step(name)
+        while found[name] < most and (search.used({**found, name: found[name] + step}) or 2.0) <= 1:
+            found[name] += step
+    return found
 
 
 def _batches(search: _Search) -> Values:
@@ -618,7 +708,7 @@ def _report(search: _Search, chosen: Values, ratio: _Ratio | None, report: Param
     )
 
 
-def _memory(run: Workload, need: MemoryNeed | None) -> FitMemory | None:
+def _memory(run: Workload, need: Need | None) -> FitMemory | None:
     if need is None:
         return None
     return FitMemory(
@@ -630,7 +720,7 @@ def _memory(run: Workload, need: MemoryNeed | None) -> FitMemory | None:
         batch=run.batch,
         seq=need.seq,
         bytes=need.bytes,
-        peak_at=need.peak_at,
+        peak_at=need.at,
         terms=need.terms,
         term=need.term,
     )
@@ -669,47 +759,15 @@ def _neighbour(search: _Search, chosen: Values, name: str, ratio: _Ratio | None)
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class MemoryNeed:
-    """Bytes that a run needs: of training the most at once, and what is kept."""
-
-    seq: int
-    bytes: int
-    terms: dict[str, int]
-    peak_at: str | None = None
-
-    @property
-    def term(self) -> str:
-        """The largest of them."""
-        return max(self.terms, key=lambda name: self.terms[name])
-
-
-def memory_need(model: Model, run: Workload) -> MemoryNeed:
+def memory_need(model: Model, run: Workload) -> Need:
     """What a step of a model needs of memory.
 
     Raises ArchError: E0503 where the model has no sizes at this batch and length, E0504 where it is to be decoded and
     cannot be taken step by step, E0527 where there are no layers to compute again."""
-    from archdsl.estimates.memory import estimate as count
+    from archdsl.estimates.needs import Inference, training
+    from archdsl.estimates.sharding import Step
 
-    m = count(
-        model,
-        batch=run.batch,
-        seq=run.seq,
-        dtype=run.dtype,
-        optimizer=run.optimizer,
-        master_weights=run.master_weights,
-        checkpoint=run.checkpoint,
-        step=not run.decode,
-    )
-    terms = {"weights": m.weights, "buffers": m.buffers}
     if run.decode:
-        if m.decode_state is None:
-            raise error("E0504", m.no_decode_state or "nothing to decode")
-        terms["decode state"] = m.decode_state
-        return MemoryNeed(m.seq, sum(terms.values()), {name: n for name, n in terms.items() if n})
-    step = m.step
-    if step is None:
-        raise error("E0527", m.no_activations or "nothing is known of a step", help="`--decode` asks for less")
-    terms.update({"gradients": m.gradients, "optimizer": m.optimizer, "activations": step.saved})
-    terms.update({"objective": step.objective, "inputs": step.inputs})
-    return MemoryNeed(m.seq, step.peak, {name: n for name, n in terms.items() if n}, step.peak_at)
+        planned(model)
+    step = Step(model, run.plan, run.batch, run.seq)
+    return Inference(step).need("decode") if run.decode else training(step)

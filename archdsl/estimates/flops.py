@@ -17,6 +17,7 @@ N is what one token meets: of routed experts the chosen ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -104,6 +105,8 @@ class Utilization(BaseModel):
     tokens_per_second: float
     peak: float
     """FLOP/s of all devices together."""
+    convention: Convention
+    """How the model's FLOPs are counted: published figures mostly count attention whole, as `dense` does."""
     checkpoint: Checkpoint
     mfu: float
     hfu: float
@@ -125,6 +128,7 @@ class Flops(BaseModel):
     backward: int
     training: int
     training_per_token: float
+    """Of one more sequence, whatever is done once for a whole batch."""
     prefill: int
     decode_step: int | None
     no_decode_step: str | None
@@ -153,19 +157,29 @@ def estimate(
     seq: int | None = None,
     convention: Convention = "exact",
     tokens_per_second: float | None = None,
+    step_seconds: float | None = None,
     peak: float | None = None,
     checkpoint: Checkpoint = "none",
 ) -> EstimateReport:
-    """Count a model's parameters and FLOPs. `seq` is 2,048 where it is not given, or the context if that is less.
+    """Count a model's parameters and FLOPs. `seq` is 2,048 where it is not given, or the context if that is less. Of a
+    measured throughput, or step of training, with the `peak` of all devices in FLOP/s, it is said how much is used.
 
     Raises ArchError E0503 where the model has no sizes at these lengths."""
     report = count_parameters(model)
-    flops = _Counter(model, report, batch, seq).report(convention)
+    counter = _Counter(model, report, batch, seq)
+    flops = counter.report(convention)
+    if step_seconds is not None:
+        tokens_per_second = counter.tokens / step_seconds
     if tokens_per_second is not None and peak is not None:
         again = getattr(flops.recomputation, checkpoint) / flops.training if flops.training else 1.0
         mfu = tokens_per_second * flops.training_per_token / peak
         used = Utilization(
-            tokens_per_second=tokens_per_second, peak=peak, checkpoint=checkpoint, mfu=mfu, hfu=mfu * again
+            tokens_per_second=tokens_per_second,
+            peak=peak,
+            convention=convention,
+            checkpoint=checkpoint,
+            mfu=mfu,
+            hfu=mfu * again,
         )
         flops = flops.model_copy(update={"utilization": used})
     return EstimateReport(**report.model_dump(), flops=flops)
@@ -174,14 +188,13 @@ def estimate(
 def per_token(
     model: Model, report: ParamsReport, *, seq: int | None = None, convention: Convention = "exact"
 ) -> tuple[float, float]:
-    """FLOPs of one sequence of `seq` positions for each of them: of inference, and of a training step. `report` is what
-    `params.estimate` counted.
+    """FLOPs that one more sequence of `seq` positions takes for each of them: of inference, and of a training step.
+    `report` is what `params.estimate` counted.
 
     Raises ArchError E0503 where the model has no sizes at this length."""
     counter = _Counter(model, report, 1, seq)
     once, step = (work_of(model, training=training).total for training in (False, True))
-    told = counter.told(convention, once, step)
-    return told.forward / counter.tokens, told.training / counter.tokens
+    return counter.per_token(convention, once, step)
 
 
 # --- counting ---------------------------------------------------------------------------------------------------------
@@ -225,7 +238,7 @@ class _Counter:
             forward=mine.forward,
             backward=mine.training - self.forward_of(convention, step),
             training=mine.training,
-            training_per_token=mine.training / self.tokens,
+            training_per_token=self.per_token(convention, once, step)[1],
             prefill=mine.forward,
             decode_step=decoded,
             no_decode_step=reason,
@@ -245,6 +258,17 @@ class _Counter:
         return self.batch * (self.seq if len(self.sizes) > 1 or "batch" not in self.sizes else 1)
 
     # --- conventions ---
+
+    def per_token(self, convention: Convention, once: OpWork, step: OpWork) -> tuple[float, float]:
+        """FLOPs of inference, and of a training step, that one more sequence takes for each of its tokens: what is done
+        once for a whole batch is none of a token's."""
+        told = self.told(convention, once, step)
+        if "batch" not in self.sizes:
+            return told.forward / self.tokens, told.training / self.tokens
+        more = copy(self)
+        more.batch, more.sizes = self.batch + 1, {**self.sizes, "batch": self.batch + 1}
+        larger, tokens = more.told(convention, once, step), more.tokens - self.tokens
+        return (larger.forward - told.forward) / tokens, (larger.training - told.training) / tokens
 
     def told(self, convention: Convention, once: OpWork, step: OpWork) -> ConventionFlops:
         forward = self.forward_of(convention, once)

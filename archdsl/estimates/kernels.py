@@ -56,10 +56,10 @@ class Kernel:
 class Cut(Protocol):
     """How a model is spread over devices, as far as one of them asks: by how much its own share is smaller."""
 
-    def share(self, value: Value) -> int:
+    def share(self, value: Value) -> float:
         """Of a tensor."""
 
-    def held(self, weight: FlatWeight) -> int:
+    def held(self, weight: FlatWeight) -> float:
         """Of a weight."""
 
     def work(self, node: FlatNode) -> int:
@@ -76,10 +76,10 @@ class Cut(Protocol):
 class Whole:
     """One device has everything."""
 
-    def share(self, value: Value) -> int:
+    def share(self, value: Value) -> float:
         return 1
 
-    def held(self, weight: FlatWeight) -> int:
+    def held(self, weight: FlatWeight) -> float:
         return 1
 
     def work(self, node: FlatNode) -> int:
@@ -356,7 +356,7 @@ class _Held(Whole):
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
 
-    def held(self, weight: FlatWeight) -> int:
+    def held(self, weight: FlatWeight) -> float:
         return self.cut.held(weight)
 
 

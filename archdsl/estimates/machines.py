@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from archdsl.diagnostics import error
-from archdsl.estimates import roofline, sharding
+from archdsl.estimates import roofline
 from archdsl.estimates.memory import MemoryReport
 from archdsl.estimates.mesh import Mesh
+from archdsl.estimates.needs import Need, needs
 from archdsl.estimates.roofline import Cluster, Roofline
-from archdsl.estimates.sharding import Sharding, StepPlan
+from archdsl.estimates.sharding import Sharding, Step, StepPlan
 from archdsl.ir.graph import Model
 
 
 class MachinesReport(MemoryReport):
     """What `archdsl estimate` prints where it is asked about a mesh or a device."""
 
+    needs: list[Need]
+    """What training, prefill and decoding need of a device's memory."""
     sharding: Sharding
     roofline: Roofline | None = None
 
 
 def with_machines(
-    report: MemoryReport,
-    model: Model,
-    plan: StepPlan,
-    machine: Cluster | None = None,
-    *,
-    fused: bool = True,
-    tokens: int | None = None,
-    price: float | None = None,
+    report: MemoryReport, model: Model, plan: StepPlan, machine: Cluster | None = None, **how: Any
 ) -> MachinesReport:
-    """The report on a model with one training step on a mesh and, on a machine that is given, its times; at the
-    report's sizes. Errors as of `sharding.shard` and `roofline.estimate`."""
-    batch, seq = report.flops.batch, report.flops.seq
-    found = sharding.shard(model, plan, batch=batch, seq=seq)
-    times = None
-    if machine is not None:
-        times = roofline.estimate(
-            model, machine, plan, batch=batch, seq=seq, fused=fused, tokens=tokens, price=price, sharding=found
-        )
-    return MachinesReport(**dict(report), sharding=found, roofline=times)
+    """The report on a model with what it needs and takes on a mesh and, on a machine that is given, its times; at the
+    report's sizes. `how` are the other arguments of `roofline.estimate`.
+
+    Raises ArchError as that and `sharding.shard` do."""
+    step = Step(model, plan, report.flops.batch, report.flops.seq)
+    times = roofline.estimate(model, machine, plan, step=step, **how) if machine is not None else None
+    found = needs(step, machine.device.usable if machine is not None else None)
+    return MachinesReport(**dict(report), needs=found, sharding=step.sharding, roofline=times)
 
 
 def mesh_of(mesh: Mesh | None, devices: int | None) -> Mesh:

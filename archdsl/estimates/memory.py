@@ -12,7 +12,7 @@ What a decoder keeps is what a step of `archdsl compile --to onnx --decode` take
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from pydantic import BaseModel
@@ -22,6 +22,7 @@ from archdsl.estimates.activations import Event, Measured, StepMemory
 from archdsl.estimates.activations import estimate as step_of
 from archdsl.estimates.dtypes import BYTES, Dtype, width
 from archdsl.estimates.flops import EstimateReport, demand_sizes, sizes_at
+from archdsl.estimates.kernels import Cut, Whole
 from archdsl.estimates.params import output_projections
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.graph import Model, Value, Weight
@@ -98,6 +99,8 @@ class Memory(BaseModel):
     step by step, for which `no_decode_state` gives the reason."""
     decode_state_per_token: int | None
     """Bytes by which one more token of one sequence lets it grow."""
+    decode_state_windowed: int | None
+    """The same where the KV cache of a window is a ring of its positions, as in emitted PyTorch."""
     no_decode_state: str | None
     activations: int | None = None
     """What a forward pass saves for the backward pass, an estimate; None where it was not asked for, or is not known,
@@ -207,6 +210,7 @@ def estimate(
         model_states=2 * weights + buffers + optimizer_bytes,
         decode_state=None if kept is None else sum(k.bytes for k in kept),
         decode_state_per_token=None if kept is None else sum(k.per_token for k in kept),
+        decode_state_windowed=None if kept is None else sum(k.windowed_bytes for k in kept),
         no_decode_state=reason,
         activations=None if found is None else found.saved,
         peak=None if found is None else found.peak,
@@ -340,15 +344,21 @@ class _Kept:
     positions: int
     window: int | None
 
+    @property
+    def held(self) -> int:
+        """All numbers where the cache of a window is a ring of its positions."""
+        ring = self.window is not None and self.window < self.positions
+        return self.all // self.positions * (self.window or 0) if ring else self.all
+
 
 def _kept(steps: DecodePlan, sizes: Mapping[str, int], dtype: Dtype) -> Iterator[KeptMemory]:
     """What a step takes in and hands on, tensors that are alike together."""
     counts: dict[_Kept, int] = {}
-    for tensor in (*_between(steps, sizes), *_once(steps, sizes)):
+    for tensor in decode_tensors(steps, sizes, Whole()):
+        tensor = replace(tensor, path=starred(tensor.path))
         counts[tensor] = counts.get(tensor, 0) + 1
     for t, count in counts.items():
         size = count * width(t.dtype, dtype)
-        ring = t.window is not None and t.window < t.positions
         yield KeptMemory(
             kind=t.kind,
             name=t.name,
@@ -358,11 +368,17 @@ def _kept(steps: DecodePlan, sizes: Mapping[str, int], dtype: Dtype) -> Iterator
             per_token=size * t.one if t.kind == "cache" else 0,
             bytes=size * t.all,
             window=t.window,
-            windowed_bytes=size * t.all // t.positions * (t.window or 0) if ring else size * t.all,
+            windowed_bytes=size * t.held,
         )
 
 
-def _between(steps: DecodePlan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
+def decode_tensors(steps: DecodePlan, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Kept]:
+    """Yield what a step takes in and hands on of the part that a device has, each tensor with its path."""
+    yield from _between(steps, sizes, cut)
+    yield from _once(steps, sizes, cut)
+
+
+def _between(steps: DecodePlan, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Kept]:
     """Caches and states, in the order of the layers."""
     alone = {**sizes, **({"batch": 1} if "batch" in sizes else {})}
     time = sizes[steps.time.name]
@@ -371,17 +387,18 @@ def _between(steps: DecodePlan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
     for entry in steps.entries():
         if isinstance(entry, CacheSpec):
             read = readers.get(entry.value, [])
-            path = starred(read[0][0].path) if read else ""
+            path = read[0][0].path if read else ""
             if id(entry.value.shape) not in counted:  # the layers of a stack share it
                 one, every = (_numbers(entry.value, s) for s in (alone, sizes))
                 counted[id(entry.value.shape)] = one, every
             one, every = counted[id(entry.value.shape)]
-            window = _window(read)
-            yield _Kept("cache", entry.role, path, entry.value.dtype, one // time, every, time, window)
+            window, share = _window(read), cut.share(entry.value)
+            held = round(one / time / share), round(every / share)
+            yield _Kept("cache", entry.role, path, entry.value.dtype, *held, time, window)
         else:
             for state in entry.states:
                 value = Value(state.shape, state.dtype, state.name)
-                path = starred(entry.node.path)
+                path = entry.node.path
                 one, every = (_numbers(value, s) for s in (alone, sizes))
                 yield _Kept("state", state.name, path, state.dtype, one, every, 1, None)
 
@@ -417,7 +434,7 @@ def _window(readers: list[Reader]) -> int | None:
     return widest or None
 
 
-def _once(steps: DecodePlan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
+def _once(steps: DecodePlan, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Kept]:
     """What is computed before the first step and read in all of them."""
     first: dict[Value, tuple[FlatNode, int]] = {}
     for node in steps.step.nodes:
@@ -427,8 +444,8 @@ def _once(steps: DecodePlan, sizes: Mapping[str, int]) -> Iterator[_Kept]:
     for value in steps.before.outputs:
         node, i = first[value]
         role = node.node.op.cached_inputs(node.node).get(i, (0, ""))[1] if isinstance(node, FlatOp) else ""
-        path = "" if not isinstance(node, FlatOp | FlatScan) else starred(node.path)
-        numbers = _numbers(value, sizes)
+        path = "" if not isinstance(node, FlatOp | FlatScan) else node.path
+        numbers = round(_numbers(value, sizes) / cut.share(value))
         yield _Kept("once", role or value.name or "tensor", path, value.dtype, numbers, numbers, 1, None)
 
 

@@ -5,9 +5,12 @@ the type that it computes in, and that of its bytes at the bandwidth of the devi
 Nothing else takes time: no launch, no wave of blocks that is not full, no clock that falls under load. What comes out
 is therefore a lower bound, not a forecast.
 
-Of what devices send each other, the traffic of replicas (gradients, and weights under ZeRO) is hidden behind
-computation as far as there is some; all other traffic is waited for. Links are those within a machine, or the network
-where a group of devices is wider than a machine.
+Devices send while they compute: a step takes the longer of both. A collective over several machines goes over the
+network cards of all its devices, one each; what a machine has received its devices pass on among themselves, at the
+same time. Of a tensor of P bytes over n devices, k of them in a machine, each card sends P (n - k) / (n k) bytes in an
+all-gather and each link within the machine P (k - 1) / k (twice as much in an all-reduce, but where the switch sums).
+
+What a step is expected to take follows from the part of the peak that is given, or that published runs have reached.
 """
 
 from __future__ import annotations
@@ -19,25 +22,29 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel
 
 from archdsl.diagnostics import error
-from archdsl.estimates.dtypes import Dtype
+from archdsl.estimates.dtypes import Dtype, Low
+from archdsl.estimates.flops import Convention
 from archdsl.estimates.flops import estimate as count_flops
 from archdsl.estimates.hardware import Device, Type
 from archdsl.estimates.kernels import Kernel, kernels
 from archdsl.estimates.mesh import Mesh
-from archdsl.estimates.sharding import Collective, Sharding, Shares, Step, StepPlan, sent_share
+from archdsl.estimates.needs import Inference, Prefill, Serving
+from archdsl.estimates.sharding import Compute, Kind, Shares, Step, StepPlan
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.dims import with_symbol
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import starred
-from archdsl.passes.decode import NEW, planned
-from archdsl.passes.flatten import FlatGraph, FlatNode, flatten
+from archdsl.passes.decode import NEW, DecodePlan
+from archdsl.passes.flatten import FlatGraph, FlatNode
 
 SAYS = "roofline: a lower bound of every time, and so of every cost"
 MACHINE = 8
 """Devices of one machine, where nobody says."""
 NETWORK = 50e9
 """Bytes/s that a device sends to another machine, where nobody says: 400 Gbit/s."""
-GIB = 1 << 30
+PUBLISHED_MFU = (0.6423, 0.2634)
+"""The most and the least of the peak that the runs of `benchmarks/training_runs.json` have reached."""
+PUBLISHED = "published runs of 125M to 70B parameters on 8 to 512 A100s and H100s (FSDP, bfloat16)"
 
 T = TypeVar("T", bound="PassTimes")
 Bound = Literal["compute", "memory"]
@@ -54,7 +61,7 @@ class PassTimes(BaseModel):
     memory_bound: float
     """In kernels that the bandwidth bounds."""
     links: float
-    """In traffic between devices that nothing hides."""
+    """In traffic between devices beyond the time of what they compute."""
     flops: float
     bytes: float
     tokens_per_second: float
@@ -89,18 +96,39 @@ class OpTime(BaseModel):
     """Of the forward."""
 
 
-class Budget(BaseModel):
-    """A training run over so many tokens."""
+class Expected(BaseModel):
+    """What a training step is expected to take, the fastest first; never less than the bound."""
 
-    tokens: int
+    says: str
+    """Where the part of the peak is from."""
+    convention: Convention
+    """How the model's FLOPs are counted."""
+    mfu: tuple[float, float]
+    """The most and the least of it."""
+    seconds: tuple[float, float]
+    tokens_per_second: tuple[float, float]
+    """Of all devices together."""
+
+
+class Cost(BaseModel):
+    """What a training run takes."""
+
     seconds: float
     device_hours: float
     energy_kwh: float | None
     """Of the devices alone, all at their thermal design power; None where that is not known."""
     price: float | None
-    """By `price_per_hour`."""
+    """By the price of a device-hour."""
+
+
+class Budget(Cost):
+    """A training run over so many tokens: the lower bound of what it takes, and what is expected."""
+
+    tokens: int
     price_per_hour: float | None
     """What a device costs an hour, in any currency."""
+    expected: tuple[Cost, Cost]
+    """The least and the most."""
 
 
 class Links(BaseModel):
@@ -121,24 +149,33 @@ class Roofline(BaseModel):
     mesh: Mesh
     links: Links
     dtype: Dtype
+    weights: Low | None
+    """The type of matrices in inference, where it is another."""
+    cache: Low | None
+    """The same of KV caches."""
+    compute: Compute | None
+    """What products with weights are computed in, where it is another type."""
     fused: bool
     batch: int
     seq: int
     peak: float
-    """FLOP/s of one device in `dtype`."""
+    """FLOP/s of one device in `compute`, or `dtype`."""
     bandwidth: float
     ridge: float
     """FLOPs a byte."""
     training: TrainingTimes
     prefill: PassTimes
-    """The forward over whole sequences: the time to the first token."""
+    """The forward over whole sequences, logits of the last position alone: the time to the first token."""
     decode: PassTimes | None
     """One more token for each sequence where `seq` positions are there; None where the model cannot be taken step by
     step."""
     no_decode: str | None
     fits: bool
-    """Whether what training keeps in memory fits into a device."""
+    """Whether what training needs of memory is in a device."""
+    usable: int
+    """Bytes of a device's memory that a model can use: without bits that correct errors, and what the runtime needs."""
     by_op: list[OpTime]
+    expected: Expected
     budget: Budget | None
     notes: list[str]
 
@@ -163,16 +200,18 @@ def estimate(
     batch: int | None = None,
     seq: int | None = None,
     fused: bool = True,
+    mfu: float | None = None,
     tokens: int | None = None,
     price: float | None = None,
-    sharding: Sharding | None = None,
+    step: Step | None = None,
 ) -> Roofline:
     """The times of a model. `batch` counts the sequences of a training step, and those that are generated at once, on
-    all devices together; `tokens` asks what a training run over so many takes, and `price` is that of a device's hour.
+    all devices together; `mfu` is the part of the peak that training is expected to reach, attention counted whole;
+    `tokens` asks what a training run over so many takes, and `price` is that of a device's hour.
 
     Raises ArchError E0503, E0515 and E0516 as `sharding.shard` does, and E0517 where the device does not compute in the
     plan's type, or has no link to another."""
-    return _Roofline(model, machine, plan, batch, seq, fused, sharding).report(tokens, price)
+    return _Roofline(model, machine, plan, batch, seq, fused, step).report(mfu, tokens, price)
 
 
 def peak_of(device: Device, dtype: str, own: Dtype) -> float | None:
@@ -191,16 +230,16 @@ class _Roofline:
         batch: int | None,
         seq: int | None,
         fused: bool,
-        sharding: Sharding | None,
+        step: Step | None,
     ) -> None:
         self.model, self.machine, self.device, self.plan, self.fused = model, machine, machine.device, plan, fused
         self.mesh = plan.mesh
-        own = peak_of(self.device, "float", plan.dtype)
+        own = self.device.peak.get(plan.compute or plan.dtype)
         if own is None:
             raise error(
                 "E0517",
-                f"{self.device.name} has no peak in {plan.dtype}",
-                help=f"`--dtype {_usable(self.device)}`; its file says {', '.join(self.device.peak)}",
+                f"{self.device.name} has no peak in {plan.compute or plan.dtype}",
+                help=f"`--dtype {best_dtype(self.device)}`; its file says {', '.join(self.device.peak)}",
             )
         self.peak = own
         if self.mesh.devices > 1 and self.device.interconnect is None and machine.node > 1:
@@ -209,48 +248,59 @@ class _Roofline:
                 f"the file of {self.device.name} says of no link to other devices",
                 help="give it an `interconnect`, or say `--machine 1` where each device is a machine of its own",
             )
-        self.step = Step(model, plan, batch, seq)
-        self.sharding = sharding or self.step.report()
+        self.step = step or Step(model, plan, batch, seq)
+        self.sharding = self.step.sharding
+        self.served = Inference(self.step)
         self.sizes = self.step.sizes
         self.notes: dict[str, None] = {}
         self.counted = count_flops(model, batch=self.step.batch, seq=self.step.seq).flops
 
     # --- one kernel, one message ---
 
-    def time(self, flops: float, moved: float, dtype: str) -> float:
-        return max(flops / self.rate(dtype), moved / self.device.bandwidth)
+    def time(self, kernel: Kernel, flops: float, moved: float) -> float:
+        return max(flops / self.rate(kernel), moved / self.device.bandwidth)
 
-    def rate(self, dtype: str) -> float:
-        """FLOP/s in a type; in one that the device's file leaves out, the peak of the widest that it has."""
-        found = peak_of(self.device, dtype, self.plan.dtype)
+    def rate(self, kernel: Kernel) -> float:
+        """FLOP/s in a kernel's type; in one that the device's file leaves out, the peak of the widest that it has."""
+        if self.plan.compute is not None and not kernel.core:
+            return self.peak
+        found = peak_of(self.device, kernel.dtype, self.plan.dtype)
         if found is None:
-            self.notes[f"the device's file has no peak in {dtype}: its lowest is taken"] = None
+            self.notes[f"the device's file has no peak in {kernel.dtype}: its lowest is taken"] = None
             return min(self.device.peak.values())
         return found
 
     def bound(self, kernel: Kernel) -> Bound:
-        slower = kernel.flops / self.rate(kernel.dtype) > kernel.bytes / self.device.bandwidth
+        slower = kernel.flops / self.rate(kernel) > kernel.bytes / self.device.bandwidth
         return "compute" if slower else "memory"
 
-    def link(self, axis: str) -> float:
-        """Bytes/s that a device sends along an axis of the mesh, by how far its groups reach."""
-        mesh = self.mesh
+    def near(self, axis: str) -> int:
+        """The devices of a group along an axis of the mesh that are in one machine."""
+        mesh, node = self.mesh, self.machine.node
         own = 1 if self.step.shares.experts_over_tp else mesh.tp
         inner = {"tp": 1, "cp": mesh.tp, "dp": mesh.tp * mesh.cp, "dp·cp": mesh.tp, "ep": own, "edp": own * mesh.ep}
-        width = {
-            "tp": mesh.tp,
-            "cp": mesh.cp,
-            "dp": mesh.dp,
-            "dp·cp": mesh.dp * mesh.cp,
-            "ep": mesh.ep,
-            "edp": self.step.shares.expert_replicas,
-        }
-        reach = inner[axis] * width[axis] if axis in inner else mesh.devices
-        within = self.device.interconnect
-        return within.bandwidth / 2 if within is not None and reach <= self.machine.node else self.machine.network
+        return -(-node // inner[axis]) if axis in inner else node if mesh.devices <= node else 1
 
-    def sending(self, collectives: Iterable[Collective]) -> float:
-        return sum(c.sent / self.link(c.axis) for c in collectives)
+    def sending(self, sent: Iterable[tuple[Kind, str, int, float]]) -> float:
+        """Seconds of collectives, each with its axis, its devices and the bytes of the tensor: the longer time of those
+        of the links within a machine, and of the network."""
+        inside = between = 0.0
+        link = self.device.interconnect
+        for kind, axis, devices, payload in sent:
+            near = min(self.near(axis), devices)
+            if kind == "send":
+                # Each rank of tensor parallelism sends its part of what all of them have.
+                part = payload / (1 if self.step.shares.sequence_parallel else self.mesh.tp)
+                inside, between = (inside + part, between) if near > 1 else (inside, between + part)
+                continue
+            near_part, far_part = (near - 1) / near, (devices - near) / devices
+            if kind == "all-to-all":
+                inside, between = inside + payload * (near - 1) / devices, between + payload * far_part
+                continue
+            both = 2 if kind == "all-reduce" else 1
+            inside += payload * near_part * (1 if link is not None and link.sums else both)
+            between += payload * far_part / near * both
+        return max(inside / (link.bandwidth / 2) if link is not None else 0.0, between / self.machine.network)
 
     # --- training ---
 
@@ -258,32 +308,30 @@ class _Roofline:
         plan, mesh, step = self.plan, self.mesh, self.step
         found = kernels(step.graph, self.sizes, plan.dtype, fused=self.fused, cut=step.shares)
         positions: dict[int, tuple[int, bool]] = {}
+        """Of a node, by its number: its stage, and whether the backward computes it again."""
         numbers: dict[FlatNode, int] = {n: i for i, n in enumerate(step.graph.nodes)}
         for i, chunk in enumerate(step.chunks):
-            inside = {n for layer in chunk.layers for n in layer}
-            positions.update({numbers[n]: (i % mesh.pp, n in inside) for n in chunk.nodes})
+            positions.update({numbers[n]: (i % mesh.pp, bool(step.again(n))) for n in chunk.nodes})
         m = plan.micro_batches
         best: TrainingTimes | None = None
+        stages = []
         for stage in range(mesh.pp):
             own = [k for k in found if positions[k.node][0] == stage]
             forward = self.passed((k, k.flops, k.bytes) for k in own)
             backward = self.passed((k, k.backward_flops, k.backward_bytes) for k in own)
             again = self.passed((k, k.flops, k.bytes) for k in own if self.is_again(k, positions[k.node][1]))
-            talk = list(step.talk(stage))
-            replicas = [c for c in talk if c.axis in ("dp", "dp·cp", "edp")]
-            waited = self.sending(c for c in talk if c not in replicas and c.phase != "step")
-            once = self.sending(c for c in talk if c not in replicas and c.phase == "step")
-            each = forward.seconds + backward.seconds + again.seconds + waited / m
-            hidden = (each - waited / m) * (1 if plan.zero < 2 else m)
-            exposed = max(0.0, self.sending(replicas) - hidden)
+            stages.append((forward, backward, again))
+        each = [sum(t.seconds for t in parts) for parts in stages]
+        for stage, (forward, backward, again) in enumerate(stages):
             optimizer = self.optimizer(stage)
-            bubble = (mesh.pp - 1) * each / plan.interleave
-            seconds = m * each + bubble + once + exposed + optimizer
+            bubble = (sum(each) - each[stage]) / plan.interleave
+            computing = m * each[stage] + bubble + optimizer
+            links = self.sending((c.collective, c.axis, c.devices, c.payload) for c in step.talk(stage))
             times = TrainingTimes(
-                seconds=seconds,
+                seconds=max(computing, links),
                 compute_bound=m * (forward.compute_bound + backward.compute_bound + again.compute_bound),
                 memory_bound=m * (forward.memory_bound + backward.memory_bound + again.memory_bound) + optimizer,
-                links=waited + once + exposed,
+                links=max(0.0, links - computing),
                 flops=m * (forward.flops + backward.flops + again.flops),
                 bytes=m * (forward.bytes + backward.bytes + again.bytes),
                 tokens_per_second=0,
@@ -298,11 +346,8 @@ class _Roofline:
         return self.told(best, self.counted.training, self.tokens(step.batch)), found
 
     def is_again(self, kernel: Kernel, in_layer: bool) -> bool:
-        """Whether the backward computes a kernel again."""
-        plan = self.plan
-        if plan.checkpoint == "full":
-            return in_layer
-        return plan.checkpoint == "selective" and plan.attention == "eager" and kernel.core
+        """Whether the backward computes a kernel again: of a layer all, or what are no products with weights."""
+        return in_layer and (self.plan.checkpoint == "full" or kernel.core or not kernel.flops)
 
     def optimizer(self, stage: int) -> float:
         """Weights and states are read and written, gradients read."""
@@ -316,8 +361,8 @@ class _Roofline:
         """Kernels one after the other."""
         compute = memory = flops = moved = 0.0
         for kernel, work, traffic in parts:
-            seconds = self.time(work, traffic, kernel.dtype)
-            if work / self.rate(kernel.dtype) > traffic / self.device.bandwidth:
+            seconds = self.time(kernel, work, traffic)
+            if work / self.rate(kernel) > traffic / self.device.bandwidth:
                 compute += seconds
             else:
                 memory += seconds
@@ -352,26 +397,25 @@ class _Roofline:
     def inference(self) -> tuple[PassTimes, PassTimes | None, str | None, list[Kernel]]:
         """The forward over whole sequences, and a step of decoding. Of a mesh, tensor and expert parallelism share the
         work of each sequence, stages follow each other, and the rest are replicas, each with its part of the batch."""
-        step = self.step
-        rows = -(-step.batch // self.mesh.replicas)
+        step, inference = self.step, self.served
+        rows, sizes = inference.rows, inference.sizes
         if rows * self.mesh.replicas != step.batch:
             self.notes[f"inference: {step.batch:,} sequences do not fill {self.mesh.replicas:,} replicas"] = None
-        mesh = self.mesh.model_copy(update={"cp": 1})
-        sizes = {**self.sizes, **({"batch": rows} if "batch" in self.sizes else {})}
         counted = self.counted
-        flat = flatten(self.model)
-        prefill = self.forward(flat, mesh, sizes, None)[0]
-        prefill = self.told(prefill, counted.prefill, self.tokens(step.batch))
-        if counted.decode_step is None:
+        prefill, found = self.forward(inference.graph, inference.prefill, sizes, None)
+        if self.mesh.devices > 1:
+            alone = Prefill(self.model, inference.graph, Mesh(), self.plan, step.seq)
+            found = kernels(inference.graph, sizes, self.plan.dtype, fused=self.fused, cut=alone)
+        prefill = self.told(prefill, sum(k.flops for k in found) * step.batch / rows, self.tokens(step.batch))
+        if inference.plan is None:
             return prefill, None, counted.no_decode_step, []
-        decode, found = self.forward(planned(self.model).step, mesh, sizes, True)
-        return prefill, self.told(decode, counted.decode_step, step.batch), None, found
+        shares = Serving(self.model, inference.plan.step, inference.mesh, self.plan)
+        decode, found = self.forward(inference.plan.step, shares, sizes, inference.plan)
+        return prefill, self.told(decode, counted.decode_step or 0, step.batch), None, found
 
     def forward(
-        self, graph: FlatGraph, mesh: Mesh, sizes: dict[str, int], decode: bool | None
+        self, graph: FlatGraph, shares: Shares, sizes: dict[str, int], plan: DecodePlan | None
     ) -> tuple[PassTimes, list[Kernel]]:
-        plan = planned(self.model) if decode else None
-        shares = Shares(self.model, graph, mesh)
         found = kernels(graph, sizes, self.plan.dtype, fused=self.fused, plan=plan, cut=shares)
         times = self.passed((k, k.flops, k.bytes) for k in found)
 
@@ -386,37 +430,34 @@ class _Roofline:
                 for size in shape:
                     count *= whole_at(size, sizes)
                 return count
-            return whole_at(elements(value.shape), sizes)
+            last = isinstance(shares, Prefill) and value in shares.last
+            return whole_at(elements(value.shape), sizes) // (self.step.seq if last else 1)
 
-        waited = 0.0
-        for redistribution in shares.sharded.redistributions:
-            for kind, axis, _, phase, devices, payload in shares.collectives(redistribution, self.plan.dtype, numbers):
-                if phase == "forward" and devices > 1:
-                    waited += payload * sent_share(kind, devices) / self.link(axis)
-        waited += self.stages(mesh, sizes, decode is True)
-        links = {"seconds": times.seconds + waited, "links": waited}
-        return times.model_copy(update=links), found
+        sent = [
+            (kind, axis, devices, payload)
+            for r in shares.sharded.redistributions
+            for kind, axis, _, phase, devices, payload in shares.collectives(r, self.plan.dtype, numbers)
+            if phase == "forward" and devices > 1
+        ]
+        links = self.sending((*sent, *self.stages(sizes, plan is not None)))
+        seconds = {"seconds": max(times.seconds, links), "links": max(0.0, links - times.seconds)}
+        return times.model_copy(update=seconds), found
 
-    def stages(self, mesh: Mesh, sizes: dict[str, int], decode: bool) -> float:
-        """Seconds in which tensors go from stage to stage."""
-        if mesh.pp == 1:
-            return 0.0
+    def stages(self, sizes: dict[str, int], decode: bool) -> Iterator[tuple[Kind, str, int, float]]:
+        """The tensors that go from stage to stage."""
         step = self.step
         scale = sizes.get("batch", 1) / step.sizes.get("batch", 1) / (step.seq if decode else 1)
-        scale *= mesh.tp if step.shares.sequence_parallel else 1
-        passed = sum(step.crossing(i) * self.mesh.cp for i in range(len(step.chunks) - 1))
-        return passed * scale / self.link("pp")
+        scale *= self.mesh.cp
+        for i in range(len(step.chunks) - 1):
+            yield "send", "pp", self.mesh.pp, step.crossing(i) * scale
 
     # --- the report ---
 
-    def report(self, tokens: int | None, price: float | None) -> Roofline:
+    def report(self, mfu: float | None, tokens: int | None, price: float | None) -> Roofline:
         device, plan = self.device, self.plan
         training, forward = self.training()
+        expected = self.expected(training, mfu)
         prefill, decode, reason, steps = self.inference()
-        fits = self.sharding.memory.total <= device.memory_gib * GIB
-        if not fits:
-            need = self.sharding.memory.total / GIB
-            self.notes[f"training needs {need:,.1f} GiB a device, which has {device.memory_gib:g}"] = None
         if plan.interleave > 1:
             self.notes["inference: stages are passed one after the other, whatever is interleaved"] = None
         within = device.interconnect
@@ -431,6 +472,9 @@ class _Roofline:
                 between=self.machine.network,
             ),
             dtype=plan.dtype,
+            weights=plan.weights,
+            cache=plan.cache,
+            compute=plan.compute,
             fused=self.fused,
             batch=self.step.batch,
             seq=self.step.seq,
@@ -441,9 +485,11 @@ class _Roofline:
             prefill=prefill,
             decode=decode,
             no_decode=reason,
-            fits=fits,
+            fits=self.sharding.memory.total <= device.usable,
+            usable=device.usable,
             by_op=list(self.by_op(forward, steps)),
-            budget=self.budget(training, tokens, price),
+            expected=expected,
+            budget=self.budget(training, expected, tokens, price),
             notes=list(self.notes),
         )
 
@@ -459,11 +505,11 @@ class _Roofline:
                     row = rows[key] = OpTime(
                         path=key[0], op=key[1], uses=0, forward=0, backward=0, decode=0, bound="memory"
                     )
-                once = self.time(kernel.flops, kernel.bytes, kernel.dtype)
+                once = self.time(kernel, kernel.flops, kernel.bytes)
                 if decode:
                     row.decode += once
                     continue
-                back = self.time(kernel.backward_flops, kernel.backward_bytes, kernel.dtype)
+                back = self.time(kernel, kernel.backward_flops, kernel.backward_bytes)
                 bounds[key] = bounds.get(key, 0.0) + (once if self.bound(kernel) == "compute" else -once)
                 row.uses += 1
                 row.forward += once
@@ -471,21 +517,44 @@ class _Roofline:
                 row.bound = "compute" if bounds[key] > 0 else "memory"
         return iter(sorted(rows.values(), key=lambda r: -(r.forward + r.backward)))
 
-    def budget(self, training: TrainingTimes, tokens: int | None, price: float | None) -> Budget | None:
-        if tokens is None:
-            return None
-        seconds = tokens / training.tokens_per_second
-        hours = seconds * self.mesh.devices / 3600
-        watts = self.device.tdp_watts
-        return Budget(
-            tokens=tokens,
-            seconds=seconds,
-            device_hours=hours,
-            energy_kwh=hours * watts / 1000 if watts is not None else None,
-            price=hours * price if price is not None else None,
-            price_per_hour=price,
+    def expected(self, training: TrainingTimes, mfu: float | None) -> Expected:
+        """What a step takes at a part of the peak, or at those that published runs have reached."""
+        reached = (mfu, mfu) if mfu is not None else PUBLISHED_MFU
+        flops = self.counted.conventions["dense"].training
+        peak = self.peak * self.mesh.devices
+        fastest, slowest = (max(training.seconds, flops / (peak * part)) for part in reached)
+        tokens = self.tokens(self.step.batch)
+        return Expected(
+            says="as given" if mfu is not None else PUBLISHED,
+            convention="dense",
+            mfu=(flops / (peak * fastest), flops / (peak * slowest)),
+            seconds=(fastest, slowest),
+            tokens_per_second=(tokens / fastest, tokens / slowest),
         )
 
+    def budget(
+        self, training: TrainingTimes, expected: Expected, tokens: int | None, price: float | None
+    ) -> Budget | None:
+        if tokens is None:
+            return None
+        watts = self.device.tdp_watts
 
-def _usable(device: Device) -> str:
-    return next((t for t in ("bfloat16", "float16", "float32") if t in device.peak), "float32")
+        def cost(per_second: float) -> Cost:
+            seconds = tokens / per_second
+            hours = seconds * self.mesh.devices / 3600
+            return Cost(
+                seconds=seconds,
+                device_hours=hours,
+                energy_kwh=hours * watts / 1000 if watts is not None else None,
+                price=hours * price if price is not None else None,
+            )
+
+        least, most = expected.tokens_per_second
+        bound = dict(cost(training.tokens_per_second))
+        return Budget(**bound, tokens=tokens, price_per_hour=price, expected=(cost(least), cost(most)))
+
+
+def best_dtype(device: Device) -> Dtype:
+    """Return the type that models are trained in on a device."""
+    types: tuple[Dtype, ...] = ("bfloat16", "float16", "float32")
+    return next((t for t in types if t in device.peak), "float32")

@@ -2,7 +2,7 @@
 
 What is sharded over `tp` and `ep`, and where ranks communicate, is what `parallelize` of an emitted file does: both
 read `archdsl.passes.partition`. With sequence parallelism what is not sharded so is sharded along the sequence
-(Korthikanti et al., 2022). Layers are iterations of the model's loops, dealt out to `pp` stages in equal numbers, one
+(Korthikanti et al., 2022). Layers are iterations of the model's loops, dealt out to `pp` stages, one
 micro-batch forwards and one backwards in turn (1F1B; Narayanan et al., 2021). What passes from stage to stage is what
 the graph passes. Replicas hold weights, gradients and optimizer state as ZeRO's stages say (Rajbhandari et al., 2020).
 
@@ -16,15 +16,17 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
-from archdsl.estimates.activations import Saving
-from archdsl.estimates.dtypes import BYTES, Dtype, width
+from archdsl.estimates.activations import Saving, StepWalk, inputs_of, objective, recomputed_layers
+from archdsl.estimates.dtypes import BYTES, Dtype, Low, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
-from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states
+from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states, step_temporaries
 from archdsl.estimates.mesh import Mesh, divisors, nearest_divisors, one_of
 from archdsl.ir.dims import Poly, expr_text, free_names
 from archdsl.ir.graph import Model, Value
@@ -55,6 +57,7 @@ from archdsl.passes.partition import (
 
 Zero = Literal[0, 1, 2, 3]
 Attention = Literal["fused", "eager"]
+Compute = Literal["float8", "float4", "int8"]
 Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "send"]
 Phase = Literal["forward", "backward", "step"]
 
@@ -90,14 +93,21 @@ class Stage(BaseModel):
     gradients: int
     optimizer: int
     activations: int
-    """Kept for the backward, of all micro-batches that are under way."""
+    """Kept for the backward, of all micro-batches that are under way, without the loss."""
     working: int
-    """Activations of the largest layer, where every layer is computed again."""
+    """Activations of the largest layer that is computed again."""
     gathered: int
     """Of weights that ZeRO 3 has put together, the largest layer's, and the gradients of it."""
+    objective: int
+    """The most that the loss adds to activations."""
+    inputs: int
+    """The model's inputs and the targets."""
     in_flight: int
     """Micro-batches under way in the stage's first layers, at most."""
     total: int
+    """The most that is alive at once: not all of these, and temporaries beside them."""
+    peak_at: str
+    """In which stretch of the step that is: `backward blocks.3`."""
     sent: int
     """To other devices, in a step."""
 
@@ -145,10 +155,20 @@ class StepPlan:
     zero: Zero = 0
     micro_batches: int = 1
     interleave: int = 1
+    stages: tuple[int, ...] = ()
+    """Layers of each piece of the stack; none: equal numbers, or one fewer where the embedding and the head are."""
     sequence_parallel: bool = False
     checkpoint: Checkpoint = "none"
+    checkpoint_every: int = 1
+    """Of so many layers the first is computed again."""
     attention: Attention = "fused"
     dtype: Dtype = "float32"
+    weights: Low | None = None
+    """In inference, the type of matrices; None: `dtype`."""
+    cache: Low | None = None
+    """The same of KV caches."""
+    compute: Compute | None = None
+    """What products with weights are computed in; None: `dtype`."""
     optimizer: Optimizer = "adamw"
     master_weights: bool = False
     gradient_dtype: Dtype | None = None
@@ -163,7 +183,7 @@ class Shares:
 
     def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, *, sequence_parallel: bool = False) -> None:
         self.graph, self.mesh, self.sequence_parallel = graph, mesh, sequence_parallel and mesh.tp > 1
-        self.partition = partition(model) if mesh.tp > 1 else Partition(expert_placements(graph), ())
+        self.partition = partition(model, slices=True) if mesh.tp > 1 else Partition(expert_placements(graph), ())
         self.sharded = sharded(graph, self.partition.placements)
         self.wants = wanting(graph)
         self.symbols = {s.name for s in model.symbols if s.name != "batch"}
@@ -188,7 +208,7 @@ class Shares:
             self.along[key] = value.shape, found
         return self.along[key][1]
 
-    def share(self, value: Value) -> int:
+    def share(self, value: Value) -> float:
         along = self.in_sequence(value)
         over_tp = value in self.sharded.axes or (self.sequence_parallel and along and self.depends(value))
         return (self.mesh.cp if along else 1) * (self.mesh.tp if over_tp else 1)
@@ -203,7 +223,11 @@ class Shares:
     def placement(self, weight: FlatWeight) -> Placement:
         return self.partition.placements.get(weight.path, REPLICATED)
 
-    def held(self, weight: FlatWeight) -> int:
+    def held(self, weight: FlatWeight) -> float:
+        return self.ranks(weight)
+
+    def ranks(self, weight: FlatWeight) -> int:
+        """Return over how many ranks a weight is sharded."""
         over = self.placement(weight).over
         return getattr(self.mesh, over) if over is not None else 1
 
@@ -291,10 +315,10 @@ def layer(node: FlatNode) -> tuple[str, int] | None:
     return (stack, number) if stack else None
 
 
-def chunks(model: Model, graph: FlatGraph, count: int) -> list[StackChunk]:
-    """The graph in so many pieces with equal numbers of layers.
+def chunks(model: Model, graph: FlatGraph, count: int, stages: tuple[int, ...] = ()) -> list[StackChunk]:
+    """The graph in so many pieces, with the numbers of layers that are given.
 
-    Raises ArchError E0516 where there are no layers, and E0515 where their number does not divide."""
+    Raises ArchError E0516 where there are no layers, and E0515 where they cannot be dealt out so."""
     head: list[FlatNode] = []
     layers: list[list[FlatNode]] = []
     current = None
@@ -312,16 +336,36 @@ def chunks(model: Model, graph: FlatGraph, count: int) -> list[StackChunk]:
             f"`{model.name}` has no stack of layers that could be dealt out to stages of a pipeline",
             help="layers with weights of their own are iterations of a list: `blocks: 12 * layer`; leave `pp` out",
         )
-    if len(layers) % count:
+    numbers = stages or _dealt_out(len(layers), count)
+    if len(numbers) != count or sum(numbers) != len(layers) or (layers and min(numbers) < 1):
+        said = ", ".join(map(str, numbers))
         raise error(
             "E0515",
-            f"{len(layers):,} layers cannot be dealt out evenly to {count:,} pieces (pp, times those of each stage)",
-            help=f"pieces that can be: {nearest_divisors(len(layers), count)}",
+            f"{len(layers):,} layers cannot be dealt out to {count:,} pieces (pp, times those of each stage)"
+            + (f" as {said}" if stages else " evenly"),
+            help=f"pieces that can be: {nearest_divisors(len(layers), count)}; or "
+            f"`--stages {_uneven(len(layers), count)}`",
         )
-    each = len(layers) // count
-    found_chunks = [StackChunk(layers[i * each : (i + 1) * each]) for i in range(count)]
+    ends = [*accumulate(numbers, initial=0)]
+    found_chunks = [StackChunk(layers[i:j]) for i, j in pairwise(ends)]
     found_chunks[0].head, found_chunks[-1].tail = head, tail
     return found_chunks
+
+
+def _dealt_out(layers: int, count: int) -> tuple[int, ...]:
+    """Return how many layers each piece has: equal numbers, or one fewer for the first and the last, which have the
+    embedding and the head (Dubey et al., 2024, section 3.3.2); none where neither can be."""
+    if layers % count == 0:
+        return (layers // count,) * count
+    each = (layers + 2) // count
+    even = count > 1 and (layers + 2) % count == 0 and each > 1
+    return (each - 1, *(each,) * (count - 2), each - 1) if even else ()
+
+
+def _uneven(layers: int, count: int) -> str:
+    """Return numbers of layers that differ by one at most, the smaller ones last."""
+    each, more = divmod(layers, count)
+    return ",".join(str(each + (i < more)) for i in range(count))
 
 
 def under_way(stage: int, mesh: Mesh, interleave: int, micro_batches: int) -> list[int]:
@@ -345,7 +389,7 @@ def shard(model: Model, plan: StepPlan, *, batch: int | None = None, seq: int | 
 
     Raises ArchError E0503 where the model has no sizes at this length, E0515 where something does not divide, and E0516
     where the model cannot be cut in this way."""
-    return Step(model, plan, batch, seq).report()
+    return Step(model, plan, batch, seq).sharding
 
 
 class Step:
@@ -372,15 +416,25 @@ class Step:
             (n.path, int(n.node.copies)) for n in walk(self.graph) if isinstance(n, FlatOp) and n.node.copies
         ]
         self.demand()
-        self.chunks = chunks(model, self.graph, self.mesh.pp * plan.interleave)
-        scores = plan.attention == "eager" and plan.checkpoint == "none"
+        self.chunks = chunks(model, self.graph, self.mesh.pp * plan.interleave, plan.stages)
+        self.again = recomputed_layers(model, plan.checkpoint, plan.checkpoint_every)
+        """In which layer the backward computes a node again."""
         self.saving = Saving(
-            self.graph, self.sizes, plan.dtype, wants=self.shares.wants, cut=self.shares, scores=scores
+            self.graph,
+            self.sizes,
+            plan.dtype,
+            wants=self.shares.wants,
+            cut=self.shares,
+            scores=plan.attention == "eager",
         )
         self.elements, self.makers = self.saving.elements, self.saving.makers
         self.home = {v: i for i, c in enumerate(self.chunks) for n in c.nodes for v in n.outputs}
         """The piece that makes each tensor."""
-        self.crossings: dict[int, float] = {}
+        self.crossings: dict[int, list[Value]] = {}
+        self.walks = [
+            StepWalk(c.nodes, self.passed(i), self.saving, plan.checkpoint, self.again)
+            for i, c in enumerate(self.chunks)
+        ]
         self.read: dict[int, dict[str, FlatWeight]] = {}
 
     # --- what is refused ---
@@ -480,7 +534,9 @@ class Step:
 
     # --- the report ---
 
-    def report(self) -> Sharding:
+    @cached_property
+    def sharding(self) -> Sharding:
+        """The report."""
         stages, talks = [], []
         for stage in range(self.mesh.pp):
             talk = list(self.talk(stage))
@@ -526,6 +582,7 @@ class Step:
             yield f"on every rank of tp: {', '.join(f'{path} ({count:,} parameters)' for path, count in whole.items())}"
         ways = {
             "sequence parallel": self.shares.sequence_parallel,
+            "biases of heads over tp": self.shares.partition.sliced,
             "context parallel (cp)": self.mesh.cp > 1,
             "pipeline parallel (pp)": self.mesh.pp > 1,
             "experts over the ranks of tp (ep does not divide dp)": self.mesh.dp % self.mesh.ep > 0,
@@ -560,7 +617,7 @@ class Step:
         for weight in weights:
             if all(d.static for d in weight.weight.shape):
                 placement = self.shares.placement(weight)
-                shape = placement.shard([int(d) for d in weight.weight.shape], self.shares.held(weight))
+                shape = placement.shard([int(d) for d in weight.weight.shape], self.shares.ranks(weight))
                 yield Tensor(weight.weight, 1, shape), placement.kind == "expert"
 
     def replicas(self, expert: bool) -> int:
@@ -571,11 +628,13 @@ class Step:
         plan, mesh = self.plan, self.mesh
         tensors = list(self.tensors(self.weights_of(stage).values()))
         weights = gradients = optimizer = numbers = 0
+        kept: list[Tensor] = []
         for expert in (False, True):
             own, copies = [t for t, e in tensors if e == expert], self.replicas(expert)
             numbers += sum(t.numbers for t in own if t.weight.trained)
             if plan.zero == 3:
                 own = [fully_sharded(t, copies) if t.weight.trained else t for t in own]
+            kept += own
             trained = sum(t.numbers for t in own if t.weight.trained)
             states = sum(
                 s.bytes for s in optimizer_states(self.model, own, plan.dtype, plan.optimizer, plan.master_weights)
@@ -586,9 +645,22 @@ class Step:
             optimizer += _part(states, copies if plan.zero in (1, 2) else 1)
         counts = under_way(stage, mesh, plan.interleave, plan.micro_batches)
         pieces = self.of_stage(stage)
-        activations = sum(n * self.activations(c) for n, c in zip(counts, pieces, strict=True))
-        working = round(max(self.working(c) for c in pieces)) if plan.checkpoint == "full" else 0
+        walks = self.walks[stage :: mesh.pp]
+        saved = [sum(w.kept.values()) for w in walks]
+        activations = sum(n * size for n, size in zip(counts, saved, strict=True))
         gathered = self.gathered(stage) if plan.zero >= 3 else 0
+        last = pieces[-1] is self.chunks[-1]
+        loss = objective(self.graph, self.saving) if last else 0
+        inputs = inputs_of(self.graph, self.saving)
+        # Of several micro-batches the gradients are there from the first one on.
+        fixed = weights + optimizer + inputs + (gradients if plan.micro_batches > 1 else 0)
+        step = fixed if plan.micro_batches > 1 else fixed + gradients
+        peaks = [(step + step_temporaries(kept, plan.dtype, plan.optimizer, plan.master_weights), "optimizer step")]
+        for piece, size in zip(walks, saved, strict=True):
+            events = self.events(piece, loss if piece is self.walks[-1] else 0)
+            event, _, most = max(events, key=lambda e: e[2])
+            peaks.append((fixed + gathered + round(activations - size + most), event))
+        total, peak_at = max(reversed(peaks), key=lambda p: p[0])
         return Stage(
             stage=stage,
             layers=sum(len(c.layers) for c in pieces),
@@ -597,12 +669,25 @@ class Step:
             gradients=gradients,
             optimizer=optimizer,
             activations=round(activations),
-            working=working,
+            working=round(max((sum(a.values()) for w in walks for a in w.again.values()), default=0)),
             gathered=gathered,
+            objective=loss,
+            inputs=inputs,
             in_flight=counts[0],
-            total=weights + gradients + optimizer + round(activations) + working + gathered,
+            total=total,
+            peak_at=peak_at,
             sent=sent,
         )
+
+    def events(self, piece: StepWalk, loss: int) -> list[tuple[str, float, float]]:
+        """What is alive in a micro-batch of a piece: gradients of weights come in the backward of the only one."""
+        grain = BYTES[self.plan.gradient_dtype or self.plan.dtype]
+
+        def gradient(weight: FlatWeight) -> float:
+            ((tensor, expert),) = self.tensors([weight])
+            return tensor.numbers * grain / (self.replicas(expert) if self.plan.zero >= 2 else 1)
+
+        return piece.run(loss, gradient if self.plan.micro_batches == 1 else lambda _: 0.0)
 
     # --- communication ---
 
@@ -688,33 +773,23 @@ class Step:
     def crossing(self, boundary: int) -> float:
         """Bytes, of what a device has, of the tensors that pass from a piece of the stack to those after it. What no
         weight has touched each stage makes itself."""
+        read = (v for v in self.passed(boundary) if not isinstance(self.makers[v], FlatParam))
+        return sum(self.saving.bytes(v) for v in read)
+
+    def passed(self, boundary: int) -> list[Value]:
+        """The tensors that pieces after one read of it and of those before; the model's outputs of the last one."""
         if boundary not in self.crossings:
             later = (n for c in self.chunks[boundary + 1 :] for n in c.nodes)
-            passed = dict.fromkeys(
+            read = dict.fromkeys(
                 v
                 for n in later
                 for v in n.inputs
                 if isinstance(v, Value) and self.shares.depends(v) and self.home.get(v, boundary + 1) <= boundary
             )
-            read = (v for v in passed if not isinstance(self.makers[v], FlatParam))
-            self.crossings[boundary] = sum(self.saving.bytes(v) for v in read)
+            self.crossings[boundary] = [*read] if boundary < len(self.chunks) - 1 else [*self.graph.outputs]
         return self.crossings[boundary]
 
     # --- memory ---
-
-    def activations(self, chunk: StackChunk) -> float:
-        """Bytes that one micro-batch keeps of a piece for its backward, the scores of a loss among them."""
-        found = self.saving.of([*chunk.head, *chunk.tail])
-        for layer in chunk.layers:
-            found |= self.saving.entering(layer) if self.plan.checkpoint == "full" else self.saving.of(layer)
-        if chunk is self.chunks[-1]:
-            scores = (v for v in self.graph.outputs if self.shares.depends(v))
-            found |= {("loss", v): BYTES["float32"] * self.elements(v) / self.shares.share(v) for v in scores}
-        return sum(found.values())
-
-    def working(self, chunk: StackChunk) -> float:
-        """Bytes of the largest layer's activations, computed again."""
-        return max((sum(self.saving.of(layer).values()) for layer in chunk.layers), default=0.0)
 
     def gathered(self, stage: int) -> int:
         """Bytes of the largest layer's weights and their gradients, put together."""

@@ -106,14 +106,19 @@ class Partition:
     """Of every weight, buffers too, by its path."""
     sizes: tuple[tuple[str, Num], ...]
     """What the ranks of `tp` have to divide, each with the group that it is of, in the names of the model."""
+    sliced: bool = False
+    """Whether ops take their shard of a replicated tensor, which no emitted plan does."""
 
 
 @lru_cache(maxsize=4)
-def partition(model: Model) -> Partition:
-    """Return what ranks share of a model. Linear in the number of layers; the last ones are remembered."""
-    partitioner = _Partitioner(model)
+def partition(model: Model, slices: bool = False) -> Partition:
+    """Return what ranks share of a model; with `slices` ops may take their shard of a replicated tensor that wants no
+    gradient (biases of heads), which styles of modules cannot do. Linear in the number of layers; the last ones are
+    remembered."""
+    partitioner = _Partitioner(model, slices)
     partitioner.run()
-    return Partition(partitioner.placements(), tuple(partitioner.sizes()))
+    sliced = any(use.parts.own for use in partitioner.uses.values())
+    return Partition(partitioner.placements(), tuple(partitioner.sizes()), sliced)
 
 
 def sharded(graph: FlatGraph, placements: Mapping[str, Placement]) -> Sharded:
@@ -188,8 +193,8 @@ class _Use:
 
 
 class _Partitioner:
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, slices: bool) -> None:
+        self.model, self.slices = model, slices
         self.graph = flatten(model)
         self.nodes = self.graph.nodes
         self.closed: set[int] = set()
@@ -277,7 +282,7 @@ class _Partitioner:
             return None
         op = node.node.op
         parts = op.parts(node.node, axes)
-        if parts is None or parts.own or parts.numbers:
+        if parts is None or (parts.own and not self.slices) or parts.numbers:
             return None
         if node.weights.keys() - parts.weights.keys() and parts.axis is not None and not op.shares_weights:
             return None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.hardware import HardwareReport
     from archdsl.estimates.memory import Memory, MemoryReport
     from archdsl.estimates.params import ParamsReport
-    from archdsl.estimates.roofline import Roofline
+    from archdsl.estimates.roofline import Budget, Roofline
     from archdsl.estimates.scaling import ScalingReport
     from archdsl.estimates.sharding import Sharding
     from archdsl.estimates.sweep import SweepReport
@@ -135,7 +135,9 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
     if f.utilization is not None:
         used, again = f.utilization, f.utilization.checkpoint
         totals.add_row(
-            "MFU", f"{100 * used.mfu:.1f} %", f"{used.tokens_per_second:,.0f} tokens/s, {used.peak:.4g} FLOP/s"
+            "MFU",
+            f"{100 * used.mfu:.1f} %",
+            f"{used.convention}; {used.tokens_per_second:,.0f} tokens/s, {used.peak:.4g} FLOP/s",
         )
         totals.add_row("HFU", f"{100 * used.hfu:.1f} %", f"activation checkpointing: {again}")
     yield totals
@@ -631,7 +633,7 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
             "over active": "too many active" + (f": {n.active:,}" if n.active is not None else ""),
             "impossible": "the model takes no such run" if n.name in ("batch", "seq") else "the spec is wrong there",
             "aspect": "it fits, beyond the aspect ratio",
-            "fits": "it fits, farther from the spec's aspect ratio",
+            "fits": "it fits, farther from the spec's proportions",
         }
         table.add_row(f"{escape(n.name)} = {n.value:,}", holds, verdicts[n.verdict])
     yield table
@@ -699,6 +701,68 @@ def _tera(n: float) -> str:
 # --- many devices, and time -------------------------------------------------------------------------------------------
 
 
+def answer_view(report: MemoryReport) -> Iterator[RenderableType]:
+    """Whether a model fits and how long it takes, where a mesh or a device was asked about."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from archdsl.estimates.machines import MachinesReport
+
+    if not isinstance(report, MachinesReport):
+        return
+    s, r = report.sharding, report.roofline
+    where = [f"{r.accelerator if r is not None else 'a mesh'}" + (f" × {s.devices:,}" if s.devices > 1 else "")]
+    where += [str(s.mesh)] if s.devices > 1 else []
+    where += [s.dtype]
+    if r is not None:
+        kinds = {"matrices": r.weights, "KV cache": r.cache, "products": r.compute}
+        where += [f"{what} in {kind}" for what, kind in kinds.items() if kind is not None]
+    where += [f"batch size {s.batch:,}", f"sequence length {s.seq:,}"]
+    yield f"[bold]{escape(report.model)}[/] on [bold]{escape(', '.join(where))}[/]"
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("")
+    table.add_column("needs a device", justify="right")
+    rows: dict[str, list[str]] = {n.phase: [n.phase, _binary(n.bytes)] for n in report.needs}
+    if r is not None:
+        table.add_column(f"of {_binary(r.usable)}")
+        for name in ("at least", "expected"):
+            table.add_column(name, justify="right")
+        times = {"training": r.training, "prefill": r.prefill, "decode": r.decode}
+        for n in report.needs:
+            time = times[n.phase]
+            rows[n.phase] += ["fits" if n.fits else "[bold red]does not fit[/]", _seconds(time.seconds) if time else ""]
+        rows["training"].append(_range(r.expected.seconds, _seconds))
+    for row in rows.values():
+        table.add_row(*row)
+    yield table
+    if r is not None:
+        e = r.expected
+        reached = f"{_range(round(100 * part) for part in reversed(e.mfu))} % MFU, attention counted whole ({e.says})"
+        yield escape(f"expected: {_range(reversed(e.tokens_per_second))} tokens/s at {reached}")
+        used = report.flops.utilization
+        if used is not None:
+            ratio = r.training.tokens_per_second / used.tokens_per_second
+            yield (
+                f"measured: {used.tokens_per_second:,.0f} tokens/s, {100 * used.mfu:.1f} % MFU ({used.convention}), "
+                + (f"{100 * used.hfu:.1f} % HFU; {ratio:.2f} times the lower bound")
+            )
+        if r.budget is not None:
+            yield from _budget_lines(r.budget)
+    yield ""
+
+
+def _budget_lines(b: Budget) -> Iterator[str]:
+    least, most = b.expected
+    parts = [_range((least.seconds, most.seconds), _long)]
+    parts += [f"{_range((least.device_hours, most.device_hours))} device-hours"]
+    if least.energy_kwh is not None and most.energy_kwh is not None:
+        parts += [f"{_range((least.energy_kwh, most.energy_kwh))} kWh at the devices' full power"]
+    if least.price is not None and most.price is not None:
+        parts += [f"a price of {_range((least.price, most.price))} at {b.price_per_hour:g} an hour"]
+    yield f"{b.tokens:,} tokens: {', '.join(parts)}"
+    yield f"  at least {_long(b.seconds)}, {b.device_hours:,.0f} device-hours"
+
+
 def machines_view(report: MemoryReport) -> Iterator[RenderableType]:
     """What a device of a mesh holds and sends, and times on named hardware, where they were asked for."""
     from archdsl.estimates.machines import MachinesReport
@@ -733,9 +797,10 @@ def sharding_view(s: Sharding) -> Iterator[RenderableType]:
         ("gradients", m.gradients, _binary(m.gradients), True),
         ("optimizer state", m.optimizer, _binary(m.optimizer), True),
         ("activations", m.activations, f"{_binary(m.activations)}{kept}", True),
+        ("loss", m.objective, f"{_binary(m.objective)}, on top of activations at most", bool(m.objective)),
         ("recomputed", m.working, f"{_binary(m.working)}, the largest layer's", bool(m.working)),
         ("gathered", m.gathered, f"{_binary(m.gathered)}, the largest layer's weights and gradients", bool(m.gathered)),
-        ("total", m.total, _binary(m.total), True),
+        ("peak", m.total, f"{_binary(m.total)}, {_moment(m.peak_at)}", True),
     )
     totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     totals.add_column()
@@ -785,7 +850,7 @@ def roofline_view(r: Roofline) -> Iterator[RenderableType]:
     yield f"[bold]Time[/]  [dim]{escape(about)}\n{escape(r.says)}[/]"
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("")
-    for name in ("seconds", "tokens/s", "MFU", "bound by FLOPs", "by memory", "by links", "bubble"):
+    for name in ("seconds", "tokens/s", "MFU (exact)", "bound by FLOPs", "by memory", "by links", "bubble"):
         table.add_column(name, justify="right")
     rows = [("training step", r.training), ("prefill", r.prefill)]
     rows += [("decode step", r.decode)] if r.decode is not None else []
@@ -795,12 +860,6 @@ def roofline_view(r: Roofline) -> Iterator[RenderableType]:
         parts = [f"{100 * part / t.seconds:.1f} %" if part else "" for part in shares]
         table.add_row(name, _seconds(t.seconds), f"{t.tokens_per_second:,.4g}", f"{100 * t.utilization:.1f} %", *parts)
     yield table
-    if r.budget is not None:
-        b = r.budget
-        parts = [f"{b.tokens:,} tokens: {_long(b.seconds)}", f"{b.device_hours:,.0f} device-hours"]
-        parts += [f"{b.energy_kwh:,.0f} kWh at the devices' full power"] if b.energy_kwh is not None else []
-        parts += [f"a price of {b.price:,.0f} at {b.price_per_hour:g} an hour"] if b.price is not None else []
-        yield escape("roofline lower bound: " + ", ".join(parts))
     ops = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     ops.add_column("op")
     ops.add_column("at", style="dim")
@@ -829,6 +888,11 @@ SLOWEST = 10
 
 def _several(n: int, what: str, plural: str = "s") -> str:
     return f"{n:,} {what}{plural if n != 1 else ''}"
+
+
+def _range(ends: Iterable[float], show: Callable[[float], str] | None = None) -> str:
+    """`1 to 2`, or one of them where both read alike; three digits where nobody says how they are shown."""
+    return " to ".join(dict.fromkeys(show(n) if show is not None else f"{float(f'{n:.3g}'):,.12g}" for n in ends))
 
 
 def _seconds(seconds: float) -> str:

@@ -20,6 +20,10 @@ from archdsl.diagnostics import did_you_mean, error
 Type = Literal["float64", "float32", "tfloat32", "bfloat16", "float16", "float8", "float4", "int8"]
 
 
+RESERVE_GIB = 1
+"""Memory that is left to the runtime: its context, buffers of collectives, fragments."""
+
+
 class Interconnect(BaseModel):
     """The fastest way to other devices of the same machine."""
 
@@ -28,6 +32,8 @@ class Interconnect(BaseModel):
     name: str
     bandwidth: PositiveFloat
     """Bytes/s, both directions together."""
+    sums: bool = False
+    """Whether the switch sums what devices send, so that an all-reduce takes each device's tensor once (NVLS)."""
 
 
 class Device(BaseModel):
@@ -41,6 +47,8 @@ class Device(BaseModel):
     """When it came out."""
     memory_gib: PositiveFloat
     """What vendors call GB, 2^30 bytes; a driver keeps some of it."""
+    ecc_in_memory: bool = False
+    """Whether a sixteenth of the memory holds the bits that correct errors, as GDDR6 has it."""
     bandwidth: PositiveFloat
     """Of that memory, bytes/s."""
     peak: dict[Type, PositiveFloat] = Field(min_length=1)
@@ -49,6 +57,12 @@ class Device(BaseModel):
     tdp_watts: PositiveInt | None = None
     source: str = Field(min_length=1)
     """Where the figures are from."""
+
+    @property
+    def usable(self) -> int:
+        """Bytes that a model can use."""
+        gib = self.memory_gib * (15 / 16 if self.ecc_in_memory else 1) - RESERVE_GIB
+        return max(0, int(gib * (1 << 30)))
 
     def ridge(self, dtype: Type) -> float | None:
         """FLOPs a byte from which on work is bound by arithmetic and not by memory (Williams et al., 2009); None for a

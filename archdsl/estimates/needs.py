@@ -1,0 +1,168 @@
+"""What training, prefill and decoding need of a device's memory: the one answer to whether a model fits.
+
+Training needs what is alive at once in its fullest stage (`archdsl.estimates.sharding`). Inference needs the weights
+and the KV cache of the sequences of a replica; a prefill also what is alive at once of the tensors of its forward,
+which computes logits of the last position alone. Of a mesh, tensor and expert parallelism share the work of each
+sequence, stages follow each other, and the rest are replicas, each with its part of the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from archdsl.diagnostics import ArchError
+from archdsl.estimates.activations import Saving, StepWalk
+from archdsl.estimates.dtypes import BYTES, LOW_BYTES, width
+from archdsl.estimates.memory import Tensor, decode_tensors
+from archdsl.estimates.mesh import Mesh
+from archdsl.estimates.sharding import Shares, Step, StepPlan, layer
+from archdsl.ir.graph import Model, Value
+from archdsl.ir.paths import layer_of
+from archdsl.passes.decode import NEW, DecodePlan, planned
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatWeight, flatten
+
+Phase = Literal["training", "prefill", "decode"]
+
+
+class Need(BaseModel):
+    """Bytes that the fullest device needs."""
+
+    phase: Phase
+    seq: int
+    """Sequence length; of decoding, positions that are kept."""
+    bytes: int
+    at: str | None
+    """In which stretch of a training step that is: `backward blocks.3`."""
+    terms: dict[str, int]
+    """What is kept: `weights`, `gradients`, … Of training not all of it at once; beside it there are temporaries."""
+    fits: bool | None = None
+    """Whether it is in a device's memory; None where no device is named."""
+
+    @property
+    def term(self) -> str:
+        """The largest of them."""
+        return max(self.terms, key=lambda name: self.terms[name])
+
+
+def decoding(model: Model) -> DecodePlan | None:
+    """Return how a model is taken step by step; None where it cannot be."""
+    try:
+        return planned(model)
+    except ArchError as problem:
+        if problem.diagnostics[0].code != "E0504":
+            raise
+        return None
+
+
+def needs(step: Step, usable: int | None = None) -> list[Need]:
+    """Return what each phase needs of a device, of whose memory so many bytes are usable."""
+    inference = Inference(step)
+    found = [training(step), *map(inference.need, inference.phases)]
+    return [n if usable is None else n.model_copy(update={"fits": n.bytes <= usable}) for n in found]
+
+
+def training(step: Step) -> Need:
+    """Return what a training step needs on the fullest device."""
+    stage = step.sharding.memory
+    names = ("weights", "gradients", "optimizer", "activations", "gathered", "objective", "inputs")
+    terms = {name: getattr(stage, name) for name in names}
+    kept = {k: n for k, n in terms.items() if n}
+    return Need(phase="training", seq=step.seq, bytes=stage.total, at=stage.peak_at, terms=kept)
+
+
+class Serving(Shares):
+    """What a rank has of a model in inference: matrices, and KV caches, may have fewer bits than all else."""
+
+    def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, plan: StepPlan) -> None:
+        super().__init__(model, graph, mesh)
+        bits = BYTES[plan.dtype]
+        self.of_matrices = LOW_BYTES[plan.weights] / bits if plan.weights is not None else 1.0
+        self.of_caches = LOW_BYTES[plan.cache] / bits if plan.cache is not None else 1.0
+        steps = decoding(model)
+        self.caches = set(steps.caches) if steps is not None and graph is steps.step else set[Value]()
+
+    def held(self, weight: FlatWeight) -> float:
+        return self.ranks(weight) / (self.of_matrices if weight.weight.kind == "matrix" else 1.0)
+
+    def share(self, value: Value) -> float:
+        return super().share(value) / (self.of_caches if value in self.caches else 1.0)
+
+
+class Prefill(Serving):
+    """What a rank has of a forward over whole sequences that gives logits of the last position alone: of what reads no
+    other position than its own, up to the end, only that one is computed."""
+
+    def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, plan: StepPlan, positions: int) -> None:
+        super().__init__(model, graph, mesh, plan)
+        self.positions, self.last = positions, set[Value]()
+        steps = decoding(model)
+        if steps is not None:
+            made = (v for n in steps.step.nodes[steps.tail()[0] :] for v in n.outputs)
+            self.last = {v for v in made if NEW in steps.forms.get(v, ())}
+
+    def share(self, value: Value) -> float:
+        return super().share(value) * (self.positions if value in self.last else 1)
+
+    def work(self, node: FlatNode) -> int:
+        return super().work(node) * (self.positions if node.outputs[0] in self.last else 1)
+
+
+class Inference:
+    """A model's mesh, sizes and caches where it generates."""
+
+    def __init__(self, step: Step) -> None:
+        self.step, self.plan = step, decoding(step.model)
+        self.mesh = step.mesh.model_copy(update={"cp": 1})
+        self.rows = -(-step.batch // step.mesh.replicas)
+        """Sequences of a replica."""
+        self.sizes = {**step.sizes, **({"batch": self.rows} if "batch" in step.sizes else {})}
+        self.graph = flatten(step.model)
+        self.prefill = Prefill(step.model, self.graph, self.mesh, step.plan, step.seq)
+
+    def caches(self) -> list[int]:
+        """Return the bytes of each stage's KV cache and other decode state, rings where there are windows."""
+        step, found = self.step, [0] * self.mesh.pp
+        if self.plan is None:
+            return found
+        shares = Serving(step.model, self.plan.step, self.mesh, step.plan)
+        stages = {layer(nodes[0]): i % self.mesh.pp for i, c in enumerate(step.chunks) for nodes in c.layers}
+        for tensor in decode_tensors(self.plan, self.sizes, shares):
+            stage = stages.get(layer_of(tensor.path)[:2], 0)
+            found[stage] += tensor.held * width(tensor.dtype, step.plan.dtype)
+        return found
+
+    def temporaries(self, stage: int) -> int:
+        """Return the most that is alive at once of a stage's tensors in a prefill."""
+        step = self.step
+        saving = Saving(self.graph, self.sizes, step.plan.dtype, wants=step.shares.wants, cut=self.prefill)
+        most = 0.0
+        for i in range(stage, len(step.chunks), self.mesh.pp):
+            walk = StepWalk(step.chunks[i].nodes, step.passed(i), saving, "none", lambda _: "")
+            walk.forward()
+            most = max(most, *(peak for _, _, peak in walk.events))
+        return round(most)
+
+    def bytes(self, tensor: Tensor) -> int:
+        """Return the bytes of a weight in inference."""
+        weight, plan = tensor.weight, self.step.plan
+        if plan.weights is not None and weight.kind == "matrix":
+            return round(tensor.numbers * LOW_BYTES[plan.weights])
+        return tensor.numbers * width("float" if weight.trained else weight.dtype, plan.dtype)
+
+    @property
+    def phases(self) -> list[Phase]:
+        """Return those that there are: decoding of a model that is taken step by step."""
+        return ["prefill"] if self.plan is None else ["prefill", "decode"]
+
+    def need(self, phase: Phase) -> Need:
+        """Return what a prefill, or decoding, needs."""
+        step, terms = self.step, []
+        for stage, cache in enumerate(self.caches()):
+            weights = sum(self.bytes(t) for t, _ in step.tensors(step.weights_of(stage).values()))
+            temporaries = self.temporaries(stage) if phase == "prefill" else 0
+            terms.append({"weights": weights, "decode state": cache, "temporaries": temporaries})
+        fullest = max(terms, key=lambda t: sum(t.values()))
+        kept = {k: n for k, n in fullest.items() if n}
+        return Need(phase=phase, seq=step.seq, bytes=sum(fullest.values()), at=None, terms=kept)

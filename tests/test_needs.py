@@ -1,0 +1,131 @@
+"""What fits: one number for training, prefill and decoding, whoever asks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from cli_tools import run
+
+import archdsl
+from archdsl.estimates.fit import Workload, fit
+from archdsl.estimates.hardware import device, devices
+from archdsl.estimates.memory import estimate as memory
+from archdsl.estimates.mesh import parse_mesh
+from archdsl.estimates.needs import Need, needs
+from archdsl.estimates.sharding import Step, StepPlan
+
+GIB = 1 << 30
+
+
+def asked(spec: str, mesh: str = "dp=1", batch: int | None = None, seq: int | None = None, **how: Any) -> list[Need]:
+    return needs(Step(archdsl.load(spec), StepPlan(parse_mesh(mesh), **{"dtype": "bfloat16", **how}), batch, seq))
+
+
+@pytest.mark.parametrize("checkpoint", ["none", "selective", "full"])
+@pytest.mark.parametrize("spec", ["gpt2", "t5_small", "mixtral_8x7b", "mamba_130m", "deepseek_v2_lite"])
+def test_one_device_is_a_mesh(spec: str, checkpoint: Any) -> None:
+    """The peak of the memory report, of a mesh of one device, and of `fit` are one number."""
+    how: dict[str, Any] = {"dtype": "bfloat16", "optimizer": "muon", "master_weights": True, "checkpoint": checkpoint}
+    said = memory(archdsl.load(spec), batch=2, seq=256, **how)
+    training, *rest = asked(spec, batch=2, seq=256, **how)
+    assert training.bytes == said.peak
+    assert said.step is not None
+    assert training.at == said.step.peak_at
+    decode = next((n for n in rest if n.phase == "decode"), None)
+    assert decode is not None
+    assert decode.bytes == said.weights + said.buffers + (said.decode_state_windowed or 0)
+    prefill = next(n for n in rest if n.phase == "prefill")
+    assert decode.bytes < prefill.bytes < training.bytes
+
+
+def test_every_command_says_the_same() -> None:
+    options = ("llama3_8b", "--accelerator", "h100_sxm", "--batch", "2", "--seq", "4096", "--optimizer", "adamw8bit")
+    found = json.loads(run("estimate", *options, "--json")[1])
+    training, _, decode = found["needs"]
+    assert training["bytes"] == found["memory"]["peak"] == found["sharding"]["memory"]["total"]
+    assert training["fits"] is found["roofline"]["fits"] is True
+    assert found["memory"]["dtype"] == found["roofline"]["dtype"] == "bfloat16"
+    status, out = run("estimate", *options)
+    assert status == 0
+    assert out.splitlines()[2].split() == ["training", "75.22", "GiB", "fits", *out.splitlines()[2].split()[4:]]
+    most = fit(
+        "llama3_8b",
+        vary=["batch"],
+        memory=device("h100_sxm").usable,
+        run=Workload(seq=4096, dtype="bfloat16", optimizer="adamw8bit"),
+    )
+    assert most.varied == {"batch": 2}
+    assert most.memory is not None
+    assert most.memory.bytes == training["bytes"]
+    (kept,) = (n for n in asked("llama3_8b", batch=2, seq=4096) if n.phase == "decode")
+    assert kept.bytes == decode["bytes"]
+
+
+def test_inference_is_checked() -> None:
+    """256 GiB of cache, and weights: far more than a device has."""
+    needed = {n.phase: n for n in asked("llama3_8b", batch=1024, seq=2048)}
+    assert needed["decode"].terms["decode state"] == 256 * GIB
+    weights = 2 * archdsl.estimate("llama3_8b").params.total
+    assert needed["decode"].terms["weights"] == weights
+    found = needs(Step(archdsl.load("llama3_8b"), StepPlan(dtype="bfloat16"), 1024, 2048), device("h100_sxm").usable)
+    assert [n.fits for n in found] == [False, False, False]
+    # Over tensor parallel ranks heads are cut, over stages layers, over replicas sequences.
+    for mesh in ("tp=8", "pp=8", "dp=8", "dp=2,tp=2,pp=2"):
+        (part,) = (n for n in asked("llama3_8b", mesh, batch=1024, seq=2048) if n.phase == "decode")
+        assert part.terms["decode state"] == 32 * GIB
+
+
+def test_caches_of_windows_are_rings() -> None:
+    (short,) = (n for n in asked("mistral_7b", seq=4096) if n.phase == "decode")
+    (long,) = (n for n in asked("mistral_7b", seq=32_768) if n.phase == "decode")
+    assert long.terms["decode state"] == short.terms["decode state"] == 512 << 20
+
+
+def test_weights_and_caches_of_few_bits() -> None:
+    """Matrices and caches alone: embeddings and norms stay as they are; of int4, 32 numbers share 16 bits."""
+    (full,) = (n for n in asked("llama3_8b", batch=4, seq=8192) if n.phase == "decode")
+    (less,) = (n for n in asked("llama3_8b", batch=4, seq=8192, weights="int4", cache="float8") if n.phase == "decode")
+    assert less.terms["decode state"] == full.terms["decode state"] / 2
+    params = archdsl.estimate("llama3_8b").params
+    norms = 65 * 4096
+    matrices = params.total - params.embedding - norms
+    assert less.terms["weights"] == 2 * (params.embedding + norms) + matrices * 4.5 / 8
+    training = asked("llama3_8b", batch=4, seq=8192, weights="int4", cache="float8")[0]
+    assert training == asked("llama3_8b", batch=4, seq=8192)[0]
+
+
+def test_a_prefill_has_logits_of_one_position() -> None:
+    (found,) = (n for n in asked("llama3_8b", batch=4, seq=8192) if n.phase == "prefill")
+    assert found.terms["temporaries"] < 4 * 8192 * 128_256 * 2
+    # What is alive at once of a block: its input, and twice the hidden size, at each position.
+    assert found.terms["temporaries"] > 4 * 8192 * (4096 + 2 * 14_336) * 2
+
+
+def test_later_stages_keep_fewer_micro_batches() -> None:
+    step = Step(archdsl.load("llama3_8b"), StepPlan(parse_mesh("pp=4"), micro_batches=8, dtype="bfloat16"), None, 4096)
+    stages = step.sharding.stages
+    assert [s.in_flight for s in stages] == [4, 3, 2, 1]
+    # A stage in the middle: weights, gradients that are there from the first micro-batch on, states, what is kept, and
+    # the temporaries of one.
+    middle = stages[1]
+    held = middle.weights + middle.gradients + middle.optimizer + middle.activations
+    assert held < middle.total < 1.1 * held
+
+
+def test_a_policy_has_one_meaning() -> None:
+    """`selective` keeps products with weights, in a report on one device as on a mesh, whatever attention keeps."""
+    model = archdsl.load("gpt2")
+    one = memory(model, batch=2, dtype="bfloat16", checkpoint="selective")
+    for attention in ("fused", "eager"):
+        plan = StepPlan(dtype="bfloat16", checkpoint="selective", attention=attention)
+        assert Step(model, plan, 2, None).sharding.memory.activations == one.activations
+
+
+def test_memory_that_can_be_used() -> None:
+    """ECC in GDDR6 takes a sixteenth, and the runtime 1 GiB; a device of two dies is two."""
+    usable = {name: d.usable / GIB for name, d in devices().items()}
+    assert (usable["a10"], usable["l4"], usable["l40s"], usable["t4"]) == (21.5, 21.5, 44, 14)
+    assert (usable["h100_sxm"], usable["rtx_4090"], usable["mi250x"]) == (79, 23, 63)
+    assert device("mi250x").peak["bfloat16"] == 383e12 / 2
