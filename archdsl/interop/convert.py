@@ -91,7 +91,7 @@ def import_folder(
         files=[], difference=None,
     )  # fmt: skip
     if folder.files:
-        mapper = Mapper(found, model)
+        mapper = Mapper(found, model, folder.owner)
         path = output.with_suffix(".safetensors")
         weights_from(folder, mapper, path, progress)
         report.weights, report.tensors = str(path), len(mapper.taken)
@@ -133,7 +133,7 @@ def convert_from(
     `import_folder`."""
     folder = Folder(source)
     found = named_mapping(mapping) if mapping is not None else mapping_of(folder.config)
-    mapper = Mapper(found, model)
+    mapper = Mapper(found, model, folder.owner)
     weights_from(folder, mapper, output, progress)
     return len(mapper.taken)
 

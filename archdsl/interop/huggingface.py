@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
 from archdsl.diagnostics.source import Source
 from archdsl.files import write_text, written_beside
+from archdsl.frontend.load import module_of
 from archdsl.interop.checkpoint_file import CheckpointFile, ConfigField, read
-from archdsl.interop.importing import CONSTANTS, numbers_of, worth
+from archdsl.interop.importing import CONSTANTS, Layers, head_of, numbers_of, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
 from archdsl.resources import mapping_files
-from archdsl.syntax.parse import parse_expression
+from archdsl.syntax.parse import parse, parse_expression, read_source
 from archdsl.weights.safetensors import BYTES, Checkpoint, saved, write_raw
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ SHARD = 5_000_000_000
 NEUTRAL = re.compile(
     r"(.*_)?(bos|eos|pad|sep|cls|unk|mask|decoder_start)_token_id|.*dropout.*|.*_pdrop|drop_path_rate|architectures|"
     r"auto_map|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|id2label|"
-    r"label2id|num_labels|problem_type|task_specific_params|is_(encoder_)?decoder|chunk_size_feed_forward|"
-    r"gradient_checkpointing|scale_attn_weights|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
-    r"use_return_dict|torchscript|layer_types|max_length|reorder_and_upcast_attn|rope_parameters\.rope_type|"
-    r"embd_init|cross_attention_hidden_size|add_cross_attention|tie_encoder_decoder|position_embedding_type|"
+    r"label2id|num_labels|problem_type|task_specific_params|is_encoder_decoder|chunk_size_feed_forward|"
+    r"gradient_checkpointing|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
+    r"use_return_dict|torchscript|max_length|reorder_and_upcast_attn|rope_parameters\.rope_type|"
+    r"embd_init|cross_attention_hidden_size|tie_encoder_decoder|"
     r"output_router_logits|router_aux_loss_coef|router_jitter_noise|type_vocab_size|classifier_.*|use_bfloat16"
 )
 """Fields of a config that say nothing of what an inference computes, or what the tensors themselves say."""
@@ -175,7 +176,9 @@ class Settings:
 def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     """The hyper-parameters that a config gives. Raises ArchError E0533 for a field that has no place in the spec."""
     leaves = dict(_leaves(config))
+    named = [n for n in config.get("architectures") or () if n in mapping.architectures]
     model = mapping.types.get(str(config.get("model_type")), next(iter(mapping.types.values()), ""))
+    model = mapping.architectures[named[0]] if named else model
     found = Settings(model, mapping.path.with_suffix(".arch"))
     placed = {*mapping.ignored, *(name for f in mapping.fields for name in f.names)}
     for f in mapping.fields:
@@ -183,7 +186,9 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         if name is None and f.default is None:
             raise error("E0533", f"config.json has no `{f.names[0]}`")
         value = leaves[name] if name is not None else json.loads(f.default or "null")
-        if f.ours.isidentifier() and f.ours not in CONSTANTS:
+        if f.kinds and value is not None:
+            found.values[f.ours] = _layers(f, value)
+        elif f.ours.isidentifier() and f.ours not in CONSTANTS:
             if value is not None:
                 found.values[f.ours] = value
         elif value is not None:
@@ -195,6 +200,16 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         shown = ", ".join(f"`{n}: {shortened(json.dumps(leaves[n]), 40)}`" for n in said[:8])
         raise error("E0533", f"the mapping of `{config.get('model_type')}` has no place for {shown}")
     return found
+
+
+def _layers(f: ConfigField, value: Any) -> Layers:
+    """A list with a kind for each layer. Raises ArchError E0533 where it is none."""
+    known = {kind for kind, _ in f.kinds}
+    wrong = [k for k in value if str(k) not in known] if isinstance(value, list) else [value]
+    if wrong:
+        said = f"`{f.names[0]}` of config.json has {shortened(json.dumps(wrong[0]), 60)}"
+        raise error("E0533", f"{said}, and the family has {', '.join(sorted(known))}")
+    return Layers(tuple(map(str, value)), {name: kind for kind, name in f.kinds})
 
 
 def demand_fixed(settings: Settings, model: Model) -> None:
@@ -223,10 +238,15 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
     E0531 for one that the spec does not say."""
     known = numbers_of(model, mapping.path.with_suffix(".arch"))
     found: dict[str, Any] = {"model_type": kind}
+    if mapping.architectures:
+        found["architectures"] = [_architecture(mapping, model)]
     for f in mapping.fields:
         if f.default == "null" and f.ours.isidentifier() and f.ours not in {*known, *CONSTANTS}:
             continue  # of a branch that the spec does not take
         value = known[f.ours] if f.ours in known else _worth(f, known)
+        if f.kinds:
+            kinds = {name: int(kind) if kind.isdigit() else kind for kind, name in f.kinds}
+            value = [kinds.get(name) for name in value]
         *around, last = f.names[0].split(".")
         into = found
         for name in around:
@@ -236,6 +256,14 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
         if value is not None:
             into.setdefault(last, value)
     return found
+
+
+def _architecture(mapping: CheckpointFile, model: Model) -> str:
+    """Their class whose model in the family has the head of this one; the first where that says nothing."""
+    path = mapping.path.with_suffix(".arch")
+    family, own = parse(read_source(path, path.name)), head_of(module_of(model.origin.spec).tree, model.name)
+    found = [name for name, declared in mapping.architectures.items() if head_of(family, declared) == own]
+    return (found or [*mapping.architectures])[0]
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

@@ -119,13 +119,14 @@ class Misfits:
 
 
 class Mapper:
-    """The transfers of a model by a mapping."""
+    """The transfers of a model by a mapping. Of rules that stand for each other (`else`) it takes the first with tensors
+    that are `present`, or the first."""
 
-    def __init__(self, mapping: CheckpointFile, model: Model) -> None:
+    def __init__(self, mapping: CheckpointFile, model: Model, present: Iterable[str] = ()) -> None:
         self.mapping, self.model = mapping, model
         self.misfits = Misfits()
         self.known = {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}
-        self.transfers = self._transfers()
+        self.transfers = self._transfers([*present])
         self._demand_rotation()
         self.misfits.raise_any()
         self.taken = frozenset(n for t in self.transfers for n in t.theirs)
@@ -143,10 +144,11 @@ class Mapper:
                 help="`rope(interleaved: true)` turns pairs (2i, 2i + 1), `rope()` halves (i, i + n / 2)",
             )
 
-    def _transfers(self) -> list[Transfer]:
+    def _transfers(self, present: list[str]) -> list[Transfer]:
         """One for each weight of ours, or group of pieces. Notes weights that no rule gives, or several do."""
         own = {w.path: w for w in saved(self.model)}
         patterns = [[pattern(template) for template in rule.ours] for rule in self.mapping.rules]
+        absent = {r for r in self.mapping.rules if present and not any(map(pattern(r.theirs).fullmatch, present))}
         groups: dict[tuple[int, tuple[str, ...], str], dict[int, str]] = {}
         unknown = []
         for path in own:
@@ -156,6 +158,8 @@ class Mapper:
                 for k, template in enumerate(row)
                 if (m := template.fullmatch(path)) is not None
             ]
+            if any(self.mapping.rules[i].otherwise for i, _, _ in met):
+                met = ([m for m in met if self.mapping.rules[m[0]] not in absent] or met)[:1]
             if not met:
                 unknown.append(path)
             elif len(met) > 1:
