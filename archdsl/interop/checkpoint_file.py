@@ -55,8 +55,6 @@ class CheckpointFile:
     path: Path
     types: dict[str, str] = field(default_factory=dict)
     """`model_type` to the model of the spec beside the file."""
-    architectures: dict[str, str] = field(default_factory=dict)
-    """Their classes to models of that spec."""
     base: str = ""
     """A prefix that files without a head leave out."""
     rope: str = ""
@@ -118,9 +116,7 @@ def _statement(tree: Tree[Token], source: Source, into: CheckpointFile, chain: t
     span = _span(tree, source)
     match tree.data:
         case "type":
-            into.types.setdefault(words[0], words[-1])
-            if len(words) > 2:
-                into.architectures[words[1]] = words[-1]
+            into.types[words[0]] = words[1]
         case "include":
             path = chain[-1].parent / words[0][1:-1]
             if path.resolve() in [p.resolve() for p in chain]:

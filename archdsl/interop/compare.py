@@ -44,7 +44,10 @@ def difference(folder: Path, model: Model, weights: Path) -> float:
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     config = transformers.AutoConfig.from_pretrained(folder)
     cls = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
-    theirs = cls.from_pretrained(folder, dtype=torch.float32).eval()
+    theirs, read = cls.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    if missing := sorted(read["missing_keys"]):
+        raise error("E0533", f"by its config, {cls.__name__} has `{missing[0]}`, which the checkpoint lacks")
+    theirs = theirs.eval()
     ours = load_source(emit(model))().eval()
     ours.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in load_file(weights).items()})
     inputs = _inputs(model, theirs)

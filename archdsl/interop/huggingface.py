@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
 from archdsl.diagnostics.source import Source
 from archdsl.files import write_text, written_beside
-from archdsl.frontend.load import module_of
 from archdsl.interop.checkpoint_file import CheckpointFile, ConfigField, read
-from archdsl.interop.importing import CONSTANTS, Layers, head_of, numbers_of, worth
+from archdsl.interop.importing import CONSTANTS, Layers, numbers_of, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
 from archdsl.resources import mapping_files
-from archdsl.syntax.parse import parse, parse_expression, read_source
+from archdsl.syntax.parse import parse_expression
 from archdsl.weights.safetensors import BYTES, Checkpoint, saved, write_raw
 
 if TYPE_CHECKING:
@@ -37,8 +36,8 @@ SHARD = 5_000_000_000
 
 NEUTRAL = re.compile(
     r"(.*_)?(bos|eos|pad|sep|cls|unk|mask|decoder_start)_token_id|.*dropout.*|.*_pdrop|drop_path_rate|architectures|"
-    r"auto_map|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|id2label|"
-    r"label2id|num_labels|problem_type|task_specific_params|is_encoder_decoder|chunk_size_feed_forward|"
+    r"auto_map|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|"
+    r"(id2label|label2id).*|num_labels|problem_type|task_specific_params|is_encoder_decoder|chunk_size_feed_forward|"
     r"gradient_checkpointing|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
     r"use_return_dict|torchscript|max_length|reorder_and_upcast_attn|rope_parameters\.rope_type|"
     r"embd_init|cross_attention_hidden_size|tie_encoder_decoder|"
@@ -176,9 +175,11 @@ class Settings:
 def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     """The hyper-parameters that a config gives. Raises ArchError E0533 for a field that has no place in the spec."""
     leaves = dict(_leaves(config))
-    named = [n for n in config.get("architectures") or () if n in mapping.architectures]
+    if isinstance(config.get("id2label"), dict):
+        leaves["num_labels"] = len(config["id2label"])
+    if isinstance(config.get("architectures"), list):
+        leaves["architectures"] = next(iter(config["architectures"]), None)
     model = mapping.types.get(str(config.get("model_type")), next(iter(mapping.types.values()), ""))
-    model = mapping.architectures[named[0]] if named else model
     found = Settings(model, mapping.path.with_suffix(".arch"))
     placed = {*mapping.ignored, *(name for f in mapping.fields for name in f.names)}
     for f in mapping.fields:
@@ -189,8 +190,11 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         if f.kinds and value is not None:
             found.values[f.ours] = _layers(f, value)
         elif f.ours.isidentifier() and f.ours not in CONSTANTS:
-            if value is not None:
-                found.values[f.ours] = value
+            if found.values.setdefault(f.ours, value) not in (None, value):
+                other = shortened(json.dumps(found.values[f.ours]), 60)
+                raise error("E0533", f"`{f.names[0]}` of config.json is {json.dumps(value)}, not {other} as its like")
+            if found.values[f.ours] is None:
+                del found.values[f.ours]
         elif value is not None:
             found.demands.append((f, value))
     said = [n for n, v in leaves.items() if n not in placed and v and not NEUTRAL.fullmatch(n)]
@@ -238,8 +242,6 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
     E0531 for one that the spec does not say."""
     known = numbers_of(model, mapping.path.with_suffix(".arch"))
     found: dict[str, Any] = {"model_type": kind}
-    if mapping.architectures:
-        found["architectures"] = [_architecture(mapping, model)]
     for f in mapping.fields:
         if f.default == "null" and f.ours.isidentifier() and f.ours not in {*known, *CONSTANTS}:
             continue  # of a branch that the spec does not take
@@ -253,17 +255,8 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
             into = into.setdefault(name, {})
         if isinstance(value, int) and isinstance(json.loads(f.default or "null"), float):
             value = float(value)  # transformers is strict about it
-        if value is not None:
-            into.setdefault(last, value)
+        into.setdefault(last, [value] if last == "architectures" else value)
     return found
-
-
-def _architecture(mapping: CheckpointFile, model: Model) -> str:
-    """Their class whose model in the family has the head of this one; the first where that says nothing."""
-    path = mapping.path.with_suffix(".arch")
-    family, own = parse(read_source(path, path.name)), head_of(module_of(model.origin.spec).tree, model.name)
-    found = [name for name, declared in mapping.architectures.items() if head_of(family, declared) == own]
-    return (found or [*mapping.architectures])[0]
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
@@ -310,8 +303,12 @@ def _demand_ties(folder: Folder, mapper: Mapper) -> None:
                     )
 
 
-def weights_to(model: Model, mapper: Mapper, weights: Path, output: Path, progress: Progress | None = None) -> None:
-    """Write a model's weights as a folder of safetensors in their names, in files of at most 5 GB with an index."""
+def weights_to(
+    model: Model, mapper: Mapper, weights: Path, output: Path, kind: str = "", progress: Progress | None = None
+) -> None:
+    """Write a model's weights as a folder of safetensors in their names, in files of at most 5 GB with an index. A
+    `kind` of model without a head leaves out the prefix of the mapping."""
+    bare = mapper.mapping.base if re.fullmatch(r".*(?<!LMHead)Model", kind) else ""
     checkpoint = Checkpoint(weights)
     checkpoint.demand(saved(model))
     shards: list[list[Any]] = [[]]
@@ -328,7 +325,9 @@ def weights_to(model: Model, mapper: Mapper, weights: Path, output: Path, progre
     with checkpoint:
         for i, shard in enumerate(shards):
             name = "model.safetensors" if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
-            entries = [(n, checkpoint.entries[t.ours[0]].dtype, t.shape) for t in shard for n in t.theirs]
+            entries = [
+                (n.removeprefix(bare), checkpoint.entries[t.ours[0]].dtype, t.shape) for t in shard for n in t.theirs
+            ]
             where |= {n: name for n, _, _ in entries}
             with written_beside(output / name) as beside, beside.open("wb") as file:
                 writing = write_raw(file, entries)

@@ -76,10 +76,10 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
             elif is_constant(d.value):
                 known[d.name] = constant(d.value)
     folded = {d.name: _folded(d.value, known) for d in tree.declarations if isinstance(d, ast.Let)}
-    for name in (*(h.name for h in declared.header.hypers or ()), *(s.key for s in declared.body.slots)):
-        value = values.get(name, 1)
-        if name not in known and not (isinstance(value, Layers) or (type(value) is int and value > 0)):
-            raise error("E0533", f"`{name}` is a whole number above 0, not {literal(values[name])[:60]}")
+    for size in (*(h.name for h in declared.header.hypers or ()), *(s.key for s in declared.body.slots)):
+        value = values.get(size, 1)
+        if size not in known and not (isinstance(value, Layers) or (type(value) is int and value > 0)):
+            raise error("E0533", f"`{size}` is a whole number above 0, not {literal(value)[:60]}")
     sizes: dict[str, Any] = {}
     for hyper in declared.header.hypers or ():
         own = worth(hyper.default, sizes)
@@ -155,13 +155,6 @@ def layers_of(expr: ast.Expr, sizes: Mapping[str, Any]) -> list[str] | None:
             count, inner = worth(a, sizes), layers_of(b, sizes)
             return None if count is None or inner is None else inner * int(count)
     return None
-
-
-def head_of(tree: ast.File, model: str) -> list[str]:
-    """What the slots `head` and `heads` of a model call."""
-    slots = [s for d in tree.declarations if isinstance(d, ast.ModelDecl) and d.name == model for s in d.body.slots]
-    calls = [n for s in slots if s.key in ("head", "heads") for n in _nodes(s.value)]
-    return [n.id for n in calls if isinstance(n, ast.Name) and n.id not in CONSTANTS]
 
 
 def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> None:

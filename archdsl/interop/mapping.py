@@ -148,7 +148,8 @@ class Mapper:
         """One for each weight of ours, or group of pieces. Notes weights that no rule gives, or several do."""
         own = {w.path: w for w in saved(self.model)}
         patterns = [[pattern(template) for template in rule.ours] for rule in self.mapping.rules]
-        absent = {r for r in self.mapping.rules if present and not any(map(pattern(r.theirs).fullmatch, present))}
+        base = self.mapping.base
+        there = {_template(name) for n in present for name in (n, base + n)}
         groups: dict[tuple[int, tuple[str, ...], str], dict[int, str]] = {}
         unknown = []
         for path in own:
@@ -159,7 +160,8 @@ class Mapper:
                 if (m := template.fullmatch(path)) is not None
             ]
             if any(self.mapping.rules[i].otherwise for i, _, _ in met):
-                met = ([m for m in met if self.mapping.rules[m[0]] not in absent] or met)[:1]
+                names = [_template(self.mapping.rules[i].theirs + (m.groups()[-1] or "")) for i, _, m in met]
+                met = ([m for m, name in zip(met, names, strict=True) if name in there] or met)[:1]
             if not met:
                 unknown.append(path)
             elif len(met) > 1:
@@ -292,6 +294,11 @@ def _text(axes: Axes) -> str:
 def pattern(template: str) -> re.Pattern[str]:
     """Matches a name and everything below it; its groups are the indices, and the ending."""
     return re.compile(re.escape(template).replace(r"\*", r"(\d+)") + r"(\..+)?")
+
+
+def _template(name: str) -> str:
+    """A name with `*` for its indices."""
+    return re.sub(r"\b\d+\b", "*", name)
 
 
 def _filled(template: str, indices: Iterable[str]) -> str:

@@ -41,6 +41,30 @@ def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 OF_HEADS = without(LLAMA, "num_key_value_heads")
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+DEEPSEEK = {
+    **LLAMA,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 28,
+    "kv_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_group": 4,
+    "topk_group": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -92,4 +116,31 @@ CASES = {
     ),
     "gemma2": Tiny("Gemma2ForCausalLM", LLAMA, {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 24}),
     "olmo2": Tiny("Olmo2ForCausalLM", LLAMA),
+    "deepseek_v3": Tiny("DeepseekV3ForCausalLM", DEEPSEEK, {"num_nextn_predict_layers": 0}),
+    "deepseek_v3-scaled": Tiny(
+        "DeepseekV3ForCausalLM",
+        DEEPSEEK,
+        {
+            "q_lora_rank": None,
+            "n_shared_experts": 2,
+            "norm_topk_prob": False,
+            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "deepseek_v2": Tiny("DeepseekV2ForCausalLM", DEEPSEEK, {"n_group": 1, "topk_group": 1, "q_lora_rank": None}),
+    "deepseek_v2-groups": Tiny(
+        "DeepseekV2ForCausalLM",
+        DEEPSEEK,
+        {
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 16.0,
+            "rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.7},
+        },
+    ),
+    "bert": Tiny("BertForMaskedLM", OF_HEADS),
+    "bert-both": Tiny("BertForPreTraining", OF_HEADS, {"layer_norm_eps": 1e-6}),
+    "bert-states": Tiny("BertModel", OF_HEADS),
+    "bert-classes": Tiny("BertForSequenceClassification", OF_HEADS, {"num_labels": 5, "type_vocab_size": 3}),
+    "bert-tokens": Tiny("BertForTokenClassification", OF_HEADS, {"num_labels": 9}),
+    "bert-answer": Tiny("BertForQuestionAnswering", OF_HEADS),
 }
