@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Diagnostic
 from archdsl.interop.checkpoint_file import INDEX, PIECES, Axes, CheckpointFile, Rule, without_input
+from archdsl.ir.dims import Num
 from archdsl.ir.graph import OpNode, every_node
 from archdsl.ir.weights import WeightInfo, weights
 from archdsl.weights.safetensors import saved
@@ -125,7 +126,8 @@ class Mapper:
     def __init__(self, mapping: CheckpointFile, model: Model, present: Iterable[str] = ()) -> None:
         self.mapping, self.model = mapping, model
         self.misfits = Misfits()
-        self.known = {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}
+        numbers = {f.name: f.value for f in model.config} | model.block.hypers
+        self.known = {name: n.value for name, n in numbers.items() if isinstance(n, Num) and type(n.value) is int}
         self.transfers = self._transfers([*present])
         self._demand_rotation()
         self.misfits.raise_any()

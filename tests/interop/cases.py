@@ -35,6 +35,8 @@ GPT = {
     "eos_token_id": 2,
 }
 
+T5 = {"vocab_size": 96, "d_model": 48, "d_kv": 16, "d_ff": 80, "num_layers": 2, "num_heads": 4}
+
 
 def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     return {k: v for k, v in settings.items() if k not in names}
@@ -85,6 +87,11 @@ CASES = {
     "llama": Tiny("LlamaForCausalLM", LLAMA),
     "llama-tied-scaled": Tiny(
         "LlamaForCausalLM", LLAMA, {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 16}
+    ),
+    "llama-linear": Tiny(
+        "LlamaForCausalLM",
+        LLAMA,
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 8.0}},
     ),
     "llama-biases": Tiny("LlamaForCausalLM", LLAMA, {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5}),
     "mistral": Tiny("MistralForCausalLM", LLAMA, {"sliding_window": None}),
@@ -143,4 +150,93 @@ CASES = {
     "bert-classes": Tiny("BertForSequenceClassification", OF_HEADS, {"num_labels": 5, "type_vocab_size": 3}),
     "bert-tokens": Tiny("BertForTokenClassification", OF_HEADS, {"num_labels": 9}),
     "bert-answer": Tiny("BertForQuestionAnswering", OF_HEADS),
+    "gpt_oss": Tiny(
+        "GptOssForCausalLM",
+        LLAMA,
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 8,
+            "rope_parameters": {**YARN, "truncate": False},
+        },
+    ),
+    "gpt_oss-order": Tiny(
+        "GptOssForCausalLM",
+        LLAMA,
+        {
+            "num_hidden_layers": 5,
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 8,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", *2 * ["full_attention"]],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+        },
+    ),
+    "gemma": Tiny("GemmaForCausalLM", LLAMA, {"head_dim": 16}),
+    "phi3": Tiny("Phi3ForCausalLM", LLAMA, {"vocab_size": 32_064}),  # its padding is token 32,000
+    "phi3-part": Tiny(
+        "Phi3ForCausalLM",
+        LLAMA,
+        {
+            "vocab_size": 32_064,
+            "hidden_size": 64,
+            "sliding_window": 8,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "bloom": Tiny("BloomForCausalLM", {"vocab_size": 96, "hidden_size": 48, "n_layer": 2, "n_head": 4}),
+    "falcon": Tiny("FalconForCausalLM", without(OF_HEADS, "intermediate_size")),
+    "falcon-groups": Tiny(
+        "FalconForCausalLM",
+        without(OF_HEADS, "intermediate_size"),
+        {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True, "tie_word_embeddings": False},
+    ),
+    "falcon-heads": Tiny("FalconForCausalLM", without(OF_HEADS, "intermediate_size"), {"multi_query": False}),
+    "roberta": Tiny("RobertaForMaskedLM", OF_HEADS, {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0}),
+    "roberta-classes": Tiny("RobertaForSequenceClassification", OF_HEADS, {"num_labels": 3, "pad_token_id": 1}),
+    "roberta-tokens": Tiny("RobertaForTokenClassification", OF_HEADS, {"num_labels": 3, "pad_token_id": 1}),
+    "mamba": Tiny("MambaForCausalLM", {"vocab_size": 96, "hidden_size": 48, "state_size": 8, "num_hidden_layers": 2}),
+    "t5": Tiny("T5ForConditionalGeneration", T5, {"num_decoder_layers": 3}),
+    "t5-gated": Tiny(
+        "T5ForConditionalGeneration",
+        T5,
+        {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "relative_attention_num_buckets": 8},
+    ),
+    "smollm3": Tiny("SmolLM3ForCausalLM", LLAMA, {"num_hidden_layers": 4, "vocab_size": 128_064}),
+    "smollm3-order": Tiny("SmolLM3ForCausalLM", LLAMA, {"vocab_size": 128_064, "no_rope_layers": [0, 1]}),
+    "olmo": Tiny("OlmoForCausalLM", LLAMA),
+    "gemma3_text": Tiny(
+        "Gemma3ForCausalLM",
+        LLAMA,
+        {"num_hidden_layers": 7, "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 24},
+    ),
+    "gemma3_text-scaled": Tiny(
+        "Gemma3ForCausalLM",
+        LLAMA,
+        {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "head_dim": 16,
+            "sliding_window": 8,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+            },
+        },
+    ),
+    "olmo3": Tiny("Olmo3ForCausalLM", LLAMA, {"num_hidden_layers": 4, "sliding_window": 8}),
+    "olmo3-scaled": Tiny(
+        "Olmo3ForCausalLM",
+        LLAMA,
+        {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "sliding_window": 8,
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+        },
+    ),
 }
