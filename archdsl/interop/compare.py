@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error
+from archdsl.interop.mapping import pattern
+from archdsl.ir.dims import Num
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,9 +27,9 @@ NAMES = {
 """What transformers calls inputs of each kind, of which a class has one or, of several inputs, these in order."""
 
 
-def difference(folder: Path, model: Model, weights: Path) -> float:
+def difference(folder: Path, model: Model, weights: Path, unread: Sequence[str] = ()) -> float:
     """The largest difference between the outputs of a model and those of transformers for random inputs, relative to
-    the largest of theirs, in float32. Raises ArchError E0502 where transformers or torch is not installed, E0533 where
+    the largest of theirs, in float32. Their tensors that are `unread` (templates) may be missing. Raises ArchError E0502 where transformers or torch is not installed, E0533 where
     an input is none of theirs or an output has no counterpart."""
     try:
         import torch
@@ -45,7 +48,7 @@ def difference(folder: Path, model: Model, weights: Path) -> float:
     config = transformers.AutoConfig.from_pretrained(folder)
     cls = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
     theirs, read = cls.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    if missing := sorted(read["missing_keys"]):
+    if missing := [n for n in sorted(read["missing_keys"]) if not any(pattern(u).fullmatch(n) for u in unread)]:
         raise error("E0533", f"by its config, {cls.__name__} has `{missing[0]}`, which the checkpoint lacks")
     theirs = theirs.eval()
     ours = load_source(emit(model))().eval()
@@ -74,8 +77,10 @@ def _inputs(model: Model, theirs: Any) -> dict[str, Tensor]:
     known = [*inspect.signature(theirs.forward).parameters]
     names = {kind: [n for n in wanted if n in known] for kind, wanted in NAMES.items()}
     config = theirs.config.get_text_config() if hasattr(theirs.config, "get_text_config") else theirs.config
-    special = [i for i in (config.pad_token_id, config.eos_token_id) if isinstance(i, int)]
-    places = min(TOKENS, int(model.context) if model.context is not None and model.context.static else TOKENS)
+    ends = (getattr(config, name, None) for name in ("pad_token_id", "eos_token_id"))
+    special = [i for i in ends if isinstance(i, int)]
+    context = model.block.hypers.get("context", model.context)
+    places = min(TOKENS, int(context)) if isinstance(context, Num) and context.static else TOKENS
     found: dict[str, Tensor] = {}
     leading: list[str] = []
     for name, value in model.inputs:

@@ -104,7 +104,7 @@ def import_folder(
     if check:
         from archdsl.interop.compare import difference
 
-        report.difference = difference(folder.path, model, output.with_suffix(".safetensors"))
+        report.difference = difference(folder.path, model, output.with_suffix(".safetensors"), found.drops)
     return report
 
 

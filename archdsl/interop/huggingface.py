@@ -39,11 +39,15 @@ NEUTRAL = re.compile(
     r"auto_map|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|"
     r"(id2label|label2id).*|num_labels|problem_type|task_specific_params|is_encoder_decoder|chunk_size_feed_forward|"
     r"gradient_checkpointing|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
-    r"use_return_dict|torchscript|max_length|reorder_and_upcast_attn|rope_parameters\.rope_type|"
+    r"use_return_dict|torchscript|max_length|reorder_and_upcast_attn|"
     r"embd_init|cross_attention_hidden_size|tie_encoder_decoder|"
-    r"output_router_logits|router_aux_loss_coef|router_jitter_noise|type_vocab_size|classifier_.*|use_bfloat16"
+    r"output_router_logits|router_aux_loss_coef|router_jitter_noise|type_vocab_size|use_bfloat16"
 )
 """Fields of a config that say nothing of what an inference computes, or what the tensors themselves say."""
+
+
+def _neutral(name: str) -> bool:
+    return NEUTRAL.fullmatch(name) is not None or NEUTRAL.fullmatch(name.rpartition(".")[2]) is not None
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------
@@ -58,7 +62,7 @@ class Folder:
         self.path = path if path.is_dir() else path.parent
         file = path / "config.json" if path.is_dir() else path
         try:
-            config = json.loads(file.read_text(encoding="utf-8"))
+            config = json.loads(file.read_text(encoding="utf-8"), object_hook=_number)
         except OSError as problem:
             raise error("E0533", f"`{file}` cannot be read: {problem.strerror}") from None
         except ValueError as problem:
@@ -117,6 +121,11 @@ class Folder:
         self.stack.close()
 
 
+def _number(fields: dict[str, Any]) -> Any:
+    """What transformers writes as `{"__float__": "Infinity"}`."""
+    return float(fields["__float__"]) if [*fields] == ["__float__"] else fields
+
+
 # --- configs ----------------------------------------------------------------------------------------------------------
 
 
@@ -132,7 +141,7 @@ def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
     if kind in known:
         return known[kind]
     near, placed = _nearest(config, known.values())
-    left = [n for n, _ in _leaves(config) if n not in placed and not NEUTRAL.fullmatch(n)]
+    left = [n for n, _ in _leaves(config) if n not in placed and not _neutral(n)]
     raise error(
         "E0533",
         f"there is no mapping for `model_type` {shortened(kind, 60)}",
@@ -197,7 +206,7 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
                 del found.values[f.ours]
         elif value is not None:
             found.demands.append((f, value))
-    said = [n for n, v in leaves.items() if n not in placed and v and not NEUTRAL.fullmatch(n)]
+    said = [n for n, v in leaves.items() if n not in placed and v and not _neutral(n)]
     if "quantization_config" in config:
         raise error("E0533", "the checkpoint is quantized", help="save it in bfloat16 first")
     if said:
@@ -213,7 +222,8 @@ def _layers(f: ConfigField, value: Any) -> Layers:
     if wrong:
         said = f"`{f.names[0]}` of config.json has {shortened(json.dumps(wrong[0]), 60)}"
         raise error("E0533", f"{said}, and the family has {', '.join(sorted(known))}")
-    return Layers(tuple(map(str, value)), {name: kind for kind, name in f.kinds})
+    first = {kind: name for kind, name in reversed(f.kinds)}
+    return Layers(tuple(first[str(k)] for k in value), {name: first[kind] for kind, name in f.kinds})
 
 
 def demand_fixed(settings: Settings, model: Model) -> None:
@@ -221,6 +231,8 @@ def demand_fixed(settings: Settings, model: Model) -> None:
     wrong, known = [], numbers_of(model)
     for f, value in settings.demands:
         own = _worth(f, known)
+        if isinstance(own, list):  # in any order, as a list or `a|b`
+            own, value = (sorted(x.split("|") if isinstance(x, str) else x) for x in (own, value))
         numbers = isinstance(own, int | float) and isinstance(value, int | float)
         if not (math.isclose(own, value) if numbers else own == value):
             text = f"`{f.names[0]}` of config.json is {shortened(json.dumps(value), 60)}"
@@ -231,6 +243,8 @@ def demand_fixed(settings: Settings, model: Model) -> None:
 
 def _worth(f: ConfigField, known: Mapping[str, Any]) -> Any:
     """What an expression of a mapping comes to in a spec. Raises ArchError E0531 where that is not known."""
+    if f.ours.startswith("["):
+        return json.loads(f.ours)
     found = worth(parse_expression(Source(f.span.source.name, f.ours)), known)
     if found is None and f.ours != "none":
         raise error("E0531", f"`{f.ours}` is no number of the spec", f.span)

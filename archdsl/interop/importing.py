@@ -27,17 +27,15 @@ CONSTANTS = {"true": True, "false": False, "none": None}
 
 @dataclass(frozen=True)
 class Layers:
-    """What kind each layer of a config has, and which layers of a family are of these kinds: `near: sliding_attention`.
-    Of several layers of one kind, the first is written."""
+    """The layers of a family that a config has, in order. Of several names for one kind of layer the first stands here;
+    `like` maps each of them to it."""
 
-    kinds: tuple[str, ...]
-    names: Mapping[str, str]
+    names: tuple[str, ...]
+    like: Mapping[str, str]
 
     def text(self, count: str = "layers") -> str:
         """A sum of the family's layers that repeats: `layers // 6 * (5 * near + far) + layers % 6 * near`."""
-        first = {kind: name for name, kind in reversed([*self.names.items()])}
-        names = [first[k] for k in self.kinds]
-        n = len(names)
+        names, n = [*self.names], len(self.names)
         period, rest = next(
             (p, rest)
             for p in range(1, n + 1)
@@ -92,8 +90,8 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
         value = values.get(slot.key)
         if isinstance(value, Layers):
             used.add(slot.key)
-            own = [value.names.get(n) for n in layers_of(slot.value, sizes) or ()]
-            if own != [*value.kinds]:
+            own = [value.like.get(n) for n in layers_of(slot.value, sizes) or ()]
+            if own != [*value.names]:
                 _demand_layers(slot, value, sizes)
                 put(slot.value, value.text())
         elif slot.key in values and slot.key not in used and is_constant(slot.value):
@@ -122,10 +120,9 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
 def _demand_layers(slot: ast.Slot, layers: Layers, sizes: Mapping[str, Any]) -> None:
     """Raise ArchError E0533 where a family cannot write its slot of layers anew, or there are more or fewer kinds."""
     names = [n.id for n in _nodes(slot.value) if isinstance(n, ast.Name) and n.id not in sizes]
-    first = {kind: name for name, kind in reversed([*layers.names.items()])}
-    if len(layers.kinds) != sizes.get("layers"):
-        raise error("E0533", f"config.json has {len(layers.kinds)} kinds of layers for {sizes.get('layers')} layers")
-    if any(first.get(layers.names.get(n, "")) != n for n in names):
+    if len(layers.names) != sizes.get("layers"):
+        raise error("E0533", f"config.json has {len(layers.names)} kinds of layers for {sizes.get('layers')} layers")
+    if any(layers.like.get(n) != n for n in names):
         raise error("E0533", f"the order of the kinds of layers is not {slot.value.span.text}, as the family has it")
 
 

@@ -68,6 +68,24 @@ DEEPSEEK = {
     "topk_group": 2,
 }
 
+DISTILBERT = {
+    "vocab_size": 96,
+    "dim": 48,
+    "hidden_dim": 80,
+    "n_layers": 2,
+    "n_heads": 4,
+    "max_position_embeddings": 64,
+}
+MODERNBERT = {"local_attention": 8, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}
+OF_IMAGES = {
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 80,
+    "image_size": 24,
+    "patch_size": 8,
+}
+
 
 @dataclass(frozen=True)
 class Tiny:
@@ -239,4 +257,15 @@ CASES = {
             },
         },
     ),
+    "electra": Tiny("ElectraForPreTraining", OF_HEADS, {"embedding_size": 32}),
+    "electra-masked": Tiny("ElectraForMaskedLM", OF_HEADS, {"embedding_size": 32}),
+    "electra-classes": Tiny("ElectraForSequenceClassification", OF_HEADS, {"embedding_size": 48, "num_labels": 3}),
+    "albert": Tiny("AlbertForMaskedLM", OF_HEADS, {"embedding_size": 32}),
+    "albert-classes": Tiny("AlbertForSequenceClassification", OF_HEADS, {"embedding_size": 32}),
+    "distilbert": Tiny("DistilBertForMaskedLM", DISTILBERT),
+    "distilbert-classes": Tiny("DistilBertForSequenceClassification", DISTILBERT),
+    "modernbert": Tiny("ModernBertForMaskedLM", OF_HEADS, MODERNBERT | {"num_hidden_layers": 4}),
+    "modernbert-more": Tiny("ModernBertForMaskedLM", OF_HEADS, MODERNBERT | {"num_hidden_layers": 6}),
+    "vit": Tiny("ViTForImageClassification", OF_IMAGES, {"num_labels": 11}),
+    "dinov2": Tiny("Dinov2ForImageClassification", without(OF_IMAGES, "intermediate_size"), {"use_mask_token": False}),
 }
