@@ -165,12 +165,13 @@ def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str) -> Iterato
     axes = [_axes(c) for c in inner if c.data == "equation"]
     block = next((c for c in inner if c.data == "block"), None)
     theirs += paths[0]
+    before = ours
     ours += paths[1] if len(paths) > 1 else ""
     if block is not None:
         if axes or "{" in theirs + ours:
             raise error("E0531", "a prefix of rules has neither axes nor alternatives", span)
         for inside in _trees(block):
-            yield from _rules(inside, source, f"{theirs}.", f"{ours}." if ours else "")
+            yield from _rules(inside, source, f"{theirs}.", f"{ours}." if len(paths) > 1 else before)
         return
     if len(axes) == 1:
         raise error("E0531", "an equation names the axes of both sides", span, help="as `a [i o] = b [o i]`")

@@ -41,7 +41,8 @@ NEUTRAL = re.compile(
     r"gradient_checkpointing|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
     r"use_return_dict|torchscript|max_length|reorder_and_upcast_attn|"
     r"embd_init|cross_attention_hidden_size|tie_encoder_decoder|"
-    r"output_router_logits|router_aux_loss_coef|router_jitter_noise|type_vocab_size|use_bfloat16"
+    r"output_router_logits|router_aux_loss_coef|router_jitter_noise|type_vocab_size|use_bfloat16|"
+    r"forced_.*|no_repeat_ngram_size|num_beams|early_stopping|length_penalty|min_length|.*layerdrop|.*suppress_tokens"
 )
 """Fields of a config that say nothing of what an inference computes, or what the tensors themselves say."""
 

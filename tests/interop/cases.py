@@ -76,7 +76,7 @@ DISTILBERT = {
     "n_heads": 4,
     "max_position_embeddings": 64,
 }
-MODERNBERT = {"local_attention": 8, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}
+MODERNBERT = {"vocab_size": 50_304, "local_attention": 8, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}
 OF_IMAGES = {
     "hidden_size": 48,
     "num_hidden_layers": 2,
@@ -84,6 +84,50 @@ OF_IMAGES = {
     "intermediate_size": 80,
     "image_size": 24,
     "patch_size": 8,
+}
+
+SEQ2SEQ = {
+    "vocab_size": 96,
+    "d_model": 48,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 80,
+    "decoder_ffn_dim": 64,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 1,
+    **ENDS,
+}
+MAMBA2 = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "state_size": 8,
+    "num_hidden_layers": 2,
+    "num_heads": 4,
+    "head_dim": 16,
+    "n_groups": 2,
+}
+
+QWEN3_NEXT = {
+    "head_dim": 16,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 32,
+}
+LLAMA4 = {
+    "head_dim": 12,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 1,
+    "attention_chunk_size": 8,
+    "floor_scale": 4,
 }
 
 
@@ -268,4 +312,42 @@ CASES = {
     "modernbert-more": Tiny("ModernBertForMaskedLM", OF_HEADS, MODERNBERT | {"num_hidden_layers": 6}),
     "vit": Tiny("ViTForImageClassification", OF_IMAGES, {"num_labels": 11}),
     "dinov2": Tiny("Dinov2ForImageClassification", without(OF_IMAGES, "intermediate_size"), {"use_mask_token": False}),
+    "bart": Tiny("BartForConditionalGeneration", SEQ2SEQ, {"decoder_attention_heads": 2, "decoder_layers": 1}),
+    "whisper": Tiny(
+        "WhisperForConditionalGeneration",
+        without(SEQ2SEQ, "max_position_embeddings"),
+        {"vocab_size": 51_904, "num_mel_bins": 20, "max_source_positions": 24, "max_target_positions": 32},
+    ),
+    "clip": Tiny(
+        "CLIPModel",
+        {
+            "projection_dim": 40,
+            "text_config": OF_HEADS,
+            "vision_config": {**OF_IMAGES, "num_attention_heads": 2, "hidden_size": 32},
+        },
+    ),
+    "mamba2": Tiny("Mamba2ForCausalLM", MAMBA2),
+    "recurrent_gemma": Tiny(
+        "RecurrentGemmaForCausalLM",
+        LLAMA,
+        {"hidden_size": 64, "num_key_value_heads": 1, "num_hidden_layers": 5, "attention_window_size": 8, "max_position_embeddings": 64},
+    ),
+    "jamba": Tiny(
+        "JambaForCausalLM",
+        LLAMA,
+        {"num_hidden_layers": 8, "num_experts": 4, "mamba_dt_rank": 3, "use_mamba_kernels": False, "pad_token_id": 0},
+    ),
+    "rwkv": Tiny("RwkvForCausalLM", {"vocab_size": 96, "context_length": 64, "hidden_size": 48, "num_hidden_layers": 2}),
+    "qwen3_next": Tiny("Qwen3NextForCausalLM", LLAMA, QWEN3_NEXT | {"num_hidden_layers": 4}),
+    "qwen3_next-order": Tiny(
+        "Qwen3NextForCausalLM",
+        LLAMA,
+        QWEN3_NEXT | {"layer_types": ["full_attention", "linear_attention"], "norm_topk_prob": False},
+    ),
+    "llama4_text": Tiny("Llama4ForCausalLM", LLAMA, LLAMA4 | {"num_hidden_layers": 4}),
+    "llama4_text-scaled": Tiny(
+        "Llama4ForCausalLM",
+        LLAMA,
+        LLAMA4 | {"no_rope_layers": [1, 0], "rope_parameters": LLAMA3, "pad_token_id": 0},
+    ),
 }
