@@ -29,8 +29,10 @@ NAMES = {
 
 def difference(folder: Path, model: Model, weights: Path, unread: Sequence[str] = ()) -> float:
     """The largest difference between the outputs of a model and those of transformers for random inputs, relative to
-    the largest of theirs, in float32. Their tensors that are `unread` (templates) may be missing. Raises ArchError E0502 where transformers or torch is not installed, E0533 where
-    an input is none of theirs or an output has no counterpart."""
+    the largest of theirs, in float32. Their tensors that are `unread` (templates) may be missing.
+
+    Raises ArchError E0502 where transformers or torch is not installed, E0533 where an input is none of theirs, an
+    output has no counterpart, or their class has weights that the checkpoint lacks."""
     try:
         import torch
         import transformers
@@ -47,10 +49,11 @@ def difference(folder: Path, model: Model, weights: Path, unread: Sequence[str] 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     config = transformers.AutoConfig.from_pretrained(folder)
     cls = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
-    theirs, read = cls.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    loaded: Any = cls.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    theirs, read = loaded
     if missing := [n for n in sorted(read["missing_keys"]) if not any(pattern(u).fullmatch(n) for u in unread)]:
         raise error("E0533", f"by its config, {cls.__name__} has `{missing[0]}`, which the checkpoint lacks")
-    theirs = theirs.eval()
+    theirs.eval()
     ours = load_source(emit(model))().eval()
     ours.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in load_file(weights).items()})
     inputs = _inputs(model, theirs)

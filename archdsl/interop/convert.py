@@ -28,6 +28,7 @@ from archdsl.interop.importing import written
 from archdsl.interop.mapping import Mapper
 from archdsl.resources import mapping_files
 from archdsl.syntax.parse import read_source
+from archdsl.syntax.parser_tables import tables
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
@@ -72,7 +73,7 @@ def import_folder(
     from archdsl.estimates.counts import total
 
     name = re.sub(r"\W", "_", output.stem).strip("_") or "model"
-    name = f"model_{name}" if name[0].isdigit() else name
+    name = f"model_{name}" if name[0].isdigit() or name in tables().keywords else name
     folder = Folder(source, weights=weights and source.is_dir())
     found = named_mapping(mapping) if mapping is not None else mapping_of(folder.config)
     settings = settings_of(found, folder.config)

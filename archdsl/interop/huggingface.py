@@ -223,7 +223,7 @@ def _layers(f: ConfigField, value: Any) -> Layers:
     if wrong:
         said = f"`{f.names[0]}` of config.json has {shortened(json.dumps(wrong[0]), 60)}"
         raise error("E0533", f"{said}, and the family has {', '.join(sorted(known))}")
-    first = {kind: name for kind, name in reversed(f.kinds)}
+    first = dict(reversed(f.kinds))
     return Layers(tuple(first[str(k)] for k in value), {name: first[kind] for kind, name in f.kinds})
 
 

@@ -120,13 +120,13 @@ class Misfits:
 
 
 class Mapper:
-    """The transfers of a model by a mapping. Of rules that stand for each other (`else`) it takes the first with tensors
-    that are `present`, or the first."""
+    """The transfers of a model by a mapping. Of rules that stand for each other (`else`) it takes the first whose
+    tensors are `present`, or the first."""
 
     def __init__(self, mapping: CheckpointFile, model: Model, present: Iterable[str] = ()) -> None:
         self.mapping, self.model = mapping, model
         self.misfits = Misfits()
-        numbers = {f.name: f.value for f in model.config} | model.block.hypers
+        numbers = {**{f.name: f.value for f in model.config}, **model.block.hypers}
         self.known = {name: n.value for name, n in numbers.items() if isinstance(n, Num) and type(n.value) is int}
         self.transfers = self._transfers([*present])
         self._demand_rotation()

@@ -330,14 +330,22 @@ CASES = {
     "recurrent_gemma": Tiny(
         "RecurrentGemmaForCausalLM",
         LLAMA,
-        {"hidden_size": 64, "num_key_value_heads": 1, "num_hidden_layers": 5, "attention_window_size": 8, "max_position_embeddings": 64},
+        {
+            "hidden_size": 64,
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 5,
+            "attention_window_size": 8,
+            "max_position_embeddings": 64,
+        },
     ),
     "jamba": Tiny(
         "JambaForCausalLM",
         LLAMA,
         {"num_hidden_layers": 8, "num_experts": 4, "mamba_dt_rank": 3, "use_mamba_kernels": False, "pad_token_id": 0},
     ),
-    "rwkv": Tiny("RwkvForCausalLM", {"vocab_size": 96, "context_length": 64, "hidden_size": 48, "num_hidden_layers": 2}),
+    "rwkv": Tiny(
+        "RwkvForCausalLM", {"vocab_size": 96, "context_length": 64, "hidden_size": 48, "num_hidden_layers": 2}
+    ),
     "qwen3_next": Tiny("Qwen3NextForCausalLM", LLAMA, QWEN3_NEXT | {"num_hidden_layers": 4}),
     "qwen3_next-order": Tiny(
         "Qwen3NextForCausalLM",
