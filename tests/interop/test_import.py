@@ -94,6 +94,13 @@ def test_every_mapping_can_be_read_and_has_its_spec() -> None:
                 load(path.with_suffix(".arch"), model=model)
 
 
+def test_the_page_lists_every_type() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("|") and "`specs/" in line]
+    listed = [kind for row in rows for kind in re.findall(r"`([\w-]+)`", row.split("|")[1])]
+    assert sorted(listed) == sorted(kind for path in mapping_files() for kind in read(path).types)
+
+
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
