@@ -282,6 +282,8 @@ def worth(expr: ast.Expr | None, known: Mapping[str, Any]) -> Any:
         return constant(expr)
     if isinstance(expr, ast.Name):
         return known.get(expr.id)
+    if isinstance(expr, ast.Unary) and expr.op == "-":
+        return -worth(expr.operand, known)
     if isinstance(expr, ast.Binary) and expr.op in OPERATORS:
         left, right = worth(expr.left, known), worth(expr.right, known)
         return None if left is None or right is None or not right else OPERATORS[expr.op](left, right)

@@ -358,4 +358,17 @@ CASES = {
         LLAMA,
         LLAMA4 | {"no_rope_layers": [1, 0], "rope_parameters": LLAMA3, "pad_token_id": 0},
     ),
+    "deberta_v2": Tiny(
+        "DebertaV2ForMaskedLM",
+        OF_HEADS,
+        {
+            "relative_attention": True,
+            "position_buckets": 8,
+            "pos_att_type": "p2c|c2p",
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+            "position_biased_input": False,
+            "type_vocab_size": 0,
+        },
+    ),
 }
