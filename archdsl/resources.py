@@ -40,6 +40,11 @@ def zoo_files() -> dict[str, Path]:
     return _by_stem(_data() / "specs", ".arch")
 
 
+def imported_files() -> dict[str, Path]:
+    """The specs that checkpoints are imported after, by name: `hf/llama` → …/specs/hf/llama.arch."""
+    return {f"hf/{stem}": path for stem, path in _by_stem(_data() / "specs" / "hf", ".arch").items()}
+
+
 def library_files() -> dict[str, Path]:
     """The files of the standard library, by stem: `attention` → …/specs/std/attention.arch."""
     return _by_stem(_data() / "specs" / "std", ".arch")

@@ -120,13 +120,24 @@ def read_comment(text: str, stem: str) -> Comment:
 # --- families ---------------------------------------------------------------------------------------------------------
 
 
-def families(paths: Iterable[Path] | None = None) -> list[ZooFamily]:
+def imported(words: Iterable[str] = ()) -> list[ZooFamily]:
+    """The families that checkpoints are imported after, called `hf/llama`, whose names or comments have these words."""
+    from archdsl.resources import imported_files
+
+    words = [w.lower() for w in words]
+    comments = {p: _COMMENT.match(p.read_text(encoding="utf-8")) for p in imported_files().values()}
+    texts = {p: f"hf/{p.stem} {comment[0] if comment else ''}".lower() for p, comment in comments.items()}
+    found = families([p for p, text in texts.items() if all(w in text for w in words)], f"{_CACHE}-hf")
+    return [f.model_copy(update={"family": f"hf/{f.family}", "file": f"hf/{f.file}"}) for f in found]
+
+
+def families(paths: Iterable[Path] | None = None, shelf: str = _CACHE) -> list[ZooFamily]:
     """Every family of the zoo (or of these files), by file. A spec that is wrong has its problems told in its family;
-    nothing is raised for it."""
+    nothing is raised for it. What is found is kept in the cache: the zoo, and what has a `shelf` of its own there."""
     from archdsl.resources import zoo_files
     from archdsl.syntax import cache
 
-    kept = cache.load(_CACHE)
+    kept = cache.load(shelf)
     kept = kept if isinstance(kept, dict) else {}
     stamp = _stamp()
     found: list[ZooFamily] = []
@@ -138,8 +149,8 @@ def families(paths: Iterable[Path] | None = None) -> list[ZooFamily]:
             family = describe(path)
         found.append(family)
         entries[str(path)] = {"key": key, "family": family.model_dump()}
-    if entries != kept and paths is None:
-        cache.store(_CACHE, entries)
+    if entries != kept and (paths is None or shelf != _CACHE):
+        cache.store(shelf, entries if paths is None else kept | entries)
     return found
 
 

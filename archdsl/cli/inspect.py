@@ -244,13 +244,16 @@ def list_(
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """List the zoo, the models that ship with the compiler: year, kind, exact parameters and what is special."""
+    """List the zoo, the models that ship with the compiler: year, kind, exact parameters and what is special.
+
+    A word also finds the specs that checkpoints of Hugging Face are imported after: `hf/qwen3`."""
     from archdsl import zoo
 
     kinds = _known("--kind", kind, zoo.KINDS)
     files = _known("--family", [f.removesuffix(".arch") for f in family or ()], _families())
     years = _years(year)
-    found = zoo.chosen(zoo.families(), text=" ".join(words or ()), kinds=kinds, families=files, years=years)
+    every = zoo.families() + (zoo.imported(words or ()) if words or any("/" in f for f in files) else [])
+    found = zoo.chosen(every, text=" ".join(words or ()), kinds=kinds, families=files, years=years)
     from archdsl.report.tables import zoo_view
 
     print_or_json(zoo.ZooReport(families=found), lambda report: zoo_view(report.families), json)
@@ -261,9 +264,9 @@ def list_(
 
 
 def _families() -> list[str]:
-    from archdsl.resources import zoo_files
+    from archdsl.resources import imported_files, zoo_files
 
-    return list(zoo_files())
+    return [*zoo_files(), *imported_files()]
 
 
 def _known(option: str, given: list[str] | None, names: Iterable[str]) -> list[str]:

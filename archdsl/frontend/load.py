@@ -90,18 +90,21 @@ def find_spec(spec: str | Path | None, *, text: str | None = None, model: str | 
 def _is_path(name: str) -> bool:
     if name.endswith(".arch"):
         return True
+    if name in _stems():
+        return False
     if "/" in name or "\\" in name:
         return not name.rpartition(":")[2].isidentifier()
     try:
-        return Path(name).is_file() and name not in _stems() and all(e.name != name for e in list_zoo())
+        return Path(name).is_file() and all(e.name != name for e in list_zoo())
     except (OSError, ValueError):
         return False
 
 
 def _stems() -> Mapping[str, Path]:
-    from archdsl.resources import zoo_files
+    """Where specs that ship with the compiler lie, by name: `gpt2`, `hf/llama`."""
+    from archdsl.resources import imported_files, zoo_files
 
-    return zoo_files()
+    return zoo_files() | imported_files()
 
 
 def _file(path: Path, shown: str, model: str | None) -> Spec:

@@ -32,6 +32,8 @@ class Rule:
     """One template, or those of the pieces of theirs."""
     axes: tuple[Axes, Axes] | None
     span: Span
+    otherwise: bool = False
+    """Whether it stands for rules before it, where the checkpoint has nothing of theirs."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class ConfigField:
     default: str | None
     ours: str
     span: Span
+    kinds: tuple[tuple[str, str], ...] = ()
+    """Of a list with a kind for each layer: the kinds, and the layers of the slot `ours` that they are."""
 
 
 @dataclass
@@ -136,7 +140,7 @@ def _statement(tree: Tree[Token], source: Source, into: CheckpointFile, chain: t
             into.ties.append((words[0], words[1]))
         case "config":
             into.fields += [_field(f, _span(f, source)) for f in _trees(tree)]
-        case "rule":
+        case "rule" | "otherwise":
             into.rules += _rules(tree, source, "", "")
 
 
@@ -145,23 +149,33 @@ def _field(tree: Tree[Token], span: Span) -> ConfigField:
     default = names.pop() if len(names) > 1 and re.fullmatch(r'".*"|null|true|false|[-+\d].*', names[-1]) else None
     if default is not None and default[0] != '"':
         default = default.replace("_", "")
-    return ConfigField(tuple(names), default, ours.strip(), span)
+    kinds = re.fullmatch(r"(\w+)\s*\{(.*)\}", ours.strip())
+    if kinds is None:
+        return ConfigField(tuple(names), default, ours.strip(), span)
+    pairs = [p.split(":") for p in kinds[2].replace(" ", "").split(",")]
+    if any(len(p) != 2 for p in pairs):
+        raise error("E0531", "kinds of layers are pairs", span, help="as `blocks { full_attention: far }`")
+    return ConfigField(tuple(names), default, kinds[1], span, tuple((a, b) for a, b in pairs))
 
 
 def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str) -> Iterator[Rule]:
     """The rules of a statement, those of its block with the prefixes around them."""
+    if tree.data == "otherwise":
+        yield from (replace(r, otherwise=True) for r in _rules(_trees(tree)[0], source, theirs, ours))
+        return
     span = _span(tree, source)
     paths = [str(c) for c in tree.children if isinstance(c, str)]
     inner = _trees(tree)
     axes = [_axes(c) for c in inner if c.data == "equation"]
     block = next((c for c in inner if c.data == "block"), None)
     theirs += paths[0]
+    before = ours
     ours += paths[1] if len(paths) > 1 else ""
     if block is not None:
         if axes or "{" in theirs + ours:
             raise error("E0531", "a prefix of rules has neither axes nor alternatives", span)
         for inside in _trees(block):
-            yield from _rules(inside, source, f"{theirs}.", f"{ours}." if ours else "")
+            yield from _rules(inside, source, f"{theirs}.", f"{ours}." if len(paths) > 1 else before)
         return
     if len(axes) == 1:
         raise error("E0531", "an equation names the axes of both sides", span, help="as `a [i o] = b [o i]`")

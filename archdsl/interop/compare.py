@@ -1,21 +1,38 @@
-"""An imported model against transformers: the same weights, the same tokens, the same logits?"""
+"""An imported model against transformers: the same weights, the same inputs, the same outputs?"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error, shortened
+from archdsl.interop.mapping import pattern
+from archdsl.ir.dims import Num
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from archdsl.ir.graph import Model
 
 TOKENS = 32
 
+NAMES = {
+    "token": ("input_ids", "decoder_input_ids"),
+    "int": ("token_type_ids",),
+    "padding": ("attention_mask",),
+    "float": ("pixel_values", "input_features"),
+}
+"""What transformers calls inputs of each kind, of which a class has one or, of several inputs, these in order."""
 
-def difference(source: Path, model: Model, weights: Path) -> float:
-    """The largest difference between the outputs of a model and those of transformers for random tokens, relative to
-    the largest of theirs, in float32. Raises ArchError E0502 where transformers or torch is not installed."""
+
+def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] = ()) -> float:
+    """The largest difference between the outputs of a model and those of transformers for random inputs, relative to
+    the largest of theirs, in float32. Their tensors that are `unread` (templates) may be missing.
+
+    Raises ArchError E0502 where transformers or torch is not installed, E0533 where an input is none of theirs, an
+    output has no counterpart, or their class has weights that the checkpoint lacks."""
     try:
         import torch
         import transformers
@@ -35,17 +52,62 @@ def difference(source: Path, model: Model, weights: Path) -> float:
     config = transformers.AutoConfig.from_pretrained(folder, **where)
     cls = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
     try:
-        theirs = cls.from_pretrained(folder, dtype=torch.float32, **where).eval()
+        loaded: Any = cls.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **where)
     except (ImportError, ValueError) as problem:  # a package that they need
         raise error("E0502", f"transformers cannot read `{source}`: {shortened(str(problem), 200)}") from None
+    theirs, read = loaded
+    if missing := [n for n in sorted(read["missing_keys"]) if not any(pattern(u).fullmatch(n) for u in unread)]:
+        raise error("E0533", f"by its config, {cls.__name__} has `{missing[0]}`, which the checkpoint lacks")
+    theirs.eval()
     ours = load_source(emit(model))().eval()
-    ours.load_state_dict({k: v.float() for k, v in load_file(weights).items()})
-    sizes = {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}
-    generator = torch.Generator().manual_seed(0)
-    time = min(TOKENS, sizes.get("context", TOKENS))
-    tokens = torch.randint(0, sizes["vocab"], (2, time), generator=generator)
+    ours.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in load_file(weights).items()})
+    inputs = _inputs(model, theirs)
     with torch.no_grad():
-        wanted, found = theirs(input_ids=tokens), ours(tokens)
-    first = wanted.logits if "logits" in wanted else wanted[0]
-    found = found if isinstance(found, torch.Tensor) else found[0]
-    return float((found - first).abs().max() / first.abs().max())
+        given = {k: v.long() if v.dtype == torch.bool else v for k, v in inputs.items()}
+        wanted, found = theirs(**given), ours(*inputs.values())
+    left = [t for t in wanted.to_tuple() if isinstance(t, torch.Tensor)]
+    worst = 0.0
+    for own in (found,) if isinstance(found, torch.Tensor) else found:
+        other = next((i for i, t in enumerate(left) if t.shape == own.shape), None)
+        if other is None:
+            raise error("E0533", f"{cls.__name__} returns nothing of shape {list(own.shape)}")
+        expected = left.pop(other)
+        worst = max(worst, float((own - expected).abs().max() / expected.abs().max()))
+    return worst
+
+
+def _inputs(model: Model, theirs: Any) -> dict[str, Tensor]:
+    """Random inputs in the order of ours, by the names of theirs. Axes that are open have another size each where they
+    lead, and `TOKENS` places where they do not; the second row ends early where there is padding."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    known = [*inspect.signature(theirs.forward).parameters]
+    names = {kind: [n for n in wanted if n in known] for kind, wanted in NAMES.items()}
+    config = theirs.config.get_text_config() if hasattr(theirs.config, "get_text_config") else theirs.config
+    ends = (getattr(config, name, None) for name in ("pad_token_id", "eos_token_id"))
+    special = [i for i in ends if isinstance(i, int)]
+    context = model.block.hypers.get("context", model.context)
+    places = min(TOKENS, int(context)) if isinstance(context, Num) and context.static else TOKENS
+    found: dict[str, Tensor] = {}
+    leading: list[str] = []
+    for name, value in model.inputs:
+        kind = value.dtype if value.dtype in names else "float"
+        if not names[kind]:
+            raise error("E0533", f"{type(theirs).__name__} has no input for `{name}`")
+        if not value.shape[0].static and str(value.shape[0]) not in leading:
+            leading.append(str(value.shape[0]))
+        sizes = [int(d) if d.static else places for d in value.shape]
+        if not value.shape[0].static:
+            sizes[0] = 2 + leading.index(str(value.shape[0]))
+        if kind == "float":
+            made = torch.randn(sizes, generator=generator)
+        elif kind == "padding":
+            made = torch.arange(sizes[1]) < sizes[1] - 3 * torch.arange(sizes[0]).unsqueeze(1)
+        else:
+            high = config.type_vocab_size if kind == "int" else config.vocab_size
+            made = torch.randint(0, high, sizes, generator=generator)
+            for i in special if kind == "token" else ():  # places, and ends of texts, are found by these
+                made = torch.where(made == i, (max(special) + 1) % high, made)
+        found[names[kind].pop(0)] = made
+    return found

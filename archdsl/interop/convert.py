@@ -29,6 +29,7 @@ from archdsl.interop.importing import written
 from archdsl.interop.mapping import Mapper
 from archdsl.resources import mapping_files
 from archdsl.syntax.parse import read_source
+from archdsl.syntax.parser_tables import tables
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
@@ -73,7 +74,7 @@ def import_folder(
     from archdsl.estimates.counts import total
 
     name = re.sub(r"\W", "_", output.stem).strip("_") or "model"
-    name = f"model_{name}" if name[0].isdigit() else name
+    name = f"model_{name}" if name[0].isdigit() or name in tables().keywords else name
     folder: Folder | GgufFile
     if source.suffix == ".gguf":
         folder = GgufFile(source)
@@ -96,7 +97,7 @@ def import_folder(
         files=[], difference=None,
     )  # fmt: skip
     if weights and folder.shapes:
-        mapper = Mapper(found, model)
+        mapper = Mapper(found, model, folder.shapes)
         path = output.with_suffix(".safetensors")
         weights_from(folder, mapper, path, progress)
         report.weights, report.tensors = str(path), len(mapper.taken)
@@ -113,7 +114,7 @@ def import_folder(
     if check:
         from archdsl.interop.compare import difference
 
-        report.difference = difference(source, model, output.with_suffix(".safetensors"))
+        report.difference = difference(source, model, output.with_suffix(".safetensors"), found.drops)
     return report
 
 
@@ -142,7 +143,7 @@ def convert_from(
     `import_folder`."""
     folder = GgufFile(source) if source.suffix == ".gguf" else Folder(source)
     found = named_mapping(mapping) if mapping is not None else mapping_of(folder.config)
-    mapper = Mapper(found, model)
+    mapper = Mapper(found, model, folder.shapes)
     weights_from(folder, mapper, output, progress)
     return len(mapper.taken)
 
@@ -157,7 +158,8 @@ def convert_to(
         raise error("E0531", f"no mapping lies beside the spec of `{model.name}`", help="name one: `--map llama`")
     found = named_mapping(mapping) if mapping is not None else read(path.with_suffix(".checkpoint"))
     mapper = Mapper(found, model)
-    weights_to(model, mapper, weights, output, progress)
     kind = mapping if mapping in found.types else next(iter(found.types), "")
-    write_text(output / "config.json", json.dumps(config_of(found, str(kind), model), indent=2) + "\n")
+    config = config_of(found, str(kind), model)
+    weights_to(model, mapper, weights, output, "".join(config.get("architectures", ())), progress)
+    write_text(output / "config.json", json.dumps(config, indent=2) + "\n")
     return len(mapper.taken)

@@ -18,7 +18,7 @@ from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shor
 from archdsl.diagnostics.source import Source
 from archdsl.files import write_text, written_beside
 from archdsl.interop.checkpoint_file import CheckpointFile, ConfigField, read
-from archdsl.interop.importing import CONSTANTS, numbers_of, worth
+from archdsl.interop.importing import CONSTANTS, Layers, numbers_of, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
 from archdsl.resources import mapping_files
 from archdsl.syntax.parse import parse_expression
@@ -36,14 +36,19 @@ SHARD = 5_000_000_000
 
 NEUTRAL = re.compile(
     r"(.*_)?(bos|eos|pad|sep|cls|unk|mask|decoder_start)_token_id|.*dropout.*|.*_pdrop|drop_path_rate|architectures|"
-    r"auto_map|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|id2label|"
-    r"label2id|num_labels|problem_type|task_specific_params|is_(encoder_)?decoder|chunk_size_feed_forward|"
-    r"gradient_checkpointing|scale_attn_weights|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
-    r"use_return_dict|torchscript|layer_types|max_length|reorder_and_upcast_attn|rope_parameters\.rope_type|"
-    r"embd_init|cross_attention_hidden_size|add_cross_attention|tie_encoder_decoder|position_embedding_type|"
-    r"output_router_logits|router_aux_loss_coef|router_jitter_noise|type_vocab_size|classifier_.*|use_bfloat16"
+    r"auto_map|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|"
+    r"(id2label|label2id).*|num_labels|problem_type|task_specific_params|is_encoder_decoder|chunk_size_feed_forward|"
+    r"gradient_checkpointing|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
+    r"use_return_dict|torchscript|max_length|reorder_and_upcast_attn|"
+    r"embd_init|cross_attention_hidden_size|tie_encoder_decoder|"
+    r"output_router_logits|router_aux_loss_coef|router_jitter_noise|type_vocab_size|use_bfloat16|"
+    r"forced_.*|no_repeat_ngram_size|num_beams|early_stopping|length_penalty|min_length|.*layerdrop|.*suppress_tokens"
 )
 """Fields of a config that say nothing of what an inference computes, or what the tensors themselves say."""
+
+
+def _neutral(name: str) -> bool:
+    return NEUTRAL.fullmatch(name) is not None or NEUTRAL.fullmatch(name.rpartition(".")[2]) is not None
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------
@@ -58,7 +63,7 @@ class Folder:
         self.path = path if path.is_dir() else path.parent
         file = path / "config.json" if path.is_dir() else path
         try:
-            config = json.loads(file.read_text(encoding="utf-8"))
+            config = json.loads(file.read_text(encoding="utf-8"), object_hook=_number)
         except OSError as problem:
             raise error("E0533", f"`{file}` cannot be read: {problem.strerror}") from None
         except ValueError as problem:
@@ -117,6 +122,11 @@ class Folder:
         self.stack.close()
 
 
+def _number(fields: dict[str, Any]) -> Any:
+    """What transformers writes as `{"__float__": "Infinity"}`."""
+    return float(fields["__float__"]) if [*fields] == ["__float__"] else fields
+
+
 # --- configs ----------------------------------------------------------------------------------------------------------
 
 
@@ -132,7 +142,7 @@ def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
     if kind in known:
         return known[kind]
     near, placed = _nearest(config, known.values())
-    left = [n for n, _ in _leaves(config) if n not in placed and not NEUTRAL.fullmatch(n)]
+    left = [n for n, _ in _leaves(config) if n not in placed and not _neutral(n)]
     raise error(
         "E0533",
         f"there is no mapping for `model_type` {shortened(kind, 60)}",
@@ -175,6 +185,10 @@ class Settings:
 def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     """The hyper-parameters that a config gives. Raises ArchError E0533 for a field that has no place in the spec."""
     leaves = dict(_leaves(config))
+    if isinstance(config.get("id2label"), dict):
+        leaves["num_labels"] = len(config["id2label"])
+    if isinstance(config.get("architectures"), list):
+        leaves["architectures"] = next(iter(config["architectures"]), None)
     model = mapping.types.get(str(config.get("model_type")), next(iter(mapping.types.values()), ""))
     found = Settings(model, mapping.spec)
     placed = {*mapping.ignored, *(name for f in mapping.fields for name in f.names)}
@@ -183,12 +197,17 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         if name is None and f.default is None:
             raise error("E0533", f"config.json has no `{f.names[0]}`")
         value = leaves[name] if name is not None else json.loads(f.default or "null")
-        if f.ours.isidentifier() and f.ours not in CONSTANTS:
-            if value is not None:
-                found.values[f.ours] = value
+        if f.kinds and value is not None:
+            found.values[f.ours] = _layers(f, value)
+        elif f.ours.isidentifier() and f.ours not in CONSTANTS:
+            if found.values.setdefault(f.ours, value) not in (None, value):
+                other = shortened(json.dumps(found.values[f.ours]), 60)
+                raise error("E0533", f"`{f.names[0]}` of config.json is {json.dumps(value)}, not {other} as its like")
+            if found.values[f.ours] is None:
+                del found.values[f.ours]
         elif value is not None:
             found.demands.append((f, value))
-    said = [n for n, v in leaves.items() if n not in placed and v and not NEUTRAL.fullmatch(n)]
+    said = [n for n, v in leaves.items() if n not in placed and v and not _neutral(n)]
     if "quantization_config" in config:
         raise error("E0533", "the checkpoint is quantized", help="save it in bfloat16 first")
     if said:
@@ -197,11 +216,24 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     return found
 
 
+def _layers(f: ConfigField, value: Any) -> Layers:
+    """A list with a kind for each layer. Raises ArchError E0533 where it is none."""
+    known = {kind for kind, _ in f.kinds}
+    wrong = [k for k in value if str(k) not in known] if isinstance(value, list) else [value]
+    if wrong:
+        said = f"`{f.names[0]}` of config.json has {shortened(json.dumps(wrong[0]), 60)}"
+        raise error("E0533", f"{said}, and the family has {', '.join(sorted(known))}")
+    first = dict(reversed(f.kinds))
+    return Layers(tuple(first[str(k)] for k in value), {name: first[kind] for kind, name in f.kinds})
+
+
 def demand_fixed(settings: Settings, model: Model) -> None:
     """Raise ArchError E0533 where a config says something else than the spec has fixed."""
     wrong, known = [], numbers_of(model)
     for f, value in settings.demands:
         own = _worth(f, known)
+        if isinstance(own, list):  # in any order, as a list or `a|b`
+            own, value = (sorted(x.split("|") if isinstance(x, str) else x) for x in (own, value))
         numbers = isinstance(own, int | float) and isinstance(value, int | float)
         if not (math.isclose(own, value) if numbers else own == value):
             text = f"`{f.names[0]}` of config.json is {shortened(json.dumps(value), 60)}"
@@ -212,6 +244,8 @@ def demand_fixed(settings: Settings, model: Model) -> None:
 
 def _worth(f: ConfigField, known: Mapping[str, Any]) -> Any:
     """What an expression of a mapping comes to in a spec. Raises ArchError E0531 where that is not known."""
+    if f.ours.startswith("["):
+        return json.loads(f.ours)
     found = worth(parse_expression(Source(f.span.source.name, f.ours)), known)
     if found is None and f.ours != "none":
         raise error("E0531", f"`{f.ours}` is no number of the spec", f.span)
@@ -227,14 +261,16 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
         if f.default == "null" and f.ours.isidentifier() and f.ours not in {*known, *CONSTANTS}:
             continue  # of a branch that the spec does not take
         value = known[f.ours] if f.ours in known else _worth(f, known)
+        if f.kinds:
+            kinds = {name: int(kind) if kind.isdigit() else kind for kind, name in f.kinds}
+            value = [kinds.get(name) for name in value]
         *around, last = f.names[0].split(".")
         into = found
         for name in around:
             into = into.setdefault(name, {})
         if isinstance(value, int) and isinstance(json.loads(f.default or "null"), float):
             value = float(value)  # transformers is strict about it
-        if value is not None:
-            into.setdefault(last, value)
+        into.setdefault(last, [value] if last == "architectures" else value)
     return found
 
 
@@ -297,8 +333,12 @@ def _demand_ties(folder: Tensors, mapper: Mapper) -> None:
                     )
 
 
-def weights_to(model: Model, mapper: Mapper, weights: Path, output: Path, progress: Progress | None = None) -> None:
-    """Write a model's weights as a folder of safetensors in their names, in files of at most 5 GB with an index."""
+def weights_to(
+    model: Model, mapper: Mapper, weights: Path, output: Path, kind: str = "", progress: Progress | None = None
+) -> None:
+    """Write a model's weights as a folder of safetensors in their names, in files of at most 5 GB with an index. A
+    `kind` of model without a head leaves out the prefix of the mapping."""
+    bare = mapper.mapping.base if re.fullmatch(r".*(?<!LMHead)Model", kind) else ""
     checkpoint = Checkpoint(weights)
     checkpoint.demand(saved(model))
     shards: list[list[Any]] = [[]]
@@ -315,7 +355,9 @@ def weights_to(model: Model, mapper: Mapper, weights: Path, output: Path, progre
     with checkpoint:
         for i, shard in enumerate(shards):
             name = "model.safetensors" if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
-            entries = [(n, checkpoint.entries[t.ours[0]].dtype, t.shape) for t in shard for n in t.theirs]
+            entries = [
+                (n.removeprefix(bare), checkpoint.entries[t.ours[0]].dtype, t.shape) for t in shard for n in t.theirs
+            ]
             where |= {n: name for n, _, _ in entries}
             with written_beside(output / name) as beside, beside.open("wb") as file:
                 writing = write_raw(file, entries)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,34 @@ from archdsl.syntax.parse import parse, read_source
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
 
-Values = Mapping[str, "str | int | float | bool | None"]
+Values = Mapping[str, "str | int | float | bool | Layers | None"]
 
 CONSTANTS = {"true": True, "false": False, "none": None}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of a family that a config has, in order. Of several names for one kind of layer the first stands here;
+    `like` maps each of them to it."""
+
+    names: tuple[str, ...]
+    like: Mapping[str, str]
+
+    def text(self, count: str = "layers") -> str:
+        """A sum of the family's layers that repeats: `layers // 6 * (5 * near + far) + layers % 6 * near`."""
+        names, n = [*self.names], len(self.names)
+        period, rest = next(
+            (p, rest)
+            for p in range(1, n + 1)
+            for rest in [names[n - n % p :]]
+            if len({*rest}) <= 1 and names == [names[i % p] for i in range(n)]
+        )
+        runs = [(len([*run]), name) for name, run in groupby(names[:period])]
+        text = " + ".join(name if k == 1 else f"{k} * {name}" for k, name in runs)
+        if period == 1:
+            return f"{count} * {text}"
+        over = f" + {count} % {period} * {rest[0]}" if rest else ""
+        return f"{count} {'//' if rest else '/'} {period} * ({text}){over}"
 
 
 def written(source: Source, model: str, values: Values, name: str, comment: str) -> str:
@@ -53,7 +79,7 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
     edits += [(d.span.start, d.value.span.start, f"let {d.name} = ") for d in lets]
     for size in (*(h.name for h in declared.header.hypers or ()), *(s.key for s in declared.body.slots)):
         value = values.get(size, 1)
-        if size not in known and not (type(value) is int and value > 0):
+        if size not in known and not (isinstance(value, Layers) or (type(value) is int and value > 0)):
             raise error("E0533", f"`{size}` is a whole number above 0, not {literal(value)[:60]}")
     sizes: dict[str, Any] = {}
     for hyper in declared.header.hypers or ():
@@ -64,9 +90,16 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
             if hyper.default is not None and own != values[hyper.name]:
                 put(hyper.default, literal(values[hyper.name]))
     for slot in declared.body.slots:
-        if slot.key in values and slot.key not in used and is_constant(slot.value):
+        value = values.get(slot.key)
+        if isinstance(value, Layers):
             used.add(slot.key)
-            put(slot.value, literal(values[slot.key]))
+            own = [value.like.get(n) for n in layers_of(slot.value, sizes) or ()]
+            if own != [*value.names]:
+                _demand_layers(slot, value, sizes)
+                put(slot.value, value.text())
+        elif slot.key in values and slot.key not in used and is_constant(slot.value):
+            used.add(slot.key)
+            put(slot.value, literal(value))
     if left := [n for n in values if n not in used]:
         raise error("E0531", f"`{model}` has no hyper-parameter, number or `let` that is called `{left[0]}`")
     for d in tree.declarations:
@@ -83,8 +116,45 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
     text = source.text
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
-    made = Source(f"{name}.arch", text)
+    made = Source(f"{name}.arch", _without_unread(text, name))
     return format_file(parse(made), made)
+
+
+def _demand_layers(slot: ast.Slot, layers: Layers, sizes: Mapping[str, Any]) -> None:
+    """Raise ArchError E0533 where a family cannot write its slot of layers anew, or there are more or fewer kinds."""
+    names = [n.id for n in _nodes(slot.value) if isinstance(n, ast.Name) and n.id not in sizes]
+    if len(layers.names) != sizes.get("layers"):
+        raise error("E0533", f"config.json has {len(layers.names)} kinds of layers for {sizes.get('layers')} layers")
+    if any(layers.like.get(n) != n for n in names):
+        raise error("E0533", f"the order of the kinds of layers is not {slot.value.span.text}, as the family has it")
+
+
+def _without_unread(text: str, model: str) -> str:
+    """A spec without the `let`s of a model that nothing in it reads now."""
+    tree = parse(Source(f"{model}.arch", text))
+    body = next(d.body for d in tree.declarations if isinstance(d, ast.ModelDecl) and d.name == model)
+    for item in reversed(body.items):
+        read = {n.id for other in body.items if other is not item for n in _nodes(other) if isinstance(n, ast.Name)}
+        if isinstance(item, ast.Let) and item.name not in read:
+            end = item.span.end + text.startswith("\n", item.span.end)
+            return _without_unread(text[: item.span.start] + text[end:], model)
+    return text
+
+
+def layers_of(expr: ast.Expr, sizes: Mapping[str, Any]) -> list[str] | None:
+    """The names of the layers of a sum as `layers / 2 * (near + far)`, in order; None where it is something else."""
+    match expr:
+        case ast.Name(name):
+            return [name]
+        case ast.Call(ast.Name(name)):
+            return [name]
+        case ast.Binary("+", a, b):
+            left, right = layers_of(a, sizes), layers_of(b, sizes)
+            return None if left is None or right is None else left + right
+        case ast.Binary("*", a, b):
+            count, inner = worth(a, sizes), layers_of(b, sizes)
+            return None if count is None or inner is None else inner * int(count)
+    return None
 
 
 def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> None:
@@ -140,6 +210,7 @@ OPERATORS: dict[str, Any] = {
     "*": lambda a, b: a * b,
     "/": lambda a, b: a / b,
     "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
 }
 
 
@@ -156,15 +227,18 @@ def numbers_of(model: Model, family: Path | None = None) -> dict[str, Any]:
         for name in theirs.keys() & lets.keys():
             if isinstance(theirs[name], ast.IfElse):
                 found |= _unfolded(theirs[name], lets[name], defaults) or {}
+    slots: list[ast.Slot] = []
     for d in tree.declarations:
         if isinstance(d, ast.ModelDecl):
             found |= {s.key: constant(s.value) for s in d.body.slots if is_constant(s.value)}
+            slots += d.body.slots
     for name, value in model.block.hypers.items():
         if isinstance(value, Num) and value.static:
             found[name] = int(value) if isinstance(value.value, int) else float(value)
         elif isinstance(value, bool | str):
             found[name] = value
-    return found | {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}
+    found |= {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}
+    return found | {s.key: names for s in slots if s.key not in found and (names := layers_of(s.value, found))}
 
 
 def _unfolded(template: Any, expr: Any, defaults: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -211,6 +285,8 @@ def worth(expr: ast.Expr | None, known: Mapping[str, Any]) -> Any:
         return constant(expr)
     if isinstance(expr, ast.Name):
         return known.get(expr.id)
+    if isinstance(expr, ast.Unary) and expr.op == "-":
+        return -worth(expr.operand, known)
     if isinstance(expr, ast.Binary) and expr.op in OPERATORS:
         left, right = worth(expr.left, known), worth(expr.right, known)
         return None if left is None or right is None or not right else OPERATORS[expr.op](left, right)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Diagnostic
 from archdsl.interop.checkpoint_file import INDEX, PIECES, Axes, CheckpointFile, Rule, without_input
+from archdsl.ir.dims import Num
 from archdsl.ir.graph import OpNode
 from archdsl.ir.walk import every_node
 from archdsl.ir.weights import WeightInfo, weights
@@ -120,13 +121,15 @@ class Misfits:
 
 
 class Mapper:
-    """The transfers of a model by a mapping."""
+    """The transfers of a model by a mapping. Of rules that stand for each other (`else`) it takes the first whose
+    tensors are `present`, or the first."""
 
-    def __init__(self, mapping: CheckpointFile, model: Model) -> None:
+    def __init__(self, mapping: CheckpointFile, model: Model, present: Iterable[str] = ()) -> None:
         self.mapping, self.model = mapping, model
         self.misfits = Misfits()
-        self.known = {f.name: int(f.value) for f in model.config if isinstance(f.value.value, int)}
-        self.transfers = self._transfers()
+        numbers = {**{f.name: f.value for f in model.config}, **model.block.hypers}
+        self.known = {name: n.value for name, n in numbers.items() if isinstance(n, Num) and type(n.value) is int}
+        self.transfers = self._transfers([*present])
         self._demand_rotation()
         self.misfits.raise_any()
         self.taken = frozenset(n for t in self.transfers for n in t.theirs)
@@ -144,10 +147,12 @@ class Mapper:
                 help="`rope(interleaved: true)` turns pairs (2i, 2i + 1), `rope()` halves (i, i + n / 2)",
             )
 
-    def _transfers(self) -> list[Transfer]:
+    def _transfers(self, present: list[str]) -> list[Transfer]:
         """One for each weight of ours, or group of pieces. Notes weights that no rule gives, or several do."""
         own = {w.path: w for w in saved(self.model)}
         patterns = [[pattern(template) for template in rule.ours] for rule in self.mapping.rules]
+        base = self.mapping.base
+        there = {_template(name) for n in present for name in (n, base + n)}
         groups: dict[tuple[int, tuple[str, ...], str], dict[int, str]] = {}
         unknown = []
         for path in own:
@@ -157,6 +162,9 @@ class Mapper:
                 for k, template in enumerate(row)
                 if (m := template.fullmatch(path)) is not None
             ]
+            if any(self.mapping.rules[i].otherwise for i, _, _ in met):
+                names = [_template(self.mapping.rules[i].theirs + (m.groups()[-1] or "")) for i, _, m in met]
+                met = ([m for m, name in zip(met, names, strict=True) if name in there] or met)[:1]
             if not met:
                 unknown.append(path)
             elif len(met) > 1:
@@ -289,6 +297,11 @@ def _text(axes: Axes) -> str:
 def pattern(template: str) -> re.Pattern[str]:
     """Matches a name and everything below it; its groups are the indices, and the ending."""
     return re.compile(re.escape(template).replace(r"\*", r"(\d+)") + r"(\..+)?")
+
+
+def _template(name: str) -> str:
+    """A name with `*` for its indices."""
+    return re.sub(r"\b\d+\b", "*", name)
 
 
 def _filled(template: str, indices: Iterable[str]) -> str:

@@ -35,12 +35,100 @@ GPT = {
     "eos_token_id": 2,
 }
 
+T5 = {"vocab_size": 96, "d_model": 48, "d_kv": 16, "d_ff": 80, "num_layers": 2, "num_heads": 4}
+
 
 def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     return {k: v for k, v in settings.items() if k not in names}
 
 
 OF_HEADS = without(LLAMA, "num_key_value_heads")
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+DEEPSEEK = {
+    **LLAMA,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 28,
+    "kv_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_group": 4,
+    "topk_group": 2,
+}
+
+DISTILBERT = {
+    "vocab_size": 96,
+    "dim": 48,
+    "hidden_dim": 80,
+    "n_layers": 2,
+    "n_heads": 4,
+    "max_position_embeddings": 64,
+}
+MODERNBERT = {"vocab_size": 50_304, "local_attention": 8, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}
+OF_IMAGES = {
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 80,
+    "image_size": 24,
+    "patch_size": 8,
+}
+
+SEQ2SEQ = {
+    "vocab_size": 96,
+    "d_model": 48,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 80,
+    "decoder_ffn_dim": 64,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 1,
+    **ENDS,
+}
+MAMBA2 = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "state_size": 8,
+    "num_hidden_layers": 2,
+    "num_heads": 4,
+    "head_dim": 16,
+    "n_groups": 2,
+}
+
+QWEN3_NEXT = {
+    "head_dim": 16,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 32,
+}
+LLAMA4 = {
+    "head_dim": 12,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 1,
+    "attention_chunk_size": 8,
+    "floor_scale": 4,
+}
 
 
 @dataclass(frozen=True)
@@ -61,6 +149,11 @@ CASES = {
     "llama": Tiny("LlamaForCausalLM", LLAMA),
     "llama-tied-scaled": Tiny(
         "LlamaForCausalLM", LLAMA, {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 16}
+    ),
+    "llama-linear": Tiny(
+        "LlamaForCausalLM",
+        LLAMA,
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 8.0}},
     ),
     "llama-biases": Tiny("LlamaForCausalLM", LLAMA, {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5}),
     "llama-wide": Tiny("LlamaForCausalLM", LLAMA, {"hidden_size": 64, "intermediate_size": 96}),
@@ -93,4 +186,190 @@ CASES = {
     ),
     "gemma2": Tiny("Gemma2ForCausalLM", LLAMA, {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 24}),
     "olmo2": Tiny("Olmo2ForCausalLM", LLAMA),
+    "deepseek_v3": Tiny("DeepseekV3ForCausalLM", DEEPSEEK, {"num_nextn_predict_layers": 0}),
+    "deepseek_v3-scaled": Tiny(
+        "DeepseekV3ForCausalLM",
+        DEEPSEEK,
+        {
+            "q_lora_rank": None,
+            "n_shared_experts": 2,
+            "norm_topk_prob": False,
+            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "deepseek_v2": Tiny("DeepseekV2ForCausalLM", DEEPSEEK, {"n_group": 1, "topk_group": 1, "q_lora_rank": None}),
+    "deepseek_v2-groups": Tiny(
+        "DeepseekV2ForCausalLM",
+        DEEPSEEK,
+        {
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 16.0,
+            "rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.7},
+        },
+    ),
+    "bert": Tiny("BertForMaskedLM", OF_HEADS),
+    "bert-both": Tiny("BertForPreTraining", OF_HEADS, {"layer_norm_eps": 1e-6}),
+    "bert-states": Tiny("BertModel", OF_HEADS),
+    "bert-classes": Tiny("BertForSequenceClassification", OF_HEADS, {"num_labels": 5, "type_vocab_size": 3}),
+    "bert-tokens": Tiny("BertForTokenClassification", OF_HEADS, {"num_labels": 9}),
+    "bert-answer": Tiny("BertForQuestionAnswering", OF_HEADS),
+    "gpt_oss": Tiny(
+        "GptOssForCausalLM",
+        LLAMA,
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 8,
+            "rope_parameters": {**YARN, "truncate": False},
+        },
+    ),
+    "gpt_oss-order": Tiny(
+        "GptOssForCausalLM",
+        LLAMA,
+        {
+            "num_hidden_layers": 5,
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 8,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", *2 * ["full_attention"]],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+        },
+    ),
+    "gemma": Tiny("GemmaForCausalLM", LLAMA, {"head_dim": 16}),
+    "phi3": Tiny("Phi3ForCausalLM", LLAMA, {"vocab_size": 32_064}),  # its padding is token 32,000
+    "phi3-part": Tiny(
+        "Phi3ForCausalLM",
+        LLAMA,
+        {
+            "vocab_size": 32_064,
+            "hidden_size": 64,
+            "sliding_window": 8,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "bloom": Tiny("BloomForCausalLM", {"vocab_size": 96, "hidden_size": 48, "n_layer": 2, "n_head": 4}),
+    "falcon": Tiny("FalconForCausalLM", without(OF_HEADS, "intermediate_size")),
+    "falcon-groups": Tiny(
+        "FalconForCausalLM",
+        without(OF_HEADS, "intermediate_size"),
+        {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True, "tie_word_embeddings": False},
+    ),
+    "falcon-heads": Tiny("FalconForCausalLM", without(OF_HEADS, "intermediate_size"), {"multi_query": False}),
+    "roberta": Tiny("RobertaForMaskedLM", OF_HEADS, {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0}),
+    "roberta-classes": Tiny("RobertaForSequenceClassification", OF_HEADS, {"num_labels": 3, "pad_token_id": 1}),
+    "roberta-tokens": Tiny("RobertaForTokenClassification", OF_HEADS, {"num_labels": 3, "pad_token_id": 1}),
+    "mamba": Tiny("MambaForCausalLM", {"vocab_size": 96, "hidden_size": 48, "state_size": 8, "num_hidden_layers": 2}),
+    "t5": Tiny("T5ForConditionalGeneration", T5, {"num_decoder_layers": 3}),
+    "t5-gated": Tiny(
+        "T5ForConditionalGeneration",
+        T5,
+        {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "relative_attention_num_buckets": 8},
+    ),
+    "smollm3": Tiny("SmolLM3ForCausalLM", LLAMA, {"num_hidden_layers": 4, "vocab_size": 128_064}),
+    "smollm3-order": Tiny("SmolLM3ForCausalLM", LLAMA, {"vocab_size": 128_064, "no_rope_layers": [0, 1]}),
+    "olmo": Tiny("OlmoForCausalLM", LLAMA),
+    "gemma3_text": Tiny(
+        "Gemma3ForCausalLM",
+        LLAMA,
+        {"num_hidden_layers": 7, "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 24},
+    ),
+    "gemma3_text-scaled": Tiny(
+        "Gemma3ForCausalLM",
+        LLAMA,
+        {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "head_dim": 16,
+            "sliding_window": 8,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+            },
+        },
+    ),
+    "olmo3": Tiny("Olmo3ForCausalLM", LLAMA, {"num_hidden_layers": 4, "sliding_window": 8}),
+    "olmo3-scaled": Tiny(
+        "Olmo3ForCausalLM",
+        LLAMA,
+        {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "sliding_window": 8,
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+        },
+    ),
+    "electra": Tiny("ElectraForPreTraining", OF_HEADS, {"embedding_size": 32}),
+    "electra-masked": Tiny("ElectraForMaskedLM", OF_HEADS, {"embedding_size": 32}),
+    "electra-classes": Tiny("ElectraForSequenceClassification", OF_HEADS, {"embedding_size": 48, "num_labels": 3}),
+    "albert": Tiny("AlbertForMaskedLM", OF_HEADS, {"embedding_size": 32}),
+    "albert-classes": Tiny("AlbertForSequenceClassification", OF_HEADS, {"embedding_size": 32}),
+    "distilbert": Tiny("DistilBertForMaskedLM", DISTILBERT),
+    "distilbert-classes": Tiny("DistilBertForSequenceClassification", DISTILBERT),
+    "modernbert": Tiny("ModernBertForMaskedLM", OF_HEADS, MODERNBERT | {"num_hidden_layers": 4}),
+    "modernbert-more": Tiny("ModernBertForMaskedLM", OF_HEADS, MODERNBERT | {"num_hidden_layers": 6}),
+    "vit": Tiny("ViTForImageClassification", OF_IMAGES, {"num_labels": 11}),
+    "dinov2": Tiny("Dinov2ForImageClassification", without(OF_IMAGES, "intermediate_size"), {"use_mask_token": False}),
+    "bart": Tiny("BartForConditionalGeneration", SEQ2SEQ, {"decoder_attention_heads": 2, "decoder_layers": 1}),
+    "whisper": Tiny(
+        "WhisperForConditionalGeneration",
+        without(SEQ2SEQ, "max_position_embeddings"),
+        {"vocab_size": 51_904, "num_mel_bins": 20, "max_source_positions": 24, "max_target_positions": 32},
+    ),
+    "clip": Tiny(
+        "CLIPModel",
+        {
+            "projection_dim": 40,
+            "text_config": OF_HEADS,
+            "vision_config": {**OF_IMAGES, "num_attention_heads": 2, "hidden_size": 32},
+        },
+    ),
+    "mamba2": Tiny("Mamba2ForCausalLM", MAMBA2),
+    "recurrent_gemma": Tiny(
+        "RecurrentGemmaForCausalLM",
+        LLAMA,
+        {
+            "hidden_size": 64,
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 5,
+            "attention_window_size": 8,
+            "max_position_embeddings": 64,
+        },
+    ),
+    "jamba": Tiny(
+        "JambaForCausalLM",
+        LLAMA,
+        {"num_hidden_layers": 8, "num_experts": 4, "mamba_dt_rank": 3, "use_mamba_kernels": False, "pad_token_id": 0},
+    ),
+    "rwkv": Tiny(
+        "RwkvForCausalLM", {"vocab_size": 96, "context_length": 64, "hidden_size": 48, "num_hidden_layers": 2}
+    ),
+    "qwen3_next": Tiny("Qwen3NextForCausalLM", LLAMA, QWEN3_NEXT | {"num_hidden_layers": 4}),
+    "qwen3_next-order": Tiny(
+        "Qwen3NextForCausalLM",
+        LLAMA,
+        QWEN3_NEXT | {"layer_types": ["full_attention", "linear_attention"], "norm_topk_prob": False},
+    ),
+    "llama4_text": Tiny("Llama4ForCausalLM", LLAMA, LLAMA4 | {"num_hidden_layers": 4}),
+    "llama4_text-scaled": Tiny(
+        "Llama4ForCausalLM",
+        LLAMA,
+        LLAMA4 | {"no_rope_layers": [1, 0], "rope_parameters": LLAMA3, "pad_token_id": 0},
+    ),
+    "deberta_v2": Tiny(
+        "DebertaV2ForMaskedLM",
+        OF_HEADS,
+        {
+            "relative_attention": True,
+            "position_buckets": 8,
+            "pos_att_type": "p2c|c2p",
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+            "position_biased_input": False,
+            "type_vocab_size": 0,
+        },
+    ),
 }

@@ -62,6 +62,7 @@ def small_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "tagger.arch").write_text(RECURRENT)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(resources, "zoo_files", lambda: {p.stem: p for p in sorted(folder.glob("*.arch"))})
+    monkeypatch.setattr(resources, "imported_files", dict)
     return folder
 
 
@@ -298,6 +299,17 @@ def test_experts_have_a_column_of_active_parameters(run: Run) -> None:
     row = next(line for line in out.splitlines() if line.startswith("deepseek_v3 "))
     assert "671,026,404,352  37,552,282,624" in row
     assert "active" not in run("--family", "gpt2").out
+
+
+def test_families_of_checkpoints_are_found_by_a_word(run: Run) -> None:
+    done = run("qwen3_moe", "--json")
+    assert [f["family"] for f in json.loads(done.out)["families"]] == ["hf/qwen3_moe"]
+    assert "hf/" not in run("--kind", "vision").out
+    assert archdsl.estimate("hf/qwen3_moe").params.total == names_of_parameters(done)["qwen3_moe"]
+
+
+def names_of_parameters(done: Done) -> dict[str, int]:
+    return {m["name"]: m["parameters"] for family in json.loads(done.out)["families"] for m in family["models"]}
 
 
 @pytest.mark.parametrize(
