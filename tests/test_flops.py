@@ -393,13 +393,16 @@ def test_dense_is_the_formula_of_megatrons_papers() -> None:
 def test_the_published_utilization_of_palm() -> None:
     """Chowdhery et al., 2022, table 3: 46.2 % at 238.3 thousand tokens a second on 6,144 chips of 275 TFLOP/s."""
     model = archdsl.load("palm_540b")
-    found = estimate(
-        model, batch=1, seq=2048, convention="palm", tokens_per_second=238.3e3, peak=6144 * 275e12, checkpoint="full"
+    run: dict[str, Any] = {"tokens_per_second": 238.3e3, "peak": 6144 * 275e12, "checkpoint": "full"}
+    whole, half = (
+        estimate(model, batch=1, seq=2048, convention="palm", **run, checkpoint_every=n).flops.utilization
+        for n in (1, 2)
     )
-    used = found.flops.utilization
-    assert used is not None
-    assert round(used.mfu, 3) == 0.462
-    assert used.hfu > used.mfu
+    assert whole is not None
+    assert half is not None
+    assert round(whole.mfu, 3) == round(half.mfu, 3) == 0.462
+    assert half.hfu - half.mfu == pytest.approx((whole.hfu - whole.mfu) / 2)
+    assert whole.hfu > 1.3 * whole.mfu
 
 
 def test_conventions_differ_by_their_pairs() -> None:

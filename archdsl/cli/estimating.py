@@ -173,6 +173,7 @@ def estimate(
         step_seconds=step_time,
         peak=peak if spread is None or not measured else peak or spread.peak,
         checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
     )
     report = with_memory(
         counted,

@@ -160,9 +160,11 @@ def estimate(
     step_seconds: float | None = None,
     peak: float | None = None,
     checkpoint: Checkpoint = "none",
+    checkpoint_every: int = 1,
 ) -> EstimateReport:
     """Count a model's parameters and FLOPs. `seq` is 2,048 where it is not given, or the context if that is less. Of a
-    measured throughput, or step of training, with the `peak` of all devices in FLOP/s, it is said how much is used.
+    measured throughput, or step of training, with the `peak` of all devices in FLOP/s, it is said how much is used,
+    with `checkpoint` of every `checkpoint_every`-th layer.
 
     Raises ArchError E0503 where the model has no sizes at these lengths."""
     report = count_parameters(model)
@@ -179,7 +181,7 @@ def estimate(
             convention=convention,
             checkpoint=checkpoint,
             mfu=mfu,
-            hfu=mfu * again,
+            hfu=mfu * (1 + (again - 1) / checkpoint_every),
         )
         flops = flops.model_copy(update={"utilization": used})
     return EstimateReport(**report.model_dump(), flops=flops)
