@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,13 @@ from cli_tools import Run
 from interop.cases import CASES
 from safetensors.torch import load_file, save_file
 
+import archdsl
 from archdsl.diagnostics import ArchError
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import read
 from archdsl.interop.convert import convert_to, import_folder, named_mapping
 from archdsl.interop.huggingface import config_of
-from archdsl.interop.mapping import Mapper
+from archdsl.interop.mapping import Mapper, pattern
 from archdsl.resources import error_page, mapping_files
 
 transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -369,3 +373,81 @@ def test_gguf(kind: str, near: float, folders: Any, tmp_path: Path) -> None:
         assert (found[name].float() - tensor).abs().max() <= near * tensor.abs().max(), name
     (tmp_path / "m.gguf").write_bytes((tmp_path / "m.gguf").read_bytes()[:2000])
     assert "E0533" in refused(tmp_path / "m.gguf", tmp_path)
+
+
+# --- mutations --------------------------------------------------------------------------------------------------------
+
+
+def mutants(mapping: Any, theirs: Collection[str], generator: random.Random, count: int) -> Iterator[tuple[str, Any]]:
+    """Mappings with one thing wrong: rules exchanged, an equation turned about or left out, pieces in another order."""
+    rules = mapping.rules
+    used = [  # others are for files of another form
+        i for i, r in enumerate(rules) if not r.otherwise and any(pattern(r.theirs).fullmatch(n) for n in theirs)
+    ]
+    pieces = [i for i in used if len(rules[i].ours) > 1]
+    equations = [i for i in used if rules[i].axes is not None]
+    kinds = ["exchange", "exchange"] + ["turn", "leave out"] * bool(equations) + ["pieces"] * bool(pieces)
+    while count:
+        kind, changed = generator.choice(kinds), [*rules]
+        if kind == "exchange":
+            i, j = sorted(generator.sample(used, 2))
+            if rules[i].theirs.count("*") != rules[j].theirs.count("*"):
+                continue
+            if rules[i].theirs == rules[j].theirs:
+                continue
+            changed[i] = replace(rules[i], theirs=rules[j].theirs)
+            changed[j] = replace(rules[j], theirs=rules[i].theirs)
+        elif kind == "pieces":
+            i = generator.choice(pieces)
+            changed[i] = replace(rules[i], ours=(*rules[i].ours[1:], rules[i].ours[0]))
+        else:
+            i = generator.choice(equations)
+            left, right = rules[i].axes
+            if kind == "leave out" and len(rules[i].ours) > 1:
+                continue
+            changed[i] = replace(rules[i], axes=None if kind == "leave out" else (tuple(reversed(left)), right))
+            if changed[i] == rules[i]:
+                continue
+        count -= 1
+        yield kind, replace(mapping, rules=changed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "mixtral", "bert", "qwen3_moe"])
+def test_a_wrong_mapping_is_caught(name: str, folders: Any, tmp_path: Path) -> None:
+    """By names and shapes before a byte is read, or else by the outputs, which `--check` compares."""
+    import_folder(folders(name), tmp_path / "m.arch")
+    theirs = load_file(folders(name) / "model.safetensors")
+    shapes = {n: tuple(t.shape) for n, t in theirs.items()}
+    model = load(tmp_path / "m.arch")
+    module = archdsl.to_torch(model).eval()
+    inputs = [
+        torch.ones(2, 16, dtype=torch.bool) if v.is_bool else torch.arange(32).reshape(2, 16) % (90 if i == 0 else 2)
+        for i, (_, v) in enumerate(model.inputs)
+    ]
+
+    def outputs(mapping: Any) -> torch.Tensor:
+        mapper = Mapper(mapping, model, shapes)
+        named = mapper.demand(shapes)
+        for t in mapper.transfers:
+            arrays = t.to_ours([theirs[named[n]].numpy() for n in t.theirs])
+            made = {n: torch.from_numpy(a.copy()) for n, a in zip(t.ours, arrays, strict=True)}
+            module.load_state_dict(made, strict=False)
+        with torch.no_grad():
+            found = module(*inputs)
+        return found if isinstance(found, torch.Tensor) else torch.cat([x.flatten() for x in found])
+
+    mapping = named_mapping(name)
+    wanted = outputs(mapping)
+    early, missed = 0, []
+    for kind, mutant in mutants(mapping, shapes, random.Random(name), 40):
+        try:
+            found = outputs(mutant)
+        except ArchError:
+            early += 1
+            continue
+        if (found - wanted).abs().max() < 1e-5 * wanted.abs().max():
+            missed.append((kind, [r for r in mutant.rules if r not in mapping.rules]))
+    print(f"{name}: {early} of 40 before a byte is read")
+    assert missed == []
+    assert early >= 16
