@@ -390,6 +390,7 @@ def test_every_block_and_primitive_can_be_explained() -> None:
         assert explain(topic).startswith(f"# `{topic}`")
 
 
+@pytest.mark.slow
 def test_list(run: Run) -> None:
     lines = run("list").out.splitlines()
     assert any(re.match(r"gpt2_xl +gpt2\.arch", line) for line in lines)

@@ -200,6 +200,7 @@ def _evaluated(value: Value, names: Mapping[str, Number]) -> Number:
     return dims.evaluate(value, names)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @MANY
 @given(expressions((*NAMES, *LOCAL)), expressions(), expressions(), assignments(ANY))
 def test_names_that_stand_for_expressions(
@@ -222,6 +223,7 @@ def test_names_that_stand_for_expressions(
         agree(expr, known, lambda names=names: worth(outward, names), "outward")
 
 
+@pytest.mark.slow
 @MANY
 @given(expressions(), assignments(SIZES), st.sampled_from(NAMES), expressions())
 def test_sizes_that_only_the_running_model_knows(

@@ -11,6 +11,8 @@ from cli_tools import run
 import archdsl
 from archdsl.report import plots
 
+pytestmark = pytest.mark.slow  # drawing takes matplotlib seconds to begin
+
 SPEC = """\
 block layer(heads) {
   attention: mha(heads: heads)

@@ -137,6 +137,7 @@ MEGATRON = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEGATRON)
 def test_megatron_is_slower_and_no_other_than_bound(name: str) -> None:
     layers, width, heads, tp, pp, pieces, rows, parts, full, theirs, mfu = MEGATRON[name]

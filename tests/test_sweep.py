@@ -175,6 +175,7 @@ def test_progress_counts_to_the_end(tiny: Path) -> None:
 # --- plots ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_plots_of_every_kind(tiny: Path) -> None:
     told = ("sweep", tiny, "--set", "heads=1,2,3", "--set", "width=16..64*2", "--plot")
     for kind in plots.FORMATS:

@@ -52,6 +52,7 @@ def test_an_input_is_a_number() -> None:
     assert case(3, 1) != case(4, 1)
 
 
+@pytest.mark.slow
 def test_the_judge_sees_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A traceback, a text that takes forever, one that takes all memory, a finding without a place."""
     from archdsl.diagnostics import Diagnostic

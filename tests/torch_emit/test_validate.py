@@ -188,6 +188,7 @@ def target(f: ast.FunctionDef, r: random.Random) -> str:
 WAYS = (swap_names, drop, number, reorder, late, module, sides, target)
 
 
+@pytest.mark.slow
 def test_what_is_broken_in_one_place_is_refused() -> None:
     r = random.Random(0)
     judged, missed = Counter[str](), []
@@ -240,6 +241,7 @@ def changed(f: ast.FunctionDef, k: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_every_draw_counts() -> None:
     """A file is refused without any one statement that draws weights, and with any one number of those changed."""
     file = FileWriter(archdsl.load(text=DRAWN))
