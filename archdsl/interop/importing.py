@@ -74,6 +74,7 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
             elif is_constant(d.value):
                 known[d.name] = constant(d.value)
     folded = {d.name: _folded(d.value, known) for d in tree.declarations if isinstance(d, ast.Let)}
+    values = {n: int(v) if isinstance(v, float) and v.is_integer() else v for n, v in values.items()}
     for size in (*(h.name for h in declared.header.hypers or ()), *(s.key for s in declared.body.slots)):
         value = values.get(size, 1)
         if size not in known and not (isinstance(value, Layers) or (type(value) is int and value > 0)):
