@@ -202,7 +202,10 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         name = next((n for n in f.names if leaves.get(n) not in (None, [])), None)
         if name is None and f.default is None:
             raise error("E0533", f"config.json has no `{f.names[0]}`")
-        value = leaves[name] if name is not None else json.loads(f.default or "null")
+        if name is None and f.ours in found.values:
+            continue  # the first default counts, and what the config says
+        default = "null" if any(n in leaves for n in f.names) else f.default
+        value = leaves[name] if name is not None else json.loads(default or "null")
         if f.kinds and value is not None:
             found.values[f.ours] = _layers(f, value)
         elif f.ours.isidentifier() and f.ours not in CONSTANTS:

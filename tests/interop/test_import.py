@@ -20,7 +20,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import read
 from archdsl.interop.convert import convert_to, import_folder, named_mapping
-from archdsl.interop.huggingface import config_of
+from archdsl.interop.huggingface import _leaves, config_of
 from archdsl.interop.mapping import Mapper
 from archdsl.resources import error_page, mapping_files
 
@@ -92,6 +92,26 @@ def test_every_mapping_can_be_read_and_has_its_spec() -> None:
         if found.types:
             for model in found.types.values():
                 load(path.with_suffix(".arch"), model=model)
+
+
+@pytest.mark.parametrize("name", sorted({name.partition("-")[0] for name in CASES}))
+def test_defaults_are_those_of_the_class(name: str) -> None:
+    """What a config leaves out is what its class has."""
+    found = named_mapping(name)
+    case = next(case for other, case in CASES.items() if other.partition("-")[0] == name)
+    config = getattr(transformers, case.model).config_class().to_dict()
+    leaves = dict(_leaves(json.loads(json.dumps(config, default=str))))
+    ours: set[str] = set()
+    for f in found.fields:
+        theirs = next((leaves[n] for n in f.names if leaves.get(n) is not None), None)
+        own = json.loads(f.default or "null")
+        first = f.ours not in ours
+        ours |= {f.ours} if f.ours.isidentifier() else set()
+        if own is not None and theirs is not None and first and f.names[0] not in CHOSEN:
+            assert theirs == own, f.names[0]
+
+
+CHOSEN = ("architectures", "text_config.eos_token_id")  # a class for a type; 2, which says what 49,407 says
 
 
 def test_the_page_lists_every_type() -> None:
