@@ -126,7 +126,7 @@ class Folder:
 
 def _number(fields: dict[str, Any]) -> Any:
     """What transformers writes as `{"__float__": "Infinity"}`."""
-    return float(fields["__float__"]) if [*fields] == ["__float__"] else fields
+    return float(str(fields["__float__"])) if [*fields] == ["__float__"] else fields
 
 
 # --- configs ----------------------------------------------------------------------------------------------------------
@@ -241,13 +241,18 @@ def demand_fixed(settings: Settings, model: Model) -> None:
     for f, value in settings.demands:
         own = _worth(f, known)
         if isinstance(own, list):  # in any order, as a list or `a|b`
-            own, value = (sorted(x.split("|") if isinstance(x, str) else x) for x in (own, value))
+            own, value = sorted(map(str, own)), _items(value)
         numbers = isinstance(own, int | float) and isinstance(value, int | float)
         if not (math.isclose(own, value) if numbers else own == value):
             text = f"`{f.names[0]}` of config.json is {shortened(json.dumps(value), 60)}"
             wrong.append(Diagnostic("E0533", f"{text}, and the spec has {f.ours}"))
     if wrong:
         raise ArchError(wrong)
+
+
+def _items(value: Any) -> list[str]:
+    """The items of a list in some order, or of `a|b`."""
+    return sorted(map(str, value if isinstance(value, list) else str(value).split("|")))
 
 
 def _worth(f: ConfigField, known: Mapping[str, Any]) -> Any:

@@ -167,6 +167,10 @@ UP = "model.layers.0.mlp.up_proj.weight"
         (None, {"model_type": None}, "has no `model_type`"),
         (None, {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}}, "rope_type"),
         (None, {"hidden_size": "import os"}, "import os"),
+        (None, {"num_hidden_layers": 10**12}, "E0"),
+        (None, {"num_hidden_layers": 10**400}, "E0"),
+        (None, {"rms_norm_eps": {"__float__": "Infinity"}}, "E0"),
+        (None, {"rms_norm_eps": {"__float__": []}}, "is no JSON"),
         (None, {"is_decoder": True}, "has no place for `is_decoder: true`"),
         (None, {"layer_types": ["linear_attention"]}, "has no place for `layer_types"),
     ],
@@ -247,6 +251,8 @@ def test_kinds_of_layers(folders: Any, tmp_path: Path) -> None:
         ({"layer_types": ["full_attention"]}, "1 kinds of layers for 2 layers"),
         ({"layer_types": ["full_attention", "chunked_attention"]}, '`layer_types` of config.json has "chunked_'),
         ({"layer_types": "full_attention"}, "`layer_types` of config.json has"),
+        ({"layer_types": [["full_attention"], {}]}, "`layer_types` of config.json has"),
+        ({"layer_types": 20_000 * ["full_attention"], "num_hidden_layers": 20_000}, "20000 kinds of layers for 20000"),
     ):
         (tmp_path / "hf" / "config.json").write_text(json.dumps(config | fields))
         assert message in refused(tmp_path / "hf" / "config.json", tmp_path)
