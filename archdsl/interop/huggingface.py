@@ -37,12 +37,14 @@ SHARD = 5_000_000_000
 NEUTRAL = re.compile(
     r"(.*_)?(bos|eos|pad|sep|cls|unk|mask|decoder_start)_token_id|.*dropout.*|.*_pdrop|drop_path_rate|architectures|"
     r"auto_map|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|"
-    r"(id2label|label2id).*|num_labels|problem_type|task_specific_params|is_encoder_decoder|chunk_size_feed_forward|"
+    r"(id2label|label2id).*|num_labels|problem_type|task_specific_params.*|is_encoder_decoder|chunk_size_feed_forward|"
     r"gradient_checkpointing|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
     r"use_return_dict|torchscript|max_length|reorder_and_upcast_attn|"
     r"embd_init|cross_attention_hidden_size|tie_encoder_decoder|"
     r"output_router_logits|router_aux_loss_coef|router_jitter_noise|type_vocab_size|use_bfloat16|"
-    r"forced_.*|no_repeat_ngram_size|num_beams|early_stopping|length_penalty|min_length|.*layerdrop|.*suppress_tokens"
+    r"forced_.*|no_repeat_ngram_size|num_beams|early_stopping|length_penalty|min_length|.*layerdrop|.*suppress_tokens|"
+    r"num_beam_groups|num_return_sequences|repetition_penalty|temperature|top_p|typical_p|\w+_config\.top_k|"
+    r"cache_implementation"
 )
 """Fields of a config that say nothing of what an inference computes, or what the tensors themselves say."""
 
@@ -124,7 +126,7 @@ class Folder:
 
 def _number(fields: dict[str, Any]) -> Any:
     """What transformers writes as `{"__float__": "Infinity"}`."""
-    return float(fields["__float__"]) if [*fields] == ["__float__"] else fields
+    return float(str(fields["__float__"])) if [*fields] == ["__float__"] else fields
 
 
 # --- configs ----------------------------------------------------------------------------------------------------------
@@ -185,6 +187,7 @@ class Settings:
 def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     """The hyper-parameters that a config gives. Raises ArchError E0533 for a field that has no place in the spec."""
     leaves = dict(_leaves(config))
+    items = {f"{n}.{i}": item for n, v in leaves.items() if isinstance(v, list) for i, item in enumerate(v)}
     if isinstance(config.get("id2label"), dict):
         leaves["num_labels"] = len(config["id2label"])
     if isinstance(config.get("architectures"), list):
@@ -192,11 +195,17 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     model = mapping.types.get(str(config.get("model_type")), next(iter(mapping.types.values()), ""))
     found = Settings(model, mapping.spec)
     placed = {*mapping.ignored, *(name for f in mapping.fields for name in f.names)}
+    placed |= {n for n, v in leaves.items() if isinstance(v, list) and all(f"{n}.{i}" in placed for i in range(len(v)))}
+    said = [n for n, v in leaves.items() if n not in placed and v and not _neutral(n)]
+    leaves |= items
     for f in mapping.fields:
-        name = next((n for n in f.names if leaves.get(n) is not None), None)
+        name = next((n for n in f.names if leaves.get(n) not in (None, [])), None)
         if name is None and f.default is None:
             raise error("E0533", f"config.json has no `{f.names[0]}`")
-        value = leaves[name] if name is not None else json.loads(f.default or "null")
+        if name is None and f.ours in found.values:
+            continue  # the first default counts, and what the config says
+        default = "null" if any(n in leaves for n in f.names) else f.default
+        value = leaves[name] if name is not None else json.loads(default or "null")
         if f.kinds and value is not None:
             found.values[f.ours] = _layers(f, value)
         elif f.ours.isidentifier() and f.ours not in CONSTANTS:
@@ -207,7 +216,6 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
                 del found.values[f.ours]
         elif value is not None:
             found.demands.append((f, value))
-    said = [n for n, v in leaves.items() if n not in placed and v and not _neutral(n)]
     if "quantization_config" in config:
         raise error("E0533", "the checkpoint is quantized", help="save it in bfloat16 first")
     if said:
@@ -233,13 +241,18 @@ def demand_fixed(settings: Settings, model: Model) -> None:
     for f, value in settings.demands:
         own = _worth(f, known)
         if isinstance(own, list):  # in any order, as a list or `a|b`
-            own, value = (sorted(x.split("|") if isinstance(x, str) else x) for x in (own, value))
+            own, value = sorted(map(str, own)), _items(value)
         numbers = isinstance(own, int | float) and isinstance(value, int | float)
         if not (math.isclose(own, value) if numbers else own == value):
             text = f"`{f.names[0]}` of config.json is {shortened(json.dumps(value), 60)}"
             wrong.append(Diagnostic("E0533", f"{text}, and the spec has {f.ours}"))
     if wrong:
         raise ArchError(wrong)
+
+
+def _items(value: Any) -> list[str]:
+    """The items of a list in some order, or of `a|b`."""
+    return sorted(map(str, value if isinstance(value, list) else str(value).split("|")))
 
 
 def _worth(f: ConfigField, known: Mapping[str, Any]) -> Any:
@@ -271,7 +284,7 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
         if isinstance(value, int) and isinstance(json.loads(f.default or "null"), float):
             value = float(value)  # transformers is strict about it
         into.setdefault(last, [value] if last == "architectures" else value)
-    return found
+    return {n: [*v.values()] if isinstance(v, dict) and all(map(str.isdigit, v)) else v for n, v in found.items()}
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

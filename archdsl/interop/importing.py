@@ -24,6 +24,9 @@ Values = Mapping[str, "str | int | float | bool | Layers | None"]
 
 CONSTANTS = {"true": True, "false": False, "none": None}
 
+MOST_LAYERS = 10_000
+"""So many layers are told apart; no published model has as many."""
+
 
 @dataclass(frozen=True)
 class Layers:
@@ -77,6 +80,7 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
     folded = {d.name: _folded(d.value, known) for d in lets}
     # What stood in columns with lines that go stands so no more.
     edits += [(d.span.start, d.value.span.start, f"let {d.name} = ") for d in lets]
+    values = {n: int(v) if isinstance(v, float) and v.is_integer() else v for n, v in values.items()}
     for size in (*(h.name for h in declared.header.hypers or ()), *(s.key for s in declared.body.slots)):
         value = values.get(size, 1)
         if size not in known and not (isinstance(value, Layers) or (type(value) is int and value > 0)):
@@ -123,7 +127,7 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
 def _demand_layers(slot: ast.Slot, layers: Layers, sizes: Mapping[str, Any]) -> None:
     """Raise ArchError E0533 where a family cannot write its slot of layers anew, or there are more or fewer kinds."""
     names = [n.id for n in _nodes(slot.value) if isinstance(n, ast.Name) and n.id not in sizes]
-    if len(layers.names) != sizes.get("layers"):
+    if len(layers.names) != sizes.get("layers") or len(layers.names) > MOST_LAYERS:
         raise error("E0533", f"config.json has {len(layers.names)} kinds of layers for {sizes.get('layers')} layers")
     if any(layers.like.get(n) != n for n in names):
         raise error("E0533", f"the order of the kinds of layers is not {slot.value.span.text}, as the family has it")
@@ -153,7 +157,8 @@ def layers_of(expr: ast.Expr, sizes: Mapping[str, Any]) -> list[str] | None:
             return None if left is None or right is None else left + right
         case ast.Binary("*", a, b):
             count, inner = worth(a, sizes), layers_of(b, sizes)
-            return None if count is None or inner is None else inner * int(count)
+            if isinstance(count, int | float) and inner is not None and len(inner) * count <= MOST_LAYERS:
+                return inner * int(count)
     return None
 
 

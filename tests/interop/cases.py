@@ -372,4 +372,17 @@ CASES = {
             "type_vocab_size": 0,
         },
     ),
+    "swin": Tiny(
+        "SwinForImageClassification",
+        {
+            "image_size": 64,
+            "patch_size": 2,
+            "embed_dim": 8,
+            "depths": [2, 2, 1, 1],
+            "num_heads": [2, 2, 4, 4],
+            "window_size": 4,
+            "mlp_ratio": 2.0,
+            "num_labels": 5,
+        },
+    ),
 }

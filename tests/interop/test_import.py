@@ -24,7 +24,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import read
 from archdsl.interop.convert import convert_to, import_folder, named_mapping
-from archdsl.interop.huggingface import config_of
+from archdsl.interop.huggingface import _leaves, config_of
 from archdsl.interop.mapping import Mapper, pattern
 from archdsl.resources import error_page, mapping_files
 
@@ -99,6 +99,26 @@ def test_every_mapping_can_be_read_and_has_its_spec() -> None:
                 load(found.spec, model=model)
 
 
+@pytest.mark.parametrize("name", sorted({name.partition("-")[0] for name in CASES}))
+def test_defaults_are_those_of_the_class(name: str) -> None:
+    """What a config leaves out is what its class has."""
+    found = named_mapping(name)
+    case = next(case for other, case in CASES.items() if other.partition("-")[0] == name)
+    config = getattr(transformers, case.model).config_class().to_dict()
+    leaves = dict(_leaves(json.loads(json.dumps(config, default=str))))
+    ours: set[str] = set()
+    for f in found.fields:
+        theirs = next((leaves[n] for n in f.names if leaves.get(n) is not None), None)
+        own = json.loads(f.default or "null")
+        first = f.ours not in ours
+        ours |= {f.ours} if f.ours.isidentifier() else set()
+        if own is not None and theirs is not None and first and f.names[0] not in CHOSEN:
+            assert theirs == own, f.names[0]
+
+
+CHOSEN = ("architectures", "text_config.eos_token_id")  # a class for a type; 2, which says what 49,407 says
+
+
 def test_the_page_lists_every_type() -> None:
     page = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("|") and "`specs/" in line]
@@ -152,6 +172,10 @@ UP = "model.layers.0.mlp.up_proj.weight"
         (None, {"model_type": None}, "has no `model_type`"),
         (None, {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}}, "rope_type"),
         (None, {"hidden_size": "import os"}, "import os"),
+        (None, {"num_hidden_layers": 10**12}, "E0"),
+        (None, {"num_hidden_layers": 10**400}, "E0"),
+        (None, {"rms_norm_eps": {"__float__": "Infinity"}}, "E0"),
+        (None, {"rms_norm_eps": {"__float__": []}}, "is no JSON"),
         (None, {"is_decoder": True}, "has no place for `is_decoder: true`"),
         (None, {"layer_types": ["linear_attention"]}, "has no place for `layer_types"),
     ],
@@ -232,6 +256,8 @@ def test_kinds_of_layers(folders: Any, tmp_path: Path) -> None:
         ({"layer_types": ["full_attention"]}, "1 kinds of layers for 2 layers"),
         ({"layer_types": ["full_attention", "chunked_attention"]}, '`layer_types` of config.json has "chunked_'),
         ({"layer_types": "full_attention"}, "`layer_types` of config.json has"),
+        ({"layer_types": [["full_attention"], {}]}, "`layer_types` of config.json has"),
+        ({"layer_types": 20_000 * ["full_attention"], "num_hidden_layers": 20_000}, "20000 kinds of layers for 20000"),
     ):
         (tmp_path / "hf" / "config.json").write_text(json.dumps(config | fields))
         assert message in refused(tmp_path / "hf" / "config.json", tmp_path)
