@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error, shortened
 from archdsl.diagnostics.source import Source, Span
-from archdsl.resources import grammar_text
+from archdsl.resources import grammar_text, mapping_files
 
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
@@ -24,7 +24,7 @@ PIECES, INDEX = "{}", "*"
 
 
 @dataclass(frozen=True)
-class Rule:
+class TensorRule:
     """`theirs = ours`: templates of names, and how their axes become ours."""
 
     theirs: str
@@ -37,7 +37,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class ConfigField:
+class MappedField:
     """A field of their config: where it may stand, its default as JSON, and the expression that it is in the spec."""
 
     names: tuple[str, ...]
@@ -60,10 +60,10 @@ class CheckpointFile:
     base: str = ""
     """A prefix that files without a head leave out."""
     rope: str = ""
-    fields: list[ConfigField] = field(default_factory=list)
+    fields: list[MappedField] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     """Fields that say nothing where all others fit."""
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[TensorRule] = field(default_factory=list)
     drops: list[str] = field(default_factory=list)
     ties: list[tuple[str, str]] = field(default_factory=list)
 
@@ -73,6 +73,11 @@ def read(path: Path) -> CheckpointFile:
     found = CheckpointFile(path, path.with_suffix(".arch"))
     _read(path, found, ())
     return found
+
+
+def shipped() -> dict[str, CheckpointFile]:
+    """The mappings that ship with the compiler, by `model_type`."""
+    return {kind: found for path in mapping_files() for found in [read(path)] for kind in found.types}
 
 
 def _read(path: Path, into: CheckpointFile, chain: tuple[Path, ...]) -> None:
@@ -144,21 +149,21 @@ def _statement(tree: Tree[Token], source: Source, into: CheckpointFile, chain: t
             into.rules += _rules(tree, source, "", "")
 
 
-def _field(tree: Tree[Token], span: Span) -> ConfigField:
+def _field(tree: Tree[Token], span: Span) -> MappedField:
     *names, ours = map(str, tree.children)
     default = names.pop() if len(names) > 1 and re.fullmatch(r'".*"|null|true|false|[-+\d].*', names[-1]) else None
     if default is not None and default[0] != '"':
         default = default.replace("_", "")
     kinds = re.fullmatch(r"(\w+)\s*\{(.*)\}", ours.strip())
     if kinds is None:
-        return ConfigField(tuple(names), default, ours.strip(), span)
+        return MappedField(tuple(names), default, ours.strip(), span)
     pairs = [p.split(":") for p in kinds[2].replace(" ", "").split(",")]
     if any(len(p) != 2 for p in pairs):
         raise error("E0531", "kinds of layers are pairs", span, help="as `blocks { full_attention: far }`")
-    return ConfigField(tuple(names), default, kinds[1], span, tuple((a, b) for a, b in pairs))
+    return MappedField(tuple(names), default, kinds[1], span, tuple((a, b) for a, b in pairs))
 
 
-def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str) -> Iterator[Rule]:
+def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str) -> Iterator[TensorRule]:
     """The rules of a statement, those of its block with the prefixes around them."""
     if tree.data == "otherwise":
         yield from (replace(r, otherwise=True) for r in _rules(_trees(tree)[0], source, theirs, ours))
@@ -179,18 +184,18 @@ def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str) -> Iterato
         return
     if len(axes) == 1:
         raise error("E0531", "an equation names the axes of both sides", span, help="as `a [i o] = b [o i]`")
-    if not axes or PIECES not in _atoms(axes[0]):
+    if not axes or PIECES not in atoms(axes[0]):
         left, right = _alternatives(theirs), _alternatives(ours)
         if len(left) != len(right):
             raise error("E0531", f"{len(left)} tensors of theirs and {len(right)} of ours", span)
         both = (axes[0], axes[1]) if axes else None
-        yield from (Rule(a, (b,), both, span) for a, b in zip(left, right, strict=True))
+        yield from (TensorRule(a, (b,), both, span) for a, b in zip(left, right, strict=True))
         return
     if "{" in theirs:
         raise error("E0531", "pieces lie in one tensor of theirs", span, help="write a rule for each of them")
-    rule = Rule(theirs, tuple(_alternatives(ours)), (axes[0], axes[1]), span)
-    if sorted(_atoms(axes[0])) != sorted(a for a in _atoms(axes[1]) if a != INDEX):
-        names = set(_atoms(axes[0])) ^ set(_atoms(axes[1])) - {INDEX}
+    rule = TensorRule(theirs, tuple(_alternatives(ours)), (axes[0], axes[1]), span)
+    if sorted(atoms(axes[0])) != sorted(a for a in atoms(axes[1]) if a != INDEX):
+        names = set(atoms(axes[0])) ^ set(atoms(axes[1])) - {INDEX}
         if not all(n == "1" for n in names):
             raise error("E0531", f"only one side has the axis `{sorted(names)[0]}`", span)
     yield rule
@@ -207,12 +212,12 @@ def _axes(tree: Tree[Token]) -> Axes:
     return tuple(str(c) if isinstance(c, str) else _axes(c) for c in tree.children)
 
 
-def _atoms(axes: Axes) -> list[str]:
+def atoms(axes: Axes) -> list[str]:
     """The axes without their products."""
-    return [a for axis in axes for a in ([axis] if isinstance(axis, str) else _atoms(axis))]
+    return [a for axis in axes for a in ([axis] if isinstance(axis, str) else atoms(axis))]
 
 
-def without_input(rule: Rule) -> Rule:
+def without_input(rule: TensorRule) -> TensorRule:
     """The rule of a bias: that of its weight without the axis `i` of inputs."""
     if rule.axes is None:
         return rule

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
 from archdsl.diagnostics import did_you_mean, error
-from archdsl.files import write_text
+from archdsl.files import write_text, written_beside
 from archdsl.frontend.load import load
-from archdsl.interop.checkpoint_file import CheckpointFile, read
+from archdsl.interop.checkpoint_file import CheckpointFile, read, shipped
 from archdsl.interop.gguf import GgufFile
 from archdsl.interop.huggingface import (
     Folder,
-    Progress,
     config_of,
     demand_fixed,
     mapping_of,
@@ -30,12 +28,10 @@ from archdsl.interop.mapping import Mapper
 from archdsl.resources import mapping_files
 from archdsl.syntax.parse import read_source
 from archdsl.syntax.parser_tables import tables
+from archdsl.weights.safetensors import Progress
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
-
-BESIDE = ("tokenizer.json", "generation_config.json")
-"""Files of a folder that are carried along, under the spec's name."""
 
 
 class ImportReport(BaseModel):
@@ -75,12 +71,7 @@ def import_folder(
 
     name = re.sub(r"\W", "_", output.stem).strip("_") or "model"
     name = f"model_{name}" if name[0].isdigit() or name in tables().keywords else name
-    folder: Folder | GgufFile
-    if source.suffix == ".gguf":
-        folder = GgufFile(source)
-    else:
-        folder = Folder(source, weights=weights and source.is_dir())
-    found = named_mapping(mapping) if mapping is not None else mapping_of(folder.config)
+    folder, found = opened(source, mapping, weights and source.is_dir())
     settings = settings_of(found, folder.config)
     kind = str(folder.config.get("model_type"))
     text = written(
@@ -101,14 +92,10 @@ def import_folder(
         path = output.with_suffix(".safetensors")
         weights_from(folder, mapper, path, progress)
         report.weights, report.tensors = str(path), len(mapper.taken)
-    for file in BESIDE:
-        if weights and isinstance(folder, Folder) and (folder.path / file).is_file():
-            target = output.with_name(f"{output.stem}.{file}")
-            shutil.copyfile(folder.path / file, target)
-            report.files.append(str(target))
-    if weights and isinstance(folder, GgufFile) and (tokenizer := folder.tokenizer()) is not None:
-        target = output.with_name(f"{output.stem}.tokenizer.json")
-        write_text(target, tokenizer)
+    for file, content in folder.beside().items() if weights else ():
+        target = output.with_name(f"{output.stem}.{file}")
+        with written_beside(target) as beside:
+            beside.write_bytes(content)
         report.files.append(str(target))
     write_text(output, text)
     if check:
@@ -116,6 +103,12 @@ def import_folder(
 
         report.difference = difference(source, model, output.with_suffix(".safetensors"), found.drops)
     return report
+
+
+def opened(source: Path, mapping: str | None, weights: bool = True) -> tuple[Folder | GgufFile, CheckpointFile]:
+    """A checkpoint, and the mapping of that name or, without one, of its `model_type`."""
+    folder = GgufFile(source) if source.suffix == ".gguf" else Folder(source, weights)
+    return folder, named_mapping(mapping) if mapping is not None else mapping_of(folder.config)
 
 
 def named_mapping(name: str) -> CheckpointFile:
@@ -126,7 +119,7 @@ def named_mapping(name: str) -> CheckpointFile:
     files = {path.stem: path for path in mapping_files()}
     if name in files:
         return read(files[name])
-    known = {kind: found for path in files.values() for found in [read(path)] for kind in found.types}
+    known = shipped()
     if name not in known:
         raise error(
             "E0531",
@@ -141,8 +134,7 @@ def convert_from(
 ) -> int:
     """Write the weights of a checkpoint in the names of a spec; how many tensors of theirs there are. Errors as for
     `import_folder`."""
-    folder = GgufFile(source) if source.suffix == ".gguf" else Folder(source)
-    found = named_mapping(mapping) if mapping is not None else mapping_of(folder.config)
+    folder, found = opened(source, mapping)
     mapper = Mapper(found, model, folder.shapes)
     weights_from(folder, mapper, output, progress)
     return len(mapper.taken)

@@ -36,14 +36,12 @@ class GgufFile:
             from gguf import GGUFReader
         except ImportError:
             raise error("E0502", "GGUF files need the package gguf", help="pip install 'archdsl[gguf]'") from None
-        self.path = path.parent
-        self.file = path
         try:
-            self.reader = GGUFReader(path)
-            self.fields = {name: field.contents() for name, field in self.reader.fields.items()}
+            reader = GGUFReader(path)
+            self.fields = {name: field.contents() for name, field in reader.fields.items()}
         except Exception as problem:  # whatever the package meets in a file that is broken
             raise error("E0533", f"`{path}` is no GGUF file: {shortened(str(problem), 200)}") from None
-        self.tensors = {t.name: t for t in self.reader.tensors}
+        self.tensors = {t.name: t for t in reader.tensors}
         kind = str(self.fields.get("general.architecture"))
         self.config: dict[str, Any] = {"model_type": f"gguf_{kind}"}
         for name, value in self.fields.items():
@@ -58,12 +56,13 @@ class GgufFile:
         return {name: tuple(int(n) for n in reversed(t.shape)) for name, t in self.tensors.items()}
 
     def type_of(self, name: str) -> str:
-        """What the tensor becomes: quantized ones are float32. Raises ArchError E0532 for a type that is not known."""
+        """What the tensor becomes: quantized ones are float32."""
         kind = str(self.tensors[name].tensor_type.name)
         return kind if kind in ("F32", "F16", "BF16") else "F32"
 
     def tensor(self, name: str) -> NDArray[Any]:
-        """The numbers of a tensor as bits, in its shape."""
+        """The numbers of a tensor as bits, in its shape. Raises ArchError E0532 for a quantization that the package
+        gguf does not know."""
         from gguf.quants import dequantize
 
         t = self.tensors[name]
@@ -73,7 +72,7 @@ class GgufFile:
         else:
             try:
                 data = dequantize(t.data, t.tensor_type)
-            except (NotImplementedError, ValueError) as problem:
+            except (NotImplementedError, ValueError) as problem:  # what the package says of such a type
                 raise error("E0532", f"`{name}` is quantized as {t.tensor_type.name}: {problem}") from None
         return data.view("<u4" if kind == "F32" else "<u2").reshape(self.shapes[name])
 
@@ -96,6 +95,11 @@ class GgufFile:
             {"version": "1.0", "added_tokens": special, "pre_tokenizer": split, "decoder": BYTE_LEVEL, "model": model},
             ensure_ascii=False,
         )
+
+    def beside(self) -> dict[str, bytes]:
+        """The files that are carried along, by name."""
+        found = self.tokenizer()
+        return {} if found is None else {"tokenizer.json": found.encode()}
 
     def __enter__(self) -> GgufFile:
         return self

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,19 +17,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
 from archdsl.diagnostics.source import Source
 from archdsl.files import write_text, written_beside
-from archdsl.interop.checkpoint_file import CheckpointFile, ConfigField, read
+from archdsl.interop.checkpoint_file import CheckpointFile, MappedField, shipped
 from archdsl.interop.importing import CONSTANTS, Layers, numbers_of, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
-from archdsl.resources import mapping_files
 from archdsl.syntax.parse import parse_expression
-from archdsl.weights.safetensors import BYTES, Checkpoint, saved, write_raw
+from archdsl.weights.safetensors import READABLE, Checkpoint, Progress, saved, write_raw
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from archdsl.ir.graph import Model
-
-Progress = Callable[[str, int], None]
 
 SHARD = 5_000_000_000
 """Bytes of a file, of which a folder holds several where there is more."""
@@ -108,12 +105,18 @@ class Folder:
     def type_of(self, name: str) -> str:
         """The type of a tensor as safetensors calls it. Raises ArchError E0532 for one that no weight has."""
         found = self.owner[name].entries[name].dtype
-        if found not in BYTES:
-            raise error("E0532", f"`{name}` holds numbers of type {found}", help=f"{', '.join(BYTES)} can be read")
+        if found not in READABLE:
+            raise error("E0532", f"`{name}` holds numbers of type {found}", help=f"{', '.join(READABLE)} can be read")
         return found
 
     def tensor(self, name: str) -> NDArray[Any]:
         return self.owner[name].bits(name)
+
+    def beside(self) -> dict[str, bytes]:
+        """The files that are carried along, by name."""
+        names = ("tokenizer.json", "generation_config.json")
+        found = (self.path / name for name in names)
+        return {path.name: path.read_bytes() for path in found if path.is_file()}
 
     def __enter__(self) -> Folder:
         for file in self.files:
@@ -135,10 +138,7 @@ def _number(fields: dict[str, Any]) -> Any:
 def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
     """The mapping of a config's `model_type` that ships with the compiler. Raises ArchError E0533 without one."""
     kind = config.get("model_type")
-    known: dict[str, CheckpointFile] = {}
-    for path in mapping_files():
-        found = read(path)
-        known |= dict.fromkeys(found.types, found)
+    known = shipped()
     if not isinstance(kind, str):
         raise error("E0533", "config.json has no `model_type`", help=f"there are {', '.join(sorted(known))}")
     if kind in known:
@@ -153,7 +153,7 @@ def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
     )
 
 
-def _nearest(config: Mapping[str, Any], known: Sequence[CheckpointFile] | Any) -> tuple[str, set[str]]:
+def _nearest(config: Mapping[str, Any], known: Iterable[CheckpointFile]) -> tuple[str, set[str]]:
     """The type whose mapping places most of the fields, and which these are."""
     best: tuple[str, set[str]] = ("", set())
     names = {n for n, _ in _leaves(config)}
@@ -180,7 +180,7 @@ class Settings:
     model: str
     spec: Path
     values: dict[str, Any] = field(default_factory=dict)
-    demands: list[tuple[ConfigField, Any]] = field(default_factory=list)
+    demands: list[tuple[MappedField, Any]] = field(default_factory=list)
     """Fields that the spec has fixed, and what they are."""
 
 
@@ -224,7 +224,7 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     return found
 
 
-def _layers(f: ConfigField, value: Any) -> Layers:
+def _layers(f: MappedField, value: Any) -> Layers:
     """A list with a kind for each layer. Raises ArchError E0533 where it is none."""
     known = {kind for kind, _ in f.kinds}
     wrong = [k for k in value if str(k) not in known] if isinstance(value, list) else [value]
@@ -255,7 +255,7 @@ def _items(value: Any) -> list[str]:
     return sorted(map(str, value if isinstance(value, list) else str(value).split("|")))
 
 
-def _worth(f: ConfigField, known: Mapping[str, Any]) -> Any:
+def _worth(f: MappedField, known: Mapping[str, Any]) -> Any:
     """What an expression of a mapping comes to in a spec. Raises ArchError E0531 where that is not known."""
     if f.ours.startswith("["):
         return json.loads(f.ours)
@@ -290,7 +290,7 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-class Tensors(Protocol):
+class TensorSource(Protocol):
     """Where tensors of a checkpoint are read: a context within which it is open."""
 
     @property
@@ -305,7 +305,7 @@ class Tensors(Protocol):
     def __exit__(self, *problem: object) -> None: ...
 
 
-def weights_from(folder: Tensors, mapper: Mapper, output: Path, progress: Progress | None = None) -> None:
+def weights_from(folder: TensorSource, mapper: Mapper, output: Path, progress: Progress | None = None) -> None:
     """Write the weights of a checkpoint as a safetensors file in the spec's names, tensor by tensor, in their types.
 
     Raises ArchError E0532 before a byte is read where names or shapes disagree."""
@@ -326,7 +326,7 @@ def weights_from(folder: Tensors, mapper: Mapper, output: Path, progress: Progre
                     progress(path, weight.size)
 
 
-def _demand_ties(folder: Tensors, mapper: Mapper) -> None:
+def _demand_ties(folder: TensorSource, mapper: Mapper) -> None:
     """Raise ArchError E0532 where a tensor that a spec ties to another is not the same in the checkpoint."""
     shapes = folder.shapes
     with folder:

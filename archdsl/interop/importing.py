@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,7 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
 
 def _demand_layers(slot: ast.Slot, layers: Layers, sizes: Mapping[str, Any]) -> None:
     """Raise ArchError E0533 where a family cannot write its slot of layers anew, or there are more or fewer kinds."""
-    names = [n.id for n in _nodes(slot.value) if isinstance(n, ast.Name) and n.id not in sizes]
+    names = [n.id for n in ast.walk(slot.value) if isinstance(n, ast.Name) and n.id not in sizes]
     if len(layers.names) != sizes.get("layers") or len(layers.names) > MOST_LAYERS:
         raise error("E0533", f"config.json has {len(layers.names)} kinds of layers for {sizes.get('layers')} layers")
     if any(layers.like.get(n) != n for n in names):
@@ -138,7 +139,7 @@ def _without_unread(text: str, model: str) -> str:
     tree = parse(Source(f"{model}.arch", text))
     body = next(d.body for d in tree.declarations if isinstance(d, ast.ModelDecl) and d.name == model)
     for item in reversed(body.items):
-        read = {n.id for other in body.items if other is not item for n in _nodes(other) if isinstance(n, ast.Name)}
+        read = {n.id for other in body.items if other is not item for n in ast.walk(other) if isinstance(n, ast.Name)}
         if isinstance(item, ast.Let) and item.name not in read:
             end = item.span.end + text.startswith("\n", item.span.end)
             return _without_unread(text[: item.span.start] + text[end:], model)
@@ -170,7 +171,7 @@ def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> No
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
         raise error("E0533", f"`{name}` of the family is {literal(own)}, and the config says {literal(value)[:60]}")
     if isinstance(own, str):
-        asked = [n for n in _nodes(tree) if isinstance(n, ast.Binary) and is_constant(n.right)]
+        asked = [n for n in ast.walk(tree) if isinstance(n, ast.Binary) and is_constant(n.right)]
         known = {own, *(constant(n.right) for n in asked if isinstance(n.left, ast.Name) and n.left.id == name)}
         if value not in known:
             listed = ", ".join(sorted(known))
@@ -209,13 +210,13 @@ def constant(expr: ast.Expr) -> Any:
     raise TypeError(expr)
 
 
-OPERATORS: dict[str, Any] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
 }
 
 
@@ -265,21 +266,21 @@ def _unfolded(template: Any, expr: Any, defaults: Mapping[str, Any]) -> dict[str
     if type(template) is not type(expr):
         return None
     found: dict[str, Any] = {}
-    for f in fields(template):
-        if f.name not in ("span", "name_span", "key_span"):
-            pairs = _pairs(getattr(template, f.name), getattr(expr, f.name))
-            for a, b in pairs if pairs is not None else ((0, 1),):
-                inner = _unfolded(a, b, defaults) if is_dataclass(a) else {} if a == b else None
-                if inner is None:
-                    return None
-                found |= inner
+    if isinstance(template, tuple):
+        if len(template) != len(expr):
+            return None
+        pairs = list(zip(template, expr, strict=True))
+    elif isinstance(template, ast.Node):
+        names = (f.name for f in fields(template) if f.compare)
+        pairs = [(getattr(template, name), getattr(expr, name)) for name in names]
+    else:
+        return {} if template == expr else None
+    for a, b in pairs:
+        inner = _unfolded(a, b, defaults)
+        if inner is None:
+            return None
+        found |= inner
     return found
-
-
-def _pairs(a: Any, b: Any) -> list[tuple[Any, Any]] | None:
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return list(zip(a, b, strict=True)) if len(a) == len(b) else None
-    return [(a, b)]
 
 
 def worth(expr: ast.Expr | None, known: Mapping[str, Any]) -> Any:
@@ -291,7 +292,8 @@ def worth(expr: ast.Expr | None, known: Mapping[str, Any]) -> Any:
     if isinstance(expr, ast.Name):
         return known.get(expr.id)
     if isinstance(expr, ast.Unary) and expr.op == "-":
-        return -worth(expr.operand, known)
+        operand = worth(expr.operand, known)
+        return None if operand is None else -operand
     if isinstance(expr, ast.Binary) and expr.op in OPERATORS:
         left, right = worth(expr.left, known), worth(expr.right, known)
         return None if left is None or right is None or not right else OPERATORS[expr.op](left, right)
@@ -314,7 +316,7 @@ def _folded(expr: ast.Expr, known: Mapping[str, Any]) -> ast.Expr:
 def _text(expr: ast.Expr, known: Mapping[str, Any]) -> str:
     """The source of an expression, with constants for their names."""
     text, start = expr.span.text, expr.span.start
-    names = [n for n in _nodes(expr) if isinstance(n, ast.Name) and n.id in known]
+    names = [n for n in ast.walk(expr) if isinstance(n, ast.Name) and n.id in known]
     for n in sorted(names, key=lambda n: -n.span.start):
         text = text[: n.span.start - start] + literal(known[n.id]) + text[n.span.end - start :]
     return text
@@ -326,7 +328,7 @@ def _needed(tree: ast.File, model: ast.ModelDecl, folded: Mapping[str, ast.Expr]
     found: set[str] = set()
     waiting: list[Any] = [model]
     while waiting:
-        for node in _nodes(waiting.pop()):
+        for node in ast.walk(waiting.pop()):
             if isinstance(node, ast.Name) and node.id in declared and node.id not in found:
                 found.add(node.id)
                 d = declared[node.id]
@@ -335,21 +337,9 @@ def _needed(tree: ast.File, model: ast.ModelDecl, folded: Mapping[str, ast.Expr]
                 elif folded[d.name] is d.value:  # else the constants in it are written out
                     waiting.append(d.value)
                 else:
-                    inner = [n for n in _nodes(folded[d.name]) if not (isinstance(n, ast.Name) and n.id in known)]
+                    inner = [n for n in ast.walk(folded[d.name]) if not (isinstance(n, ast.Name) and n.id in known)]
                     waiting += [n for n in inner if isinstance(n, ast.Name)]
     return found
-
-
-def _nodes(x: Any) -> Iterator[Any]:
-    """A node and everything below it."""
-    if isinstance(x, tuple):
-        for item in x:
-            yield from _nodes(item)
-    elif is_dataclass(x) and not isinstance(x, type):
-        yield x
-        for f in fields(x):
-            if f.name not in ("span", "name_span", "key_span"):
-                yield from _nodes(getattr(x, f.name))
 
 
 def _head(text: str) -> str:

@@ -13,11 +13,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Diagnostic
-from archdsl.interop.checkpoint_file import INDEX, PIECES, Axes, CheckpointFile, Rule, without_input
+from archdsl.interop.checkpoint_file import INDEX, PIECES, Axes, CheckpointFile, TensorRule, atoms, without_input
 from archdsl.ir.dims import Num
-from archdsl.ir.graph import OpNode
-from archdsl.ir.walk import every_node
-from archdsl.ir.weights import WeightInfo, weights
+from archdsl.ir.walk import ops_below
+from archdsl.ir.weights import WeightInfo
 from archdsl.weights.safetensors import saved
 
 if TYPE_CHECKING:
@@ -52,19 +51,12 @@ class Transfer:
 
         if self.axes is None:
             return list(tensors)
-        left, right = self.axes
-        atoms, order = self._atoms(left, INDEX in _flat(right)), _flat(right)
-        whole = np.stack(tensors) if INDEX in order else tensors[0]
-        split = whole.reshape([sum(self.pieces) if a == PIECES else self._size(a) for a in atoms])
-        along = atoms.index(PIECES) if PIECES in atoms else 0
-        parts = np.split(split, _ends(self.pieces), along) if PIECES in atoms else [split]
-        kept = [a for a in order if a in atoms]
-        found = []
-        for part, shape in zip(parts, self.shapes, strict=True):
-            squeezed = part.reshape([n for n, a in zip(part.shape, atoms, strict=True) if a in order])
-            own = [a for a in atoms if a in order]
-            found.append(squeezed.transpose([own.index(a) for a in kept]).reshape(shape))
-        return found
+        theirs, ours = self._orders(self.axes)
+        whole = np.stack(tensors) if INDEX in ours else tensors[0]
+        split = whole.reshape([sum(self.pieces) if a == PIECES else _size(a, self.sizes) for a in theirs])
+        parts = np.split(split, _ends(self.pieces), theirs.index(PIECES)) if PIECES in theirs else [split]
+        order = [theirs.index(a) for a in ours]
+        return [part.transpose(order).reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def to_theirs(self, weights: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Tensors of theirs from `ours`, in order."""
@@ -72,29 +64,23 @@ class Transfer:
 
         if self.axes is None:
             return list(weights)
-        left, right = self.axes
-        order = _flat(right)
-        atoms = self._atoms(left, INDEX in order)
-        kept = [a for a in atoms if a in order]
+        theirs, ours = self._orders(self.axes)
+        order = [ours.index(a) for a in theirs]
         parts = []
         for weight, size in zip(weights, self.pieces or (0,), strict=True):
-            own = [a for a in order if a in atoms]
-            split = weight.reshape([size if a == PIECES else self._size(a) for a in own])
-            parts.append(split.transpose([own.index(a) for a in kept]))
-        whole = np.concatenate(parts, kept.index(PIECES)) if PIECES in kept else parts[0]
-        if INDEX in order:
+            split = weight.reshape([size if a == PIECES else _size(a, self.sizes) for a in ours])
+            parts.append(split.transpose(order))
+        whole = np.concatenate(parts, theirs.index(PIECES)) if PIECES in theirs else parts[0]
+        if INDEX in ours:
             return [one.reshape(self.shape) for one in whole]
         return [whole.reshape(self.shape)]
 
-    def _atoms(self, left: Axes, indexed: bool) -> list[str]:
-        return [INDEX, *_flat(left)] if indexed else _flat(left)
-
-    def _size(self, name: str) -> int:
-        return int(name) if name.isdigit() else self.sizes[name]
-
-
-def _flat(axes: Axes) -> list[str]:
-    return [a for axis in axes for a in ([axis] if isinstance(axis, str) else _flat(axis))]
+    def _orders(self, axes: tuple[Axes, Axes]) -> tuple[list[str], list[str]]:
+        """The axes as theirs stand (an index, of which each is a tensor, outermost), and as ours do; without those that
+        one side alone has, which are of one number."""
+        left, right = map(atoms, axes)
+        theirs = [INDEX, *left] if INDEX in right else left
+        return [a for a in theirs if a in right], [a for a in right if a in theirs]
 
 
 def _ends(pieces: Sequence[int]) -> list[int]:
@@ -109,10 +95,8 @@ class Misfits:
         self.found: list[Diagnostic] = []
 
     def add(self, message: str, names: Iterable[str] = (), **more: Any) -> None:
-        names = [*names]
-        shown = ", ".join(f"`{n}`" for n in names[:SHOWN]) + (
-            f" and {len(names) - SHOWN} more" if names[SHOWN:] else ""
-        )
+        listed = [f"`{n}`" for n in names]
+        shown = ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if listed[SHOWN:] else "")
         self.found.append(Diagnostic("E0532", f"{message}{': ' if shown else ''}{shown}", **more))
 
     def raise_any(self) -> None:
@@ -137,9 +121,7 @@ class Mapper:
 
     def _demand_rotation(self) -> None:
         """Note where a rotary embedding of the spec turns other channels together than that of the checkpoint."""
-        blocks = {w.block for w in weights(self.model)} | {self.model.block}
-        nodes = [n for block in blocks for n in every_node(block.graph) if isinstance(n, OpNode)]
-        found = {kind for n in nodes if (kind := n.op.rotated_pairs(n))}
+        found = {kind for n in ops_below(self.model.block.graph) if (kind := n.op.rotated_pairs(n))}
         if found - {self.mapping.rope}:
             theirs = f"`{self.mapping.rope}` of channels" if self.mapping.rope else "none"
             self.misfits.add(
@@ -191,7 +173,7 @@ class Mapper:
                 found.append(transfer)
         return found
 
-    def _demand_roles(self, rule: Rule, info: WeightInfo) -> None:
+    def _demand_roles(self, rule: TensorRule, info: WeightInfo) -> None:
         """Note an axis `i` of inputs, or `o` of outputs, that is none in our matrix [outputs, inputs]."""
         if rule.axes is None or info.weight.kind != "matrix":
             return
@@ -201,11 +183,11 @@ class Mapper:
             self.misfits.add(text, span=rule.span)
 
     def _transfer(
-        self, rule: Rule, indices: tuple[str, ...], ending: str, ours: Sequence[str], shapes: Sequence[Shape]
+        self, rule: TensorRule, indices: tuple[str, ...], ending: str, ours: Sequence[str], shapes: Sequence[Shape]
     ) -> Transfer | None:
         if rule.axes is not None and len(shapes[0]) == len(rule.axes[1]) - 1:
             rule = without_input(rule)
-        indexed = rule.axes is not None and INDEX in _flat(rule.axes[1])
+        indexed = rule.axes is not None and INDEX in atoms(rule.axes[1])
         if rule.theirs.count("*") != len(indices) + indexed:
             self.misfits.add(f"`{rule.theirs}` and `{rule.ours[0]}` have other numbers of `*`", span=rule.span)
             return None
@@ -221,10 +203,10 @@ class Mapper:
                 return None
             pieces.append(own)
         total = {**sizes, PIECES: sum(pieces)}
-        whole = tuple(prod(_size(a, total) for a in _flat((axis,))) for axis in left)
+        whole = tuple(prod(_size(a, total) for a in atoms((axis,))) for axis in left)
         every = [(*indices, str(k)) for k in range(sizes[INDEX])] if indexed else [indices]
         names = tuple(_filled(rule.theirs, filling) + ending for filling in every)
-        split = tuple(pieces) if PIECES in _flat(left) else ()
+        split = tuple(pieces) if PIECES in atoms(left) else ()
         return Transfer(names, whole, (*ours,), (*shapes,), rule.axes, sizes, split)
 
     def _sizes(self, axes: Axes, shape: Shape, sizes: dict[str, int]) -> int | None:
@@ -235,7 +217,7 @@ class Mapper:
         piece = 0
         for axis, size in zip(axes, shape, strict=True):
             open_: list[str] = []
-            for name in _flat((axis,)):
+            for name in atoms((axis,)):
                 n = int(name) if name.isdigit() else sizes.get(name, self.known.get(name))
                 if name == PIECES or n is None:
                     open_.append(name)
