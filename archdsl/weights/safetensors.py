@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64"}
 """What the format calls a type."""
 
-BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
+BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U8": 1}
 """Bytes a number."""
 
 Progress = Callable[[str, int], None]

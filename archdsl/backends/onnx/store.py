@@ -30,7 +30,17 @@ from archdsl.ir.graph import Model
 from archdsl.ir.weights import WeightInfo
 from archdsl.signals import stop_if_asked
 from archdsl.weights.initialization import laws_of
-from archdsl.weights.safetensors import Checkpoint, Progress, header, numbers, saved, write_numbers, write_tensors
+from archdsl.weights.safetensors import (
+    BYTES,
+    Checkpoint,
+    Progress,
+    header,
+    header_of,
+    numbers,
+    saved,
+    write_numbers,
+    write_tensors,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -263,7 +273,11 @@ def refer(graphs: Sequence[Written], location: str, places: Mapping[str, ByteRan
 
 def layout(infos: list[WeightInfo], dtype: str) -> dict[str, ByteRange]:
     """Where `archdsl init` puts each weight in a safetensors file of that type."""
-    start = header(infos, dtype)
+    return places_in(header(infos, dtype))
+
+
+def places_in(start: bytes) -> dict[str, ByteRange]:
+    """Where each tensor of a safetensors file lies that begins like this."""
     entries = json.loads(start[8:])
     return {
         name: ByteRange(len(start) + e["data_offsets"][0], e["data_offsets"][1] - e["data_offsets"][0])
@@ -275,25 +289,19 @@ def layout(infos: list[WeightInfo], dtype: str) -> dict[str, ByteRange]:
 def own_layout(graphs: Sequence[Written], plain: bool) -> tuple[bytes, dict[str, ByteRange]]:
     """The beginning of a file of what the graphs read, and where each tensor lies in it: a safetensors file; or, if it
     is `plain`, numbers alone, each tensor at a multiple of 64 bytes."""
-    places: dict[str, ByteRange] = {}
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    at = 0
-    for name, value in dict(item for w in graphs for item in _initializers(w)).items():
+    tensors: dict[str, tuple[str, str, tuple[int, ...]]] = {}
+    for name, value in (item for w in graphs for item in _initializers(w)):
         assert value.dtype is not None
-        length = prod(_shape(value)) * value.dtype.bitwidth // 8
-        places[name] = ByteRange(at, length)
-        entries[name] = {
-            "dtype": NAMES[value.dtype],
-            "shape": list(_shape(value)),
-            "data_offsets": [at, at + length],
-        }
-        at += length + (-length % ALIGNMENT if plain else 0)
-    if plain:
-        return b"", places
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    start = len(text).to_bytes(8, "little") + text
-    return start, {name: ByteRange(len(start) + p.offset, p.length) for name, p in places.items()}
+        tensors[name] = name, NAMES[value.dtype], _shape(value)
+    if not plain:
+        start = header_of([*tensors.values()])
+        return start, places_in(start)
+    places: dict[str, ByteRange] = {}
+    at = 0
+    for name, kind, shape in tensors.values():
+        places[name] = ByteRange(at, BYTES[kind] * prod(shape))
+        at += places[name].length + -places[name].length % ALIGNMENT
+    return b"", places
 
 
 def _initializers(written: Written) -> Iterator[tuple[str, ir.Value]]:
