@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,7 +69,7 @@ def scaled(g: OnnxScope, x: Any, square: Any, eps: Any, mean: Any = None, after:
     return g.Add(g.Mul(x, per_channel(g, factor, after)), per_channel(g, term, after))
 
 
-class LastAxisNorm(Primitive):
+class LastAxisNorm(Primitive, ABC):
     """A norm of each row, with a gain unless `weight` says no."""
 
     keeps_projection = True
@@ -89,9 +90,9 @@ class LastAxisNorm(Primitive):
         sizes, eps = node.weights[0].shape, number(node, "eps")
         return e.py(f"{self.grouped_class(node)}({{*sizes}}, eps={{eps}})", sizes=sizes, eps=eps)
 
+    @abstractmethod
     def grouped_class(self, node: OpNode) -> str:
         """The class of the norm of each expert's rows."""
-        raise NotImplementedError
 
     def torch_grouped(self, node: OpNode, e: TorchScope, ends: Tree) -> Tree | None:
         return e.py("{module}({0}, {ends})", ends=ends) if node.weights else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -831,16 +832,16 @@ class Stack(Primitive):
         return g.Concat(*(g.Unsqueeze(x, [axis]) for x in g.args()), axis=axis)
 
 
-class Cutting(Primitive):
+class Cutting(Primitive, ABC):
     """An axis cut into parts, a result each."""
 
     passes = 0
     moves = True
     keeps_projection = True
 
+    @abstractmethod
     def before(self, node: OpNode, result: int) -> Num:
         """How many positions are before those of a result."""
-        raise NotImplementedError
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         """One bound for all results: that of the last, which reads the latest positions."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial, reduce
@@ -201,7 +202,7 @@ def depth(mask: Mask) -> int:
     return 1 + max(map(depth, mask.parts)) if mask.parts else 0
 
 
-class MaskWriter:
+class MaskWriter(ABC):
     """Masks by their rules: operators here, comparisons of positions by `leaf`."""
 
     def write(self, mask: Mask, causal: bool = False) -> Any:
@@ -213,15 +214,17 @@ class MaskWriter:
         causal = mask.rule == "&" and any(p.rule == "causal" for p in mask.parts)
         return reduce(partial(self.joined, mask.rule), [self.write(p, causal) for p in mask.parts])
 
+    @abstractmethod
     def inverted(self, mask: Any) -> Any:
-        raise NotImplementedError
+        """What the mask rules out."""
 
+    @abstractmethod
     def joined(self, rule: str, a: Any, b: Any) -> Any:
         """Both (`&`), or either (`|`)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def leaf(self, mask: Mask, causal: bool) -> Any:
-        raise NotImplementedError
+        """One rule, of positions or a tensor."""
 
 
 class OnnxMaskWriter(MaskWriter):
