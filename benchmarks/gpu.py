@@ -24,7 +24,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -184,9 +183,8 @@ def onnx(setting: Setting, dtype: str = "float32", quantize: str | None = None) 
         sizes: dict[str, Any] = {"batch": 2, "time": None, "weights": None, "seed": 0}
         try:
             report = verify(model, **sizes, device=setting.device, dtype=dtype, target=target, quantize=quantize)
-            every = [*report.outputs.values(), *report.decode.values()] if hasattr(report, "decode") else []
-            every = every or [*report.outputs.values()]
-            found[name] = max(d.relative for d in every)
+            parts = (report.outputs, report.decode, report.torch_decode)
+            found[name] = max(d.relative for part in parts for d in part.values())
         except ArchError as problem:
             found[name] = f"{problem.diagnostics[0].code} {problem.diagnostics[0].message[:300]}"
     return judged(found, TOLERANCE[dtype])
@@ -453,14 +451,6 @@ def summary(out: Path) -> Iterator[str]:
             yield f"| {name} | {report['status']} | {report['seconds']} | {told.replace('|', '/')} |"
 
 
-@contextmanager
-def float32_products() -> Iterator[None]:
-    """Products in float32 proper, not in TF32: parity is of the code."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=25.0)
@@ -472,6 +462,7 @@ def main() -> int:
     given = parser.parse_args()
     setting = Setting(given.device, given.tiny)
     given.out.mkdir(parents=True, exist_ok=True)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # parity is of the code
     end = time.monotonic() + 60 * given.minutes
     for name in given.only:
         limit, path = CELLS[name][0], given.out / f"{name}.json"
@@ -483,8 +474,7 @@ def main() -> int:
             continue
         print(f"{name} …", flush=True)
         if given.here:
-            with float32_products():
-                run_cell(name, setting, given.out)
+            run_cell(name, setting, given.out)
         else:
             command = [sys.executable, __file__, "--here", "--out", str(given.out), "--only", name]
             command += ["--device", given.device, *["--tiny"] * given.tiny]
