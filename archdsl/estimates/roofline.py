@@ -110,7 +110,7 @@ class Expected(BaseModel):
     """Of all devices together."""
 
 
-class Cost(BaseModel):
+class RunCost(BaseModel):
     """What a training run takes."""
 
     seconds: float
@@ -121,13 +121,13 @@ class Cost(BaseModel):
     """By the price of a device-hour."""
 
 
-class Budget(Cost):
+class Budget(RunCost):
     """A training run over so many tokens: the lower bound of what it takes, and what is expected."""
 
     tokens: int
     price_per_hour: float | None
     """What a device costs an hour, in any currency."""
-    expected: tuple[Cost, Cost]
+    expected: tuple[RunCost, RunCost]
     """The least and the most."""
 
 
@@ -539,10 +539,10 @@ class _Roofline:
             return None
         watts = self.device.tdp_watts
 
-        def cost(per_second: float) -> Cost:
+        def cost(per_second: float) -> RunCost:
             seconds = tokens / per_second
             hours = seconds * self.mesh.devices / 3600
-            return Cost(
+            return RunCost(
                 seconds=seconds,
                 device_hours=hours,
                 energy_kwh=hours * watts / 1000 if watts is not None else None,
