@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from archdsl.backends.onnx.store import OnnxFiles
-    from archdsl.estimates.dtypes import Dtype
+    from archdsl.estimates.dtypes import Dtype, Low
     from archdsl.estimates.fit import FitReport
     from archdsl.estimates.flops import Convention, Flops
     from archdsl.estimates.memory import Memory, Optimizer
@@ -229,6 +229,8 @@ def fit(
     mesh: str | None = None,
     zero: int = 0,
     micro_batches: int = 1,
+    weights: Low | None = None,
+    kv_cache: Low | None = None,
     multiple: Mapping[str, int] | None = None,
     aspect: tuple[float, float] | None = None,
     slack: float = 0.01,
@@ -243,13 +245,15 @@ def fit(
 
     `vary` names hyper-parameters, or of memory `batch`, `seq` or both. Memory is that of a training step with this
     `batch`, `seq`, `dtype`, `optimizer`, `master_weights` and `checkpoint`; or, with `decode`, that of weights and KV
-    cache. On a `mesh` ("dp=8,tp=4"), with `zero` and `micro_batches`, it is that of the fullest device, and the mesh
-    takes the model that is found. `set` gives other hyper-parameters a value (and keeps them from following the width),
-    `multiple` says what a size must be a multiple of, `aspect` within what the ratio of width and layers must lie. Of
-    models smaller than the largest by at most the part `slack`, the one with the spec's aspect ratio is taken.
+    cache, which `weights` and `kv_cache` say to be of fewer bits (float8, int8, int4). On a `mesh` ("dp=8,tp=4"), with
+    `zero` and `micro_batches`, it is that of the fullest device, and the mesh takes the model that is found. `set`
+    gives other hyper-parameters a value (and keeps them from following the width), `multiple` says what a size must be
+    a multiple of, `aspect` within what the ratio of width and layers must lie. Of models smaller than the largest by at
+    most the part `slack`, the one with the spec's aspect ratio is taken.
 
     Other arguments and errors as for `load`, and ArchError: E0505 for what cannot be varied and where nothing fits,
     E0504 where a model cannot be decoded."""
+    from archdsl.estimates.dtypes import Low
     from archdsl.estimates.fit import Workload
     from archdsl.estimates.fit import fit as largest
     from archdsl.estimates.mesh import parse_mesh
@@ -259,6 +263,11 @@ def fit(
     if zero not in (0, 1, 2, 3):
         raise wrong_argument("zero", zero, "0, 1, 2 or 3")
     _demand_size("micro_batches", micro_batches)
+    for name, low in (("weights", weights), ("kv_cache", kv_cache)):
+        if low is not None:
+            _demand_one_of(name, low, get_args(Low))
+            if not decode:
+                raise error("E0509", f"`{name}` is of decoding: it goes with `decode=True`")
     for name, budget in (("params", params), ("active", active), ("memory", memory)):
         if budget is not None:
             _demand_size(name, budget)
@@ -290,6 +299,8 @@ def fit(
             None if mesh is None else parse_mesh(mesh),
             zero,
             micro_batches,
+            weights,
+            kv_cache,
         ),
         multiple=multiple,
         aspect=aspect,

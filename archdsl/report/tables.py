@@ -183,7 +183,7 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
 
 
 def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
-    """The peak, of which weights, gradients and optimizer state; then the KV cache and other decode state, by kind of layer."""
+    """The peak, weights, gradients and optimizer state; then the KV cache and other decode state, by kind of layer."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -599,7 +599,9 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
     m = report.memory
     if m is not None:
         copied = ", fp32 master weights" if m.master_weights and m.dtype != "float32" else ""
-        how = "decoding" if m.decode else f"{m.optimizer}{copied}; activation checkpointing: {m.checkpoint}"
+        types = ((m.weights, "weights"), (m.kv_cache, "KV cache"))
+        decoding = "".join(["decoding", *(f", {dtype} {name}" for dtype, name in types if dtype != m.dtype)])
+        how = decoding if m.decode else f"{m.optimizer}{copied}; activation checkpointing: {m.checkpoint}"
         yield f"[dim]{escape(f'batch size {m.batch:,}, sequence length {m.seq:,}; {m.dtype}, {how}')}[/]"
     budget = report.budget[report.binding]
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
