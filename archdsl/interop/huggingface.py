@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,12 +54,22 @@ def _neutral(name: str) -> bool:
 
 
 class Folder:
-    """A checkpoint as `save_pretrained` writes it. As a context, its files are open within.
+    """A checkpoint as `save_pretrained` writes it, or a safetensors file. As a context, its files are open within.
 
     Raises ArchError E0533 where the folder holds no `config.json` or no safetensors."""
 
     def __init__(self, path: Path, weights: bool = True) -> None:
         self.path = path if path.is_dir() else path.parent
+        self.stack = ExitStack()
+        self.config: dict[str, Any] = {}
+        if path.suffix == ".safetensors":
+            self.files = [Checkpoint(path)]
+        else:
+            self.config = self._config(path)
+            self.files = [Checkpoint(p) for p in self._paths()] if weights else []
+        self.owner = {name: file for file in self.files for name in file.entries}
+
+    def _config(self, path: Path) -> dict[str, Any]:
         file = path / "config.json" if path.is_dir() else path
         try:
             config = json.loads(file.read_text(encoding="utf-8"), object_hook=_number)
@@ -69,12 +79,7 @@ class Folder:
             raise error("E0533", f"`{file}` is no JSON: {problem}") from None
         if not isinstance(config, dict):
             raise error("E0533", f"`{file}` is no object of fields")
-        self.config: dict[str, Any] = config
-        self.files: list[Checkpoint] = []
-        self.stack = ExitStack()
-        if weights:
-            self.files = [Checkpoint(p) for p in self._paths()]
-        self.owner = {name: file for file in self.files for name in file.entries}
+        return config
 
     def _paths(self) -> list[Path]:
         index = self.path / "model.safetensors.index.json"
@@ -303,6 +308,43 @@ class TensorSource(Protocol):
     def __enter__(self) -> object: ...
 
     def __exit__(self, *problem: object) -> None: ...
+
+
+class Renamed:
+    """Tensors of a checkpoint under other names: of each, the first prefix that fits is replaced by the one beside it.
+
+    Raises ArchError E0532 where a prefix fits none, or two tensors would have one name."""
+
+    def __init__(self, source: TensorSource, prefixes: Sequence[tuple[str, str]]) -> None:
+        self.source = source
+        self.names: dict[str, str] = {}
+        unused = dict(prefixes)
+        for name in source.shapes:
+            old, new = next(((a, b) for a, b in prefixes if name.startswith(a)), ("", ""))
+            unused.pop(old, None)
+            other = self.names.setdefault(new + name.removeprefix(old), name)
+            if other != name:
+                raise error("E0532", f"`{other}` and `{name}` would both be `{new + name.removeprefix(old)}`")
+        if unused:
+            raise error("E0532", f"no tensor of the checkpoint starts with `{shortened(next(iter(unused)), 80)}`")
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        shapes = self.source.shapes
+        return {new: shapes[old] for new, old in self.names.items()}
+
+    def type_of(self, name: str) -> str:
+        return self.source.type_of(self.names[name])
+
+    def tensor(self, name: str) -> NDArray[Any]:
+        return self.source.tensor(self.names[name])
+
+    def __enter__(self) -> Renamed:
+        self.source.__enter__()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.source.__exit__(*problem)
 
 
 def weights_from(folder: TensorSource, mapper: Mapper, output: Path, progress: Progress | None = None) -> None:
