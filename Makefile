@@ -7,7 +7,7 @@ RUNTIMES := .runtimes/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install runtimes demo test quick size matrix check format bench clean
+.PHONY: help install runtimes demo test examples quick size matrix check format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,10 @@ demo: install ## the tour: check, estimate, compile and run a spec, then train w
 
 test: install runtimes ## run the tests in JOBS processes (2)
 	@$(BIN)/python -m pytest -n $(JOBS)
+
+examples: install ## run the scripts of examples/, with all libraries that they show
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
+	@$(BIN)/python -m pytest tests/test_examples.py
 
 quick: install ## run the tests that need neither PyTorch nor ONNX: a minute
 	@$(BIN)/python -m pytest --quick -n $(JOBS)

@@ -99,6 +99,50 @@ def test_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
         assert promised in said
 
 
+@pytest.fixture
+def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a small spec and the tokens of a text: its bytes."""
+    monkeypatch.chdir(tmp_path)
+    small = archdsl.expand(EXAMPLES / "tiny_llama.arch", set=SMALL)
+    Path("small.arch").write_text(small, encoding="utf-8")
+    script("tokenize_text.py", "tokens.bin", str(EXAMPLES / "gpt2.arch"), "--end", "0")
+    text = (EXAMPLES / "gpt2.arch").read_bytes()
+    assert bytes(np.fromfile("tokens.bin", dtype=np.uint32).tolist()) == text + b"\0"
+    return tmp_path
+
+
+def script(name: str, *arguments: str) -> str:
+    """Run a script of `examples/` and return what it says."""
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tokens")
+def test_the_plain_loop() -> None:
+    steps = ("--steps", "30", "--batch", "4", "--seq", "32", "--warmup", "5", "--rate", "1e-2", "--peak", "1e12")
+    said = script("train_loop.py", "small.arch", "tokens.bin", *steps)
+    loss, rate, mfu = re.findall(r"loss ([\d.]+)  ([\d,]+) tokens/s  MFU ([\d.]+)%", said)[-1]
+    assert float(loss) < 4
+    # MFU is the rate by the FLOPs of a token.
+    flops = archdsl.flops("small.arch", batch=4, seq=32).training / (4 * 32)
+    assert float(mfu) == pytest.approx(float(rate.replace(",", "")) * flops / 1e12 * 100, abs=0.06)
+    archdsl.to_torch("small.arch").load_state_dict(load_file("weights.safetensors"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tokens")
+def test_lightning() -> None:
+    pytest.importorskip("lightning")
+    script("train_lightning.py", "small.arch", "tokens.bin", "--steps", "3", "--batch", "2", "--seq", "16")
+    (checkpoint,) = Path("lightning_logs").rglob("*.ckpt")
+    state = torch.load(checkpoint, weights_only=False)["state_dict"]
+    archdsl.to_torch("small.arch").load_state_dict({n.removeprefix("model."): t for n, t in state.items()})
+
+
 # --- several processes ------------------------------------------------------------------------------------------------
 
 
