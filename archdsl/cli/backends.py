@@ -61,7 +61,7 @@ def compile_(
         typer.Option(
             "--with",
             metavar="FEATURE,…",
-            help="Features of the file: generate, loss, parallel, cpu.",
+            help="Features of the file: generate, loss, parallel, cpu, float8.",
             rich_help_panel=TORCH,
         ),
     ] = None,
