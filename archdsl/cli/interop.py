@@ -37,6 +37,15 @@ def import_(
     ],
     map: MapOption = None,
     no_weights: Annotated[bool, typer.Option("--no-weights", help="The spec alone.", rich_help_panel=WEIGHTS)] = False,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="FIELD",
+            help="A field of config.json that says nothing of what is computed (repeatable).",
+            rich_help_panel=WEIGHTS,
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Compare logits with transformers'.", rich_help_panel=WEIGHTS)
     ] = False,
@@ -51,7 +60,9 @@ def import_(
     if check and (no_weights or source.name.endswith(".json")):
         raise typer.BadParameter("needs the weights of a checkpoint", param_hint="'--check'")
     progress = partial(drawing, what="writing")
-    report = import_folder(source, output, mapping=map, weights=not no_weights, check=check, progress=progress)
+    report = import_folder(
+        source, output, mapping=map, weights=not no_weights, check=check, ignore=ignore or (), progress=progress
+    )
     print_or_json(report, import_view, json)
 
 

@@ -63,19 +63,22 @@ def import_folder(
     mapping: str | None = None,
     weights: bool = True,
     check: bool = False,
+    ignore: Sequence[str] = (),
     progress: Callable[[Model], AbstractContextManager[Progress | None]] = lambda _: nullcontext(),
 ) -> ImportReport:
     """Write a checkpoint of Hugging Face as a spec, and its weights beside it as safetensors in the spec's names.
 
     `source` is a folder, a `config.json` alone, or a GGUF file; `mapping` is the name or the path of a `.checkpoint`
-    file, by default that of the config's `model_type`. With `check` logits are compared with transformers'. `progress`
-    is asked for a context once the model is known, and told of each weight that is written. Raises ArchError E0531 to
-    E0533 where mapping, checkpoint and spec disagree: nothing is written then."""
+    file, by default that of the config's `model_type`; `ignore` names fields that it has no place for. With `check`
+    logits are compared with transformers'. `progress` is asked for a context once the model is known, and told of each
+    weight that is written. Raises ArchError E0531 to E0533 where mapping, checkpoint and spec disagree: nothing is
+    written then."""
     from archdsl.estimates.counts import total
 
     name = re.sub(r"\W", "_", output.stem).strip("_") or "model"
     name = f"model_{name}" if name[0].isdigit() or name in tables().keywords else name
     folder, found = opened(source, mapping, weights and source.is_dir())
+    found.ignored += ignore
     settings = settings_of(found, folder.config)
     kind = str(folder.config.get("model_type"))
     text = written(
@@ -106,7 +109,8 @@ def import_folder(
     if check:
         from archdsl.interop.compare import difference
 
-        report.difference = difference(source, model, output.with_suffix(".safetensors"), found.drops)
+        unread = [*found.drops, *(d.removeprefix(found.base) for d in found.drops)]
+        report.difference = difference(source, model, output.with_suffix(".safetensors"), unread)
     return report
 
 

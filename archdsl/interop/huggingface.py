@@ -33,7 +33,7 @@ SHARD = 5_000_000_000
 
 NEUTRAL = re.compile(
     r"(.*_)?(bos|eos|pad|sep|cls|unk|mask|decoder_start)_token_id|.*dropout.*|.*_pdrop|drop_path_rate|architectures|"
-    r"auto_map|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|"
+    r"auto_map.*|quantization_config.*|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|"
     r"(id2label|label2id).*|num_labels|problem_type|task_specific_params.*|is_encoder_decoder|chunk_size_feed_forward|"
     r"gradient_checkpointing|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
     r"use_return_dict|torchscript|max_length|reorder_and_upcast_attn|"
@@ -41,13 +41,15 @@ NEUTRAL = re.compile(
     r"output_router_logits|router_aux_loss_coef|router_jitter_noise|type_vocab_size|use_bfloat16|"
     r"forced_.*|no_repeat_ngram_size|num_beams|early_stopping|length_penalty|min_length|.*layerdrop|.*suppress_tokens|"
     r"num_beam_groups|num_return_sequences|repetition_penalty|temperature|top_p|typical_p|\w+_config\.top_k|"
-    r"cache_implementation"
+    r"cache_implementation|sbert_.*|sentence_transformers.*|is_llama_config|force_bos_token_to_be_generated|"
+    r"time_step_init_scheme|time_step_scale"
 )
 """Fields of a config that say nothing of what an inference computes, or what the tensors themselves say."""
 
 
 def _neutral(name: str) -> bool:
-    return NEUTRAL.fullmatch(name) is not None or NEUTRAL.fullmatch(name.rpartition(".")[2]) is not None
+    parts = name.split(".")
+    return any(NEUTRAL.fullmatch(".".join(parts[i:])) for i in range(len(parts)))
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------
@@ -66,6 +68,8 @@ class Folder:
             self.files = [Checkpoint(path)]
         else:
             self.config = self._config(path)
+            if weights and "quantization_config" in self.config:
+                raise error("E0533", "the checkpoint is quantized", help="save it in bfloat16, or ask for --no-weights")
             self.files = [Checkpoint(p) for p in self._paths()] if weights else []
         self.owner = {name: file for file in self.files for name in file.entries}
 
@@ -196,13 +200,20 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     if isinstance(config.get("id2label"), dict):
         leaves["num_labels"] = len(config["id2label"])
     if isinstance(config.get("architectures"), list):
-        leaves["architectures"] = next(iter(config["architectures"]), None)
+        leaves["architectures"] = _class(
+            mapping, str(config.get("model_type")), next(iter(config["architectures"]), None)
+        )
     model = mapping.types.get(str(config.get("model_type")), next(iter(mapping.types.values()), ""))
     found = Settings(model, mapping.spec)
     placed = {*mapping.ignored, *(name for f in mapping.fields for name in f.names)}
     placed |= {n for n, v in leaves.items() if isinstance(v, list) and all(f"{n}.{i}" in placed for i in range(len(v)))}
     said = [n for n, v in leaves.items() if n not in placed and v and not _neutral(n)]
+    said = [n for n in said if not any(n.startswith(f"{whole}.") for whole in mapping.ignored)]
     leaves |= items
+    for above, below, ours in mapping.quotients:
+        a, b = leaves.get(above), leaves.get(below)
+        if isinstance(a, int) and isinstance(b, int) and b > 0:
+            found.values[ours] = a / b
     for f in mapping.fields:
         name = next((n for n in f.names if leaves.get(n) not in (None, [])), None)
         if name is None and f.default is None:
@@ -221,12 +232,19 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
                 del found.values[f.ours]
         elif value is not None:
             found.demands.append((f, value))
-    if "quantization_config" in config:
-        raise error("E0533", "the checkpoint is quantized", help="save it in bfloat16 first")
     if said:
         shown = ", ".join(f"`{n}: {shortened(json.dumps(leaves[n]), 40)}`" for n in said[:8])
-        raise error("E0533", f"the mapping of `{config.get('model_type')}` has no place for {shown}")
+        options = " ".join(dict.fromkeys(f"--ignore {n.partition('.')[0]}" for n in said))
+        help_ = f"where they say nothing of what is computed: `{shortened(options, 200)}`"
+        raise error("E0533", f"the mapping of `{config.get('model_type')}` has no place for {shown}", help=help_)
     return found
+
+
+def _class(mapping: CheckpointFile, kind: str, name: Any, back: bool = False) -> Any:
+    """The name of a class of this `model_type` as the family knows it, or the other way round."""
+    theirs, ours = mapping.prefixes.get(kind, ""), next(iter(mapping.prefixes.values()), "")
+    old, new = (ours, theirs) if back else (theirs, ours)
+    return new + name.removeprefix(old) if isinstance(name, str) and old and name.startswith(old) else name
 
 
 def _layers(f: MappedField, value: Any) -> Layers:
@@ -242,13 +260,13 @@ def _layers(f: MappedField, value: Any) -> Layers:
 
 def demand_fixed(settings: Settings, model: Model) -> None:
     """Raise ArchError E0533 where a config says something else than the spec has fixed."""
-    wrong, known = [], numbers_of(model)
+    wrong, known = [], settings.values | numbers_of(model)
     for f, value in settings.demands:
         own = _worth(f, known)
         if isinstance(own, list):  # in any order, as a list or `a|b`
             own, value = sorted(map(str, own)), _items(value)
         numbers = isinstance(own, int | float) and isinstance(value, int | float)
-        if not (math.isclose(own, value) if numbers else own == value):
+        if value not in f.also and not (math.isclose(own, value) if numbers else own == value):
             text = f"`{f.names[0]}` of config.json is {shortened(json.dumps(value), 60)}"
             wrong.append(Diagnostic("E0533", f"{text}, and the spec has {f.ours}"))
     if wrong:
@@ -278,6 +296,8 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
     for f in mapping.fields:
         if f.default == "null" and f.ours.isidentifier() and f.ours not in {*known, *CONSTANTS}:
             continue  # of a branch that the spec does not take
+        if f.default == "null" and "(" in f.ours and worth(parse_expression(Source("", f.ours)), known) is None:
+            continue
         value = known[f.ours] if f.ours in known else _worth(f, known)
         if f.kinds:
             kinds = {name: int(kind) if kind.isdigit() else kind for kind, name in f.kinds}
@@ -288,7 +308,7 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
             into = into.setdefault(name, {})
         if isinstance(value, int) and isinstance(json.loads(f.default or "null"), float):
             value = float(value)  # transformers is strict about it
-        into.setdefault(last, [value] if last == "architectures" else value)
+        into.setdefault(last, [_class(mapping, kind, value, back=True)] if last == "architectures" else value)
     return {n: [*v.values()] if isinstance(v, dict) and all(map(str.isdigit, v)) else v for n, v in found.items()}
 
 
