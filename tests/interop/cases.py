@@ -251,6 +251,8 @@ CASES = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
         },
     ),
+    "qwen2-scaled": Tiny("Qwen2ForCausalLM", LLAMA, {"rope_parameters": YARN}),
+    "qwen3-scaled": Tiny("Qwen3ForCausalLM", LLAMA, {"rope_parameters": YARN}),
     "phi3-long": Tiny(
         "Phi3ForCausalLM",
         LLAMA,
