@@ -332,6 +332,7 @@ CASES = {
     "distilbert-answers": Tiny("DistilBertForQuestionAnswering", DISTILBERT),
     "modernbert": Tiny("ModernBertForMaskedLM", OF_HEADS, MODERNBERT | {"num_hidden_layers": 4}),
     "modernbert-more": Tiny("ModernBertForMaskedLM", OF_HEADS, MODERNBERT | {"num_hidden_layers": 6}),
+    "vit-model": Tiny("ViTModel", OF_IMAGES),
     "vit": Tiny("ViTForImageClassification", OF_IMAGES, {"num_labels": 11}),
     "dinov2": Tiny("Dinov2ForImageClassification", without(OF_IMAGES, "intermediate_size"), {"use_mask_token": False}),
     "dinov2-model": Tiny("Dinov2Model", without(OF_IMAGES, "intermediate_size"), {"use_mask_token": False}),
@@ -383,6 +384,19 @@ CASES = {
     ),
     "deberta_v2": Tiny(
         "DebertaV2ForMaskedLM",
+        OF_HEADS,
+        {
+            "relative_attention": True,
+            "position_buckets": 8,
+            "pos_att_type": "p2c|c2p",
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+            "position_biased_input": False,
+            "type_vocab_size": 0,
+        },
+    ),
+    "deberta_v2-classes": Tiny(
+        "DebertaV2ForSequenceClassification",
         OF_HEADS,
         {
             "relative_attention": True,
