@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Expr, Num
 from archdsl.ir.graph import Block, CallNode, LoopNode, Model, OpNode, Value
 from archdsl.ir.masks import Mask, limited_causal, without_padding
-from archdsl.ir.op import Primitive
+from archdsl.ir.op import Primitive, Tree
 from archdsl.ops import registry
 from archdsl.passes.decode import DecodePlan, plan
 from archdsl.passes.outline import outline, refuse
@@ -79,11 +79,10 @@ class LibraryClasses(Classes):
                 f"{kind} hands a state from each position to the next, and transformers' cache of this kind of model "
                 "holds keys and values"
             )
-        others = [v for v in self.plan.taken if v.dtype != "token" or v.rank != 2]
-        further = [n for n, v in self.plan.model.inputs if v not in self.plan.taken and v.dtype != "padding"]
-        if others or further or len(self.plan.taken) != 1:
-            named = ", ".join(f"`{n}`" for n, v in self.plan.model.inputs if v.dtype != "token") or "its inputs"
-            raise self.refuse(f"it takes {named}, and a causal language model takes tokens alone")
+        inputs = [(n, v) for n, v in self.plan.model.inputs if v.dtype != "padding"]
+        if len(inputs) != 1 or any(v.dtype != "token" or v.rank != 2 for _, v in inputs):
+            named = ", ".join(f"`{n}`" for n, _ in inputs)
+            raise self.refuse(f"it takes {named}, and a causal language model takes one sequence of tokens")
 
     def _demand_attention(self) -> None:
         if not self.layers(self.outlined.base):
@@ -191,6 +190,11 @@ class LibraryClasses(Classes):
     @property
     def base(self) -> ClassGroup:
         return self.by_block[self.outlined.base]
+
+    def resolved(self, tree: Any, group: ClassGroup | None, local: Mapping[str, Tree] | None = None) -> Any:
+        """The model without its head has the names of the whole."""
+        base = self.by_block.get(self.outlined.base)
+        return super().resolved(tree, None if group is base else group, local)
 
     def _resolve(self) -> None:
         super()._resolve()

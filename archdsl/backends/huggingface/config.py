@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from archdsl.backends.huggingface.lists import ZERO, added, kinds_tree
+from archdsl.backends.huggingface.lists import ZERO, added, kinds_tree, size
+from archdsl.backends.huggingface.lowering import LAYER_TYPES
 from archdsl.backends.torch.features.parallel import Parallel
 from archdsl.backends.torch.module import CONFIG, SELF, _as_written
 from archdsl.backends.torch.numbers import Numbers
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 STYLES = {"ColwiseParallel()": "colwise", "RowwiseParallel()": "rowwise"}
 """What the library calls styles of tensor parallelism."""
-TYPES = {"": "full_attention", "window": "sliding_attention", "chunked": "chunked_attention"}
-"""What it calls layers by the rule that limits their causal mask."""
 LIMITS = {"window": "sliding_window", "chunked": "attention_chunk_size"}
 """What it calls the number of that rule."""
 
@@ -74,15 +73,15 @@ class LibraryConfig:
             taken = self.classes._layers_of(node)
             if taken and isinstance(node, LoopNode) and node.pattern is not None:
                 each = [sum(map(self.classes._layers_of, body.nodes)) for body in node.bodies]
-                found = added(found, _size(node.pattern, each))
+                found = added(found, size(node.pattern, each))
             elif taken:
                 found = added(found, Lit(str(taken)))
         return found
 
     @cached_property
     def kinds(self) -> Tree | None:
-        """The kinds of all layers, where they are not just causal."""
-        if not any(rule for rule, _ in self.classes.limits):
+        """The kinds of all layers, where they differ."""
+        if len({rule for rule, _ in self.classes.limits}) < 2:
             return None
         found = []
         for node in self.classes.outlined.base.graph.nodes:
@@ -99,7 +98,7 @@ class LibraryConfig:
         """The kinds of attention of a body of a loop."""
         read = {v for n in nodes for v in (*getattr(n, "inputs", ()), *getattr(n, "contexts", ()))}
         made = zip(self.classes.masks, self.classes.limits, strict=True)
-        return [TYPES[rule] for n, (rule, _) in made if n.outputs[0] in read]
+        return [LAYER_TYPES[rule] for n, (rule, _) in made if n.outputs[0] in read]
 
     def tree(self, expr: Expr) -> Tree:
         """An expression of numbers of the Config as a method of it reads them."""
@@ -204,20 +203,6 @@ def _dict(name: str, entries: Mapping[str, Any]) -> list[str]:
         return []
     shown = {k: f'"{v}"' if isinstance(v, str) else str(v).replace("'", '"') for k, v in entries.items()}
     return [f"    {name} = {{", *(f'        "{k}": {v},' for k, v in shown.items()), "    }"]
-
-
-def _size(pattern: Pattern, each: Sequence[int]) -> Expr:
-    """How many layers of the cache a list has."""
-    if isinstance(pattern, ElementRef):
-        return Lit(str(each[pattern.index]))
-    if isinstance(pattern, RepeatedPattern):
-        inner = _size(pattern.part, each)
-        found: Expr = pattern.count if inner == Lit("1") else Bin("*", pattern.count, inner)
-    else:
-        found = ZERO
-        for part in pattern.parts:
-            found = added(found, _size(part, each))
-    return found if dims.free_names(found) else dims.literal(dims.expr_value(found))
 
 
 def _weights(classes: Any) -> Any:

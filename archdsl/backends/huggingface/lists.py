@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from archdsl.backends.torch.lists import length
+from archdsl.backends.torch.lists import list_tree
 from archdsl.backends.torch.tree import PyNode, Read, Variable, lift, py
 from archdsl.ir import dims
 from archdsl.ir.dims import Bin, Expr, Lit
 from archdsl.ir.op import Tree
 from archdsl.ir.static import ElementRef, JoinedPattern, Pattern, RepeatedPattern
 
-ZERO = Lit("0")
+ZERO, ONE = Lit("0"), Lit("1")
 INDEXED = "Indexed"
 """The kind of a tree that is no Python yet: what makes a layer, and the index that it is to be given last."""
 
@@ -41,8 +41,33 @@ def added(a: Expr, b: Expr) -> Expr:
     return a if b == ZERO else computed(Bin("+", a, b))
 
 
-def multiplied(a: Expr, n: int) -> Expr:
-    return a if n == 1 else computed(Bin("*", a, Lit(str(n))))
+def times(a: Expr, b: Expr) -> Expr:
+    """The product of two counts: of `layers / 2`, which is whole, and 2 it is `layers`."""
+    if b == ONE:
+        return a
+    if isinstance(a, Bin) and a.op == "/" and a.right == b:
+        return a.left
+    return computed(Bin("*", a, b))
+
+
+def size(pattern: Pattern, each: Sequence[int]) -> Expr:
+    """How many layers a list has, given how many each of its bodies is."""
+    if isinstance(pattern, ElementRef):
+        return Lit(str(each[pattern.index]))
+    if isinstance(pattern, RepeatedPattern):
+        return times(pattern.count, size(pattern.part, each))
+    found: Expr = ZERO
+    for part in pattern.parts:
+        found = added(found, size(part, each))
+    return found
+
+
+def bodies(pattern: Pattern) -> set[int]:
+    """The bodies of a loop that a list names."""
+    if isinstance(pattern, ElementRef):
+        return {pattern.index}
+    parts = [pattern.part] if isinstance(pattern, RepeatedPattern) else pattern.parts
+    return {i for part in parts for i in bodies(part)}
 
 
 def computed(expr: Expr) -> Expr:
@@ -73,17 +98,8 @@ class IndexedList:
     def made(self, which: int, index: Index) -> Tree:
         return PyNode(INDEXED, (self.makers[which], index.tree(self.count)))
 
-    def size(self, pattern: Pattern) -> Expr:
-        """How many indices a part of the list takes."""
-        if isinstance(pattern, ElementRef):
-            return Lit(str(self.taken[pattern.index]))
-        if isinstance(pattern, RepeatedPattern):
-            inner = self.size(pattern.part)
-            return pattern.count if inner == Lit("1") else computed(Bin("*", pattern.count, inner))
-        found: Expr = ZERO
-        for part in pattern.parts:
-            found = added(found, self.size(part))
-        return found
+    def size_of(self, pattern: Pattern) -> Expr:
+        return size(pattern, self.taken)
 
     def entries(self, pattern: Pattern, start: Index) -> list[Tree]:
         """What stands in a list display."""
@@ -93,22 +109,25 @@ class IndexedList:
             found: list[Tree] = []
             for part in pattern.parts:
                 found += self.entries(part, start)
-                start = start.plus(self.size(part))
+                start = start.plus(self.size_of(part))
             return found
         return [PyNode("Starred", (self.repeated(pattern, start),))]
 
     def repeated(self, pattern: RepeatedPattern, start: Index) -> Tree:
         """A generator of the layers of a repetition."""
         i = Read(Variable("ijkl"[min(self.depth, 3)]))
-        step = self.size(pattern.part)
-        end = start.plus(self.size(pattern))
+        inner: Pattern = pattern.part
+        step = self.size_of(inner)
+        if len({self.makers[b] for b in bodies(inner)}) == 1 and all(self.taken[b] == 1 for b in bodies(inner)):
+            inner, step = ElementRef(min(bodies(inner))), ONE  # all are alike
+        end = start.plus(self.size_of(pattern))
         bounds: tuple[Any, ...] = (end.tree(self.count),)
-        if start != Index() or step != Lit("1"):
+        if start != Index() or step != ONE:
             bounds = (start.tree(self.count), *bounds)
-        if step != Lit("1"):
+        if step != ONE:
             bounds = (*bounds, self.count(step))
         self.depth += 1
-        entries = self.entries(pattern.part, Index(i))
+        entries = self.entries(inner, Index(i))
         self.depth -= 1
         if len(entries) == 1 and not (isinstance(entries[0], PyNode) and entries[0].kind == "Starred"):
             return py("({x} for {i} in range({*bounds}))", x=entries[0], i=i, bounds=bounds)
@@ -124,10 +143,6 @@ class IndexedList:
 
 def kinds_tree(pattern: Pattern | None, iterations: Sequence[int], kinds: Sequence[str], count: Any) -> Tree:
     """The list of the kinds of layers: `config.layers // 2 * ["sliding_attention", "full_attention"]`."""
-    if len({*kinds}) == 1 and pattern is not None:
-        return py("{n} * [{kind}]", n=count(length(pattern)), kind=kinds[0])
-    from archdsl.backends.torch.lists import list_tree
-
     if pattern is None:
         return py("[{*xs}]", xs=[kinds[i] for i in iterations])
     return list_tree(pattern, [lift(kind) for kind in kinds], count)

@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from archdsl.backends.huggingface.lists import INDEXED, Index, IndexedList, added, multiplied
+from archdsl.backends.huggingface.lists import INDEXED, Index, IndexedList, added, size
 from archdsl.backends.torch.classes import ClassGroup
 from archdsl.backends.torch.features.decode_schedule import Role
-from archdsl.backends.torch.lists import length
-from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Make, MadeModule, Modules, Parameter
+from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Make, MadeModule, Method, Modules, Parameter
 from archdsl.backends.torch.program import Bind, Check, Conditional, Suite
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import Made, Part, PyNode, Read, Variable, call_tree, lift, py, word
-from archdsl.ir.dims import Lit, Num, binary
+from archdsl.ir.dims import Expr, Lit, Num, binary
 from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, Handle, LoopNode, LossNode, OpNode, Value, reads
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.masks import Mask, limited_causal, without_padding
@@ -36,6 +35,8 @@ MASKS = {
     "chunked": "create_chunked_causal_mask",
 }
 """What makes a mask that is causal, by the rule that limits it further."""
+LAYER_TYPES = {"": "full_attention", "window": "sliding_attention", "chunked": "chunked_attention"}
+"""What transformers calls layers by that rule."""
 
 
 class LibraryScope(TorchNodeScope):
@@ -96,10 +97,9 @@ class LibraryModules(Modules):
             raise self.lowering.refuse("layers with attention and layers without it stand in one loop")
         writer = IndexedList(makers, layers, self.lowering.numbers.expression)
         start = self.index
-        if node.pattern is not None and len({*layers}) == 1:
-            total = multiplied(length(node.pattern), layers[0])
-        else:
-            total = Lit(str(sum(layers[i] for i in node.iterations)))
+        total: Expr = Lit(str(sum(layers[i] for i in node.iterations)))
+        if node.pattern is not None:
+            total = size(node.pattern, layers)
         self.index = Index(start.local, added(start.offset, total))
         return writer.written(node.pattern, node.iterations, start)
 
@@ -284,9 +284,7 @@ class Prelude:
     makes them."""
 
     def __init__(self, lowering: LibraryLowering) -> None:
-        (tokens,) = lowering.classes.tokens
-        self.tokens = tokens
-        self.input_ids = tokens
+        (self.tokens,) = lowering.classes.tokens
         self.attention_mask, self.given_positions = Variable("attention_mask"), Variable("position_ids")
         self.given_cache, self.embeds = Variable("past_key_values", state=True), Variable("inputs_embeds")
         self.use_cache = Variable("use_cache")
@@ -295,18 +293,28 @@ class Prelude:
         self.mask: Tree | None = None
         self.query: tuple[Tree, Tree] | None = None
         self.x: Value | None = None
-        lowering.lowered.method.hints[tokens] = "input_ids"
+        lowering.lowered.method.hints[self.tokens] = "input_ids"
         optional = "Tensor | None", "None"
         self.parameters = [
-            Parameter(tokens, *optional),
+            Parameter(self.tokens, *optional),
             Parameter(self.attention_mask, *optional),
             Parameter(self.given_positions, *optional),
             Parameter(self.given_cache, "Cache | None", "None"),
             Parameter(self.embeds, *optional),
+            *self.further(),
             Parameter(self.use_cache, "bool | None", "None"),
+            *self.last(),
             Parameter(lowering.rest, "Any", rest=True),
         ]
-        method = lowering.lowered.method
+        self.describe(lowering.lowered.method)
+
+    def further(self) -> list[Parameter]:
+        return []
+
+    def last(self) -> list[Parameter]:
+        return []
+
+    def describe(self, method: Method) -> None:
         method.gives, method.decorator = "BaseModelOutputWithPast", "can_return_tuple"
         method.doc = "Compute hidden states [batch, time, width] for input_ids [batch, time] or inputs_embeds."
 
@@ -355,19 +363,32 @@ class Prelude:
         lowering.put(Conditional(py("{p} is None", p=given), then, Suite((), (), (given,)), (self.position_ids,)))
 
     def masks(self, lowering: LibraryLowering, x: Tree, cache: Tree) -> None:
-        biased = {v for n in lowering.block.graph.nodes if isinstance(n, OpNode) and n.op.adds_mask for v in n.inputs}
-        for node in lowering.block.graph.nodes:
-            if not isinstance(node, OpNode) or not node.op.makes_mask or not lowering.uses[node.outputs[0]]:
+        """Make the masks of all kinds of layers, which `generate` may have made already."""
+        made: dict[str, Bind] = {}
+        given = Read(self.attention_mask)
+        more = {"allow_is_causal_skip": False} if lowering.classes.biased else {}
+        for node, (rule, _) in zip(lowering.classes.masks, lowering.classes.limits, strict=True):
+            (value,) = node.outputs
+            if rule in made:
+                lowering.aliases[value] = Read(made[rule].targets[0])
                 continue
-            limit = lowering.classes.limit_of(node.options["mask"])
             call = (
-                f"{MASKS[limit[0]]}(config=self.config, inputs_embeds={{x}}, attention_mask={{mask}}, "
+                f"{MASKS[rule]}(config=self.config, inputs_embeds={{x}}, attention_mask={{mask}}, "
                 "past_key_values={c}, position_ids={p}, {**more})"
             )
-            more = {"allow_is_causal_skip": False} if node.outputs[0] in biased else {}
-            given = {"mask": Read(self.attention_mask), "p": Read(self.position_ids), "more": more}
-            lowering.put(Bind((node.outputs[0],), py(call, x=x, c=cache, **given), nested=False))
-            self.mask = self.mask or Read(node.outputs[0])
+            tree = py(call, x=x, c=cache, mask=given, p=Read(self.position_ids), more=more)
+            made[rule] = Bind((value,), tree, nested=False)
+        self.mask = Read(next(iter(made.values())).targets[0]) if made else None
+        if len(made) < 2:
+            lowering.steps += made.values()
+            return
+        inner = {rule: replace(value) for rule, bind in made.items() for value in bind.targets}
+        ready = Suite((), (), tuple(py("{masks}[{kind}]", masks=given, kind=LAYER_TYPES[rule]) for rule in made))
+        steps = tuple(Bind((inner[rule],), bind.expr, nested=False) for rule, bind in made.items())
+        now = Suite((), steps, tuple(map(Read, inner.values())))
+        outputs = tuple(bind.targets[0] for bind in made.values())
+        test = py("isinstance({masks}, dict)", masks=given)
+        lowering.put(Conditional(test, ready, now, outputs, "`generate` has made them"))
 
     def pairs(self, lowering: LibraryLowering) -> tuple[Tree, Tree]:
         """The positions of queries [time, 1] and of keys [past + time] in the cache."""
@@ -394,19 +415,15 @@ class Prelude:
 class HeadPrelude(Prelude):
     """How the `forward` of the model with its head begins: the model without it makes the hidden states."""
 
-    def __init__(self, lowering: LibraryLowering) -> None:
-        (tokens,) = lowering.classes.tokens
-        self.tokens = tokens
-        self.labels, self.keep = Variable("labels"), Variable("logits_to_keep")
-        self.out = Variable("out")
-        lowering.lowered.method.hints[tokens] = "input_ids"
-        self.parameters = [
-            Parameter(tokens, "Tensor | None", "None"),
-            Parameter(self.labels, "Tensor | None", "None"),
-            Parameter(self.keep, "int | Tensor", "0"),
-            Parameter(lowering.rest, "Any", rest=True),
-        ]
-        method = lowering.lowered.method
+    def further(self) -> list[Parameter]:
+        self.labels = Variable("labels")
+        return [Parameter(self.labels, "Tensor | None", "None")]
+
+    def last(self) -> list[Parameter]:
+        self.keep, self.out = Variable("logits_to_keep"), Variable("out")
+        return [Parameter(self.keep, "int | Tensor", "0")]
+
+    def describe(self, method: Method) -> None:
         method.gives, method.decorator = "CausalLMOutputWithPast", "can_return_tuple"
         method.doc = "Compute logits [batch, time, vocab]; with labels [batch, time], their mean loss too (-100: ignored)."
 
@@ -418,8 +435,16 @@ class HeadPrelude(Prelude):
             return False
         made = lowering.modules.made(node.block, node.bind, node.alias)
         module = Modules.add(lowering.modules, node.name, made)
-        rest: dict[Any, Tree] = {None: Read(lowering.rest)}
-        lowering.put(Bind((self.out,), call_tree(module, [Read(self.tokens)], rest), nested=False))
+        given = {
+            "input_ids": Read(self.tokens),
+            "attention_mask": Read(self.attention_mask),
+            "position_ids": Read(self.given_positions),
+            "past_key_values": Read(self.given_cache),
+            "inputs_embeds": Read(self.embeds),
+            "use_cache": Read(self.use_cache),
+            None: Read(lowering.rest),
+        }
+        lowering.put(Bind((self.out,), call_tree(module, [], given), nested=False))
         kept = Variable("keep")
         keep = Read(self.keep)
         lowering.put(

@@ -24,6 +24,9 @@ from archdsl.ir.walk import every_node
 from archdsl.version import __version__
 
 
+PRETRAINED = "What transformers asks of every class of the model."
+
+
 class LibraryWriter(FileWriter):
     """Writes one model's files for transformers. Raises ArchError E0534 where it cannot hold the model."""
 
@@ -120,7 +123,7 @@ class LibraryWriter(FileWriter):
         ]
         body = "\n".join(f"    {line}" for line in lines)
         return self.known(
-            f"class {classes.pretrained_class}(PreTrainedModel):\n{body}\n\n"
+            f'class {classes.pretrained_class}(PreTrainedModel):\n    """{PRETRAINED}"""\n\n{body}\n\n'
             "    def _init_weights(self, module: nn.Module) -> None:\n"
             '        """Draw the weights of one module; those that were loaded are kept."""\n'
             '        if reset := getattr(module, "reset_parameters", None):\n'
@@ -144,6 +147,9 @@ class LibraryClassWriter(ClassWriter):
     @property
     def is_base(self) -> bool:
         return self.group is self.classes.base
+
+    def _local(self) -> dict[str, Tree]:
+        return {} if self.is_base else super()._local()
 
     def holds_config(self) -> bool:
         return self.group is None or self.is_base

@@ -124,4 +124,5 @@ def laid_out(source: str, width: int = WIDTH) -> str:
     """A source as `black` lays it out."""
     import black
 
-    return black.format_str(source, mode=black.Mode(line_length=width)).rstrip("\n")
+    mode = black.Mode(line_length=width, target_versions={black.TargetVersion.PY311})
+    return black.format_str(source, mode=mode).rstrip("\n")
