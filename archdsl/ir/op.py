@@ -802,7 +802,7 @@ class Primitive:
         return None
 
     def kernels(self, node: OpNode) -> frozenset[str]:
-        """Which of transformers' fused kernels (`sdpa`, `flex`, `flash`) compute the same, where `torch_hosted` does."""
+        """Which of transformers' fused kernels (`sdpa`, `flex`, `flash`) compute what `torch_hosted` calls them for."""
         return frozenset()
 
     def untied(self, node: OpNode) -> OpNode | None:

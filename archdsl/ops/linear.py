@@ -172,7 +172,7 @@ class Unembed(Primitive):
         rows, width = table.shape
         weight = Weight("weight", (rows, width), "matrix", fan_in=width, fan_out=rows)
         options = {"features": rows, "bias": False, "init": None}
-        return replace(node, op=Linear(), options=options, inputs=(x,), weights=(weight,))
+        return replace(node, op=Linear(), options=options, inputs=(x,), weights=(weight,), axes={"inputs": width})
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         own = node.outputs[0].dtype

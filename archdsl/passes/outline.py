@@ -16,6 +16,7 @@ from archdsl.ir.graph import (
     Block,
     CallNode,
     CausalNode,
+    CheckNode,
     Graph,
     Model,
     Node,
@@ -109,9 +110,10 @@ def _split(
     outer = replace(hidden)
     call = CallNode(base, graph.inputs, (), (outer,), bind, name=BASE, alias=BASE, span=block.span)
     last = replace(head, inputs=(outer, *head.inputs[1:]))
+    checks = (n for n in nodes if isinstance(n, CheckNode))
     root = replace(
         block,
-        graph=Graph(graph.inputs, (call, last, *reversed(tail)), graph.outputs),
+        graph=Graph(graph.inputs, (*checks, call, last, *reversed(tail)), graph.outputs),
         instances=(),
         asserts=(),
         decisions=(),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from archdsl.backends.huggingface.classes import LibraryClasses
 from archdsl.backends.huggingface.lists import ZERO, added, kinds_tree, size
 from archdsl.backends.huggingface.lowering import LAYER_TYPES
 from archdsl.backends.torch.features.parallel import Parallel
@@ -14,15 +15,11 @@ from archdsl.backends.torch.numbers import Numbers
 from archdsl.backends.torch.python import field_name, lines_laid_out
 from archdsl.backends.torch.tree import PyNode, substituted, unparse, words
 from archdsl.diagnostics import ArchError
-from archdsl.ir import dims
-from archdsl.ir.dims import Bin, Expr, Lit, Num, Var
+from archdsl.ir.dims import Expr, Lit, Num, Var
 from archdsl.ir.graph import LoopNode, OpNode, Value
 from archdsl.ir.op import Tree
-from archdsl.ir.static import ElementRef, Pattern, RepeatedPattern
+from archdsl.ir.weights import weights
 from archdsl.passes.outline import BASE, HEAD
-
-if TYPE_CHECKING:
-    from archdsl.backends.huggingface.module import LibraryWriter
 
 STYLES = {"ColwiseParallel()": "colwise", "RowwiseParallel()": "rowwise"}
 """What the library calls styles of tensor parallelism."""
@@ -33,23 +30,26 @@ LIMITS = {"window": "sliding_window", "chunked": "attention_chunk_size"}
 class LibraryConfig:
     """Writes the configuration class of one model."""
 
-    def __init__(self, writer: LibraryWriter) -> None:
-        self.writer, self.classes = writer, writer.classes
+    def __init__(self, classes: LibraryClasses, stem: str) -> None:
+        """`stem` is what the name of its file ends in."""
+        self.classes, self.decoder, self.stem = classes, classes.decoder, stem
+        self.names: set[str] = set()
+        """Global names that it reads."""
         self.fields = self.classes.config
         self.numbers = Numbers(self.classes.model.block, [self.classes.known(self.classes.model.block)])
 
     @property
     def kind(self) -> str:
         """The `model_type`."""
-        return f"archdsl_{self.writer.stem}"
+        return f"archdsl_{self.stem}"
 
     # --- what the library asks for ---
 
     @cached_property
     def asked(self) -> dict[str, Num]:
         """The numbers that the library asks a configuration for, by its names."""
-        outlined, model = self.classes.outlined, self.classes.original
-        node, names = self.classes.attention[0]
+        outlined, model = self.decoder.outlined, self.decoder.original
+        node, names = self.decoder.attention[0]
         q, k = (v for v in node.inputs[:2] if isinstance(v, Value))
         found = {
             "hidden_size": outlined.hidden.shape[-1],
@@ -60,7 +60,7 @@ class LibraryConfig:
         }
         if model.context is not None:
             found["max_position_embeddings"] = model.context
-        for rule, number in self.classes.limits:
+        for rule, number in self.decoder.limits:
             if number is not None:
                 found[LIMITS[rule]] = number
         return found
@@ -69,10 +69,10 @@ class LibraryConfig:
     def layers(self) -> Expr:
         """How many layers the cache has."""
         found: Expr = ZERO
-        for node in self.classes.outlined.base.graph.nodes:
-            taken = self.classes._layers_of(node)
+        for node in self.decoder.outlined.base.graph.nodes:
+            taken = self.decoder.layers_of(node)
             if taken and isinstance(node, LoopNode) and node.pattern is not None:
-                each = [sum(map(self.classes._layers_of, body.nodes)) for body in node.bodies]
+                each = [sum(map(self.decoder.layers_of, body.nodes)) for body in node.bodies]
                 found = added(found, size(node.pattern, each))
             elif taken:
                 found = added(found, Lit(str(taken)))
@@ -81,23 +81,23 @@ class LibraryConfig:
     @cached_property
     def kinds(self) -> Tree | None:
         """The kinds of all layers, where they differ."""
-        if len({rule for rule, _ in self.classes.limits}) < 2:
+        if len({rule for rule, _ in self.decoder.limits}) < 2:
             return None
         found = []
-        for node in self.classes.outlined.base.graph.nodes:
-            if isinstance(node, LoopNode) and self.classes._layers_of(node):
+        for node in self.decoder.outlined.base.graph.nodes:
+            if isinstance(node, LoopNode) and self.decoder.layers_of(node):
                 each = [self._kinds_of(body.nodes) for body in node.bodies]
                 if any(len(kinds) != 1 for kinds in each):
-                    raise self.classes.refuse("its layers attend in several ways each")
+                    raise self.decoder.refuse("its layers attend in several ways each")
                 found.append(kinds_tree(node.pattern, node.iterations, [k[0] for k in each], self.tree))
         if len(found) != 1:
-            raise self.classes.refuse("its layers with windows stand in more than one list")
+            raise self.decoder.refuse("its layers with windows stand in more than one list")
         return found[0]
 
     def _kinds_of(self, nodes: Sequence[Any]) -> list[str]:
         """The kinds of attention of a body of a loop."""
         read = {v for n in nodes for v in (*getattr(n, "inputs", ()), *getattr(n, "contexts", ()))}
-        made = zip(self.classes.masks, self.classes.limits, strict=True)
+        made = zip(self.decoder.masks, self.decoder.limits, strict=True)
         return [LAYER_TYPES[rule] for n, (rule, _) in made if n.outputs[0] in read]
 
     def tree(self, expr: Expr) -> Tree:
@@ -112,8 +112,8 @@ class LibraryConfig:
     @cached_property
     def embedding(self) -> str:
         """The module that looks up tokens."""
-        for node in self.classes.outlined.base.graph.nodes:
-            if isinstance(node, OpNode) and self.classes.tokens[0] in node.inputs:
+        for node in self.decoder.outlined.base.graph.nodes:
+            if isinstance(node, OpNode) and self.decoder.tokens[0] in node.inputs:
                 return node.instance.path if node.instance is not None else node.name
         raise AssertionError("the prelude has found it")
 
@@ -133,7 +133,7 @@ class LibraryConfig:
     def plans_of_head(self) -> list[str]:
         """The class attributes that say how the head is shared."""
         found = []
-        if self.styles and not self.classes.outlined.tie:
+        if self.styles and not self.decoder.outlined.tie:
             found.append(f'_tp_plan = {{"{HEAD}": "colwise_gather_output"}}')
         if self.stages:
             found.append(f'_pp_plan = {{"{HEAD}": (["hidden_states"], ["logits"])}}')
@@ -142,8 +142,10 @@ class LibraryConfig:
     @cached_property
     def stages(self) -> dict[str, tuple[list[str], list[str]]]:
         """How a pipeline hands on tensors: where the model is an embedding, one list of layers and a norm."""
-        steps = list(dict.fromkeys(w.path.split(".")[1] for w in _weights(self.classes) if w.path.startswith(BASE)))
-        lists = [n for n in self.classes.outlined.base.graph.nodes if isinstance(n, LoopNode)]
+        steps = list(
+            dict.fromkeys(w.path.split(".")[1] for w in weights(self.classes.model) if w.path.startswith(BASE))
+        )
+        lists = [n for n in self.decoder.outlined.base.graph.nodes if isinstance(n, LoopNode)]
         if len(steps) > 3 or len(lists) != 1 or steps[0] != self.embedding:
             return {}
         states = ["hidden_states"]
@@ -156,11 +158,12 @@ class LibraryConfig:
         """The source of the class."""
         found = [
             f"class {self.classes.config_class}(PreTrainedConfig):",
-            f'    """The numbers of {self.writer.original.name}, and what transformers calls them."""',
+            f'    """The numbers of {self.decoder.original.name}, and what transformers calls them."""',
             "",
             f'    model_type = "{self.kind}"',
         ]
-        renamed, computed = {}, {}
+        renamed: dict[str, Expr] = {}
+        computed: dict[str, Expr] = {}
         for name, n in self.asked.items():
             (renamed if self._field(n.expr) else computed)[name] = n.expr
         (renamed if self._field(self.layers) else computed)["num_hidden_layers"] = self.layers
@@ -175,9 +178,9 @@ class LibraryConfig:
             found.append(f"    {field_name(name)}: {kind} = {_as_written(value)}")
         found += [f"    {name}: bool = {value}" for name, value in self.classes.library_fields.items()]
         if demands:
-            found += ["", "    def __post_init__(self, **kwargs: Any) -> None:", "        super().__post_init__(**kwargs)"]
-            found += [line for line in demands[2:]]
-            self.writer.names.add("Any")
+            found += ["", "    def __post_init__(self, **kwargs: Any) -> None:"]
+            found += ["        super().__post_init__(**kwargs)", *demands[2:]]
+            self.names.add("Any")
         for name, expr in computed.items():
             found += self._property(name, "int", self.tree(expr))
         if self.kinds is not None:
@@ -192,7 +195,7 @@ class LibraryConfig:
         return ""
 
     def _property(self, name: str, kind: str, tree: Tree) -> Iterator[str]:
-        self.writer.names |= {*words(tree)} - {"self"}
+        self.names |= {*words(tree)} - {"self"}
         text = unparse(substituted(tree, {CONFIG: SELF}), str)
         return iter(["", "    @property", f"    def {name}(self) -> {kind}:", f"        return {text}"])
 
@@ -203,9 +206,3 @@ def _dict(name: str, entries: Mapping[str, Any]) -> list[str]:
         return []
     shown = {k: f'"{v}"' if isinstance(v, str) else str(v).replace("'", '"') for k, v in entries.items()}
     return [f"    {name} = {{", *(f'        "{k}": {v},' for k, v in shown.items()), "    }"]
-
-
-def _weights(classes: Any) -> Any:
-    from archdsl.ir.weights import weights
-
-    return weights(classes.model)

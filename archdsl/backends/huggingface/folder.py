@@ -1,4 +1,4 @@
-"""A folder that transformers loads: the two Python files, `config.json`, weights, and the tokenizer that came with them."""
+"""A folder that transformers loads: two Python files, `config.json`, weights, and the tokenizer that came with them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def save(
         checkpoint.demand(saved(model))
     output.mkdir(parents=True, exist_ok=True)
     found: list[Path] = []
-    paths = writer.classes.outlined.paths
+    paths = writer.classes.decoder.outlined.paths
     dtype = "float32"
     if checkpoint is not None:
         dtype = next((DTYPES[e.dtype] for e in checkpoint.entries.values() if e.dtype in DTYPES), dtype)
@@ -56,7 +56,7 @@ def save(
     if checkpoint is not None or seed is not None:
         found.append(output / "model.safetensors")
     found += beside(weights, output)
-    if tokens and not (output / "generation_config.json") in found:
+    if tokens and (output / "generation_config.json") not in found:
         write_text(output / "generation_config.json", _json(tokens))
         found.append(output / "generation_config.json")
     classes = writer.classes

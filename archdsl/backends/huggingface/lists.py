@@ -72,7 +72,8 @@ def bodies(pattern: Pattern) -> set[int]:
 
 def computed(expr: Expr) -> Expr:
     """A number if no name is in it."""
-    return expr if dims.free_names(expr) else dims.literal(dims.expr_value(expr))
+    worth = dims.expr_value(expr) if not dims.free_names(expr) else None
+    return dims.literal(worth) if isinstance(worth, int) else expr
 
 
 class IndexedList:

@@ -1,5 +1,5 @@
-"""Blocks as modules of transformers: attention by the kernel that the user chooses, its keys and values in the library's
-cache, positions and masks as the library counts and makes them.
+"""Blocks as modules of transformers: attention by the kernel that the user chooses, its keys and values in the cache of
+the library, positions and masks as it counts and makes them.
 
 A block is lowered as it is for a step of decoding: its sequence is the new positions, and a cache may hold those before
 them.  Blocks that lead to attention take the cache and hand on keyword arguments that are none of theirs.
@@ -7,27 +7,23 @@ them.  Blocks that lead to attention take the cache and hand on keyword argument
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from archdsl.backends.huggingface.decoder import Decoder
 from archdsl.backends.huggingface.lists import INDEXED, Index, IndexedList, added, size
-from archdsl.backends.torch.classes import ClassGroup
+from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features.decode_schedule import Role
-from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Make, MadeModule, Method, Modules, Parameter
-from archdsl.backends.torch.program import Bind, Check, Conditional, Suite
+from archdsl.backends.torch.lower import Kind, Lowered, Lowering, MadeModule, Make, Method, Modules, Parameter
+from archdsl.backends.torch.program import Bind, Conditional, Suite
 from archdsl.backends.torch.scope import TorchNodeScope
-from archdsl.backends.torch.tree import Made, Part, PyNode, Read, Variable, call_tree, lift, py, word
+from archdsl.backends.torch.tree import Made, Part, PyNode, Read, Variable, call_tree, py, word
 from archdsl.ir.dims import Expr, Lit, Num, binary
-from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, Handle, LoopNode, LossNode, OpNode, Value, reads
+from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, LoopNode, LossNode, OpNode, Value
 from archdsl.ir.graph import Node as IrNode
-from archdsl.ir.masks import Mask, limited_causal, without_padding
 from archdsl.ir.op import Tree
-from archdsl.ops import registry
 from archdsl.passes.decode import has
-
-if TYPE_CHECKING:
-    from archdsl.backends.huggingface.classes import LibraryClasses
 
 MASKS = {
     "": "create_causal_mask",
@@ -35,6 +31,7 @@ MASKS = {
     "chunked": "create_chunked_causal_mask",
 }
 """What makes a mask that is causal, by the rule that limits it further."""
+TABLE = "`{}` makes a table of all positions, in a way that has no decode step"
 LAYER_TYPES = {"": "full_attention", "window": "sliding_attention", "chunked": "chunked_attention"}
 """What transformers calls layers by that rule."""
 
@@ -49,14 +46,14 @@ class LibraryScope(TorchNodeScope):
         lowering = self.lowering
         middle = lowering.roles.at_positions.get(self.node) if lowering.roles is not None else None
         if middle is None or lowering.prelude is None:
-            raise lowering.refuse(f"`{self.node.op.name}` makes a table of all positions, in a way that has no decode step")
+            raise lowering.refuse(TABLE.format(self.node.op.name))
         found: Tree = Read(lowering.prelude.position_ids)
         if middle:
             found = py(f"{{x}}[:{', None' * middle}]", x=found)
         return lowering.positions(found if offset is None else self.py("{x} + {offset}", x=found, offset=offset))
 
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
-        lowering, time = self.lowering, self.lowering.classes.plan.time
+        lowering, time = self.lowering, self.lowering.decoder.plan.time
         if not has(queries, time) and not has(keys, time):
             return None
         if lowering.prelude is None or lowering.prelude.mask is None or queries.value != keys.value:
@@ -80,7 +77,7 @@ class LibraryModules(Modules):
 
     def add(self, name: str, constructor: Tree, *, raw: bool = False, buffer: bool = False) -> Part:
         lowering = self.lowering
-        layers = lowering.classes.layers(constructor.site.block) if isinstance(constructor, Made) else 0
+        layers = lowering.decoder.layers(constructor.site.block) if isinstance(constructor, Made) else 0
         if self.recording is not None or not layers or name in self.names:
             return super().add(name, constructor, raw=raw, buffer=buffer)
         indexed = PyNode(INDEXED, (constructor, self.index.tree(lowering.numbers.expression)))
@@ -90,7 +87,7 @@ class LibraryModules(Modules):
     def _list(self, node: LoopNode, made: Sequence[Sequence[MadeModule]]) -> Tree:
         makers = [each[0].constructor for each in made if len(each) == 1]
         blocks = [m.site.block for m in makers if isinstance(m, Made)]
-        layers = [self.lowering.classes.layers(b) for b in blocks]
+        layers = [self.lowering.decoder.layers(b) for b in blocks]
         if not any(layers):
             return super()._list(node, made)
         if len(makers) != len(made) or not all(layers) or self.lowering.loops > 1:
@@ -107,18 +104,23 @@ class LibraryModules(Modules):
 class LibraryLowering(Lowering):
     """Lowers one block as a module of transformers."""
 
-    classes: LibraryClasses
     modules: LibraryModules
 
     def __init__(
-        self, classes: LibraryClasses, block: Block, kinds: Sequence[Kind] | None, inside: Modules | None = None
+        self,
+        decoder: Decoder,
+        classes: Classes,
+        block: Block,
+        kinds: Sequence[Kind] | None,
+        inside: Modules | None = None,
     ) -> None:
         super().__init__(classes, block, ["tensor"] * len(block.contexts), inside)
-        self.is_base = block is classes.outlined.base
+        self.decoder = decoder
+        self.is_base = block is decoder.outlined.base
         self.modules = LibraryModules(self)
         self.lowered.modules = self.modules
-        self.roles = classes.roles.get(block)
-        self.layers = classes.layers(block)
+        self.roles = decoder.roles.get(block)
+        self.layers = decoder.layers(block)
         """How many layers of the cache it and what it calls have."""
         self.states = Variable("past_key_values" if self.is_base else "cache", state=True)
         self.rest = Variable("kwargs")
@@ -130,7 +132,7 @@ class LibraryLowering(Lowering):
         self.loops = 0
 
     def refuse(self, why: str) -> Exception:
-        return self.classes.refuse(why)
+        return self.decoder.refuse(why)
 
     def any_tensor(self) -> Tree:
         known = self.prelude.x if self.prelude is not None else None
@@ -139,7 +141,7 @@ class LibraryLowering(Lowering):
     # --- parameters ---
 
     def parameters(self) -> None:
-        if self.block is self.classes.model.block:
+        if self.block is self.decoder.outlined.model.block:
             self.prelude = head = HeadPrelude(self)
             self.lowered.method.parameters += head.parameters
             return
@@ -150,7 +152,7 @@ class LibraryLowering(Lowering):
         super().parameters()
         found = self.lowered.method.parameters
         for i, p in enumerate(found):
-            if isinstance(p.target, Value) and p.target in self.classes.mask_values:
+            if isinstance(p.target, Value) and p.target in self.decoder.mask_values:
                 found[i] = p._replace(type="Any")
         if self.layers:
             found.append(Parameter(self.states, "Cache | None"))
@@ -167,13 +169,13 @@ class LibraryLowering(Lowering):
     def node(self, node: IrNode, graph: Graph) -> None:
         role = self.roles.role.get(node) if self.roles is not None else None
         if isinstance(node, CheckNode):
-            if node.op != "<=" or not has(node.left, self.classes.plan.time):
+            if node.op != "<=" or not has(node.left, self.decoder.plan.time):
                 raise self.refuse(f"it asks of the length of a sequence: {node.message}")
             return  # transformers bounds lengths by the Config
         if isinstance(node, LossNode):
             raise self.refuse(f"it has a loss of its own, `{node.name}`")
         if role is Role.TABLE and isinstance(node, OpNode):
-            raise self.refuse(f"`{node.op.name}` makes a table of all positions, in a way that has no decode step")
+            raise self.refuse(TABLE.format(node.op.name))
         super().node(node, graph)
 
     def scope(self, node: OpNode) -> TorchNodeScope:
@@ -265,12 +267,14 @@ class LibraryLowering(Lowering):
     def call(self, node: CallNode, graph: Graph) -> None:
         if self.prelude is not None and self.prelude.calls(self, node):
             return
-        if node.instance is not None and self.classes.layers(node.block):
-            raise self.refuse(f"`{node.block.name}` is one layer that is used several times: it has one place in the cache")
+        if node.instance is not None and self.decoder.layers(node.block):
+            raise self.refuse(
+                f"`{node.block.name}` is one layer that is used several times: it has one place in the cache"
+            )
         super().call(node, graph)
 
     def called(self, node: CallNode, module: Tree, args: list[Tree], keywords: dict[str, Tree]) -> Tree:
-        if not self.classes.layers(node.block):
+        if not self.decoder.layers(node.block):
             return super().called(node, module, args, keywords)
         rest: dict[Any, Tree] = {None: Read(self.rest)}
         return call_tree(module, [*args, Read(self.states)], {**keywords, **rest})
@@ -284,7 +288,7 @@ class Prelude:
     makes them."""
 
     def __init__(self, lowering: LibraryLowering) -> None:
-        (self.tokens,) = lowering.classes.tokens
+        (self.tokens,) = lowering.decoder.tokens
         self.attention_mask, self.given_positions = Variable("attention_mask"), Variable("position_ids")
         self.given_cache, self.embeds = Variable("past_key_values", state=True), Variable("inputs_embeds")
         self.use_cache = Variable("use_cache")
@@ -343,9 +347,9 @@ class Prelude:
         embedded = py("{made} if {given} is None else {given}", made=made, given=given)
         lowering.put(Bind((self.x,), embedded, nested=False, note="[batch, time, width]"))
         x, cache, after = Read(self.x), Read(self.given_cache), Variable("past_key_values", state=True)
-        made = Suite((), (), (py("DynamicCache(config=self.config)"),))
+        new = Suite((), (), (py("DynamicCache(config=self.config)"),))
         wanted = py("{use} and {c} is None", use=Read(self.use_cache), c=cache)
-        lowering.put(Conditional(wanted, made, Suite((), (), (cache,)), (after,)))
+        lowering.put(Conditional(wanted, new, Suite((), (), (cache,)), (after,)))
         lowering.states = after
         self.positions(lowering, x, Read(after))
         self.masks(lowering, x, Read(after))
@@ -356,7 +360,7 @@ class Prelude:
         given = Read(self.given_positions)
         counted = py("torch.arange({x}.size(1), device={x}.device)[None] + {past}", x=x, past=Read(self.past))
         compares = any(role is Role.PAIRS for role in lowering.roles.role.values()) if lowering.roles else False
-        compares = compares and lowering.classes.biased
+        compares = compares and lowering.decoder.biased
         if compares:
             lowering.put(first)
         then = Suite((), () if compares else (first,), (counted,))
@@ -366,8 +370,8 @@ class Prelude:
         """Make the masks of all kinds of layers, which `generate` may have made already."""
         made: dict[str, Bind] = {}
         given = Read(self.attention_mask)
-        more = {"allow_is_causal_skip": False} if lowering.classes.biased else {}
-        for node, (rule, _) in zip(lowering.classes.masks, lowering.classes.limits, strict=True):
+        more = {"allow_is_causal_skip": False} if lowering.decoder.biased else {}
+        for node, (rule, _) in zip(lowering.decoder.masks, lowering.decoder.limits, strict=True):
             (value,) = node.outputs
             if rule in made:
                 lowering.aliases[value] = Read(made[rule].targets[0])
@@ -425,17 +429,17 @@ class HeadPrelude(Prelude):
 
     def describe(self, method: Method) -> None:
         method.gives, method.decorator = "CausalLMOutputWithPast", "can_return_tuple"
-        method.doc = "Compute logits [batch, time, vocab]; with labels [batch, time], their mean loss too (-100: ignored)."
+        method.doc = "Compute logits [batch, time, vocab], and with labels [batch, time] their mean loss (-100: none)."
 
     def takes(self, lowering: LibraryLowering, node: OpNode, graph: Graph) -> bool:
         return False
 
     def calls(self, lowering: LibraryLowering, node: CallNode) -> bool:
-        if node.block is not lowering.classes.outlined.base:
+        if node.block is not lowering.decoder.outlined.base:
             return False
         made = lowering.modules.made(node.block, node.bind, node.alias)
         module = Modules.add(lowering.modules, node.name, made)
-        given = {
+        given: dict[str | None, Tree] = {
             "input_ids": Read(self.tokens),
             "attention_mask": Read(self.attention_mask),
             "position_ids": Read(self.given_positions),
@@ -447,9 +451,7 @@ class HeadPrelude(Prelude):
         lowering.put(Bind((self.out,), call_tree(module, [], given), nested=False))
         kept = Variable("keep")
         keep = Read(self.keep)
-        lowering.put(
-            Bind((kept,), py("slice(-{n}, None) if isinstance({n}, int) else {n}", n=keep), nested=False)
-        )
+        lowering.put(Bind((kept,), py("slice(-{n}, None) if isinstance({n}, int) else {n}", n=keep), nested=False))
         hidden = py("{out}.last_hidden_state[:, {keep}]", out=Read(self.out), keep=Read(kept))
         lowering.put(Bind((node.outputs[0],), hidden))
         return True
@@ -457,10 +459,9 @@ class HeadPrelude(Prelude):
     def end(self, lowering: LibraryLowering) -> None:
         method = lowering.lowered.method
         logits, loss = Variable("logits"), Variable("loss")
-        vocab = lowering.numbers.short(lowering.classes.outlined.head.outputs[0].shape[-1])
-        call = "None if {y} is None else self.loss_function({x}, {y}, vocab_size={n}, **{rest})"
-        rest = {None: Read(lowering.rest)}
-        call = call_tree(py("self.loss_function"), [Read(logits), Read(self.labels)], {"vocab_size": vocab, **rest})
+        vocab = lowering.numbers.short(lowering.decoder.outlined.head.outputs[0].shape[-1])
+        named: dict[str | None, Tree] = {"vocab_size": vocab, None: Read(lowering.rest)}
+        call = call_tree(py("self.loss_function"), [Read(logits), Read(self.labels)], named)
         test = py("None if {y} is None else {call}", y=Read(self.labels), call=call)
         result = Bind((logits,), method.results[0], nested=False)
         method.steps = (*method.steps, result, Bind((loss,), test, nested=False))

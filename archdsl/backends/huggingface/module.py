@@ -23,7 +23,6 @@ from archdsl.ir.op import Tree
 from archdsl.ir.walk import every_node
 from archdsl.version import __version__
 
-
 PRETRAINED = "What transformers asks of every class of the model."
 
 
@@ -40,7 +39,7 @@ class LibraryWriter(FileWriter):
 
     @cached_property
     def config(self) -> LibraryConfig:
-        return LibraryConfig(self)
+        return LibraryConfig(self.classes, self.stem)
 
     def written(self) -> tuple[str, str]:
         """The sources of the configuration and of the model, which were validated together."""
@@ -83,6 +82,7 @@ class LibraryWriter(FileWriter):
         """The source of the configuration."""
         self.names = {"PreTrainedConfig"}
         body = self.config.text(self._demands())
+        self.names |= self.config.names
         lines = [line for line in imports(self.names, TRANSFORMERS) if line]
         head = "\n".join([self.header(""), "", *_grouped(lines)])
         return "\n\n\n".join([lines_laid_out(head), body]) + "\n"
@@ -98,17 +98,19 @@ class LibraryWriter(FileWriter):
     def stacked(self) -> list[ClassGroup]:
         """The classes of layers: what a loop of the model calls and the cache has a place for."""
         found: dict[ClassGroup, None] = {}
-        for node in self.classes.outlined.base.graph.nodes:
+        for node in self.classes.decoder.outlined.base.graph.nodes:
             if isinstance(node, LoopNode):
                 for body in node.bodies:
-                    calls = (n for n in every_node(body) if isinstance(n, CallNode) and self.classes.layers(n.block))
+                    calls = (
+                        n for n in every_node(body) if isinstance(n, CallNode) and self.classes.decoder.layers(n.block)
+                    )
                     found |= dict.fromkeys(self.classes.group(n.block) for n in calls)
         return list(found)
 
     def pretrained(self) -> str:
         """The class that all of the model's own inherit from."""
         classes = self.classes
-        kernels = frozenset.intersection(*(n.op.kernels(n) for n, _ in classes.attention))
+        kernels = frozenset.intersection(*(n.op.kernels(n) for n, _ in classes.decoder.attention))
         layers = ", ".join(f'"{g.name}"' for g in self.stacked)
         lines = [
             f"config_class = {classes.config_class}",
@@ -116,8 +118,11 @@ class LibraryWriter(FileWriter):
             "supports_gradient_checkpointing = True",
             f"_no_split_modules = [{layers}]",
             '_skip_keys_device_placement = ["past_key_values"]',
-            *(f"_supports_{name} = True" for name in ("sdpa", "flex_attn", "flash_attn") if name[:4] in kernels
-              or name.partition("_")[0] in kernels),
+            *(
+                f"_supports_{name} = True"
+                for name in ("sdpa", "flex_attn", "flash_attn")
+                if name[:4] in kernels or name.partition("_")[0] in kernels
+            ),
             *["_supports_attention_backend = True"] * ({"sdpa", "flex"} <= kernels),
             "_can_compile_fullgraph = True",
         ]
@@ -181,7 +186,7 @@ class LibraryClassWriter(ClassWriter):
         if self.is_base:
             lines = [f'_input_embed_layer = "{self.file.config.embedding}"']
         elif self.group is None:
-            tie = self.classes.outlined.tie
+            tie = self.classes.decoder.outlined.tie
             lines += [f'_tied_weights_keys = {{"lm_head.weight": "{tie}"}}'] * bool(tie)
             lines += self.file.config.plans_of_head()
         return [*(f"    {line}" for line in lines), ""] if lines else []
@@ -198,11 +203,11 @@ class LibraryClassWriter(ClassWriter):
             lines = ["super().__init__(config)", *body, "self.post_init()"]
             return [head, *(f"        {text}" for text in lines), ""]
         assert group is not None
-        if not classes.layers(group.block):
+        if not classes.decoder.layers(group.block):
             return super().constructor(body, draws)
         config, *others = self._parameters(group)
         own = ["self.config = config", "self.layer_idx = layer_idx"]
-        own = own if classes.roles[group.block].kept else []
+        own = own if classes.decoder.roles[group.block].kept else []
         head = f"    def __init__({', '.join(['self', config, 'layer_idx: int', *others])}) -> None:"
         return [head, "        super().__init__()", *(f"        {text}" for text in [*own, *body]), ""]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -102,7 +102,7 @@ class Classes:
     """The classes of one model. `group` collects them while blocks are lowered; `settle` says what each name in them
     is."""
 
-    lowering: ClassVar[type[Lowering]] = Lowering
+    lowering: Callable[..., Lowering]
     """What lowers a block."""
     config_class: str = "Config"
     given: ClassVar[tuple[str, ...]] = ()
@@ -121,6 +121,7 @@ class Classes:
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self.lowering = Lowering
         self.groups: list[ClassGroup] = []
         """Callees first."""
         self.by_block: dict[Block, ClassGroup] = {}
