@@ -533,6 +533,7 @@ def to_huggingface(
     bos_token_id: int | None = None,
     eos_token_id: Sequence[int] = (),
     pad_token_id: int | None = None,
+    native: bool = False,
     text: str | None = None,
     model: str | None = None,
     set: Settings | None = None,
@@ -542,12 +543,13 @@ def to_huggingface(
     """Write a decoder as a folder that transformers loads with `trust_remote_code=True`; return the files in it:
     `configuration_NAME.py`, `modeling_NAME.py`, `config.json` and, with weights, `model.safetensors`.
 
-    The weights come from a safetensors file (`weights`), with the tokenizer that `archdsl import` has put beside it, or
-    are randomly initialized (`seed`). Ids of special tokens go into `config.json` and `generation_config.json`. Loads
-    neither torch nor transformers. Other arguments and errors as for `load`, and ArchError: E0534 where transformers
-    cannot hold the model, E0503 where `weights` is not the model's. Raises OSError where a file cannot be written."""
-    from archdsl.backends.huggingface.folder import save
+    With `native` it is written as the type of transformers that computes the same (`llama`, `gpt2`): without remote
+    code. The weights come from a safetensors file (`weights`), with the tokenizer that `archdsl import` has put beside
+    it, or are randomly initialized (`seed`). Ids of special tokens go into `config.json` and `generation_config.json`.
 
+    Loads neither torch nor transformers. Other arguments and errors as for `load`, and ArchError: E0534 where
+    transformers cannot hold the model, or has no such type, E0503 where `weights` is not the model's. Raises OSError
+    where a file cannot be written."""
     _demand_path("output", output)
     if weights is not None:
         _demand_path("weights", weights)
@@ -564,6 +566,12 @@ def to_huggingface(
         ids["eos_token_id"] = ends[0]
     tokens = {name: value for name, value in ids.items() if value is not None}
     stored = Path(weights) if weights is not None else None
+    if native:
+        from archdsl.interop.native import save as save_native
+
+        return save_native(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress)
+    from archdsl.backends.huggingface.folder import save
+
     return save(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress)
 
 

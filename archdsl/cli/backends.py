@@ -12,6 +12,7 @@ from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json, say
 from archdsl.cli.options import (
     CHECKPOINT,
     DECODE,
+    FOLDER,
     ONNX,
     OUTPUT,
     RUN,
@@ -125,6 +126,10 @@ def compile_(
             rich_help_panel=TOKENS,
         ),
     ] = None,
+    native: Annotated[
+        bool,
+        typer.Option("--native", help="As a type of transformers' own, without remote code.", rich_help_panel=FOLDER),
+    ] = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
@@ -135,8 +140,9 @@ def compile_(
         only_with(context, "--to onnx", "dtype", "target", "quantize", "keep", "store", "opset", "decode", "logits")
         only_with(context, "--to torch", "with_", "checkpoint")
         tokens = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id or (), "pad_token_id": pad_token_id}
-        _to_folder(load_model(spec, set, allow_noncausal), output, weights, seed, tokens)
+        _to_folder(load_model(spec, set, allow_noncausal), output, weights, seed, {**tokens, "native": native})
         return
+    only_with(context, "--to hf", "native")
     if to != "onnx":
         from archdsl.api import torch_source
         from archdsl.diagnostics import did_you_mean, error
@@ -202,9 +208,7 @@ def compile_(
         say(line)
 
 
-def _to_folder(
-    model: Model, output: str | None, weights: Path | None, seed: int | None, tokens: dict[str, Any]
-) -> None:
+def _to_folder(model: Model, output: str | None, weights: Path | None, seed: int | None, more: dict[str, Any]) -> None:
     """Write a folder for transformers."""
     from archdsl.api import to_huggingface
     from archdsl.diagnostics import error
@@ -215,7 +219,7 @@ def _to_folder(
     if weights is not None and seed is not None:
         raise typer.BadParameter("choose one", param_hint="'--weights' / '--seed'")
     with drawing(model, "writing") as progress:
-        to_huggingface(model, output, weights=weights, seed=seed, **tokens, progress=progress)
+        to_huggingface(model, output, weights=weights, seed=seed, **more, progress=progress)
 
 
 @command("init", "Compile and run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +16,8 @@ from archdsl.backends.torch.python import field_name
 from archdsl.files import write_text, written_beside
 from archdsl.ir.graph import Model
 from archdsl.weights.initialization import laws_of
-from archdsl.weights.safetensors import Checkpoint, numbers, saved, write_raw, write_tensors
+from archdsl.weights.safetensors import Checkpoint, Progress, numbers, saved, write_raw, write_tensors
 
-Progress = Callable[[str, int], None]
 CARRIED = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 """Files that `archdsl import` writes beside a spec, its name in front."""
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
@@ -30,7 +29,7 @@ def save(
     *,
     weights: Path | None = None,
     seed: int | None = None,
-    tokens: dict[str, Any] | None = None,
+    tokens: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Write a model as a folder for transformers; the files that there are.
@@ -50,15 +49,13 @@ def save(
     dtype = "float32"
     if checkpoint is not None:
         dtype = next((DTYPES[e.dtype] for e in checkpoint.entries.values() if e.dtype in DTYPES), dtype)
-        _copied(checkpoint, output / "model.safetensors", paths, progress)
+        copied(checkpoint, output / "model.safetensors", paths, progress)
     elif seed is not None:
-        _drawn(model, output / "model.safetensors", paths, seed, progress)
+        drawn(model, output / "model.safetensors", paths, seed, progress)
     if checkpoint is not None or seed is not None:
         found.append(output / "model.safetensors")
     found += beside(weights, output)
-    if tokens and (output / "generation_config.json") not in found:
-        write_text(output / "generation_config.json", _json(tokens))
-        found.append(output / "generation_config.json")
+    found += [path for path in tokens_beside(tokens, output) if path not in found]
     classes = writer.classes
     config = {
         "architectures": [classes.root_class],
@@ -99,7 +96,17 @@ def beside(weights: Path | None, output: Path) -> list[Path]:
     return found
 
 
-def _copied(checkpoint: Checkpoint, output: Path, paths: Any, progress: Progress | None) -> None:
+def tokens_beside(tokens: Mapping[str, Any] | None, output: Path) -> list[Path]:
+    """Write ids of special tokens where `generate` reads them, unless there is such a file already."""
+    path = output / "generation_config.json"
+    if not tokens or path.is_file():
+        return []
+    write_text(path, _json(tokens))
+    return [path]
+
+
+def copied(checkpoint: Checkpoint, output: Path, paths: Mapping[str, str], progress: Progress | None = None) -> None:
+    """Copy a file of weights, each under another name."""
     entries = [(paths[name], e.dtype, e.shape) for name, e in checkpoint.entries.items()]
     with checkpoint, written_beside(output) as file, file.open("wb") as opened:
         write = write_raw(opened, entries)
@@ -110,7 +117,8 @@ def _copied(checkpoint: Checkpoint, output: Path, paths: Any, progress: Progress
                 progress(name, bits.size)
 
 
-def _drawn(model: Model, output: Path, paths: Any, seed: int, progress: Progress | None) -> None:
+def drawn(model: Model, output: Path, paths: Mapping[str, str], seed: int, progress: Progress | None = None) -> None:
+    """Write the weights that `archdsl init` draws, each under another name."""
     infos = {paths[i.path]: i for i in saved(model)}
     laws = laws_of(model)
     renamed = [replace(info, path=path) for path, info in infos.items()]
@@ -120,6 +128,3 @@ def _drawn(model: Model, output: Path, paths: Any, seed: int, progress: Progress
 
 def _json(value: Any) -> str:
     return json.dumps(value, indent=2) + "\n"
-
-
-__all__: Sequence[str] = ["save"]
