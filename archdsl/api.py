@@ -46,6 +46,7 @@ __all__ = [
     "memory",
     "scaling",
     "sweep",
+    "to_huggingface",
     "to_onnx",
     "to_torch",
     "torch_source",
@@ -529,6 +530,60 @@ def to_onnx(
     return save(
         {graph_path(output): written}, loaded, weights=stored, seed=seed, store=store, opset=opset, progress=progress
     )
+
+
+# --- Hugging Face -----------------------------------------------------------------------------------------------------
+
+
+def to_huggingface(
+    spec: str | Path | Model | None = None,
+    output: str | Path = "model",
+    *,
+    weights: str | Path | None = None,
+    seed: int | None = None,
+    bos_token_id: int | None = None,
+    eos_token_id: Sequence[int] = (),
+    pad_token_id: int | None = None,
+    native: bool = False,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+    progress: Callable[[str, int], None] | None = None,
+) -> list[Path]:
+    """Write a decoder as a folder that transformers loads with `trust_remote_code=True`; return the files in it:
+    `configuration_NAME.py`, `modeling_NAME.py`, `config.json` and, with weights, `model.safetensors`.
+
+    With `native` it is written as the type of transformers that computes the same (`llama`, `gpt2`): without remote
+    code. The weights come from a safetensors file (`weights`), with the tokenizer that `archdsl import` has put beside
+    it, or are randomly initialized (`seed`). Ids of special tokens go into `config.json` and `generation_config.json`.
+
+    Loads neither torch nor transformers. Other arguments and errors as for `load`, and ArchError: E0534 where
+    transformers cannot hold the model, or has no such type, E0503 where `weights` is not the model's. Raises OSError
+    where a file cannot be written."""
+    _demand_path("output", output)
+    if weights is not None:
+        _demand_path("weights", weights)
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise wrong_argument("seed", seed, "a whole number")
+    if weights is not None and seed is not None:
+        raise error("E0509", "`weights` and `seed` are two sources of weights", help="give one of them")
+    if not isinstance(eos_token_id, Collection):
+        raise wrong_argument("eos_token_id", eos_token_id, "a sequence of token ids")
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    ends = [*eos_token_id]
+    ids = {"bos_token_id": bos_token_id, "eos_token_id": ends or None, "pad_token_id": pad_token_id}
+    if len(ends) == 1:
+        ids["eos_token_id"] = ends[0]
+    tokens = {name: value for name, value in ids.items() if value is not None}
+    stored = Path(weights) if weights is not None else None
+    if native:
+        from archdsl.interop.native import save as save_native
+
+        return save_native(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress)
+    from archdsl.backends.huggingface.folder import save
+
+    return save(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
