@@ -67,7 +67,7 @@ def weights_(
         typer.Option("--from", metavar="hf FOLDER", help="A checkpoint to read.", rich_help_panel=WEIGHTS),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="hf", help="The format to write.", rich_help_panel=WEIGHTS)
+        str | None, typer.Option("--to", metavar="hf|gguf", help="The format to write.", rich_help_panel=WEIGHTS)
     ] = None,
     weights: Annotated[
         Path | None,
@@ -78,15 +78,17 @@ def weights_(
     allow_noncausal: NoncausalOption = False,
 ) -> None:
     """Write the weights of a checkpoint in the names of a spec (--from hf FOLDER), or a spec's in the names of a
-    checkpoint (--to hf --weights FILE)."""
+    checkpoint (--to hf --weights FILE), or as a GGUF file of llama.cpp (--to gguf --weights FILE)."""
     from archdsl.interop.convert import convert_from, convert_to
     from archdsl.report.tables import drawing
 
     if (from_ is None) is (to is None):
         raise typer.BadParameter("choose one", param_hint="'--from' / '--to'")
     kind = to if from_ is None else from_[0]
-    if kind != "hf":
+    if kind not in (("hf",) if to is None else ("hf", "gguf")):
         raise typer.BadParameter(f"there is hf, not {kind!r}", param_hint="'--from' / '--to'")
+    if to == "gguf" and map is not None:
+        raise typer.BadParameter("goes with hf: an architecture of llama.cpp is found", param_hint="'--map'")
     demand_other(output, spec, weights)
     model = load_model(spec, set, allow_noncausal)
     with drawing(model, "writing") as progress:
@@ -94,6 +96,10 @@ def weights_(
             count = convert_from(model, from_[1], output, map, progress)
         elif weights is None:
             raise typer.BadParameter("needs --weights FILE.safetensors", param_hint="'--to'")
+        elif to == "gguf":
+            from archdsl.interop.gguf_write import write_gguf
+
+            count = write_gguf(model, weights, output, progress)
         else:
             count = convert_to(model, weights, output, map, progress)
     say(f"{count:,} tensors: {output}")
