@@ -4,10 +4,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 RUNTIMES := .runtimes/.installed
+SERVING := .serving/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install runtimes demo test examples quick size matrix check format bench clean
+.PHONY: help install runtimes serving demo test examples quick size matrix check format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +28,17 @@ runtimes: install $(RUNTIMES) ## make .runtimes, where the tests find onnxruntim
 $(RUNTIMES): constraints-runtimes.txt
 	rm -rf .runtimes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .runtimes -r constraints-runtimes.txt
+	@touch $@
+
+serving: install $(SERVING) ## make .serving, where vLLM is (3.5 GB), and compare its tokens with ours
+	@$(BIN)/python benchmarks/serving.py
+
+# What reads images and sounds comes for another torch where torch is one for CPUs, and no decoder needs it.
+$(SERVING): constraints-serving.txt
+	rm -rf .serving
+	$(PYTHON) -m venv .serving
+	.serving/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-serving.txt
+	.serving/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 demo: install ## the tour: check, estimate, compile and run a spec, then train what was compiled
@@ -61,6 +73,6 @@ bench: install ## run every script of benchmarks/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
 
-clean: ## remove caches and built distributions (rm -rf .venv .runtimes for the rest)
+clean: ## remove caches and built distributions (rm -rf .venv .runtimes .serving for the rest)
 	rm -rf build dist .matrix .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find . \( -path ./.venv -o -path ./.runtimes \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+	find . \( -path ./.venv -o -path ./.runtimes -o -path ./.serving \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

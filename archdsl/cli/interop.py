@@ -89,7 +89,7 @@ def weights_(
         ),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="hf", help="The format to write.", rich_help_panel=WEIGHTS)
+        str | None, typer.Option("--to", metavar="hf|gguf", help="The format to write.", rich_help_panel=WEIGHTS)
     ] = None,
     weights: Annotated[
         Path | None,
@@ -100,20 +100,22 @@ def weights_(
     allow_noncausal: NoncausalOption = False,
 ) -> None:
     """Write the weights of a checkpoint in the names of a spec (--from hf FOLDER), or a spec's in the names of a
-    checkpoint (--to hf --weights FILE)."""
+    checkpoint (--to hf --weights FILE), or as a GGUF file of llama.cpp (--to gguf --weights FILE)."""
     from archdsl.interop.convert import convert_from, convert_to
     from archdsl.report.tables import drawing
 
     if (from_ is None) is (to is None):
         raise typer.BadParameter("choose one", param_hint="'--from' / '--to'")
     kind = to if from_ is None else from_[0]
-    if kind != "hf":
+    if kind not in (("hf",) if to is None else ("hf", "gguf")):
         raise typer.BadParameter(f"there is hf, not {kind!r}", param_hint="'--from' / '--to'")
     renames = [item.partition("=") for item in rename or ()]
     if renames and from_ is None:
         raise typer.BadParameter("it goes with --from", param_hint="'--rename'")
     if bad := [old + new for old, sign, new in renames if not sign]:
         raise typer.BadParameter(f"write it as OLD=NEW, not {bad[0]!r}", param_hint="'--rename'")
+    if to == "gguf" and map is not None:
+        raise typer.BadParameter("goes with hf: an architecture of llama.cpp is found", param_hint="'--map'")
     demand_other(output, spec, weights)
     model = load_model(spec, set, allow_noncausal)
     with drawing(model, "writing") as progress:
@@ -121,6 +123,10 @@ def weights_(
             count = convert_from(model, from_[1], output, map, [(old, new) for old, _, new in renames], progress)
         elif weights is None:
             raise typer.BadParameter("needs --weights FILE.safetensors", param_hint="'--to'")
+        elif to == "gguf":
+            from archdsl.interop.gguf_write import write_gguf
+
+            count = write_gguf(model, weights, output, progress)
         else:
             count = convert_to(model, weights, output, map, progress)
     say(f"{count:,} tensors: {output}")

@@ -153,7 +153,7 @@ def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
     if kind in known:
         return known[kind]
     near, placed = _nearest(config, known.values())
-    left = [n for n, _ in _leaves(config) if n not in placed and not _neutral(n)]
+    left = [n for n, _ in config_fields(config) if n not in placed and not _neutral(n)]
     raise error(
         "E0533",
         f"there is no mapping for `model_type` {shortened(kind, 60)}",
@@ -165,7 +165,7 @@ def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
 def _nearest(config: Mapping[str, Any], known: Iterable[CheckpointFile]) -> tuple[str, set[str]]:
     """The type whose mapping places most of the fields, and which these are."""
     best: tuple[str, set[str]] = ("", set())
-    names = {n for n, _ in _leaves(config)}
+    names = {n for n, _ in config_fields(config)}
     for mapping in known:
         placed = names & {n for f in mapping.fields for n in f.names}
         if len(placed) > len(best[1]):
@@ -173,11 +173,11 @@ def _nearest(config: Mapping[str, Any], known: Iterable[CheckpointFile]) -> tupl
     return best
 
 
-def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def config_fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every field by its dotted name."""
     for name, value in config.items():
         if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from config_fields(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 
@@ -195,7 +195,7 @@ class Settings:
 
 def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     """The hyper-parameters that a config gives. Raises ArchError E0533 for a field that has no place in the spec."""
-    leaves = dict(_leaves(config))
+    leaves = dict(config_fields(config))
     items = {f"{n}.{i}": item for n, v in leaves.items() if isinstance(v, list) for i, item in enumerate(v)}
     if isinstance(config.get("id2label"), dict):
         leaves["num_labels"] = len(config["id2label"])

@@ -21,7 +21,7 @@ from archdsl.diagnostics import ArchError, error
 from archdsl.files import write_text
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import CheckpointFile, shipped
-from archdsl.interop.huggingface import config_of, weights_to
+from archdsl.interop.huggingface import config_of, demand_fixed, settings_of, weights_to
 from archdsl.interop.importing import constant, is_constant, numbers_of, written
 from archdsl.interop.mapping import Mapper
 from archdsl.ir.dims import Num
@@ -51,11 +51,12 @@ class NativeType(NamedTuple):
     names: dict[str, str]
 
 
-def native_type(model: Model) -> NativeType:
-    """Find the type that a model is. Raises ArchError E0534 where no type that is known is like it."""
+def native_type(model: Model, prefix: str = "") -> NativeType:
+    """Find the type that a model is, among those of transformers or, with the prefix `gguf_`, of llama.cpp. Raises
+    ArchError E0534 where no type that is known is like it."""
     own = Form(flatten(model))
     names = {starred(w.path) for w in weights(model)}
-    known = {kind: m for kind, m in shipped().items() if not kind.startswith("gguf")}
+    known = {kind: m for kind, m in shipped().items() if kind.startswith("gguf_") is bool(prefix)}
     near = sorted(known, key=lambda kind: -_likeness(names, _weight_names(kind)))[:NEAREST]
     for kind in near:
         mapping = known[kind]
@@ -67,15 +68,27 @@ def native_type(model: Model) -> NativeType:
                 other = load(f"{model.name}.arch", text=text)
                 names_there = own.paired(Form(flatten(other)))
                 if names_there is not None:
-                    return NativeType(kind, mapping, other, config_of(mapping, kind, other), names_there)
+                    config = config_of(mapping, kind, other)
+                    _demand_all_said(mapping, config, other)
+                    return NativeType(kind, mapping, other, config, names_there)
             except ArchError:
                 continue
-    listed = ", ".join(f"`{kind}`" for kind in near)
+    listed, whose = ", ".join(f"`{kind}`" for kind in near), "llama.cpp" if prefix else "transformers"
     raise error(
         "E0534",
-        f"`{model.name}` is no type of transformers that is known; the nearest are {listed}",
-        help="without `--native` its own classes are written, as remote code",
+        f"`{model.name}` is no type of {whose} that is known; the nearest are {listed}",
+        help="`--to hf` without `--native` writes its own classes, as remote code",
     )
+
+
+def _demand_all_said(mapping: CheckpointFile, config: Mapping[str, Any], model: Model) -> None:
+    """Raise ArchError E0533 where a config, read again, is of another model: it has no field for something."""
+    settings = settings_of(mapping, config)
+    source = read_source(mapping.spec, mapping.spec.name)
+    again = load("again.arch", text=written(source, settings.model, settings.values, model.name, "# Read again."))
+    demand_fixed(settings, again)
+    if Form(flatten(again)).outputs != Form(flatten(model)).outputs:
+        raise error("E0533", f"a config of {settings.model} does not say all of `{model.name}`")
 
 
 def save(

@@ -797,9 +797,13 @@ class Primitive:
 
     def torch_hosted(self, node: OpNode, e: TorchScope, mask: Tree, rest: Mapping[Any, Tree]) -> Tree | None:
         """The call of the attention function that transformers has chosen, as a method of the module: its outputs
-        [batch, time, heads, value_dim], then weights or None. `mask` is one of its making, `rest` are keyword arguments
-        to hand on. None where its cache and kernels have no place for the op."""
+        [batch, time, heads, value_dim], then weights or None. `mask` is one of its making, `rest` are further keyword
+        arguments. None where its cache and kernels have no place for the op."""
         return None
+
+    def torch_scaling(self, node: OpNode, e: TorchScope) -> Tree:
+        """What attention multiplies its scores with, as an expression of numbers."""
+        raise TypeError(f"{type(self).__name__} is no attention")
 
     def kernels(self, node: OpNode) -> frozenset[str]:
         """Which of transformers' fused kernels (`sdpa`, `flex`, `flash`) compute what `torch_hosted` calls them for."""

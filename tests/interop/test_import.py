@@ -24,7 +24,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import read
 from archdsl.interop.convert import convert_to, import_folder, named_mapping
-from archdsl.interop.huggingface import _leaves, config_of
+from archdsl.interop.huggingface import config_fields, config_of
 from archdsl.interop.mapping import Mapper, pattern
 from archdsl.resources import error_page, mapping_files
 
@@ -105,7 +105,7 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
     found = named_mapping(name)
     case = next(case for other, case in CASES.items() if other.partition("-")[0] == name)
     config = getattr(transformers, case.model).config_class().to_dict()
-    leaves = dict(_leaves(json.loads(json.dumps(config, default=str))))
+    leaves = dict(config_fields(json.loads(json.dumps(config, default=str))))
     ours: set[str] = set()
     for f in found.fields:
         theirs = next((leaves[n] for n in f.names if leaves.get(n) is not None), None)

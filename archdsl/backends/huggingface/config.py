@@ -63,6 +63,8 @@ class LibraryConfig:
         for rule, number in self.decoder.limits:
             if number is not None:
                 found[LIMITS[rule]] = number
+        if node.options.get("softcap") is not None:
+            found["attn_logit_softcapping"] = node.options["softcap"].outward(names)
         return found
 
     @cached_property
@@ -182,7 +184,9 @@ class LibraryConfig:
             found += ["        super().__post_init__(**kwargs)", *demands[2:]]
             self.names.add("Any")
         for name, expr in computed.items():
-            found += self._property(name, "int", self.tree(expr))
+            worth = self.asked.get(name)
+            kind = "int" if worth is None or isinstance(worth.value, int) else "float"
+            found += self._property(name, kind, self.tree(expr))
         if self.kinds is not None:
             found += self._property("layer_types", "list[str]", self.kinds)
         return lines_laid_out("\n".join(found))

@@ -7,6 +7,7 @@ them.  Blocks that lead to attention take the cache and hand on keyword argument
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,11 +37,20 @@ LAYER_TYPES = {"": "full_attention", "window": "sliding_attention", "chunked": "
 """What transformers calls layers by that rule."""
 
 
+SERVED = {"OffsetRMSNorm": "ZeroCenteredRMSNorm"}
+"""Helpers that servers would take for something else, and what stands for them."""
+
+
 class LibraryScope(TorchNodeScope):
     """The TorchScope of a node in a module of transformers."""
 
     in_steps = True
     lowering: LibraryLowering
+
+    def py(self, template: str, /, **holes: Any) -> Tree:
+        for name, served in SERVED.items():
+            template = re.sub(rf"\b{name}\b", served, template)
+        return super().py(template, **holes)
 
     def positions(self, length: Num, offset: Num | None = None) -> Tree:
         lowering = self.lowering
@@ -231,17 +241,26 @@ class LibraryLowering(Lowering):
             hints[value] = variable.hint
         self.put(Conditional(py("{c} is not None", c=cache), then, otherwise, found))
         here = replace(node, inputs=tuple(self.cached(v, values, found) for v in node.inputs))
-        tree = here.op.torch_hosted(here, LibraryScope(self, here), mask, {None: Read(self.rest)})
+        scope = LibraryScope(self, here)
+        given: dict[Any, Tree] = {"scaling": py("self.scaling")}
+        tree = here.op.torch_hosted(here, scope, mask, given)
         if tree is None:
             raise self.refuse(f"`{node.op.name}` is attention without an axis of heads")
+        assert isinstance(tree, PyNode)
+        tree = PyNode("Call", (*tree.fields[:2], (*tree.fields[2], PyNode("keyword", (None, Read(self.rest))))))
         y = Variable(node.outputs[0].name or "y")
         self.put(Bind((y, Variable("weights")), tree, nested=False))
         self.attended[node.outputs[0]] = Read(y)
         self.aliases[node.outputs[0]] = py("{y}.transpose(1, 2)", y=Read(y))
         heads, groups = (node.inputs[i].shape[1] for i in (0, 1))  # type: ignore[union-attr]
-        shared = self.numbers.short(binary("/", heads, groups))
+        settings = {"scaling": here.op.torch_scaling(here, scope)}
+        if heads.expr != groups.expr:
+            settings["num_key_value_groups"] = self.numbers.short(binary("/", heads, groups))
+        made = [Make(name, tree) for name, tree in settings.items()]
         if self.offset == 1:
-            self.lowered.init.insert(0, Make("num_key_value_groups", shared))
+            self.lowered.init[:0] = made
+        elif any(step not in self.lowered.init for step in made):
+            raise self.refuse("a block of it attends in two ways, of different scale")
 
     def bound(self, values: Sequence[Any]) -> None:
         """Give values that were made last statements of their own."""

@@ -123,7 +123,7 @@ class LibraryWriter(FileWriter):
                 for name in ("sdpa", "flex_attn", "flash_attn")
                 if name[:4] in kernels or name.partition("_")[0] in kernels
             ),
-            *["_supports_attention_backend = True"] * ({"sdpa", "flex"} <= kernels),
+            *["_supports_attention_backend = True"] * ("flex" in kernels),
             "_can_compile_fullgraph = True",
         ]
         body = "\n".join(f"    {line}" for line in lines)

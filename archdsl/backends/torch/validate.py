@@ -797,7 +797,7 @@ class Validator:
             raise InvalidError(f"{instance.name} has no `init_weights`, or no weights")
         found: list[tuple[ClassInstance, Block]] = []
         for name in [name for name, thing in meant.items() if _number(thing)]:
-            if machine.fields.get(name) != meant.pop(name):
+            if not math.isclose(machine.fields.get(name, math.nan), _plain(meant.pop(name)), rel_tol=1e-12):
                 raise InvalidError(f"{instance.name}.{name} is another number")
         if machine.made.keys() != meant.keys():
             raise InvalidError(f"{instance.name} makes other modules: {machine.made.keys() ^ meant.keys()}")
@@ -871,7 +871,7 @@ class Validator:
         """Judge that a function does what a method does. `targets` says which of its parameters each argument is; the
         others are not given."""
         meaning = Meaning(terms, self.names, self.sizes, lowered.modules.lists_meant)
-        known = (*self.classes.given, "config")
+        known = {*self.classes.given, "config", *(s.name for s in lowered.init if isinstance(s, Make))}
         meaning.fields = {k: v for k, v in fields.items() if k in known or not isinstance(v, int | float | Config)}
         env: dict[Any, Any] = {"self": SELF}
         for i, p in enumerate(method.parameters):

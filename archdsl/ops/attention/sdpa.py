@@ -276,17 +276,21 @@ class SDPA(Primitive):
         q, k = tensor_inputs(node, 0, 1)
         if q.rank != 4 or k.rank != 4:
             return None
-        own = "eager_sink_attention" if e.has(5) else "eager_attention"
+        capped = node.options["softcap"] is not None
+        own = "eager_sink_attention" if e.has(5) else "eager_capped_attention" if capped else "eager_attention"
         interface = "ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, {own})"
         attend = e.let("attend", e.py(interface, own=e.py(own)))
-        scale = self._scale(node, e, q)
-        scale = e.py("{head_dim} ** -0.5", head_dim=q.shape[-1]) if scale is None else scale
         softcap, dropout = node.options["softcap"], node.options["dropout"]
         rate = 0.0 if dropout.value == 0 else e.py("{dropout} if self.training else 0.0", dropout=dropout)
-        more: dict[Any, Any] = {"scaling": scale, "dropout": rate}
+        more: dict[Any, Any] = {"dropout": rate}
         more |= {} if softcap is None else {"softcap": softcap}
         more |= {"s_aux": e.input(5)} if e.has(5) else {}
-        return e.py("{attend}(self, {0}, {1}, {2}, {mask}, {**more})", attend=attend, mask=mask, more=more | {**rest})
+        return e.py("{attend}(self, {0}, {1}, {2}, {mask}, {**more})", attend=attend, mask=mask, more={**rest, **more})
+
+    def torch_scaling(self, node: OpNode, e: TorchScope) -> Tree:
+        q = first_input(node)
+        scale = self._scale(node, e, q)
+        return e.py("{scale}", scale=e.py("{head_dim} ** -0.5", head_dim=q.shape[-1]) if scale is None else scale)
 
     def kernels(self, node: OpNode) -> frozenset[str]:
         k, v = tensor_inputs(node, 1, 2)

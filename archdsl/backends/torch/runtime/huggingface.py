@@ -15,14 +15,30 @@ def eager_attention(
     mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
-    softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
     """Attend without a fused kernel: outputs [batch, time, heads, head_dim] and weights [batch, heads, time, keys]."""
     k, v = (t.repeat_interleave(q.size(1) // t.size(1), dim=1) for t in (k, v))
     scores = q @ k.transpose(2, 3) * scaling
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
+    weights = (scores if mask is None else scores + mask).softmax(-1, dtype=torch.float32).type_as(q)
+    return (F.dropout(weights, dropout, module.training) @ v).transpose(1, 2), weights
+
+
+def eager_capped_attention(
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    softcap: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """Attend with scores between -softcap and softcap: outputs [batch, time, heads, head_dim], weights [batch, heads,
+    time, keys]."""
+    k, v = (t.repeat_interleave(q.size(1) // t.size(1), dim=1) for t in (k, v))
+    scores = softcap * torch.tanh(q @ k.transpose(2, 3) * scaling / softcap)
     weights = (scores if mask is None else scores + mask).softmax(-1, dtype=torch.float32).type_as(q)
     return (F.dropout(weights, dropout, module.training) @ v).transpose(1, 2), weights
 
@@ -53,3 +69,20 @@ def masked_bias(bias: Tensor, mask: Tensor) -> Tensor:
     if mask.dtype == torch.bool:
         return torch.where(mask, bias, torch.finfo(bias.dtype).min)
     return bias + mask
+
+
+class ZeroCenteredRMSNorm(nn.Module):
+    """RMSNorm with the gain 1 + weight (Gemma), in steps that servers know and put their own kernel in place of."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.float()
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
+        return ((1.0 + self.weight.float()) * y).type_as(x)
