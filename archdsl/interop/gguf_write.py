@@ -49,7 +49,7 @@ def write_gguf(model: Model, weights: Path, output: Path, progress: Progress | N
         writer = GGUFWriter(beside, kind)
         for name, value in config_fields(found.config):
             if name.startswith(f"{kind}.") and value is not None:
-                (writer.add_float32 if name in REALS else writer.add_uint32)(name, value)
+                (writer.add_float32 if name.partition(".")[2] in REALS else writer.add_uint32)(name, value)
         _add_tokenizer(writer, weights)
         for t in mapper.transfers:
             own = checkpoint.entries[ours[t.ours[0]]].dtype
@@ -73,8 +73,8 @@ def write_gguf(model: Model, weights: Path, output: Path, progress: Progress | N
     return len(stored)
 
 
-REALS = ("llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base")
-"""Fields that are float32."""
+REALS = ("attention.layer_norm_rms_epsilon", "rope.freq_base")
+"""Fields of an architecture that are float32."""
 
 
 def _numbers(bits: NDArray[Any], own: str, stored: str) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.interop.checkpoint_file import shipped
 from archdsl.interop.native import architecture, native_type
 from archdsl.run.load import load_source
+from archdsl.weights.safetensors import saved
 
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 FOUND = {
@@ -71,17 +72,25 @@ def test_classes_have_the_names_that_transformers_gives_them() -> None:
     assert {k: architecture(k) for k in decoders} == decoders
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_a_llama_is_a_gguf_file_that_transformers_reads(dtype: Any, tmp_path: Path) -> None:
+QWEN = {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "hidden": 96, "vocab": 97, "context": 64}
+SIZES = TINY | {"hf/qwen2:qwen2": QWEN, "hf/qwen3:qwen3": QWEN | {"head_dim": 128}}  # which transformers takes it to be
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(n, "float32") for n in ("llama2:llama2_7b", "hf/qwen2:qwen2", "hf/qwen3:qwen3")]
+    + [("llama2:llama2_7b", n) for n in ("float16", "bfloat16")],
+)
+def test_a_gguf_file_is_one_that_transformers_reads(name: str, dtype: Any, tmp_path: Path) -> None:
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
     from archdsl.interop.convert import import_folder
     from archdsl.interop.gguf_write import write_gguf
 
-    model = tiny("llama2:llama2_7b")
+    model = archdsl.load(f"{SPECS}/{name.replace(':', '.arch:')}", set=SIZES[name])
     archdsl.init_weights(model, tmp_path / "own.safetensors", seed=1, dtype=dtype)
-    assert write_gguf(model, tmp_path / "own.safetensors", tmp_path / "own.gguf") == 21
+    assert write_gguf(model, tmp_path / "own.safetensors", tmp_path / "own.gguf") == len(saved(model))
     own = load_file(tmp_path / "own.safetensors")
     plain = load_source(emit(model))().eval()
     plain.load_state_dict(own)
