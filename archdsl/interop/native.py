@@ -24,7 +24,7 @@ from archdsl.interop.huggingface import config_of, demand_fixed, settings_of, we
 from archdsl.interop.importing import constant, is_constant, numbers_of, written
 from archdsl.interop.mapping import Mapper
 from archdsl.ir.dims import Num
-from archdsl.ir.graph import Model, Value, WeightNode
+from archdsl.ir.graph import LoopNode, Model, Value, WeightNode
 from archdsl.ir.masks import Mask
 from archdsl.ir.paths import starred
 from archdsl.ir.walk import nodes_below, ops_below
@@ -203,7 +203,9 @@ def _read_off(model: Model) -> dict[str, list[Any]]:
     masks = [op.options["mask"] for op in ops_below(model.block.graph) if op.op.makes_mask]
     numbers = {int(n): None for mask in masks for leaf in mask.leaves() for n in leaf.numbers if n.static}
     tied = any(isinstance(n, WeightNode) for n in nodes_below(model.block.graph))
-    return {name: [*values] for name, values in found.items()} | {"tied": [tied], "of masks": [*numbers]}
+    layers = sum(len(n.iterations) for n in model.block.graph.nodes if isinstance(n, LoopNode))
+    more: dict[str, list[Any]] = {"tied": [tied], "of masks": [*numbers], "layers": [layers]}
+    return {name: [*values] for name, values in found.items()} | more
 
 
 # --- sameness ---------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ FOUND = {
     "bloom:bloom_560m": "bloom",
     "gptj:gptj_6b": "gptj",  # whose weights have other names in the family
     "deepseek_llm:deepseek_llm_7b": "llama",
+    "deepseek_v3:deepseek_v3": "deepseek_v3",  # whose layers are of two kinds
 }
 
 
