@@ -141,7 +141,9 @@ def served(folder: Path, prompts: list[list[int]]) -> list[list[int]] | str:
     if not raised:
         return "it stopped"
     said = raised[-1].rpartition("Value error, ")[2].rpartition("Error: ")[2]
-    return said.partition(". ")[0].partition(": {")[0].partition(" [type=")[0].strip().rstrip(".")
+    for end in (". ", ": {", " [type=", " in Transformers"):
+        said = said.partition(end)[0]
+    return said.strip().rstrip(".")
 
 
 def serve(folder: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from functools import cache
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +24,7 @@ from archdsl.interop.huggingface import config_of, demand_fixed, settings_of, we
 from archdsl.interop.importing import constant, is_constant, numbers_of, written
 from archdsl.interop.mapping import Mapper
 from archdsl.ir.dims import Num
-from archdsl.ir.graph import Model, Value, WeightNode
+from archdsl.ir.graph import LoopNode, Model, Value, WeightNode
 from archdsl.ir.masks import Mask
 from archdsl.ir.paths import starred
 from archdsl.ir.walk import nodes_below, ops_below
@@ -35,8 +34,9 @@ from archdsl.syntax import ast
 from archdsl.syntax.parse import parse, read_source
 from archdsl.weights.safetensors import Checkpoint, Progress, saved
 
-NEAREST = 4
-"""So many families are compared, those first whose weights have the most names in common with the model's."""
+NEAREST = 8
+"""So many families are compared: first the one that the model's name begins with, then those whose weights have the
+most names in common with the model's."""
 MOST_GUESSES = 32
 
 
@@ -57,7 +57,7 @@ def native_type(model: Model, prefix: str = "") -> NativeType:
     own = Form(flatten(model))
     names = {starred(w.path) for w in weights(model)}
     known = {kind: m for kind, m in shipped().items() if kind.startswith("gguf_") is bool(prefix)}
-    near = sorted(known, key=lambda kind: -_likeness(names, _weight_names(kind)))[:NEAREST]
+    near = sorted(known, key=lambda kind: (not model.name.startswith(kind), -_likeness(names, known[kind])))[:NEAREST]
     for kind in near:
         mapping = known[kind]
         for values in _guesses(model, mapping, mapping.types[kind]):
@@ -139,18 +139,16 @@ def architecture(kind: str) -> str:
     return CLASSES.get(kind) or "".join(word.capitalize() for word in kind.split("_")) + "ForCausalLM"
 
 
-@cache
-def _weight_names(kind: str) -> frozenset[str]:
-    """The names of the weights of a family, with `*` for the numbers of layers."""
-    mapping = shipped()[kind]
-    try:
-        return frozenset(starred(w.path) for w in weights(load(f"{mapping.spec}:{mapping.types[kind]}")))
-    except ArchError:
-        return frozenset()
+def _likeness(names: set[str], mapping: CheckpointFile) -> float:
+    """The share of the weights that a family has a rule for, plus that of its rules that there is a weight for."""
+    rules = {ours for rule in mapping.rules for ours in rule.ours}
 
+    def met(name: str, rule: str) -> bool:
+        return name == rule or name.startswith(f"{rule}.")
 
-def _likeness(a: set[str], b: frozenset[str]) -> float:
-    return len(a & b) / max(len(a | b), 1)
+    covered = sum(any(met(name, rule) for rule in rules) for name in names)
+    used = sum(any(met(name, rule) for name in names) for rule in rules)
+    return covered / max(len(names), 1) + used / max(len(rules), 1)
 
 
 # --- guesses ----------------------------------------------------------------------------------------------------------
@@ -205,7 +203,9 @@ def _read_off(model: Model) -> dict[str, list[Any]]:
     masks = [op.options["mask"] for op in ops_below(model.block.graph) if op.op.makes_mask]
     numbers = {int(n): None for mask in masks for leaf in mask.leaves() for n in leaf.numbers if n.static}
     tied = any(isinstance(n, WeightNode) for n in nodes_below(model.block.graph))
-    return {name: [*values] for name, values in found.items()} | {"tied": [tied], "of masks": [*numbers]}
+    layers = sum(len(n.iterations) for n in model.block.graph.nodes if isinstance(n, LoopNode))
+    more: dict[str, list[Any]] = {"tied": [tied], "of masks": [*numbers], "layers": [layers]}
+    return {name: [*values] for name, values in found.items()} | more
 
 
 # --- sameness ---------------------------------------------------------------------------------------------------------

@@ -329,3 +329,38 @@ model mixed(layers = 2, last = 1) {
         "(*(Near(config, j) for j in range(i, i + 5)), Far(config, i + 5)) ), "
         "*(Far(config, i) for i in range(config.layers * 6, config.layers * 6 + config.last)), ] )"
     )
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("cache.update(k, v, self.layer_idx)", "cache.update(v, k, self.layer_idx)"),
+        ("k, v = cache.update", "v, k = cache.update"),
+        ("if cache is not None:", "if cache is None:"),
+        ("Attention(config, layer_idx)", "Attention(config, 0)"),
+        ("Decoder(config, i) for i", "Decoder(config, i + 1) for i"),
+        ("self.scaling = self.head_dim**-0.5", "self.scaling = self.head_dim**-1"),
+        ("config.heads // config.kv_heads", "config.heads // config.heads"),
+        ("q = rotate(q, rope)", "q = rotate(k, rope)"),
+        ("y.reshape(*x.shape[:-1], -1)", "y.reshape(*x.shape[1:], -1)"),
+        ("dropout=0.0, **kwargs)", "dropout=0.0)"),
+        (
+            "attention_mask=attention_mask,\n            past_key_values=past",
+            "attention_mask=None,\n            past_key_values=past",
+        ),
+        ("[None] + past", "[None]"),
+        ("out.last_hidden_state[:, keep]", "out.last_hidden_state"),
+        ("vocab_size=self.config.vocab, **kwargs", "vocab_size=self.config.width, **kwargs"),
+        ("vocab: int = 97", "vocab: int = 96"),
+    ],
+)
+def test_a_file_that_is_not_what_was_meant_is_never_written(right: str, wrong: str) -> None:
+    from archdsl.backends.huggingface.module import LibraryWriter
+    from archdsl.backends.torch.validate import InvalidError, validate
+
+    writer = LibraryWriter(archdsl.load(f"{SPECS}/{LLAMA}", set=FAMILIES[LLAMA]), "llama")
+    text = "\n\n".join(writer.written())
+    assert right in text
+    validate(text, writer.classes)
+    with pytest.raises(InvalidError):
+        validate(text.replace(right, wrong), writer.classes)

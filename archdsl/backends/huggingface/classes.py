@@ -42,6 +42,9 @@ class LibraryClasses(Classes):
         self.lowering = partial(LibraryLowering, self.decoder)
         self.library_fields = {"tie_word_embeddings": bool(self.decoder.outlined.tie)}
 
+    def layers(self, block: Block) -> int:
+        return self.decoder.layers(block)
+
     # --- names ---
 
     def known(self, block: Block) -> Any:

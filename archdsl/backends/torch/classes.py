@@ -147,6 +147,10 @@ class Classes:
         self.exact: dict[Block, Mapping[str, Expr]] = {}
         """What every static name of a block is worth."""
 
+    def layers(self, block: Block) -> int:
+        """How many layers of a library's cache a block and what it calls have."""
+        return 0
+
     # --- grouping ---
 
     def positions_value(self, i: int) -> Value:

@@ -20,7 +20,7 @@ from typing import Any
 
 from archdsl.backends.torch import init
 from archdsl.backends.torch.classes import Classes, ClassGroup
-from archdsl.backends.torch.lower import ClassUse, Lowered, Make, Method, parameter_names
+from archdsl.backends.torch.lower import ClassUse, Lowered, Make, Method, Parameter, parameter_names
 from archdsl.backends.torch.numbers import BUILT_IN, PYTHON, function, value_of
 from archdsl.backends.torch.program import (
     PURE,
@@ -748,6 +748,8 @@ class Validator:
             if [*(a.arg for a in written.args.args), *rest] != ["self", *names]:
                 raise InvalidError(f"{instance.name}.{written.name} has other parameters")
             self.method(written, method, given, fields, terms, lowered, instance.name)
+            if any(p.target in given and p.type.endswith(" | None") for p in method.parameters if is_state(p)):
+                self.method(written, method, given, fields, terms, lowered, instance.name, stateless=True)
         return made
 
     def lowered(self, group: ClassGroup | None, block: Block) -> Lowered:
@@ -801,8 +803,10 @@ class Validator:
                 raise InvalidError(f"{instance.name}.{name} is another number")
         if machine.made.keys() != meant.keys():
             raise InvalidError(f"{instance.name} makes other modules: {machine.made.keys() ^ meant.keys()}")
-        for name, thing in meant.items():
+        order = [s.name for s in steps if isinstance(s, Make)]
+        for name, thing in sorted(meant.items(), key=lambda item: order.index(item[0]) if item[0] in order else -1):
             self.same(machine.made[name], thing, f"{instance.name}.{name}", found)
+        self.in_order(dict(instance.arguments), found)
         drawn = [[e for e in m.effects if e[0] != "assert"] for m in (machine, meaning)]
         if drawn[0] != drawn[1]:
             raise InvalidError(f"{instance.name} draws its weights otherwise")
@@ -811,6 +815,15 @@ class Validator:
             if e[0] == "assert" and e not in demanded:
                 raise InvalidError(f"{instance.name} demands something else: {e[2]}")
         return machine.fields, found
+
+    def in_order(self, arguments: Mapping[str, Any], made: Sequence[tuple[ClassInstance, Block]]) -> None:
+        """Whether each layer is given the next index of a cache, in the order in which layers are made."""
+        index = arguments.get("layer_idx", 0)
+        for instance, block in made:
+            taken = self.classes.layers(block)
+            if taken and block is not self.model.block and dict(instance.arguments).get("layer_idx", index) != index:
+                raise InvalidError(f"{instance.name} is given another index than {index}")
+            index += taken
 
     def own_part(self, f: ast.FunctionDef, name: str) -> list[ast.stmt]:
         """The statements of a class's `__init__` or of what draws weights; without those that begin and end it and are
@@ -867,17 +880,18 @@ class Validator:
         terms: Terms,
         lowered: Lowered,
         name: str,
+        stateless: bool = False,
     ) -> None:
         """Judge that a function does what a method does. `targets` says which of its parameters each argument is; the
-        others are not given."""
+        others are not given, nor is a cache to what is `stateless`."""
         meaning = Meaning(terms, self.names, self.sizes, lowered.modules.lists_meant)
         known = {*self.classes.given, "config", *(s.name for s in lowered.init if isinstance(s, Make))}
         meaning.fields = {k: v for k, v in fields.items() if k in known or not isinstance(v, int | float | Config)}
         env: dict[Any, Any] = {"self": SELF}
         for i, p in enumerate(method.parameters):
             term = terms.meant("parameter", method.name, i)
-            meaning.bind(p.target, term, env)
-            if isinstance(p.target, Variable) and p.target.state:
+            meaning.bind(p.target, None if stateless and is_state(p) else term, env)
+            if is_state(p):
                 meaning.stateful.add(term)
         given = [env[t] if t is not None else None for t in targets]
         meaning.steps(method.steps, env)
@@ -932,6 +946,11 @@ class Construction(Evaluator):
             self.keep(given[0], made)
             return None
         return made
+
+
+def is_state(parameter: Parameter) -> bool:
+    """Whether a parameter is what steps of decoding keep."""
+    return isinstance(parameter.target, Variable) and parameter.target.state
 
 
 def refs(name: str, made: Any) -> Any:
