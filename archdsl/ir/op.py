@@ -220,9 +220,9 @@ class OnnxScope(Protocol):
         """The size of an axis, counted from the right, as a vector of one int64 that may stand in a list."""
 
     def scan(
-        self, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any], axis: int = 1
+        self, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any]
     ) -> tuple[Any, ...]:
-        """A recurrence along an axis of the sequences: `body(*states, *slices)` gives the next states, then what is
+        """A recurrence along axis 0 of the sequences: `body(*states, *slices)` gives the next states, then what is
         emitted. The last states, then the stacked emissions."""
 
     def experts(self, name: str, rows: Any, weights: Any, chosen: Any, count: Num) -> Any:

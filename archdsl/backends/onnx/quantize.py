@@ -102,7 +102,7 @@ class Quantizer:
 
             def part(name: str, kind: ir.DataType, dims: Sequence[int]) -> ir.Value:
                 full = builder.unique(f"{weight.path}.{name}")
-                return ir.Value(name=full, type=ir.TensorType(kind), shape=ir.Shape(dims))
+                return builder.stored(full, kind, dims)
 
             self.made[weight.path] = Quantized(
                 self.bits,

@@ -320,7 +320,7 @@ class StepWriter(FormsWriter):
         names = [f"{carry.layer}.{s.name}" for s in carry.states]
         states = [self.started(flat, i, self.pasts[n]) for i, n in enumerate(names)]
         valid = self.valid()
-        sequences = [self.value(v) for v in flat.sequences]
+        sequences = [builder.swapped(self.value(v), v.rank, 1) for v in flat.sequences]
         count = len(sequences)
 
         def body(*inputs: ir.Value) -> list[ir.Value]:
@@ -336,10 +336,9 @@ class StepWriter(FormsWriter):
                     results[i] = builder.add("Where", [shown, now, state])
             return results
 
-        given = sequences if valid is None else [*sequences, valid]
-        results = scan(builder, body, states, given, 1)
-        self.values.update(zip(flat.finals, results, strict=False))
-        self.values.update(zip(flat.stacked, results[len(states) :], strict=True))
+        given = sequences if valid is None else [*sequences, builder.swapped(valid, 2, 1)]
+        results = scan(builder, body, states, given)
+        self.scanned(flat, results)
         for name, state, x in zip(names, carry.states, results, strict=False):
             x.shape = self.shape_of(state.shape, "past")
             self.presents.append((name, x))
