@@ -432,6 +432,7 @@ def to_onnx(
     seed: int | None = None,
     store: Literal["safetensors", "onnx_data", "inline"] = "safetensors",
     opset: int = 24,
+    names: Literal["hf", "spec"] = "hf",
     decode: bool = False,
     logits: Literal["all", "last"] = "all",
     bos_token_id: int | None = None,
@@ -449,8 +450,9 @@ def to_onnx(
     `output` is a file `….onnx`, or a directory for `model.onnx`. `dtype` (float32, float16, bfloat16) is that of
     weights and activations; `target` is `portable`, or an execution provider of onnxruntime whose own operators may be
     used: `ort-cpu`, `ort-cuda`. `opset` is 24, or 21 to 23 for older runtimes: what came later is then written as what
-    it is made of. `quantize` (int8, int4) is weight-only quantization of linear layers, group size 32,
-    but of those whose path a pattern of `keep` matches.
+    it is made of. `names` says what inputs and outputs are called: as Hugging Face calls them (`input_ids`,
+    `attention_mask`, `logits`), or as the spec does. `quantize` (int8, int4) is weight-only quantization of linear
+    layers, group size 32, but of those whose path a pattern of `keep` matches.
 
     The weights come from a safetensors file (`weights`) or are randomly initialized (`seed`), and go to where `store`
     says: a safetensors file beside the graph, in PyTorch's layout; a file of plain numbers beside it; or the graph
@@ -458,10 +460,13 @@ def to_onnx(
 
     With `decode`, the graph is a decode step: it takes the new tokens and the KV cache (or other decode state); what a
     model computes once before the first step is a graph of its own, `encoder.onnx` beside `model.onnx`,
-    `x_encoder.onnx` beside `x.onnx`. A directory then also gets `config.json` and `genai_config.json`, by which optimum
-    and onnxruntime-genai load it, where they can feed the model (`remark` of what is returned says why not). They hold
-    the ids of special tokens: padding is by default what ends a text, or 0. `logits` says whether a step gives those of
-    all new tokens, or of each sequence's last alone, which is all that generation asks of a prefill.
+    `x_encoder.onnx` beside `x.onnx`. `logits` says whether a step gives those of all new tokens, or of each sequence's
+    last alone, which is all that generation asks of a prefill.
+
+    A directory also gets the files of a tokenizer that lie beside `weights`, and `config.json` and, with `decode`,
+    `genai_config.json`, by which optimum, transformers.js and onnxruntime-genai load it, where they can feed the model
+    (`remark` of what is returned says why not). They hold the ids of special tokens, as given or of the
+    `generation_config.json` beside `weights`; padding is by default what ends a text, or 0.
 
     Loads no torch. Other arguments and errors as for `load`, and ArchError: E0502 where onnx or onnx-ir is missing,
     E0503 where `weights` is not the model's, E0504 where it cannot be written like this. Raises OSError where a file
@@ -487,15 +492,17 @@ def to_onnx(
             help="an opset below 24 is for `portable` graphs",
         )
     _demand_one_of("store", store, ("safetensors", "onnx_data", "inline"))
+    _demand_one_of("names", names, ("hf", "spec"))
     if not _is_list(keep):
         raise wrong_argument("keep", keep, "a sequence of patterns")
     if not isinstance(eos_token_id, Collection):
         raise wrong_argument("eos_token_id", eos_token_id, "a sequence of token ids")
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     stored = Path(weights) if weights is not None else None
-    if decode:
-        from archdsl.backends.onnx.runtimes import Tokens, save_steps
+    from archdsl.backends.onnx.carried import Tokens
+    from archdsl.backends.onnx.runtimes import save_graph, save_steps
 
+    if decode:
         return save_steps(
             loaded,
             output,
@@ -509,14 +516,22 @@ def to_onnx(
             seed=seed,
             store=store,
             opset=opset,
+            names=names,
             progress=progress,
         )
-    from archdsl.backends.onnx.store import graph_path, save
-    from archdsl.backends.onnx.write import write
-
-    written = write(loaded, dtype=dtype, target=target, quantize=quantize, keep=keep)
-    return save(
-        {graph_path(output): written}, loaded, weights=stored, seed=seed, store=store, opset=opset, progress=progress
+    return save_graph(
+        loaded,
+        output,
+        dtype=dtype,
+        target=target,
+        quantize=quantize,
+        keep=keep,
+        weights=stored,
+        seed=seed,
+        store=store,
+        opset=opset,
+        names=names,
+        progress=progress,
     )
 
 

@@ -51,7 +51,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def outputs(path: Path) -> np.ndarray[Any, Any]:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    found: np.ndarray[Any, Any] = session.run(None, {"tokens": TOKENS})[0]
+    found: np.ndarray[Any, Any] = session.run(None, {"input_ids": TOKENS})[0]
     return found
 
 
@@ -340,7 +340,7 @@ def test_older_opsets_compute_the_same(name: str, opset: int) -> None:
     given = {name: x.numpy() for name, x in tiny.inputs(model).items()}
     found = []
     for which in (24, opset):
-        path = archdsl.to_onnx(model, f"{which}.onnx", seed=0, opset=which, store="inline").graphs[0]
+        path = archdsl.to_onnx(model, f"{which}.onnx", seed=0, opset=which, store="inline", names="spec").graphs[0]
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         found.append(session.run(None, given)[0])
     assert np.abs(found[1] - found[0]).max() < 2e-6 * np.abs(found[0]).max()

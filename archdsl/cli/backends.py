@@ -92,6 +92,12 @@ def compile_(
         int,
         typer.Option("--opset", min=21, max=24, help="Below 24 for runtimes that are older.", rich_help_panel=ONNX),
     ] = 24,
+    names: Annotated[
+        Literal["hf", "spec"],
+        typer.Option(
+            "--names", help="Inputs and outputs as Hugging Face calls them, or as the spec does.", rich_help_panel=ONNX
+        ),
+    ] = "hf",
     decode: Annotated[
         bool,
         typer.Option("--decode", help="A decode step: new tokens, and the KV cache.", rich_help_panel=DECODE),
@@ -136,7 +142,18 @@ def compile_(
             raise error("E0501", f"there is no back end `{to}`", help=help_)
 
         only_with(
-            context, "--to onnx", "dtype", "target", "quantize", "keep", "weights", "seed", "store", "opset", "decode"
+            context,
+            "--to onnx",
+            "dtype",
+            "target",
+            "quantize",
+            "keep",
+            "weights",
+            "seed",
+            "store",
+            "opset",
+            "names",
+            "decode",
         )
         only_with(context, "--to onnx --decode", *of_steps)
         demand_other(output, spec)
@@ -178,6 +195,7 @@ def compile_(
             seed=seed,
             store=store,
             opset=opset,
+            names=names,
             decode=decode,
             logits=logits,
             bos_token_id=bos_token_id,

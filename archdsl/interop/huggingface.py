@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
 from archdsl.diagnostics.source import Source
-from archdsl.files import write_text, written_beside
+from archdsl.files import CARRIED, write_text, written_beside
 from archdsl.interop.checkpoint_file import CheckpointFile, MappedField, shipped
 from archdsl.interop.importing import CONSTANTS, Layers, numbers_of, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
@@ -114,8 +114,7 @@ class Folder:
 
     def beside(self) -> dict[str, bytes]:
         """The files that are carried along, by name."""
-        names = ("tokenizer.json", "generation_config.json")
-        found = (self.path / name for name in names)
+        found = (self.path / name for name in CARRIED)
         return {path.name: path.read_bytes() for path in found if path.is_file()}
 
     def __enter__(self) -> Folder:

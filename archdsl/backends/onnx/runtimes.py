@@ -1,8 +1,8 @@
-"""The files by which runtimes that generate know a graph of decoding steps: `config.json`, which optimum's
-`ORTModelForCausalLM` reads, and `genai_config.json` of onnxruntime-genai.
+"""The files by which programs know a graph: `config.json`, which optimum and transformers.js read, and
+`genai_config.json` of onnxruntime-genai.
 
-Both runtimes hold keys and values of one shape for all layers and feed token ids, a mask and places; neither knows the
-architecture. What they must be told is read off the graph and the plan by which it was written.
+Runtimes that generate hold keys and values of one shape for all layers and feed token ids, a mask and positions; none
+knows the architecture. What they must be told is read off the graph and the plan by which it was written.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 from pydantic import BaseModel
 
 from archdsl.backends.onnx.builder import CONTRIB, OPSET
+from archdsl.backends.onnx.carried import Tokens, carried, copy, with_those_of
+from archdsl.backends.onnx.names import Convention
 from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.store import OnnxFiles, Store, graph_path, save
-from archdsl.backends.onnx.write import Written
-from archdsl.diagnostics import error
+from archdsl.backends.onnx.write import Written, write
+from archdsl.diagnostics import ArchError, error
+from archdsl.estimates.params import vocabulary
 from archdsl.files import write_text
 from archdsl.ir.graph import Model
 from archdsl.passes.decode import DecodePlan, plan
@@ -30,17 +34,6 @@ FED = ("input_ids", "attention_mask", "position_ids")
 """What both runtimes feed, beside keys and values."""
 
 _PAST = re.compile(r"past_key_values\.(\d+)\.(.+)")
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Ids with a meaning, which no spec tells. `end` are those that end a text: without one, optimum generates as many
-    tokens as it is asked for, and onnxruntime-genai ends at that of padding. `padding` fills the rows of a batch: by
-    default the first of `end`, or 0."""
-
-    begin: int | None = None
-    end: tuple[int, ...] = ()
-    padding: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +73,20 @@ class UnevenConfig(CausalConfig):
     v_head_dim: int
 
 
+class EncoderConfig(BaseModel):
+    """`config.json` of a model that does not generate. Programs find the class of a model by `model_type` and
+    `architectures`, and read the number of classes off `id2label`."""
+
+    model_type: str
+    """`bert` or `distilbert`, with and without segments; `vit`."""
+    architectures: list[str]
+    hidden_size: int | None = None
+    vocab_size: int | None = None
+    max_position_embeddings: int | None = None
+    id2label: dict[int, str] | None = None
+    label2id: dict[str, int] | None = None
+
+
 class GenaiInputs(BaseModel):
     """Names of inputs; `%d` is the layer."""
 
@@ -116,8 +123,8 @@ class GenaiModel(BaseModel):
 
     type: str = "decoder"
     bos_token_id: int | None
-    eos_token_id: list[int]
-    """Never empty: the runtime would then take the padding for it."""
+    eos_token_id: list[int] | None
+    """Without one, the runtime takes the padding for it."""
     pad_token_id: int
     context_length: int
     vocab_size: int
@@ -159,6 +166,36 @@ class _UnlikeError(Exception):
     """The runtimes cannot feed the graph."""
 
 
+def save_graph(
+    model: Model,
+    output: str | Path,
+    *,
+    dtype: str = "float32",
+    target: str = "portable",
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
+    weights: Path | None = None,
+    seed: int | None = None,
+    store: Store = "safetensors",
+    opset: int = OPSET,
+    names: Convention = "hf",
+    progress: Progress | None = None,
+) -> OnnxFiles:
+    """Write the graph of a model for whole sequences, its weights, and, into a directory, what optimum and
+    transformers.js must be told of a model that does not generate. Arguments and errors as of `write` and `save`."""
+    path = graph_path(output)
+    written = write(model, dtype=dtype, target=target, quantize=quantize, keep=keep, names=names)
+    files = save({path: written}, model, weights=weights, seed=seed, store=store, opset=opset, progress=progress)
+    if path == Path(output):
+        return files
+    config = encoder_config(model, written)
+    found = copy(carried(weights), path.parent)
+    if config is not None:
+        found.insert(0, path.with_name("config.json"))
+        write_text(found[0], text(config))
+    return replace(files, configs=tuple(found))
+
+
 def save_steps(
     model: Model,
     output: str | Path,
@@ -173,6 +210,7 @@ def save_steps(
     seed: int | None = None,
     store: Store = "safetensors",
     opset: int = OPSET,
+    names: Convention = "hf",
     progress: Progress | None = None,
 ) -> OnnxFiles:
     """Write the graphs that generate, their weights in one file, and, into a directory, what runtimes must be told.
@@ -188,22 +226,33 @@ def save_steps(
             help=f"`-o {path.with_suffix('')}/`",
         )
     steps = plan(model)
-    graphs = write_steps(model, dtype=dtype, target=target, quantize=quantize, keep=keep, last=last, steps=steps)
-    found = configs(model, steps, graphs, path.name, tokens) if whole else Configs({}, "")
+    graphs = write_steps(
+        model, dtype=dtype, target=target, quantize=quantize, keep=keep, last=last, steps=steps, names=names
+    )
+    along = carried(weights) if whole else {}
+    found = configs(model, steps, graphs, path.name, tokens, along) if whole else Configs({}, "")
     paths = {path: graphs["model"]}
     if "encoder" in graphs:
         name = f"{path.stem}_encoder.onnx" if path.stem != "model" else "encoder.onnx"
         paths[path.with_name(name)] = graphs["encoder"]
     files = save(paths, model, weights=weights, seed=seed, store=store, opset=opset, progress=progress)
-    written = []
+    written = copy(along, path.parent)
     for name, config in found.files.items():
         written.append(path.with_name(name))
         write_text(written[-1], text(config))
     return replace(files, configs=tuple(written), remark=found.missing)
 
 
-def configs(model: Model, steps: DecodePlan, graphs: Mapping[str, Written], filename: str, tokens: Tokens) -> Configs:
-    """The files for the graphs of a model, whose step lies in `filename` beside them.
+def configs(
+    model: Model,
+    steps: DecodePlan,
+    graphs: Mapping[str, Written],
+    filename: str,
+    tokens: Tokens,
+    along: Mapping[str, Path],
+) -> Configs:
+    """The files for the graphs of a model, whose step lies in `filename` beside them; `along` are those that go with
+    its weights.
 
     Raises ArchError E0504 where an id of `tokens` is not of the vocabulary."""
     try:
@@ -211,7 +260,8 @@ def configs(model: Model, steps: DecodePlan, graphs: Mapping[str, Written], file
     except _UnlikeError as problem:
         return Configs({}, f"no config.json and no genai_config.json, {problem}: a program feeds the graph itself")
     _demand(tokens, sizes.vocab)
-    context = int(model.context) if model.context is not None and model.context.static else None
+    tokens = with_those_of(tokens, along, sizes.vocab)
+    context = _context(model)
     files: dict[str, BaseModel] = {}
     missing = []
     if sizes.logits == "logits":
@@ -225,12 +275,58 @@ def configs(model: Model, steps: DecodePlan, graphs: Mapping[str, Written], file
         missing.append("no genai_config.json, since onnxruntime-genai needs a context and the model has none")
     else:
         files["genai_config.json"] = _genai(sizes, context, filename, tokens)
+        if not tokens.end:
+            end = f"token {_padding(tokens)}, which pads"
+            missing.append(f"no token is known to end a text: onnxruntime-genai ends at {end}; `--eos-token-id N`")
     return Configs(files, "; ".join(missing))
 
 
+def encoder_config(model: Model, written: Written) -> EncoderConfig | None:
+    """`config.json` for a graph of whole sequences; None where programs cannot feed it, or where it generates, which
+    is for `--decode`."""
+    graph = written.model.graph
+    inputs, output = {str(x.name) for x in graph.inputs}, graph.outputs[0]
+    if not (inputs <= {*FED, "token_type_ids"} and "input_ids" in inputs) and inputs != {"pixel_values"}:
+        return None
+    shape, vocab = _shape(output), vocabulary(model)
+    last = shape[-1]
+    if not isinstance(last, int) or generates(model):
+        return None
+    kind = "vit" if "pixel_values" in inputs else "bert" if "token_type_ids" in inputs else "distilbert"
+    base = {"vit": "ViT", "bert": "Bert", "distilbert": "DistilBert"}[kind]
+    fields: dict[str, Any] = {"model_type": kind, "vocab_size": vocab, "hidden_size": _width(model)}
+    fields["max_position_embeddings"] = _context(model)
+    if output.name == "last_hidden_state":
+        return EncoderConfig(architectures=[f"{base}Model"], **fields)
+    if last == vocab and len(shape) == 3:
+        return EncoderConfig(architectures=[f"{base}ForMaskedLM"], **fields)
+    task = "TokenClassification" if len(shape) == 3 else "ImageClassification" if kind == "vit" else None
+    labels = [f"LABEL_{i}" for i in range(last)]
+    fields |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
+    return EncoderConfig(architectures=[f"{base}For{task or 'SequenceClassification'}"], **fields)
+
+
+def generates(model: Model) -> bool:
+    """Whether a model can be taken step by step."""
+    try:
+        plan(model)
+    except ArchError:
+        return False
+    return True
+
+
+def _width(model: Model) -> int | None:
+    return next((int(f.value) for f in model.config if f.name == "width" and f.value.static), None)
+
+
+def _context(model: Model) -> int | None:
+    return int(model.context) if model.context is not None and model.context.static else None
+
+
 def text(config: BaseModel) -> str:
-    """The file of a configuration. onnxruntime-genai knows no null: there, fields that say nothing are left out."""
-    return config.model_dump_json(indent=2, exclude_none=isinstance(config, GenaiConfig)) + "\n"
+    """The file of a configuration. optimum has defaults of its own for what a decoder does not say, which are null;
+    other fields that say nothing are left out."""
+    return config.model_dump_json(indent=2, exclude_none=not isinstance(config, CausalConfig)) + "\n"
 
 
 def _demand(tokens: Tokens, vocab: int) -> None:
@@ -276,7 +372,7 @@ def _sizes(model: Model, steps: DecodePlan, graphs: Mapping[str, Written]) -> _S
     if len(_shape(logits)) != 3 or not isinstance(vocab, int):
         raise _UnlikeError(f"since `{logits.name}` is not a number for each token of a vocabulary")
     heads = _heads(steps)
-    width = next((int(f.value) for f in model.config if f.name == "width" and f.value.static), heads * key)
+    width = _width(model) or heads * key
     in_place = all(_appended(x) for x in presents)
     return _Sizes(len(kept), kv_heads, key, value, heads, width, vocab, str(logits.name), frozenset(inputs), in_place)
 
@@ -331,7 +427,7 @@ def _genai(sizes: _Sizes, context: int, filename: str, tokens: Tokens) -> GenaiC
     return GenaiConfig(
         model=GenaiModel(
             bos_token_id=tokens.begin,
-            eos_token_id=list(tokens.end) or [_padding(tokens)],
+            eos_token_id=list(tokens.end) or None,
             pad_token_id=_padding(tokens),
             context_length=context,
             vocab_size=sizes.vocab,

@@ -14,12 +14,14 @@ from archdsl.backends.onnx.builder import CONTRIB, IR_VERSION, OPSET, Builder, S
 from archdsl.backends.onnx.fuse import fuse
 from archdsl.backends.onnx.heads import side_by_side
 from archdsl.backends.onnx.moe import at_once
+from archdsl.backends.onnx.names import Convention, Names, names_of
 from archdsl.backends.onnx.packed import packed
 from archdsl.backends.onnx.quantize import Quantized, Quantizer, settle
 from archdsl.backends.onnx.scope import OnnxNodeScope, scan
 from archdsl.backends.onnx.targets import TARGETS, Target
 from archdsl.diagnostics import error
-from archdsl.ir.dims import Num, Poly, Shape, Symbol
+from archdsl.ir.dims import Num, Poly, Shape, Symbol, symbol, with_symbol
+from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import Model, Value
 from archdsl.passes.dce import live
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten
@@ -47,13 +49,15 @@ def write(
     quantize: str | None = None,
     keep: Sequence[str] = (),
     exact: bool = False,
+    names: Convention = "spec",
 ) -> Written:
-    """The model as an ONNX graph for inference, batch and lengths open. Initializers are named as the weights are.
+    """The model as an ONNX graph for inference, batch and lengths open. Initializers are named as the weights are,
+    inputs and outputs by a convention.
 
     `quantize` is `int8` or `int4`: matrices of linear layers in so few bits, but for those whose path a pattern of
     `keep` matches; their products are `exact`, or may round their inputs, too. Raises ArchError: E0504 where the target
     does not run the type or has no operator for few bits."""
-    writer = GraphWriter(model, dtype, target_for(target, dtype, quantize))
+    writer = GraphWriter(model, dtype, target_for(target, dtype, quantize), names_of(model, names))
     if quantize is not None:
         writer.quantizer = Quantizer(quantize, flatten(model), keep, exact)
     written = writer.whole()
@@ -88,9 +92,10 @@ weights of each."""
 class GraphWriter:
     """Writes one graph."""
 
-    def __init__(self, model: Model, dtype: str, target: Target) -> None:
+    def __init__(self, model: Model, dtype: str, target: Target, names: Names) -> None:
         self.model = model
         self.target = target
+        self.names = names
         self.builder = Builder(dtype)
         self.values: dict[Value, ir.Value] = {}
         self.weights: dict[str, ir.Value] = {}
@@ -114,7 +119,7 @@ class GraphWriter:
 
     def whole(self) -> Written:
         flat = flatten(self.model)
-        inputs = [self.input(name, value) for name, value in self.model.inputs]
+        inputs = [self.own_input(name, value) for name, value in self.model.inputs]
         self.graph(flat)
         outputs = self.outputs(flat.outputs)
         return self.finish(inputs, outputs)
@@ -153,12 +158,18 @@ class GraphWriter:
         )
         return Written(made, weights, builder.own, quantized)
 
-    def input(self, name: str, value: Value) -> ir.Value:
+    def own_input(self, name: str, value: Value) -> ir.Value:
+        """An input of the model, by the name that it has in the graph."""
+        dtype = "int" if self.names.is_mask(name, value) else value.dtype
+        return self.input(self.names.inputs.get(name, name), value, dtype)
+
+    def input(self, name: str, value: Value, dtype: str) -> ir.Value:
         builder = self.builder
         x = ir.Value(
-            name=builder.unique(name), type=ir.TensorType(builder.type_of(value.dtype)), shape=self.shape(value.shape)
+            name=builder.unique(name), type=ir.TensorType(builder.type_of(dtype)), shape=self.shape(value.shape)
         )
-        self.values[value] = x
+        builder.path = name
+        self.values[value] = builder.cast(x, value.dtype)
         self.note_sizes(x, value.shape)
         return x
 
@@ -177,19 +188,23 @@ class GraphWriter:
     def outputs(self, values: Sequence[Value]) -> list[ir.Value]:
         builder = self.builder
         builder.path = ""
-        names = [n for n, _ in self.model.outputs]
-        plain = ["output"] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]
         found: list[ir.Value] = []
-        for value, name, other in zip(values, names, plain, strict=True):
+        for value, name in zip(values, self.names.outputs, strict=True):
             x = builder.add("Identity", [self.value(value)])
-            x.name = builder.unique(name or other)
+            x.name = builder.unique(name)
             x.shape = self.shape(value.shape)
             found.append(x)
         return found
 
     def shape(self, shape: Shape) -> ir.Shape | None:
         """Sizes as numbers and names; None where they are not worth telling."""
-        return ir.Shape([int(d) if d.static else str(d.value) for d in shape])
+        return ir.Shape([int(d) if d.static else str(self.renamed(d.value)) for d in shape])
+
+    def renamed(self, size: Size) -> Size:
+        """An open size in the names of the graph."""
+        for old, new in self.names.sizes.items():
+            size = with_symbol(size, old, symbol(new))
+        return size
 
     # --- nodes ---
 
