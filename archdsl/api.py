@@ -498,41 +498,29 @@ def to_onnx(
     if not isinstance(eos_token_id, Collection):
         raise wrong_argument("eos_token_id", eos_token_id, "a sequence of token ids")
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
-    stored = Path(weights) if weights is not None else None
     from archdsl.backends.onnx.carried import Tokens
+    from archdsl.backends.onnx.metadata import described
     from archdsl.backends.onnx.runtimes import save_graph, save_steps
 
+    stored = Path(weights) if weights is not None else None
+    common: dict[str, Any] = {
+        "dtype": dtype,
+        "target": target,
+        "quantize": quantize,
+        "keep": keep,
+        "seed": seed,
+        "store": store,
+        "opset": opset,
+        "names": names,
+    }
+    tokens = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id, "pad_token_id": pad_token_id}
+    steps = {"decode": True, "logits": logits, **tokens} if decode else {}
+    common["metadata"] = described(loaded, {**common, "weights": stored.name if stored is not None else None, **steps})
+    common |= {"weights": stored, "progress": progress}
     if decode:
-        return save_steps(
-            loaded,
-            output,
-            Tokens(bos_token_id, tuple(eos_token_id), pad_token_id),
-            dtype=dtype,
-            target=target,
-            quantize=quantize,
-            keep=keep,
-            last=logits == "last",
-            weights=stored,
-            seed=seed,
-            store=store,
-            opset=opset,
-            names=names,
-            progress=progress,
-        )
-    return save_graph(
-        loaded,
-        output,
-        dtype=dtype,
-        target=target,
-        quantize=quantize,
-        keep=keep,
-        weights=stored,
-        seed=seed,
-        store=store,
-        opset=opset,
-        names=names,
-        progress=progress,
-    )
+        special = Tokens(bos_token_id, tuple(eos_token_id), pad_token_id)
+        return save_steps(loaded, output, special, last=logits == "last", **common)
+    return save_graph(loaded, output, **common)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

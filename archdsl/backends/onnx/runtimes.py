@@ -179,13 +179,23 @@ def save_graph(
     store: Store = "safetensors",
     opset: int = OPSET,
     names: Convention = "hf",
+    metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> OnnxFiles:
     """Write the graph of a model for whole sequences, its weights, and, into a directory, what optimum and
     transformers.js must be told of a model that does not generate. Arguments and errors as of `write` and `save`."""
     path = graph_path(output)
     written = write(model, dtype=dtype, target=target, quantize=quantize, keep=keep, names=names)
-    files = save({path: written}, model, weights=weights, seed=seed, store=store, opset=opset, progress=progress)
+    files = save(
+        {path: written},
+        model,
+        weights=weights,
+        seed=seed,
+        store=store,
+        opset=opset,
+        metadata=metadata,
+        progress=progress,
+    )
     if path == Path(output):
         return files
     config = encoder_config(model, written)
@@ -211,6 +221,7 @@ def save_steps(
     store: Store = "safetensors",
     opset: int = OPSET,
     names: Convention = "hf",
+    metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> OnnxFiles:
     """Write the graphs that generate, their weights in one file, and, into a directory, what runtimes must be told.
@@ -235,7 +246,9 @@ def save_steps(
     if "encoder" in graphs:
         name = f"{path.stem}_encoder.onnx" if path.stem != "model" else "encoder.onnx"
         paths[path.with_name(name)] = graphs["encoder"]
-    files = save(paths, model, weights=weights, seed=seed, store=store, opset=opset, progress=progress)
+    files = save(
+        paths, model, weights=weights, seed=seed, store=store, opset=opset, metadata=metadata, progress=progress
+    )
     written = copy(along, path.parent)
     for name, config in found.files.items():
         written.append(path.with_name(name))

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from archdsl.backends.onnx.builder import CONTRIB, IR_VERSION, OPSET, Builder, Subgraph, all_nodes, subgraphs
 from archdsl.backends.onnx.fuse import fuse
 from archdsl.backends.onnx.heads import side_by_side
+from archdsl.backends.onnx.metadata import Scopes
 from archdsl.backends.onnx.moe import at_once
 from archdsl.backends.onnx.names import Convention, Names, names_of
 from archdsl.backends.onnx.packed import packed
@@ -137,6 +138,9 @@ class GraphWriter:
         quantized = {path: q for path, q in quantized.items() if id(q.codes) in read}
         constants = [x for x in builder.constants.values() if id(x) in read]
         initializers = [*weights.values(), *(x for q in quantized.values() for x in q.parts), *constants]
+        scopes = Scopes(self.model)
+        for node in all_nodes(nodes):
+            scopes.annotate(node)
         imports = {"": OPSET}
         if any(n.domain == CONTRIB for n in all_nodes(nodes)):
             imports[CONTRIB] = 1
