@@ -4,10 +4,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 RUNTIMES := .runtimes/.installed
+CLIENTS := .clients/.installed
+OLDER := 1.20.1 1.24.4
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install runtimes demo test quick size matrix check format bench clean
+.PHONY: help install runtimes clients demo test quick size matrix check format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +29,17 @@ runtimes: install $(RUNTIMES) ## make .runtimes, where the tests find onnxruntim
 $(RUNTIMES): constraints-runtimes.txt
 	rm -rf .runtimes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .runtimes -r constraints-runtimes.txt
+	@touch $@
+
+clients: install runtimes $(CLIENTS) ## make .clients, programs of others for benchmarks/clients.py (needs npm)
+
+# As above; of what comes from npm nothing is run while it is installed: onnxruntime-node would fetch CUDA.
+$(CLIENTS): constraints-clients.txt benchmarks/client_workers/package.json
+	rm -rf .clients
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .clients/python -r constraints-clients.txt
+	@set -e; for v in $(OLDER); do $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .clients/onnxruntime-$$v onnxruntime==$$v; done
+	mkdir -p .clients/node && cp benchmarks/client_workers/package.json .clients/node
+	npm install --prefix .clients/node --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
 demo: install ## the tour: check, estimate, compile and run a spec, then train what was compiled
@@ -53,10 +66,10 @@ format: install ## rewrite the code as `check` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: install ## run every script of benchmarks/
+bench: install clients ## run every script of benchmarks/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
 
-clean: ## remove caches and built distributions (rm -rf .venv .runtimes for the rest)
+clean: ## remove caches and built distributions (rm -rf .venv .runtimes .clients for the rest)
 	rm -rf build dist .matrix .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find . \( -path ./.venv -o -path ./.runtimes \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+	find . \( -path ./.venv -o -path ./.runtimes -o -path ./.clients \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

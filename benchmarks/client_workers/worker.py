@@ -1,12 +1,14 @@
-"""One client of `benchmarks/clients.py`, on one model: prints what it found as one line of JSON.
+"""One client of `benchmarks/clients.py`, on one model: what it found as a line of JSON, the last one counts.
 
-    python worker.py CLIENT FOLDER
+    python worker.py CLIENT FOLDER OPSET
 
 It is started in an environment of its own, so that it imports nothing of archdsl. FOLDER has what `clients.py` wrote:
-`graph/` for whole sequences, `steps/` where the model generates, and `case.json` with inputs and what PyTorch gives."""
+`graph-OPSET/` for whole sequences, `steps-OPSET/` where the model generates, and `case.json` with inputs and what
+PyTorch gives for them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -42,9 +44,8 @@ def onnxruntime(path: Path | bytes) -> Graph:
     options = SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
-    session = InferenceSession(
-        path if isinstance(path, bytes) else str(path), options, providers=["CPUExecutionProvider"]
-    )
+    source = path if isinstance(path, bytes) else str(path)
+    session = InferenceSession(source, options, providers=["CPUExecutionProvider"])
     inputs = {i.name: (TYPES[i.type[7:-1]], list(i.shape)) for i in session.get_inputs()}
     return Graph(inputs, [o.name for o in session.get_outputs()], lambda feed: list(session.run(None, feed)))
 
@@ -54,10 +55,11 @@ def openvino(path: Path) -> Graph:
 
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    _, outputs, inputs = _proto(path)
+    known = {name for i in compiled.inputs for name in i.get_names()}
+    outputs, inputs = _signature(path)
 
     def run(feed: Arrays) -> list[Any]:
-        found = compiled({n: feed[n] for n in feed if any(n in i.get_names() for i in compiled.inputs)})
+        found = compiled({n: x for n, x in feed.items() if n in known})  # what nothing reads is no input there
         return [found[name] for name in outputs]
 
     return Graph(inputs, outputs, run)
@@ -66,16 +68,16 @@ def openvino(path: Path) -> Graph:
 def evaluator(path: Path) -> Graph:
     from onnx.reference import ReferenceEvaluator
 
-    _, outputs, inputs = _proto(path)
+    outputs, inputs = _signature(path)
     evaluated = ReferenceEvaluator(str(path))
     return Graph(inputs, outputs, lambda feed: list(evaluated.run(None, dict(feed))))
 
 
 def onnxsim(path: Path) -> Graph:
+    import onnx
     from onnxsim import simplify
 
-    proto, *_ = _proto(path)
-    simplified, _ = simplify(proto)
+    simplified, _ = simplify(onnx.load(path))
     return onnxruntime(simplified.SerializeToString())
 
 
@@ -85,30 +87,37 @@ def onnxslim(path: Path) -> Graph:
     return onnxruntime(slim(str(path)).SerializeToString())
 
 
-def _proto(path: Path) -> tuple[Any, list[str], dict[str, tuple[Any, list[Any]]]]:
+def _signature(path: Path) -> tuple[list[str], dict[str, tuple[Any, list[Any]]]]:
     import onnx
 
-    proto = onnx.load(path)
-    inputs = {
-        i.name: (
-            onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type),
-            [d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim],
-        )
-        for i in proto.graph.input
-    }
-    return proto, [o.name for o in proto.graph.output], inputs
+    graph = onnx.load(path, load_external_data=False).graph
+    inputs = {}
+    for i in graph.input:
+        kind = i.type.tensor_type
+        sizes = [d.dim_param or d.dim_value for d in kind.shape.dim]
+        inputs[i.name] = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type), sizes
+    return [o.name for o in graph.output], inputs
+
+
+def arrays(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: np.array(x["data"]).reshape(x["dims"]) for name, x in given.items()}
+
+
+def largest(found: Mapping[str, Any], case: Mapping[str, Any]) -> float:
+    """The largest difference from what PyTorch gives."""
+    return max(
+        float(np.abs(np.asarray(found[name], np.float32) - x).max()) for name, x in arrays(case["outputs"]).items()
+    )
 
 
 def generate(load: Callable[[Path], Graph], folder: Path, case: Mapping[str, Any]) -> list[int]:
     """As many greedy tokens as PyTorch gave: the prompt at once, then one by one."""
-    step = load(folder / "steps" / "model.onnx")
+    step = load(folder / "model.onnx")
     ids, count = np.array([case["prompt"]]), len(case["tokens"])
     kept = [o.replace("present.", "past_key_values.", 1) for o in step.outputs[1:]]
     sizes = {"batch_size": 1, "batch": 1, "past_sequence_length": 0}
     state = {n: np.zeros([sizes.get(d, d) for d in step.inputs[n][1]]) for n in kept}
-    once: dict[str, Any] = {}
-    if case["source"]:
-        once = load(folder / "steps" / case["encoder"])({n: np.array(v["data"]) for n, v in case["source"].items()})
+    once = load(folder / "encoder.onnx")(arrays(case["source"])) if case["source"] else {}
     new, past = ids, 0
     for _ in range(count):
         positions = np.arange(past, ids.shape[1])[None]
@@ -123,41 +132,102 @@ def generate(load: Callable[[Path], Graph], folder: Path, case: Mapping[str, Any
     return tokens
 
 
-def whole(load: Callable[[Path], Graph], folder: Path, case: Mapping[str, Any]) -> float:
-    """The largest difference from what PyTorch gives."""
-    graph = load(folder / "graph" / "model.onnx")
-    found = graph({n: np.array(v["data"]) for n, v in case["inputs"].items()})
-    return max(float(np.abs(np.asarray(found[name]) - np.array(data)).max()) for name, data in case["outputs"].items())
-
-
-# --- clients that generate --------------------------------------------------------------------------------------------
+# --- clients that read files beside a graph ---------------------------------------------------------------------------
 
 
 def genai(folder: Path, case: Mapping[str, Any]) -> list[int]:
     import onnxruntime_genai
 
-    model = onnxruntime_genai.Model(str(folder / "steps"))
+    model = onnxruntime_genai.Model(str(folder))
     params = onnxruntime_genai.GeneratorParams(model)
-    length = len(case["prompt"]) + len(case["tokens"])
-    params.set_search_options(max_length=length)
+    start = len(case["prompt"])
+    params.set_search_options(max_length=start + len(case["tokens"]))
     generator = onnxruntime_genai.Generator(model, params)
     generator.append_tokens(np.array([case["prompt"]], np.int32))
     while not generator.is_done():
         generator.generate_next_token()
-    return [int(t) for t in generator.get_sequence(0)[len(case["prompt"]) :]]
+    return [int(token) for token in generator.get_sequence(0)[start:]]
+
+
+def optimum_generates(folder: Path, case: Mapping[str, Any]) -> list[int]:
+    import torch
+    from optimum.onnxruntime import ORTModelForCausalLM
+
+    model = ORTModelForCausalLM.from_pretrained(folder)
+    made = model.generate(torch.tensor([case["prompt"]]), max_new_tokens=len(case["tokens"]), do_sample=False)
+    return [int(token) for token in made[0, len(case["prompt"]) :]]
+
+
+def optimum_runs(folder: Path, case: Mapping[str, Any]) -> float:
+    import torch
+    from optimum import onnxruntime as classes
+
+    (architecture,) = json.loads((folder / "config.json").read_text())["architectures"]
+    task = "For".join(architecture.split("For")[1:]) or "FeatureExtraction"
+    model = getattr(classes, f"ORTModelFor{task}").from_pretrained(folder)
+    found = model(**{n: torch.from_numpy(x) for n, x in arrays(case["inputs"]).items()})
+    names = [name for name in case["outputs"] if name in found]
+    return largest({n: found[n] for n in names}, {"outputs": {n: case["outputs"][n] for n in names}})
+
+
+# --- quantizers -------------------------------------------------------------------------------------------------------
+
+
+def quantize_dynamic(path: Path, other: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    # Its default takes the standard's `Attention` for onnxruntime's.
+    quantize_dynamic(path, other, weight_type=QuantType.QUInt8, op_types_to_quantize=["MatMul", "Gather"])
+
+
+def matmul_nbits(path: Path, other: Path) -> None:
+    import onnx
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    made = MatMulNBitsQuantizer(onnx.load(path), block_size=32, is_symmetric=False)
+    made.process()
+    made.model.save_model_to_file(str(other))
+
+
+def linears(graph: Any) -> int:
+    """How many products with a matrix of the model a graph has, those of bodies left out."""
+    held = {x.name: len(x.dims) for x in graph.initializer}
+    return sum(n.op_type == "MatMul" and held.get(n.input[1]) == 2 for n in graph.node)
+
+
+def quantized(quantizer: Callable[[Path, Path], None], folder: Path, case: Mapping[str, Any]) -> dict[str, Any]:
+    import onnx
+
+    path, other = folder / "model.onnx", folder / f"{quantizer.__name__}.onnx"
+    quantizer(path, other)
+    before, after = (linears(onnx.load(p).graph) for p in (path, other))
+    run = onnxruntime(other)
+    run({n: x for n, x in arrays(case["inputs"]).items() if n in run.inputs})
+    return {"matrices": before, "left": after}
 
 
 def main() -> None:
-    client, folder = sys.argv[1], Path(sys.argv[2])
+    client, folder, opset = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     case = json.loads((folder / "case.json").read_text())
+    graph, steps = folder / f"graph-{opset}", folder / f"steps-{opset}"
     logging.disable(logging.WARNING)
     found: dict[str, Any] = {}
     runs = {f.__name__: f for f in (onnxruntime, openvino, evaluator, onnxsim, onnxslim)}
-    if client in runs:
-        found["difference"] = whole(runs[client], folder, case)
-        print(json.dumps(found))
-        if case["tokens"]:
-            found["tokens"] = generate(runs[client], folder, case)
+    with contextlib.redirect_stdout(sys.stderr):
+        if client in runs:
+            load: Any = runs[client]
+            found["difference"] = largest(load(graph / "model.onnx")(arrays(case["inputs"])), case)
+            print(json.dumps(found), file=sys.__stdout__, flush=True)
+            if case["tokens"]:
+                found["tokens"] = generate(load, steps, case)
+        elif client == "genai":
+            found["tokens"] = genai(steps, case)
+        elif client == "optimum" and (steps / "config.json").exists():
+            found["tokens"] = optimum_generates(steps, case)
+        elif client == "optimum":
+            found["difference"] = optimum_runs(graph, case)
+        else:
+            found |= quantized(quantize_dynamic if client == "quantize_dynamic" else matmul_nbits, graph, case)
     print(json.dumps(found))
 
 
