@@ -449,8 +449,9 @@ def to_onnx(
 
     `output` is a file `….onnx`, or a directory for `model.onnx`. `dtype` (float32, float16, bfloat16) is that of
     weights and activations; `target` is `portable`, or an execution provider of onnxruntime whose own operators may be
-    used: `ort-cpu`, `ort-cuda`. `opset` is 24, or 21 to 23 for older runtimes: what came later is then written as what
-    it is made of. `names` says what inputs and outputs are called: as Hugging Face calls them (`input_ids`,
+    used (`ort-cpu`, `ort-cuda`), or the program that is to run it (`genai`, `optimum`, `transformers.js`, `openvino`):
+    what it cannot run is an error then. `opset` is 24, or 21 to 23 for older runtimes: what came later is then written
+    as what it is made of. `names` says what inputs and outputs are called: as Hugging Face calls them (`input_ids`,
     `attention_mask`, `logits`), or as the spec does. `quantize` (int8, int4) is weight-only quantization of linear
     layers, group size 32, but of those whose path a pattern of `keep` matches.
 
@@ -485,7 +486,7 @@ def to_onnx(
         _demand_path("weights", weights)
     if opset not in (21, 22, 23, 24):
         raise error("E0509", f"`opset` is 21, 22, 23 or 24, not {shortened(str(opset))}")
-    if opset != 24 and target != "portable":
+    if opset != 24 and target in ("ort-cpu", "ort-cuda"):
         raise error(
             "E0504",
             f"`{target}` uses operators of onnxruntime that other versions of it compute otherwise",

@@ -141,7 +141,9 @@ def write(name: str, folder: Path) -> None:
     for opset in {c.opset for c in CLIENTS.values()}:
         archdsl.to_onnx(model, folder / f"graph-{opset}", weights=weights, store="inline", opset=opset)
         if steps:
-            archdsl.to_onnx(model, folder / f"steps-{opset}", weights=weights, store="inline", opset=opset, decode=True)
+            archdsl.to_onnx(
+                model, folder / f"steps-{opset}", weights=weights, store="onnx_data", opset=opset, decode=True
+            )
     if steps:
         source = {n: torch.ones_like(x[:1]) if x.dtype == torch.bool else x[:1] for n, x in given.items()}
         tokens = source.pop(ids[-1])[:, :5]

@@ -16,6 +16,7 @@ from zoo import tiny
 
 import archdsl
 from archdsl.backends.onnx.names import names_of
+from archdsl.diagnostics import ArchError
 
 ENCODER = """
 model encoder(width = 32, layers = 2)
@@ -139,6 +140,45 @@ def test_a_config_says_which_class_runs_a_model(
     if kind is not None:
         config = json.loads(files.configs[0].read_text())
         assert (config["model_type"], config["architectures"]) == (kind, [architecture])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "why"),
+    [
+        ("llama3:llama3_8b", {"target": "genai"}, "genai cannot run this graph"),
+        ("rnn_lm:gru_lm", {"target": "optimum", "decode": True}, "optimum cannot run this graph"),
+        ("t5:t5_small", {"target": "optimum"}, "optimum cannot run this graph"),
+        ("bert:bert_base", {"target": "transformers.js"}, "does not read weights from safetensors"),
+        ("bert:bert_base", {"target": "optimum", "output": "m.onnx"}, "looks for config.json beside the graph"),
+        ("llama3:llama3_8b", {"target": "openvino", "dtype": "bfloat16"}, "does not run bfloat16"),
+        ("llama3:llama3_8b", {"target": "openvino", "quantize": "int4"}, "has no operator for weights of few bits"),
+    ],
+)
+def test_what_a_named_program_cannot_run_is_an_error(
+    name: str, options: dict[str, Any], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArchError, match=why) as refused:
+        archdsl.to_onnx(tiny.graph(name), **{"output": "out/", "seed": 0, **options})
+    assert [(d.code, bool(d.help)) for d in refused.value.diagnostics] == [("E0504", True)]
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("llama3:llama3_8b", {"target": "genai", "decode": True}),
+        ("bert:bert_base", {"target": "optimum"}),
+        ("vit:vit_b16", {"target": "transformers.js", "store": "onnx_data"}),
+        ("mamba:mamba_130m", {"target": "openvino", "dtype": "float16", "opset": 23}),
+    ],
+)
+def test_what_a_named_program_can_run_is_written(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    files = archdsl.to_onnx(tiny.graph(name), tmp_path / "out", seed=0, **options)
+    assert files.graphs[0].exists()
+    if config := next((p for p in files.configs if p.name == "config.json"), None):
+        told = json.loads(config.read_text())["transformers.js_config"]
+        assert told == {"use_external_data_format": options.get("store") == "onnx_data"}
 
 
 @pytest.mark.parametrize("prefix", ["", "model."])

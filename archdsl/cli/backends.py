@@ -69,7 +69,14 @@ def compile_(
     dtype: Annotated[
         Dtype, typer.Option("--dtype", help="The type of weights and activations.", rich_help_panel=ONNX)
     ] = "float32",
-    target: TargetOption = "portable",
+    target: Annotated[
+        Literal["portable", "ort-cpu", "ort-cuda", "genai", "optimum", "transformers.js", "openvino"],
+        typer.Option(
+            "--target",
+            help="Standard operators, or those of onnxruntime on CPU or CUDA too; or the program that is to run it.",
+            rich_help_panel=ONNX,
+        ),
+    ] = "portable",
     quantize: QuantizeOption = None,
     keep: KeepOption = None,
     weights: Annotated[

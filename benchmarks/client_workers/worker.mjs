@@ -114,7 +114,13 @@ if (client === "onnxruntime-node") {
   const ort = await load("onnxruntime-web");
   ort.env.wasm.numThreads = 1;
   ort.env.logLevel = "error";
-  await plain(ort, (path) => ort.InferenceSession.create(readFileSync(path), { executionProviders: ["wasm"] }));
+  const beside = (path) => {
+    const file = join(path, "..", "model.onnx_data");
+    return existsSync(file) ? [{ path: "model.onnx_data", data: readFileSync(file) }] : [];
+  };
+  await plain(ort, (path) =>
+    ort.InferenceSession.create(readFileSync(path), { executionProviders: ["wasm"], externalData: beside(path) }),
+  );
 } else {
   await transformers();
 }

@@ -8,19 +8,20 @@ knows the architecture. What they must be told is read off the graph and the pla
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from archdsl.backends.onnx.builder import CONTRIB, OPSET
 from archdsl.backends.onnx.carried import Tokens, carried, copy, with_those_of
 from archdsl.backends.onnx.names import Convention
 from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.store import OnnxFiles, Store, graph_path, save
+from archdsl.backends.onnx.targets import TARGETS, Target
 from archdsl.backends.onnx.write import Written, write
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.params import vocabulary
@@ -33,6 +34,8 @@ from archdsl.weights.safetensors import Progress
 FED = ("input_ids", "attention_mask", "position_ids")
 """What both runtimes feed, beside keys and values."""
 
+PORTABLE = "`--target portable` writes the graph, which a program of your own feeds"
+
 _PAST = re.compile(r"past_key_values\.(\d+)\.(.+)")
 
 
@@ -42,6 +45,13 @@ class Configs:
 
     files: Mapping[str, BaseModel]
     missing: str
+
+
+class JavaScriptConfig(BaseModel):
+    """What transformers.js must be told of a graph."""
+
+    use_external_data_format: bool
+    """Whether weights are in `model.onnx_data`."""
 
 
 class CausalConfig(BaseModel):
@@ -63,6 +73,7 @@ class CausalConfig(BaseModel):
     eos_token_id: int | list[int] | None
     pad_token_id: int | None
     use_cache: bool = True
+    javascript: JavaScriptConfig = Field(serialization_alias="transformers.js_config")
 
 
 class UnevenConfig(CausalConfig):
@@ -85,6 +96,7 @@ class EncoderConfig(BaseModel):
     max_position_embeddings: int | None = None
     id2label: dict[int, str] | None = None
     label2id: dict[str, int] | None = None
+    javascript: JavaScriptConfig = Field(serialization_alias="transformers.js_config")
 
 
 class GenaiInputs(BaseModel):
@@ -186,6 +198,13 @@ def save_graph(
     transformers.js must be told of a model that does not generate. Arguments and errors as of `write` and `save`."""
     path = graph_path(output)
     written = write(model, dtype=dtype, target=target, quantize=quantize, keep=keep, names=names)
+    whole = path != Path(output)
+    config = encoder_config(model, written, store) if whole else None
+    if generates(model):
+        why, instead = "the model generates: it runs decode steps", "`--decode`"
+    else:
+        why, instead = "it feeds `input_ids`, `attention_mask` and `token_type_ids`, or `pixel_values`", PORTABLE
+    _demand_files(TARGETS[target], ["config.json"] if config is not None else [], whole, why, instead, store)
     files = save(
         {path: written},
         model,
@@ -196,9 +215,8 @@ def save_graph(
         metadata=metadata,
         progress=progress,
     )
-    if path == Path(output):
+    if not whole:
         return files
-    config = encoder_config(model, written)
     found = copy(carried(weights), path.parent)
     if config is not None:
         found.insert(0, path.with_name("config.json"))
@@ -241,7 +259,8 @@ def save_steps(
         model, dtype=dtype, target=target, quantize=quantize, keep=keep, last=last, steps=steps, names=names
     )
     along = carried(weights) if whole else {}
-    found = configs(model, steps, graphs, path.name, tokens, along) if whole else Configs({}, "")
+    found = configs(model, steps, graphs, path.name, tokens, along, store) if whole else Configs({}, "")
+    _demand_files(TARGETS[target], found.files, whole, found.missing, PORTABLE, store)
     paths = {path: graphs["model"]}
     if "encoder" in graphs:
         name = f"{path.stem}_encoder.onnx" if path.stem != "model" else "encoder.onnx"
@@ -263,6 +282,7 @@ def configs(
     filename: str,
     tokens: Tokens,
     along: Mapping[str, Path],
+    store: Store,
 ) -> Configs:
     """The files for the graphs of a model, whose step lies in `filename` beside them; `along` are those that go with
     its weights.
@@ -278,7 +298,7 @@ def configs(
     files: dict[str, BaseModel] = {}
     missing = []
     if sizes.logits == "logits":
-        files["config.json"] = _causal(sizes, context, tokens)
+        files["config.json"] = _causal(sizes, context, tokens, store)
     else:
         missing.append(f"no config.json, since optimum expects an output called logits, not {sizes.logits}")
     if sizes.key != sizes.value:
@@ -294,7 +314,7 @@ def configs(
     return Configs(files, "; ".join(missing))
 
 
-def encoder_config(model: Model, written: Written) -> EncoderConfig | None:
+def encoder_config(model: Model, written: Written, store: Store) -> EncoderConfig | None:
     """`config.json` for a graph of whole sequences; None where programs cannot feed it, or where it generates, which
     is for `--decode`."""
     graph = written.model.graph
@@ -308,7 +328,7 @@ def encoder_config(model: Model, written: Written) -> EncoderConfig | None:
     kind = "vit" if "pixel_values" in inputs else "bert" if "token_type_ids" in inputs else "distilbert"
     base = {"vit": "ViT", "bert": "Bert", "distilbert": "DistilBert"}[kind]
     fields: dict[str, Any] = {"model_type": kind, "vocab_size": vocab, "hidden_size": _width(model)}
-    fields["max_position_embeddings"] = _context(model)
+    fields |= {"max_position_embeddings": _context(model), "javascript": _javascript(store)}
     if output.name == "last_hidden_state":
         return EncoderConfig(architectures=[f"{base}Model"], **fields)
     if last == vocab and len(shape) == 3:
@@ -328,6 +348,23 @@ def generates(model: Model) -> bool:
     return True
 
 
+def _demand_files(target: Target, files: Collection[str], whole: bool, why: str, instead: str, store: Store) -> None:
+    """Raise ArchError E0504 where the program that a target names could not run what would be written."""
+    if store not in target.stores:
+        raise error(
+            "E0504", f"{target.name} does not read weights from safetensors", help=f"`--store {target.stores[0]}`"
+        )
+    if not target.reads or target.reads in files:
+        return
+    if not whole:
+        raise error("E0504", f"{target.name} looks for {target.reads} beside the graph", help="`-o DIRECTORY/`")
+    raise error("E0504", f"{target.name} cannot run this graph", notes=[why], help=instead)
+
+
+def _javascript(store: Store) -> JavaScriptConfig:
+    return JavaScriptConfig(use_external_data_format=store == "onnx_data")
+
+
 def _width(model: Model) -> int | None:
     return next((int(f.value) for f in model.config if f.name == "width" and f.value.static), None)
 
@@ -339,7 +376,8 @@ def _context(model: Model) -> int | None:
 def text(config: BaseModel) -> str:
     """The file of a configuration. optimum has defaults of its own for what a decoder does not say, which are null;
     other fields that say nothing are left out."""
-    return config.model_dump_json(indent=2, exclude_none=not isinstance(config, CausalConfig)) + "\n"
+    silent = not isinstance(config, CausalConfig)
+    return config.model_dump_json(indent=2, exclude_none=silent, by_alias=True) + "\n"
 
 
 def _demand(tokens: Tokens, vocab: int) -> None:
@@ -414,7 +452,7 @@ def _appended(present: ir.Value) -> bool:
     return node is not None and node.domain == CONTRIB
 
 
-def _causal(sizes: _Sizes, context: int | None, tokens: Tokens) -> CausalConfig:
+def _causal(sizes: _Sizes, context: int | None, tokens: Tokens, store: Store) -> CausalConfig:
     whole = sizes.heads * sizes.key == sizes.width
     found = CausalConfig(
         model_type="llama" if whole else "gemma",
@@ -428,10 +466,11 @@ def _causal(sizes: _Sizes, context: int | None, tokens: Tokens) -> CausalConfig:
         bos_token_id=tokens.begin,
         eos_token_id=None if not tokens.end else tokens.end[0] if len(tokens.end) == 1 else list(tokens.end),
         pad_token_id=_padding(tokens),
+        javascript=_javascript(store),
     )
     if sizes.key == sizes.value:
         return found
-    fields = found.model_dump() | {"model_type": "deepseek_v3"}
+    fields = dict(found) | {"model_type": "deepseek_v3"}
     return UnevenConfig(**fields, qk_nope_head_dim=sizes.key, v_head_dim=sizes.value)
 
 
