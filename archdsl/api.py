@@ -453,7 +453,7 @@ def to_onnx(
     what it cannot run is an error then. `opset` is 24, or 21 to 23 for older runtimes: what came later is then written
     as what it is made of. `names` says what inputs and outputs are called: as Hugging Face calls them (`input_ids`,
     `attention_mask`, `logits`), or as the spec does. `quantize` (int8, int4) is weight-only quantization of linear
-    layers, group size 32, but of those whose path a pattern of `keep` matches.
+    layers and embeddings, group size 32, but of those whose path a pattern of `keep` matches.
 
     The weights come from a safetensors file (`weights`) or are randomly initialized (`seed`), and go to where `store`
     says: a safetensors file beside the graph, in PyTorch's layout; a file of plain numbers beside it; or the graph

@@ -13,7 +13,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import clients  # noqa: E402
 
-MODELS = ["mixtral, 32 experts", "mamba", "bert, classes", "t5"]
+MODELS = ["mixtral 32", "mamba", "bert classifier", "t5"]
 INSTALLED = pytest.mark.skipif(not clients.HERE.is_dir(), reason="`make clients` installs it")
 
 

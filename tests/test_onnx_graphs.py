@@ -11,7 +11,7 @@ import pytest
 import torch
 from decode_tools import widen
 from onnx.reference import ReferenceEvaluator
-from onnx_tools import distance, onnx_bytes
+from onnx_tools import distance, onnx_bytes, run
 from zoo import tiny
 
 import archdsl
@@ -73,3 +73,18 @@ def test_what_all_layers_compute_alike_stands_once(name: str) -> None:
     the like alone."""
     two, three = (Counter(n.op_type for n in proto_of(name, layers=n)[0].graph.node) for n in (2, 3))
     assert not {"Expand", "Shape", "Concat", "Cos", "Range", "Unsqueeze"} & {*(three - two)}
+
+
+def test_a_tensor_that_is_given_twice_is_two_outputs() -> None:
+    text = """
+model twice(x: [batch, time, 4]) {
+  y = exp(x)
+  return y, y, x, x
+}
+"""
+    model = archdsl.load(text=text)
+    module = archdsl.to_torch(model).eval()
+    x, data = torch.randn(1, 2, 4), onnx_bytes(model, module)
+    assert len({o.name for o in onnx.load_from_string(data).graph.output}) == 4
+    for found, wanted in zip(run(data, {"x": x}), module(x), strict=True):
+        assert distance(found, wanted) < tiny.TOLERANCE

@@ -165,6 +165,9 @@ class OnnxScope(Protocol):
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         """`x weightᵀ + bias` for a weight [out, in] of the model's: the one place where that product is written."""
 
+    def lookup(self, weight: Any, ids: Any) -> Any:
+        """The rows of a weight [rows, width] of the model's, by number."""
+
     def positions(self, length: Num) -> Any:
         """The positions 0, 1, … length - 1 as int64; in a step of decoding those of the tokens that are new, `by_row`
         [batch, length]."""

@@ -414,9 +414,10 @@ def _same(value: Size) -> Size:
 def _key(
     operator: str, domain: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], outputs: int
 ) -> Any:
-    """What two nodes that compute the same have in common; None for one with a body or a tensor of its own."""
+    """What two nodes that compute the same have in common; None for one with a body or a tensor of its own, and for
+    `Identity`, which is there to be another value."""
     plain = {n: tuple(v) if isinstance(v, list) else v for n, v in attributes.items()}
-    if not all(isinstance(v, int | float | str | tuple) for v in plain.values()):
+    if operator == "Identity" or not all(isinstance(v, int | float | str | tuple) for v in plain.values()):
         return None
     return operator, domain, tuple(inputs), tuple(sorted(plain.items())), outputs
 

@@ -110,6 +110,9 @@ class OnnxNodeScope:
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.writer.linear(x, weight, bias)
 
+    def lookup(self, weight: Any, ids: Any) -> Any:
+        return self.writer.lookup(weight, ids)
+
     # --- positions ---
 
     def positions(self, length: Num) -> Any:

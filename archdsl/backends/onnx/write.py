@@ -390,6 +390,14 @@ class GraphWriter:
             y = builder.add("MatMul", [x, self.transpose(weight)])
         return builder.add("Add", [y, bias]) if bias is not None else y
 
+    def lookup(self, weight: ir.Value, ids: ir.Value) -> ir.Value:
+        """Rows of a weight, by number."""
+        declared = self.declared.get(weight)
+        if self.quantizer is not None and declared is not None and self.quantizer.wants_rows(self, declared):
+            return self.quantizer.rows(self, ids, declared)
+        found: ir.Value = self.builder.add("Gather", [weight, ids], {"axis": 0})
+        return found
+
     def transpose(self, weight: ir.Value) -> ir.Value:
         """A weight with its two axes changed about: onnxruntime does it once, when it loads the graph. It stands in
         the body that reads it, which would else have it handed from step to step."""
