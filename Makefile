@@ -6,10 +6,11 @@ STAMP := .venv/.installed
 RUNTIMES := .runtimes/.installed
 CLIENTS := .clients/.installed
 OLDER := 1.20.1 1.24.4
+SERVING := .serving/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install runtimes clients demo test quick size matrix check format bench clean
+.PHONY: help install runtimes clients serving demo test examples quick size matrix check format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -48,6 +49,10 @@ demo: install ## the tour: check, estimate, compile and run a spec, then train w
 test: install runtimes ## run the tests in JOBS processes (2)
 	@$(BIN)/python -m pytest -n $(JOBS)
 
+examples: install ## run the scripts of examples/, with all libraries that they show
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
+	@$(BIN)/python -m pytest tests/test_examples.py
+
 quick: install ## run the tests that need neither PyTorch nor ONNX: a minute
 	@$(BIN)/python -m pytest --quick -n $(JOBS)
 
@@ -70,6 +75,6 @@ bench: install clients ## run every script of benchmarks/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
 
-clean: ## remove caches and built distributions (rm -rf .venv .runtimes .clients for the rest)
+clean: ## remove caches and built distributions (rm -rf .venv .runtimes .clients .serving for the rest)
 	rm -rf build dist .matrix .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find . \( -path ./.venv -o -path ./.runtimes -o -path ./.clients \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+	find . \( -path ./.venv -o -path ./.runtimes -o -path ./.clients -o -path ./.serving \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

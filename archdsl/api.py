@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from archdsl.backends.onnx.store import OnnxFiles
-    from archdsl.estimates.dtypes import Dtype
+    from archdsl.estimates.dtypes import Dtype, Low
     from archdsl.estimates.fit import FitReport
     from archdsl.estimates.flops import Convention, Flops
     from archdsl.estimates.memory import Memory, Optimizer
@@ -46,6 +46,7 @@ __all__ = [
     "memory",
     "scaling",
     "sweep",
+    "to_huggingface",
     "to_onnx",
     "to_torch",
     "torch_source",
@@ -229,6 +230,8 @@ def fit(
     mesh: str | None = None,
     zero: int = 0,
     micro_batches: int = 1,
+    weights: Low | None = None,
+    kv_cache: Low | None = None,
     multiple: Mapping[str, int] | None = None,
     aspect: tuple[float, float] | None = None,
     slack: float = 0.01,
@@ -243,13 +246,15 @@ def fit(
 
     `vary` names hyper-parameters, or of memory `batch`, `seq` or both. Memory is that of a training step with this
     `batch`, `seq`, `dtype`, `optimizer`, `master_weights` and `checkpoint`; or, with `decode`, that of weights and KV
-    cache. On a `mesh` ("dp=8,tp=4"), with `zero` and `micro_batches`, it is that of the fullest device, and the mesh
-    takes the model that is found. `set` gives other hyper-parameters a value (and keeps them from following the width),
-    `multiple` says what a size must be a multiple of, `aspect` within what the ratio of width and layers must lie. Of
-    models smaller than the largest by at most the part `slack`, the one with the spec's aspect ratio is taken.
+    cache, which `weights` and `kv_cache` say to be of fewer bits (float8, int8, int4). On a `mesh` ("dp=8,tp=4"), with
+    `zero` and `micro_batches`, it is that of the fullest device, and the mesh takes the model that is found. `set`
+    gives other hyper-parameters a value (and keeps them from following the width), `multiple` says what a size must be
+    a multiple of, `aspect` within what the ratio of width and layers must lie. Of models smaller than the largest by at
+    most the part `slack`, the one with the spec's aspect ratio is taken.
 
     Other arguments and errors as for `load`, and ArchError: E0505 for what cannot be varied and where nothing fits,
     E0504 where a model cannot be decoded."""
+    from archdsl.estimates.dtypes import Low
     from archdsl.estimates.fit import Workload
     from archdsl.estimates.fit import fit as largest
     from archdsl.estimates.mesh import parse_mesh
@@ -259,6 +264,11 @@ def fit(
     if zero not in (0, 1, 2, 3):
         raise wrong_argument("zero", zero, "0, 1, 2 or 3")
     _demand_size("micro_batches", micro_batches)
+    for name, low in (("weights", weights), ("kv_cache", kv_cache)):
+        if low is not None:
+            _demand_one_of(name, low, get_args(Low))
+            if not decode:
+                raise error("E0509", f"`{name}` is of decoding: it goes with `decode=True`")
     for name, budget in (("params", params), ("active", active), ("memory", memory)):
         if budget is not None:
             _demand_size(name, budget)
@@ -290,6 +300,8 @@ def fit(
             None if mesh is None else parse_mesh(mesh),
             zero,
             micro_batches,
+            weights,
+            kv_cache,
         ),
         multiple=multiple,
         aspect=aspect,
@@ -325,8 +337,8 @@ def torch_source(
 ) -> str:
     """Return the model as one PyTorch file that imports only the standard library and torch. Loads no torch.
 
-    `features` are what `--with` gives: generate, loss, parallel, cpu. `checkpoint` is activation checkpointing: none,
-    selective or full. Other arguments and errors as for `load`, and ArchError E0508 for a feature that there is not."""
+    `features` are what `--with` gives: generate, loss, parallel, cpu, float8. `checkpoint` is activation checkpointing:
+    none, selective or full. Other arguments and errors as for `load`, and ArchError E0508 for an unknown feature."""
     from archdsl.backends.torch import Extras, emit
     from archdsl.backends.torch.features import NAMES
     from archdsl.passes.checkpoint import Checkpoint
@@ -499,9 +511,9 @@ def to_onnx(
     if not isinstance(eos_token_id, Collection):
         raise wrong_argument("eos_token_id", eos_token_id, "a sequence of token ids")
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
-    from archdsl.backends.onnx.carried import Tokens
     from archdsl.backends.onnx.metadata import described
     from archdsl.backends.onnx.runtimes import save_graph, save_steps
+    from archdsl.backends.onnx.tokens import Tokens
 
     stored = Path(weights) if weights is not None else None
     common: dict[str, Any] = {
@@ -522,6 +534,60 @@ def to_onnx(
         special = Tokens(bos_token_id, tuple(eos_token_id), pad_token_id)
         return save_steps(loaded, output, special, last=logits == "last", **common)
     return save_graph(loaded, output, **common)
+
+
+# --- Hugging Face -----------------------------------------------------------------------------------------------------
+
+
+def to_huggingface(
+    spec: str | Path | Model | None = None,
+    output: str | Path = "model",
+    *,
+    weights: str | Path | None = None,
+    seed: int | None = None,
+    bos_token_id: int | None = None,
+    eos_token_id: Sequence[int] = (),
+    pad_token_id: int | None = None,
+    native: bool = False,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+    progress: Callable[[str, int], None] | None = None,
+) -> list[Path]:
+    """Write a decoder as a folder that transformers loads with `trust_remote_code=True`; return the files in it:
+    `configuration_NAME.py`, `modeling_NAME.py`, `config.json` and, with weights, `model.safetensors`.
+
+    With `native` it is written as the type of transformers that computes the same (`llama`, `gpt2`): without remote
+    code. The weights come from a safetensors file (`weights`), with the tokenizer that `archdsl import` has put beside
+    it, or are randomly initialized (`seed`). Ids of special tokens go into `config.json` and `generation_config.json`.
+
+    Loads neither torch nor transformers. Other arguments and errors as for `load`, and ArchError: E0534 where
+    transformers cannot hold the model, or has no such type, E0503 where `weights` is not the model's. Raises OSError
+    where a file cannot be written."""
+    _demand_path("output", output)
+    if weights is not None:
+        _demand_path("weights", weights)
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise wrong_argument("seed", seed, "a whole number")
+    if weights is not None and seed is not None:
+        raise error("E0509", "`weights` and `seed` are two sources of weights", help="give one of them")
+    if not isinstance(eos_token_id, Collection):
+        raise wrong_argument("eos_token_id", eos_token_id, "a sequence of token ids")
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    ends = [*eos_token_id]
+    ids = {"bos_token_id": bos_token_id, "eos_token_id": ends or None, "pad_token_id": pad_token_id}
+    if len(ends) == 1:
+        ids["eos_token_id"] = ends[0]
+    tokens = {name: value for name, value in ids.items() if value is not None}
+    stored = Path(weights) if weights is not None else None
+    if native:
+        from archdsl.interop.native import save as save_native
+
+        return save_native(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress)
+    from archdsl.backends.huggingface.folder import save
+
+    return save(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

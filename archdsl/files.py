@@ -11,9 +11,6 @@ from pathlib import Path
 
 from archdsl.signals import stop_if_asked
 
-CARRIED = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
-"""Files of a checkpoint that go along with its weights."""
-
 
 @contextlib.contextmanager
 def written_beside(path: Path) -> Iterator[Path]:

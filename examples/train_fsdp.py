@@ -1,10 +1,10 @@
-"""Train an emitted module over several devices: FSDP, and with --tp tensor parallelism, built on the meta device, so
-that no process ever holds the whole model. A run that stops goes on from its last (sharded) checkpoint.
+"""Train an emitted module over several devices: FSDP, and with --tp tensor parallelism, from the meta device, so that
+no process ever holds the whole model. A run that stops goes on from its last (sharded) checkpoint.
 
     archdsl compile llama3_8b --to torch --with loss,parallel -o llama3.py
     torchrun --nproc-per-node 8 examples/train_fsdp.py llama3.py tokens.bin run --tp 2
 
-`tokens.bin` holds token ids as unsigned 32-bit numbers, one after another."""
+`tokens.bin` holds token ids as unsigned 32-bit numbers (`examples/tokenize_text.py`)."""
 
 import argparse
 import os
@@ -20,8 +20,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-for name, kind in {"model": str, "tokens": str, "run": Path}.items():
-    parser.add_argument(name, type=kind)
+for name in ("model", "tokens", "run"):
+    parser.add_argument(name)
 for name, default in {"tp": 1, "steps": 1000, "batch": 4, "seq": 2048, "every": 100}.items():
     parser.add_argument(f"--{name}", type=int, default=default)
 args = parser.parse_args()
@@ -36,13 +36,12 @@ torch.manual_seed(0)
 model.init_weights()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=device == "cuda")
 
-last = args.run / "last"
+last = Path(args.run, "last")
 start = int(last.read_text()) if last.exists() else 0
 if start:
     weights, moments = get_state_dict(model, optimizer)
-    dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=args.run / str(start))
+    dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=Path(args.run, str(start)))
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
-
 tokens = np.memmap(args.tokens, dtype=np.uint32, mode="r")
 rows, began = args.batch * ranks // args.tp, time.perf_counter()
 for step in range(start, args.steps):
@@ -54,14 +53,13 @@ for step in range(start, args.steps):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    mean = loss.detach() / ranks
-    dist.all_reduce(mean)
+    dist.all_reduce(mean := loss.detach() / ranks)
     rate = (step + 1 - start) * rows * args.seq / (time.perf_counter() - began)
     if dist.get_rank() == 0:
         print(f"step {step + 1}  loss {mean.item():.6f}  {rate:,.0f} tokens/s", flush=True)
     if (step + 1) % args.every == 0 or step + 1 == args.steps:
         weights, moments = get_state_dict(model, optimizer)
-        dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=args.run / str(step + 1))
+        dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=Path(args.run, str(step + 1)))
         if dist.get_rank() == 0:
             last.write_text(str(step + 1))
 dist.destroy_process_group()

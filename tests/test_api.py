@@ -52,6 +52,9 @@ def of_spec(output: Path) -> dict[str, Callable[..., Any]]:
         "load": lambda spec=None, **of: [str(f.value) for f in archdsl.load(spec, **of).config],
         "memory": archdsl.memory,
         "sweep": lambda spec=None, **of: archdsl.sweep(spec, set={"layers": "1..3"}, **of),
+        "to_huggingface": lambda spec=None, **of: [
+            path.read_bytes() for path in archdsl.to_huggingface(spec, output / "hf", seed=0, **of)
+        ],
         "to_onnx": lambda spec=None, **of: archdsl.to_onnx(spec, output, seed=0, **of).graphs,
         "to_torch": lambda spec=None, **of: str(archdsl.to_torch(spec, **of)),
         "torch_source": archdsl.torch_source,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cli_tools import Run
 from safetensors.torch import load_file
 
 import archdsl
@@ -97,6 +98,67 @@ def test_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     said = capfd.readouterr().out
     for promised in ("no errors", "671,026,404,352", "class Decoder", "backward", "step    1", "norm"):
         assert promised in said
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a small spec and the tokens of a text: its bytes."""
+    monkeypatch.chdir(tmp_path)
+    small = (EXAMPLES / "tiny_llama.arch").read_text(encoding="utf-8")
+    for name, number in SMALL.items():
+        small = re.sub(rf"\b{name} = \d+", f"{name} = {number}", small)
+    Path("small.arch").write_text(small, encoding="utf-8")
+    script("tokenize_text.py", "tokens.bin", str(EXAMPLES / "gpt2.arch"), "--end", "0")
+    text = (EXAMPLES / "gpt2.arch").read_bytes()
+    assert bytes(np.fromfile("tokens.bin", dtype=np.uint32).tolist()) == text + b"\0"
+    return tmp_path
+
+
+def script(name: str, *arguments: str) -> str:
+    """Run a script of `examples/` and return what it says."""
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tokens")
+def test_the_plain_loop() -> None:
+    steps = ("--steps", "30", "--batch", "4", "--seq", "32", "--warmup", "5", "--rate", "1e-2", "--peak", "1e12")
+    said = script("train_loop.py", "small.arch", "tokens.bin", *steps)
+    loss, rate, mfu = re.findall(r"loss ([\d.]+)  ([\d,]+) tokens/s  MFU ([\d.]+)%", said)[-1]
+    assert float(loss) < 4
+    # MFU is the rate by the FLOPs of a token.
+    flops = archdsl.flops("small.arch", batch=4, seq=32).training / (4 * 32)
+    assert float(mfu) == pytest.approx(float(rate.replace(",", "")) * flops / 1e12 * 100, abs=0.06)
+    archdsl.to_torch("small.arch").load_state_dict(load_file("weights.safetensors"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tokens")
+def test_lightning() -> None:
+    pytest.importorskip("lightning")
+    script("train_lightning.py", "small.arch", "tokens.bin", "--steps", "3", "--batch", "2", "--seq", "16")
+    (checkpoint,) = Path("lightning_logs").rglob("*.ckpt")
+    state = torch.load(checkpoint, weights_only=False)["state_dict"]
+    archdsl.to_torch("small.arch").load_state_dict({n.removeprefix("model."): t for n, t in state.items()})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tokens")
+def test_the_trainer_of_transformers(run: Run) -> None:
+    assert run("compile", "small.arch", "--to", "hf", "--seed", "0", "-o", "folder")[0] == 0
+    sized = ("folder", "tokens.bin", "--batch", "4", "--seq", "32", "--rate", "1e-2")
+    said = script("train_transformers.py", *sized, "--steps", "30", "--output", "whole")
+    assert float(re.findall(r"'train_loss': '?([\d.]+)", said)[0]) < 4.5
+    assert {"config.json", "model.safetensors", "modeling_tiny_llama.py"} <= {p.name for p in Path("whole").iterdir()}
+    script("train_transformers.py", *sized, "--steps", "2", "--lora", "4", "--output", "adapters")
+    assert {name.rpartition(".lora")[0] for name in load_file("adapters/adapter_model.safetensors")} == {
+        f"base_model.model.model.blocks.0.{layer}"
+        for layer in ("attention.q", "attention.k", "attention.v", "attention.out", "ffn.gate", "ffn.up", "ffn.down")
+    }
 
 
 # --- several processes ------------------------------------------------------------------------------------------------

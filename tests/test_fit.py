@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from math import log
+from typing import Any
 
 import pytest
 from cli_tools import run
@@ -12,7 +13,8 @@ from archdsl.estimates.fit import Workload, fit, period
 from archdsl.estimates.hardware import device
 from archdsl.estimates.memory import estimate as count
 from archdsl.estimates.mesh import parse_mesh
-from archdsl.estimates.sharding import Step
+from archdsl.estimates.needs import needs
+from archdsl.estimates.sharding import Step, StepPlan
 
 TINY = """\
 block layer(heads) {
@@ -275,6 +277,19 @@ RUNS = [
 ]
 
 
+def test_types_of_few_bits_are_those_of_an_estimate() -> None:
+    asked: dict[str, Any] = {"weights": "int4", "kv_cache": "float8"}
+    found = archdsl.fit("llama3_8b", vary="layers", memory=22 * 2**30, decode=True, dtype="bfloat16", seq=8192, **asked)
+    larger = archdsl.load("llama3_8b", set={"layers": found.varied["layers"]})
+    plan = StepPlan(dtype="bfloat16", weights="int4", cache="float8")
+    decode = needs(Step(larger, plan, 1, 8192))[-1]
+    assert found.memory is not None
+    assert (found.memory.bytes, found.memory.terms) == (decode.bytes, decode.terms)
+    assert (found.memory.weights, found.memory.kv_cache) == ("int4", "float8")
+    with pytest.raises(archdsl.ArchError, match="decode=True"):
+        archdsl.fit("llama3_8b", vary="layers", memory=22 * 2**30, **asked)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS, ids=str)
 @pytest.mark.parametrize("budget", [150_000, 400_000])
@@ -427,6 +442,8 @@ def test_command_prints_a_run_that_can_be_used() -> None:
         ("--params", "1B", "--backend", "compiled"),
         ("--memory", "8GB", "--decode", "--optimizer", "sgd"),
         ("--memory", "8GB", "--decode", "--checkpoint", "full"),
+        ("--memory", "8GB", "--weights", "int4"),
+        ("--memory", "8GB", "--kv-cache", "float8"),
     ],
 )
 def test_command_refuses_of_memory(options: tuple[str, ...]) -> None:

@@ -189,7 +189,7 @@ def test_a_tokenizer_and_its_tokens_go_along(prefix: str, tmp_path: Path) -> Non
     (tmp_path / "from" / f"{prefix}generation_config.json").write_text('{"eos_token_id": [7, 900], "bos_token_id": 3}')
     files = archdsl.to_onnx(tiny.graph(name), tmp_path / "out", weights=weights, decode=True, bos_token_id=5)
     assert {p.name for p in files.configs} == {
-        *("tokenizer.json", "generation_config.json"),
+        *("tokenizer.json", "tokenizer_config.json", "generation_config.json"),
         *("config.json", "genai_config.json"),
     }
     genai = json.loads((tmp_path / "out" / "genai_config.json").read_text())["model"]

@@ -70,7 +70,7 @@ def _files(folder: str, pattern: str) -> set[str]:
 def test_the_sdist_holds_what_building_and_testing_need(sdist: Path) -> None:
     expected = {"pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md", "CHANGELOG.md"}
     expected |= _files("archdsl", "*.py") | _files("archdsl/diagnostics/pages", "*.md") | _files("tests", "*.py")
-    expected |= _files("grammars", "*.lark") | _files("specs", "*.arch")
+    expected |= _files("grammars", "*.lark") | _files("specs", "*.arch") | _files("specs", "*.checkpoint")
     assert {name for name in expected if not (sdist / name).is_file()} == set()
 
 
@@ -78,7 +78,8 @@ def test_the_wheel_holds_the_package_and_its_data_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     expected = _files("archdsl", "*.py") | _files("archdsl/diagnostics/pages", "*.md") | {"archdsl/py.typed"}
-    expected |= {f"archdsl/_data/{name}" for name in _files("grammars", "*.lark") | _files("specs", "*.arch")}
+    data = _files("grammars", "*.lark") | _files("specs", "*.arch") | _files("specs", "*.checkpoint")
+    expected |= {f"archdsl/_data/{name}" for name in data}
     assert expected - names == set()
     assert {name for name in names if not name.startswith(("archdsl/", "archdsl-"))} == set()
 
@@ -122,3 +123,13 @@ def test_the_lowest_versions_are_those_of_the_project() -> None:
     for name, version in lowest.items():
         # The first release of `1.2` may be 1.2.0, 1.2.1 or 1.2.0.2025: nothing between is admitted and left out.
         assert pinned[name] == version or pinned[name].startswith(f"{version}."), name
+
+
+def test_what_is_told_of_the_project_stands_in_all_places() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {project['version']}\n" in citation
+    assert f"license: {project['license']}\n" in citation
+    extras = project["optional-dependencies"]
+    either = [re.sub(r"^onnxruntime-gpu", "onnxruntime", package.partition(";")[0]) for package in extras["onnx"]]
+    assert [*dict.fromkeys(either)] == extras["onnx-cpu"]

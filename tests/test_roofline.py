@@ -244,6 +244,53 @@ def test_published_hours_are_more_than_the_bound(name: str) -> None:
     assert 1 < hours / budget.device_hours < 7
 
 
+# Inference in float16 on A100s, of NVIDIA's table (TensorRT-LLM v0.6.1): the milliseconds to the first token of one
+# prompt, and tokens per second of a batch that is prefilled and then decoded.
+FIRST_TOKENS = {
+    ("gptj_6b", "tp=1"): ((128, 12), (2048, 129)),
+    ("llama_7b", "tp=1"): ((128, 16), (2048, 133)),
+    ("llama2_70b", "tp=4"): ((128, 47), (2048, 377)),
+}
+SERVED = (
+    ("llama_7b", 384, 128, 128, 5586),
+    ("llama_7b", 60, 128, 2048, 1928),
+    ("llama_7b", 52, 2048, 128, 591),
+    ("gptj_6b", 512, 128, 128, 6374),
+)
+
+
+@pytest.mark.parametrize(("name", "mesh"), FIRST_TOKENS)
+def test_published_first_tokens_come_later_than_the_bound(name: str, mesh: str) -> None:
+    for seq, milliseconds in FIRST_TOKENS[name, mesh]:
+        found = times(name, "a100_sxm_80gb", mesh, dtype="float16", seq=seq, batch=1)
+        assert found.prefill is not None
+        assert 1.4 < milliseconds / 1e3 / found.prefill.seconds < 2.6
+
+
+@pytest.mark.parametrize(("name", "batch", "read", "written", "tokens"), SERVED)
+def test_published_servers_are_slower_than_the_bound(
+    name: str, batch: int, read: int, written: int, tokens: float
+) -> None:
+    prefill = times(name, "a100_sxm_80gb", dtype="float16", seq=read, batch=batch).prefill
+    # A step takes as long as its cache, which grows evenly: the one half-way is their mean (2,048: the contexts).
+    half = min(read + written // 2, 2048)
+    step = times(name, "a100_sxm_80gb", dtype="float16", seq=half, batch=batch).decode
+    assert prefill is not None
+    assert step is not None
+    bound = batch * written / (prefill.seconds + written * step.seconds)
+    assert 1.2 < bound / tokens < 1.35
+
+
+@pytest.mark.parametrize(("devices", "compute", "tokens"), [(8, None, 6667), (128, None, 6514), (8, "float8", 8532)])
+def test_published_training_is_slower_than_the_bound(devices: int, compute: Any, tokens: float) -> None:
+    """Llama 3.1 8B with FSDP, tokens per second of an H100 with HBM2e (torchtitan), which recompute less than all."""
+    card = Cluster(device("h100_sxm").model_copy(update={"bandwidth": 2.4e12}), network=50e9)
+    for checkpoint in ("none", "full"):
+        plan = StepPlan(Mesh(dp=devices), zero=3, dtype="bfloat16", compute=compute, checkpoint=checkpoint)
+        found = estimate(archdsl.load("llama3_8b"), card, plan, batch=2 * devices, seq=8192).training
+        assert 1.9 < found.tokens_per_second / devices / tokens < 3.3
+
+
 # --- what follows -----------------------------------------------------------------------------------------------------
 
 

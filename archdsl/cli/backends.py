@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,10 +12,13 @@ from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json, say
 from archdsl.cli.options import (
     CHECKPOINT,
     DECODE,
+    FOLDER,
     ONNX,
     OUTPUT,
     RUN,
     SAMPLING,
+    STORED,
+    TOKENS,
     TORCH,
     WEIGHTS,
     Checkpoint,
@@ -40,19 +43,22 @@ from archdsl.cli.options import (
     settings_of,
 )
 
+if TYPE_CHECKING:
+    from archdsl.ir.graph import Model
+
 
 @command("compile", "Compile and run")
 def compile_(
     context: typer.Context,
     spec: SpecArgument,
-    to: Annotated[str, typer.Option("--to", metavar="torch|onnx", help="What to compile to.")],
+    to: Annotated[str, typer.Option("--to", metavar="torch|onnx|hf", help="What to compile to.")],
     output: Annotated[
         str | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to write it (ONNX: a directory too); else standard output.",
+            help="Where to write it (ONNX: a directory too; hf: a directory); else standard output.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -61,7 +67,7 @@ def compile_(
         typer.Option(
             "--with",
             metavar="FEATURE,…",
-            help="Features of the file: generate, loss, parallel, cpu.",
+            help="Features of the file: generate, loss, parallel, cpu, float8.",
             rich_help_panel=TORCH,
         ),
     ] = None,
@@ -81,11 +87,11 @@ def compile_(
     keep: KeepOption = None,
     weights: Annotated[
         Path | None,
-        typer.Option("--weights", metavar="FILE.safetensors", help="The weights, strictly.", rich_help_panel=ONNX),
+        typer.Option("--weights", metavar="FILE.safetensors", help="The weights, strictly.", rich_help_panel=STORED),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", help="Initialize the weights randomly, as `init` does.", rich_help_panel=ONNX),
+        typer.Option("--seed", help="Initialize the weights randomly, as `init` does.", rich_help_panel=STORED),
     ] = None,
     store: Annotated[
         Literal["safetensors", "onnx_data", "inline"],
@@ -115,12 +121,12 @@ def compile_(
     ] = "all",
     bos_token_id: Annotated[
         int | None,
-        typer.Option("--bos-token-id", metavar="N", min=0, help="Begins a sequence.", rich_help_panel=DECODE),
+        typer.Option("--bos-token-id", metavar="N", min=0, help="Begins a sequence.", rich_help_panel=TOKENS),
     ] = None,
     eos_token_id: Annotated[
         list[int] | None,
         typer.Option(
-            "--eos-token-id", metavar="N", min=0, help="Ends a sequence (repeatable).", rich_help_panel=DECODE
+            "--eos-token-id", metavar="N", min=0, help="Ends a sequence (repeatable).", rich_help_panel=TOKENS
         ),
     ] = None,
     pad_token_id: Annotated[
@@ -130,22 +136,34 @@ def compile_(
             metavar="N",
             min=0,
             help="Pads a batch; the end-of-sequence token, or 0.",
-            rich_help_panel=DECODE,
+            rich_help_panel=TOKENS,
         ),
     ] = None,
+    native: Annotated[
+        bool,
+        typer.Option("--native", help="As a type of transformers' own, without remote code.", rich_help_panel=FOLDER),
+    ] = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Compile a spec to one readable PyTorch file that imports only torch, or to an ONNX graph."""
+    """Compile a spec to one readable PyTorch file that imports only torch, to an ONNX graph, or to a folder that
+    transformers loads."""
     of_steps = ("logits", "bos_token_id", "eos_token_id", "pad_token_id")
+    if to == "hf":
+        only_with(context, "--to onnx", "dtype", "target", "quantize", "keep", "store", "opset", "decode", "logits")
+        only_with(context, "--to torch", "with_", "checkpoint")
+        tokens = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id or (), "pad_token_id": pad_token_id}
+        _to_folder(load_model(spec, set, allow_noncausal), output, weights, seed, {**tokens, "native": native})
+        return
+    only_with(context, "--to hf", "native")
     if to != "onnx":
         from archdsl.api import torch_source
         from archdsl.diagnostics import did_you_mean, error
         from archdsl.files import write_text
 
         if to != "torch":
-            help_ = did_you_mean(to, ["torch", "onnx"])
-            help_ = help_ or "`--to torch` writes one PyTorch file, `--to onnx` a graph"
+            help_ = did_you_mean(to, ["torch", "onnx", "hf"])
+            help_ = help_ or "`--to torch` writes one PyTorch file, `--to onnx` a graph, `--to hf` a folder"
             raise error("E0501", f"there is no back end `{to}`", help=help_)
 
         only_with(
@@ -213,6 +231,20 @@ def compile_(
     told = [spec, *(f"--set={s}" for s in set or ()), *(["--allow-noncausal"] if allow_noncausal else [])]
     for line in files_view(files, told, dtype, quantize):
         say(line)
+
+
+def _to_folder(model: Model, output: str | None, weights: Path | None, seed: int | None, more: dict[str, Any]) -> None:
+    """Write a folder for transformers."""
+    from archdsl.api import to_huggingface
+    from archdsl.diagnostics import error
+    from archdsl.report.tables import drawing
+
+    if output is None or output == "-":
+        raise error("E0534", "a folder cannot go to standard output", help="say where to write it: `-o DIRECTORY`")
+    if weights is not None and seed is not None:
+        raise typer.BadParameter("choose one", param_hint="'--weights' / '--seed'")
+    with drawing(model, "writing") as progress:
+        to_huggingface(model, output, weights=weights, seed=seed, **more, progress=progress)
 
 
 @command("init", "Compile and run")

@@ -346,6 +346,14 @@ def fit(
     checkpoint: Annotated[
         Checkpoint, typer.Option("--checkpoint", help=f"With --memory: {CHECKPOINT}", rich_help_panel=MEMORY)
     ] = "none",
+    weights: Annotated[
+        mesh_options.LOW | None,
+        typer.Option("--weights", help="With --decode: matrices of that type.", rich_help_panel=MEMORY),
+    ] = None,
+    kv_cache: Annotated[
+        mesh_options.LOW | None,
+        typer.Option("--kv-cache", help="With --decode: a KV cache of that type.", rich_help_panel=MEMORY),
+    ] = None,
     multiple: Annotated[
         list[str] | None,
         typer.Option(
@@ -401,6 +409,8 @@ def fit(
         only_with(context, "--memory", "decode", "batch", "seq", "dtype", *training)
     elif decode:
         only_with(context, "training, and not with --decode", *training)
+    if not decode:
+        only_with(context, "--decode", "weights", "kv_cache")
     if mesh is None:
         only_with(context, "--mesh", "zero", "micro_batches")
     names = [name.strip() for name in vary.split(",") if name.strip()]
@@ -430,6 +440,8 @@ def fit(
             master_weights=master_weights,
             checkpoint=checkpoint,
             decode=decode,
+            weights=weights,
+            kv_cache=kv_cache,
             multiple=multiples,
             aspect=_between(aspect),
             slack=slack,

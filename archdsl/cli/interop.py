@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,15 @@ def import_(
     ],
     map: MapOption = None,
     no_weights: Annotated[bool, typer.Option("--no-weights", help="The spec alone.", rich_help_panel=WEIGHTS)] = False,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="FIELD",
+            help="A field of config.json that says nothing of what is computed (repeatable).",
+            rich_help_panel=WEIGHTS,
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Compare logits with transformers'.", rich_help_panel=WEIGHTS)
     ] = False,
@@ -43,13 +53,16 @@ def import_(
 ) -> None:
     """Write a checkpoint of Hugging Face, or a GGUF file, as a spec, and beside it its weights in the spec's names."""
     from archdsl.interop.convert import import_folder
-    from archdsl.report.tables import import_view
+    from archdsl.report.tables import drawing, import_view
 
     if output.suffix != ".arch":
         raise typer.BadParameter(f"a spec ends in .arch, not {output.name!r}", param_hint="'--output'")
     if check and (no_weights or source.name.endswith(".json")):
         raise typer.BadParameter("needs the weights of a checkpoint", param_hint="'--check'")
-    report = import_folder(source, output, mapping=map, weights=not no_weights, check=check)
+    progress = partial(drawing, what="writing")
+    report = import_folder(
+        source, output, mapping=map, weights=not no_weights, check=check, ignore=ignore or (), progress=progress
+    )
     print_or_json(report, import_view, json)
 
 
@@ -64,10 +77,19 @@ def weights_(
     ],
     from_: Annotated[
         tuple[str, Path] | None,
-        typer.Option("--from", metavar="hf FOLDER", help="A checkpoint to read.", rich_help_panel=WEIGHTS),
+        typer.Option("--from", metavar="hf FOLDER|FILE", help="A checkpoint to read.", rich_help_panel=WEIGHTS),
+    ] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rename",
+            metavar="OLD=NEW",
+            help="With --from: names that start with OLD start with NEW instead, before the mapping (repeatable).",
+            rich_help_panel=WEIGHTS,
+        ),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="hf", help="The format to write.", rich_help_panel=WEIGHTS)
+        str | None, typer.Option("--to", metavar="hf|gguf", help="The format to write.", rich_help_panel=WEIGHTS)
     ] = None,
     weights: Annotated[
         Path | None,
@@ -78,22 +100,33 @@ def weights_(
     allow_noncausal: NoncausalOption = False,
 ) -> None:
     """Write the weights of a checkpoint in the names of a spec (--from hf FOLDER), or a spec's in the names of a
-    checkpoint (--to hf --weights FILE)."""
+    checkpoint (--to hf --weights FILE), or as a GGUF file of llama.cpp (--to gguf --weights FILE)."""
     from archdsl.interop.convert import convert_from, convert_to
     from archdsl.report.tables import drawing
 
     if (from_ is None) is (to is None):
         raise typer.BadParameter("choose one", param_hint="'--from' / '--to'")
     kind = to if from_ is None else from_[0]
-    if kind != "hf":
+    if kind not in (("hf",) if to is None else ("hf", "gguf")):
         raise typer.BadParameter(f"there is hf, not {kind!r}", param_hint="'--from' / '--to'")
+    renames = [item.partition("=") for item in rename or ()]
+    if renames and from_ is None:
+        raise typer.BadParameter("it goes with --from", param_hint="'--rename'")
+    if bad := [old + new for old, sign, new in renames if not sign]:
+        raise typer.BadParameter(f"write it as OLD=NEW, not {bad[0]!r}", param_hint="'--rename'")
+    if to == "gguf" and map is not None:
+        raise typer.BadParameter("goes with hf: an architecture of llama.cpp is found", param_hint="'--map'")
     demand_other(output, spec, weights)
     model = load_model(spec, set, allow_noncausal)
     with drawing(model, "writing") as progress:
         if from_ is not None:
-            count = convert_from(model, from_[1], output, map, progress)
+            count = convert_from(model, from_[1], output, map, [(old, new) for old, _, new in renames], progress)
         elif weights is None:
             raise typer.BadParameter("needs --weights FILE.safetensors", param_hint="'--to'")
+        elif to == "gguf":
+            from archdsl.interop.gguf_write import write_gguf
+
+            count = write_gguf(model, weights, output, progress)
         else:
             count = convert_to(model, weights, output, map, progress)
     say(f"{count:,} tensors: {output}")

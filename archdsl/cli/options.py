@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # Panels of the help texts.
 SPEC, RUN, FLOPS, MEMORY, MESH, TIME = "Spec", "Run", "FLOPs", "Memory", "Mesh", "Time and cost"
 WEIGHTS, TORCH, ONNX, DECODE, SAMPLING, OUTPUT = "Weights", "PyTorch", "ONNX", "ONNX decode step", "Sampling", "Output"
+FOLDER = "Hugging Face"
+STORED, TOKENS = "ONNX, Hugging Face", "Special tokens (ONNX decode step, Hugging Face)"
 SEARCH, BUDGET = "Search", "Budget"
 
 

@@ -38,7 +38,7 @@ from archdsl.ir.graph import LoopNode
 from archdsl.passes.decode import planned
 
 if TYPE_CHECKING:
-    from archdsl.estimates.dtypes import Dtype
+    from archdsl.estimates.dtypes import Dtype, Low
     from archdsl.estimates.memory import Optimizer
     from archdsl.estimates.mesh import Mesh
     from archdsl.estimates.needs import Need
@@ -91,6 +91,9 @@ class FitMemory(BaseModel):
     checkpoint: str | None
     """What the backward pass computes again; None for decoding."""
     decode: bool
+    weights: str
+    """The type of matrices, `dtype` unless they are of fewer bits."""
+    kv_cache: str
     batch: int
     seq: int
     bytes: int
@@ -153,6 +156,9 @@ class Workload:
     """The devices that share it, of which one has the memory; None: a device alone."""
     zero: int = 0
     micro_batches: int = 1
+    weights: Low | None = None
+    """Of decoding, the type of matrices; None: `dtype`."""
+    kv_cache: Low | None = None
 
     @property
     def plan(self) -> StepPlan:
@@ -166,6 +172,8 @@ class Workload:
             micro_batches=self.micro_batches,
             checkpoint=self.checkpoint,
             dtype=self.dtype,
+            weights=self.weights,
+            cache=self.kv_cache,
             optimizer=self.optimizer,
             master_weights=self.master_weights,
         )
@@ -717,6 +725,8 @@ def _memory(run: Workload, need: Need | None) -> FitMemory | None:
         master_weights=run.master_weights and not run.decode,
         checkpoint=None if run.decode else run.checkpoint,
         decode=run.decode,
+        weights=run.weights or run.dtype,
+        kv_cache=run.kv_cache or run.dtype,
         batch=run.batch,
         seq=need.seq,
         bytes=need.bytes,

@@ -159,8 +159,10 @@ class Blocks(Functions):
             if isinstance(value, Num) and name not in bind and isinstance(value.expr, Var) and name not in block.local:
                 bind[name] = literal(value.value) if not isinstance(value.value, Poly) else value.expr
         for value in args.values():
-            if isinstance(value, SharedModule) and value.owner is frame:
-                bind = {**value.joined, **bind}  # what the block reads of it: `table.width`
+            if isinstance(value, SharedModule):
+                # What the block reads of it, `table.width`: its owner knows the number, others hand on the name.
+                read = value.joined if value.owner is frame else {name: Var(name) for name in value.joined}
+                bind = {**read, **bind}
         names = instantiated_names(block, bind)
         inputs = tuple(map(call.input, block.tensor_names))
         contexts = frame.contexts_at(block.contexts, names)

@@ -146,9 +146,10 @@ class Functions(Names):
             else:
                 items = enumerate(value.items)
                 numbers.update({f"{key}.{i}": _scheme_number(v, field, what, where) for i, v in items})
-        less, more = ASCENDING.get(rule.name, ("", ""))
-        if less and float(numbers[less]) >= float(numbers[more]):
-            text = f"`{less}` of `{rule.name}` must be less than `{more}`, and they are "
+        less, how, more = ASCENDING.get(rule.name, ("", "", ""))
+        a, b = (float(numbers[name]) if name else 0 for name in (less, more))
+        if a > b or (a == b and how == "less than"):
+            text = f"`{less}` of `{rule.name}` must be {how} `{more}`, and they are "
             text += f"{format_number(numbers[less])} and {format_number(numbers[more])}"
             raise error("E0204", text, given[less if less in given else more][1])
         if rule.name == "longrope" and "factor" in numbers and numbers["original"].value == 1:

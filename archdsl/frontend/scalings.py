@@ -34,5 +34,5 @@ SCALINGS: dict[str, dict[str, Field]] = {
         "factor": Field("positive", needed=False),
     },
 }
-ASCENDING = {"yarn": ("beta_slow", "beta_fast"), "llama3": ("low", "high")}
-"""Two numbers of which the first must be less than the second."""
+ASCENDING = {"yarn": ("beta_slow", "less than", "beta_fast"), "llama3": ("low", "at most", "high")}
+"""Two numbers, and what the first must be of the second."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -46,6 +46,8 @@ class MappedField:
     span: Span
     kinds: tuple[tuple[str, str], ...] = ()
     """Of a list with a kind for each layer: the kinds, and the layers of the slot `ours` that they are."""
+    also: tuple[str, ...] = ()
+    """Of a text: other words for it, which are read and never written."""
 
 
 @dataclass
@@ -57,10 +59,14 @@ class CheckpointFile:
     """The family's `.arch` file."""
     types: dict[str, str] = field(default_factory=dict)
     """`model_type` to the model of the spec beside the file."""
+    prefixes: dict[str, str] = field(default_factory=dict)
+    """By `model_type`, what the names of its classes begin with, where the family knows them by the first type's."""
     base: str = ""
     """A prefix that files without a head leave out."""
     rope: str = ""
     fields: list[MappedField] = field(default_factory=list)
+    quotients: list[tuple[str, str, str]] = field(default_factory=list)
+    """Two fields, and the name in the spec for what the first is by the second, where both are there."""
     ignored: list[str] = field(default_factory=list)
     """Fields that say nothing where all others fit."""
     rules: list[TensorRule] = field(default_factory=list)
@@ -73,6 +79,14 @@ def read(path: Path) -> CheckpointFile:
     found = CheckpointFile(path, path.with_suffix(".arch"))
     _read(path, found, ())
     return found
+
+
+def unchanged(names: Iterable[str]) -> CheckpointFile:
+    """The mapping of a checkpoint whose tensors have the spec's own names."""
+    span = Span(Source("names of the spec", ""), 0, 0)
+    tops = dict.fromkeys(name.partition(".")[0] for name in names)
+    nowhere = Path("names of the spec")
+    return CheckpointFile(nowhere, nowhere, rules=[TensorRule(top, (top,), None, span) for top in tops])
 
 
 def shipped() -> dict[str, CheckpointFile]:
@@ -124,6 +138,7 @@ def _statement(tree: Tree[Token], source: Source, into: CheckpointFile, chain: t
     match tree.data:
         case "type":
             into.types[words[0]] = words[1]
+            into.prefixes[words[0]] = words[2][1:-1] if len(words) > 2 else ""
         case "spec":
             into.spec = chain[-1].parent / words[0][1:-1]
         case "include":
@@ -144,7 +159,11 @@ def _statement(tree: Tree[Token], source: Source, into: CheckpointFile, chain: t
         case "tie":
             into.ties.append((words[0], words[1]))
         case "config":
-            into.fields += [_field(f, _span(f, source)) for f in _trees(tree)]
+            for f in _trees(tree):
+                if f.data == "quotient":
+                    into.quotients.append((str(f.children[0]), str(f.children[1]), str(f.children[2]).strip()))
+                else:
+                    into.fields.append(_field(f, _span(f, source)))
         case "rule" | "otherwise":
             into.rules += _rules(tree, source, "", "")
 
@@ -154,9 +173,10 @@ def _field(tree: Tree[Token], span: Span) -> MappedField:
     default = names.pop() if len(names) > 1 and re.fullmatch(r'".*"|null|true|false|[-+\d].*', names[-1]) else None
     if default is not None and default[0] != '"':
         default = default.replace("_", "")
+    ours, *also = re.findall(r'"[^"]*"', ours) if re.fullmatch(r'\s*"[^"]*"(\s*\|\s*"[^"]*")+\s*', ours) else [ours]
     kinds = re.fullmatch(r"(\w+)\s*\{(.*)\}", ours.strip())
     if kinds is None:
-        return MappedField(tuple(names), default, ours.strip(), span)
+        return MappedField(tuple(names), default, ours.strip(), span, also=tuple(word[1:-1] for word in also))
     pairs = [p.split(":") for p in kinds[2].replace(" ", "").split(",")]
     if any(len(p) != 2 for p in pairs):
         raise error("E0531", "kinds of layers are pairs", span, help="as `blocks { full_attention: far }`")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +14,11 @@ from pydantic import BaseModel
 from archdsl.diagnostics import did_you_mean, error
 from archdsl.files import write_text, written_beside
 from archdsl.frontend.load import load
-from archdsl.interop.checkpoint_file import CheckpointFile, read, shipped
+from archdsl.interop.checkpoint_file import CheckpointFile, read, shipped, unchanged
 from archdsl.interop.gguf import GgufFile
 from archdsl.interop.huggingface import (
     Folder,
+    Renamed,
     config_of,
     demand_fixed,
     mapping_of,
@@ -28,7 +31,7 @@ from archdsl.interop.mapping import Mapper
 from archdsl.resources import mapping_files
 from archdsl.syntax.parse import read_source
 from archdsl.syntax.parser_tables import tables
-from archdsl.weights.safetensors import Progress
+from archdsl.weights.safetensors import Progress, saved
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
@@ -60,18 +63,22 @@ def import_folder(
     mapping: str | None = None,
     weights: bool = True,
     check: bool = False,
-    progress: Progress | None = None,
+    ignore: Sequence[str] = (),
+    progress: Callable[[Model], AbstractContextManager[Progress | None]] = lambda _: nullcontext(),
 ) -> ImportReport:
     """Write a checkpoint of Hugging Face as a spec, and its weights beside it as safetensors in the spec's names.
 
     `source` is a folder, a `config.json` alone, or a GGUF file; `mapping` is the name or the path of a `.checkpoint`
-    file, by default that of the config's `model_type`. With `check` logits are compared with transformers'. Raises
-    ArchError E0531 to E0533 where mapping, checkpoint and spec disagree: nothing is written then."""
+    file, by default that of the config's `model_type`; `ignore` names fields that it has no place for. With `check`
+    logits are compared with transformers'. `progress` is asked for a context once the model is known, and told of each
+    weight that is written. Raises ArchError E0531 to E0533 where mapping, checkpoint and spec disagree: nothing is
+    written then."""
     from archdsl.estimates.counts import total
 
     name = re.sub(r"\W", "_", output.stem).strip("_") or "model"
     name = f"model_{name}" if name[0].isdigit() or name in tables().keywords else name
     folder, found = opened(source, mapping, weights and source.is_dir())
+    found.ignored += ignore
     settings = settings_of(found, folder.config)
     kind = str(folder.config.get("model_type"))
     text = written(
@@ -90,7 +97,8 @@ def import_folder(
     if weights and folder.shapes:
         mapper = Mapper(found, model, folder.shapes)
         path = output.with_suffix(".safetensors")
-        weights_from(folder, mapper, path, progress)
+        with progress(model) as told:
+            weights_from(folder, mapper, path, told)
         report.weights, report.tensors = str(path), len(mapper.taken)
     for file, content in folder.beside().items() if weights else ():
         target = output.with_name(f"{output.stem}.{file}")
@@ -101,7 +109,8 @@ def import_folder(
     if check:
         from archdsl.interop.compare import difference
 
-        report.difference = difference(source, model, output.with_suffix(".safetensors"), found.drops)
+        unread = [*found.drops, *(d.removeprefix(found.base) for d in found.drops)]
+        report.difference = difference(source, model, output.with_suffix(".safetensors"), unread)
     return report
 
 
@@ -130,13 +139,25 @@ def named_mapping(name: str) -> CheckpointFile:
 
 
 def convert_from(
-    model: Model, source: Path, output: Path, mapping: str | None = None, progress: Progress | None = None
+    model: Model,
+    source: Path,
+    output: Path,
+    mapping: str | None = None,
+    renames: Sequence[tuple[str, str]] = (),
+    progress: Progress | None = None,
 ) -> int:
-    """Write the weights of a checkpoint in the names of a spec; how many tensors of theirs there are. Errors as for
-    `import_folder`."""
-    folder, found = opened(source, mapping)
-    mapper = Mapper(found, model, folder.shapes)
-    weights_from(folder, mapper, output, progress)
+    """Write the weights of a checkpoint in the names of a spec; how many tensors of theirs there are.
+
+    `source` may be a safetensors file, too, whose tensors have the spec's own names unless a `mapping` is given. Before
+    the mapping, prefixes of names are replaced: `renames` are pairs of an old and a new one. Errors as for
+    `import_folder`, and E0532 for prefixes that fit nothing."""
+    if mapping is None and source.suffix == ".safetensors":
+        tensors, found = Renamed(Folder(source), renames), unchanged(info.path for info in saved(model))
+    else:
+        folder, found = opened(source, mapping)
+        tensors = Renamed(folder, renames)
+    mapper = Mapper(found, model, tensors.shapes)
+    weights_from(tensors, mapper, output, progress)
     return len(mapper.taken)
 
 

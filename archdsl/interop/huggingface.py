@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
 from archdsl.diagnostics.source import Source
-from archdsl.files import CARRIED, write_text, written_beside
+from archdsl.files import write_text, written_beside
 from archdsl.interop.checkpoint_file import CheckpointFile, MappedField, shipped
 from archdsl.interop.importing import CONSTANTS, Layers, numbers_of, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
 from archdsl.syntax.parse import parse_expression
+from archdsl.weights.carried import CARRIED
 from archdsl.weights.safetensors import READABLE, Checkpoint, Progress, saved, write_raw
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ SHARD = 5_000_000_000
 
 NEUTRAL = re.compile(
     r"(.*_)?(bos|eos|pad|sep|cls|unk|mask|decoder_start)_token_id|.*dropout.*|.*_pdrop|drop_path_rate|architectures|"
-    r"auto_map|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|"
+    r"auto_map.*|quantization_config.*|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|"
     r"(id2label|label2id).*|num_labels|problem_type|task_specific_params.*|is_encoder_decoder|chunk_size_feed_forward|"
     r"gradient_checkpointing|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
     r"use_return_dict|torchscript|max_length|reorder_and_upcast_attn|"
@@ -41,25 +42,39 @@ NEUTRAL = re.compile(
     r"output_router_logits|router_aux_loss_coef|router_jitter_noise|type_vocab_size|use_bfloat16|"
     r"forced_.*|no_repeat_ngram_size|num_beams|early_stopping|length_penalty|min_length|.*layerdrop|.*suppress_tokens|"
     r"num_beam_groups|num_return_sequences|repetition_penalty|temperature|top_p|typical_p|\w+_config\.top_k|"
-    r"cache_implementation"
+    r"cache_implementation|sbert_.*|sentence_transformers.*|is_llama_config|force_bos_token_to_be_generated|"
+    r"time_step_init_scheme|time_step_scale"
 )
 """Fields of a config that say nothing of what an inference computes, or what the tensors themselves say."""
 
 
 def _neutral(name: str) -> bool:
-    return NEUTRAL.fullmatch(name) is not None or NEUTRAL.fullmatch(name.rpartition(".")[2]) is not None
+    parts = name.split(".")
+    return any(NEUTRAL.fullmatch(".".join(parts[i:])) for i in range(len(parts)))
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 
 class Folder:
-    """A checkpoint as `save_pretrained` writes it. As a context, its files are open within.
+    """A checkpoint as `save_pretrained` writes it, or a safetensors file. As a context, its files are open within.
 
     Raises ArchError E0533 where the folder holds no `config.json` or no safetensors."""
 
     def __init__(self, path: Path, weights: bool = True) -> None:
         self.path = path if path.is_dir() else path.parent
+        self.stack = ExitStack()
+        self.config: dict[str, Any] = {}
+        if path.suffix == ".safetensors":
+            self.files = [Checkpoint(path)]
+        else:
+            self.config = self._config(path)
+            if weights and "quantization_config" in self.config:
+                raise error("E0533", "the checkpoint is quantized", help="save it in bfloat16, or ask for --no-weights")
+            self.files = [Checkpoint(p) for p in self._paths()] if weights else []
+        self.owner = {name: file for file in self.files for name in file.entries}
+
+    def _config(self, path: Path) -> dict[str, Any]:
         file = path / "config.json" if path.is_dir() else path
         try:
             config = json.loads(file.read_text(encoding="utf-8"), object_hook=_number)
@@ -69,12 +84,7 @@ class Folder:
             raise error("E0533", f"`{file}` is no JSON: {problem}") from None
         if not isinstance(config, dict):
             raise error("E0533", f"`{file}` is no object of fields")
-        self.config: dict[str, Any] = config
-        self.files: list[Checkpoint] = []
-        self.stack = ExitStack()
-        if weights:
-            self.files = [Checkpoint(p) for p in self._paths()]
-        self.owner = {name: file for file in self.files for name in file.entries}
+        return config
 
     def _paths(self) -> list[Path]:
         index = self.path / "model.safetensors.index.json"
@@ -143,7 +153,7 @@ def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
     if kind in known:
         return known[kind]
     near, placed = _nearest(config, known.values())
-    left = [n for n, _ in _leaves(config) if n not in placed and not _neutral(n)]
+    left = [n for n, _ in config_fields(config) if n not in placed and not _neutral(n)]
     raise error(
         "E0533",
         f"there is no mapping for `model_type` {shortened(kind, 60)}",
@@ -155,7 +165,7 @@ def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
 def _nearest(config: Mapping[str, Any], known: Iterable[CheckpointFile]) -> tuple[str, set[str]]:
     """The type whose mapping places most of the fields, and which these are."""
     best: tuple[str, set[str]] = ("", set())
-    names = {n for n, _ in _leaves(config)}
+    names = {n for n, _ in config_fields(config)}
     for mapping in known:
         placed = names & {n for f in mapping.fields for n in f.names}
         if len(placed) > len(best[1]):
@@ -163,11 +173,11 @@ def _nearest(config: Mapping[str, Any], known: Iterable[CheckpointFile]) -> tupl
     return best
 
 
-def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def config_fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every field by its dotted name."""
     for name, value in config.items():
         if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from config_fields(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 
@@ -185,18 +195,25 @@ class Settings:
 
 def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     """The hyper-parameters that a config gives. Raises ArchError E0533 for a field that has no place in the spec."""
-    leaves = dict(_leaves(config))
+    leaves = dict(config_fields(config))
     items = {f"{n}.{i}": item for n, v in leaves.items() if isinstance(v, list) for i, item in enumerate(v)}
     if isinstance(config.get("id2label"), dict):
         leaves["num_labels"] = len(config["id2label"])
     if isinstance(config.get("architectures"), list):
-        leaves["architectures"] = next(iter(config["architectures"]), None)
+        leaves["architectures"] = _class(
+            mapping, str(config.get("model_type")), next(iter(config["architectures"]), None)
+        )
     model = mapping.types.get(str(config.get("model_type")), next(iter(mapping.types.values()), ""))
     found = Settings(model, mapping.spec)
     placed = {*mapping.ignored, *(name for f in mapping.fields for name in f.names)}
     placed |= {n for n, v in leaves.items() if isinstance(v, list) and all(f"{n}.{i}" in placed for i in range(len(v)))}
     said = [n for n, v in leaves.items() if n not in placed and v and not _neutral(n)]
+    said = [n for n in said if not any(n.startswith(f"{whole}.") for whole in mapping.ignored)]
     leaves |= items
+    for above, below, ours in mapping.quotients:
+        a, b = leaves.get(above), leaves.get(below)
+        if isinstance(a, int) and isinstance(b, int) and b > 0:
+            found.values[ours] = a / b
     for f in mapping.fields:
         name = next((n for n in f.names if leaves.get(n) not in (None, [])), None)
         if name is None and f.default is None:
@@ -215,12 +232,19 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
                 del found.values[f.ours]
         elif value is not None:
             found.demands.append((f, value))
-    if "quantization_config" in config:
-        raise error("E0533", "the checkpoint is quantized", help="save it in bfloat16 first")
     if said:
         shown = ", ".join(f"`{n}: {shortened(json.dumps(leaves[n]), 40)}`" for n in said[:8])
-        raise error("E0533", f"the mapping of `{config.get('model_type')}` has no place for {shown}")
+        options = " ".join(dict.fromkeys(f"--ignore {n.partition('.')[0]}" for n in said))
+        help_ = f"where they say nothing of what is computed: `{shortened(options, 200)}`"
+        raise error("E0533", f"the mapping of `{config.get('model_type')}` has no place for {shown}", help=help_)
     return found
+
+
+def _class(mapping: CheckpointFile, kind: str, name: Any, back: bool = False) -> Any:
+    """The name of a class of this `model_type` as the family knows it, or the other way round."""
+    theirs, ours = mapping.prefixes.get(kind, ""), next(iter(mapping.prefixes.values()), "")
+    old, new = (ours, theirs) if back else (theirs, ours)
+    return new + name.removeprefix(old) if isinstance(name, str) and old and name.startswith(old) else name
 
 
 def _layers(f: MappedField, value: Any) -> Layers:
@@ -236,13 +260,13 @@ def _layers(f: MappedField, value: Any) -> Layers:
 
 def demand_fixed(settings: Settings, model: Model) -> None:
     """Raise ArchError E0533 where a config says something else than the spec has fixed."""
-    wrong, known = [], numbers_of(model)
+    wrong, known = [], settings.values | numbers_of(model)
     for f, value in settings.demands:
         own = _worth(f, known)
         if isinstance(own, list):  # in any order, as a list or `a|b`
             own, value = sorted(map(str, own)), _items(value)
         numbers = isinstance(own, int | float) and isinstance(value, int | float)
-        if not (math.isclose(own, value) if numbers else own == value):
+        if value not in f.also and not (math.isclose(own, value) if numbers else own == value):
             text = f"`{f.names[0]}` of config.json is {shortened(json.dumps(value), 60)}"
             wrong.append(Diagnostic("E0533", f"{text}, and the spec has {f.ours}"))
     if wrong:
@@ -272,6 +296,8 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
     for f in mapping.fields:
         if f.default == "null" and f.ours.isidentifier() and f.ours not in {*known, *CONSTANTS}:
             continue  # of a branch that the spec does not take
+        if f.default == "null" and "(" in f.ours and worth(parse_expression(Source("", f.ours)), known) is None:
+            continue
         value = known[f.ours] if f.ours in known else _worth(f, known)
         if f.kinds:
             kinds = {name: int(kind) if kind.isdigit() else kind for kind, name in f.kinds}
@@ -282,7 +308,7 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
             into = into.setdefault(name, {})
         if isinstance(value, int) and isinstance(json.loads(f.default or "null"), float):
             value = float(value)  # transformers is strict about it
-        into.setdefault(last, [value] if last == "architectures" else value)
+        into.setdefault(last, [_class(mapping, kind, value, back=True)] if last == "architectures" else value)
     return {n: [*v.values()] if isinstance(v, dict) and all(map(str.isdigit, v)) else v for n, v in found.items()}
 
 
@@ -302,6 +328,43 @@ class TensorSource(Protocol):
     def __enter__(self) -> object: ...
 
     def __exit__(self, *problem: object) -> None: ...
+
+
+class Renamed:
+    """Tensors of a checkpoint under other names: of each, the first prefix that fits is replaced by the one beside it.
+
+    Raises ArchError E0532 where a prefix fits none, or two tensors would have one name."""
+
+    def __init__(self, source: TensorSource, prefixes: Sequence[tuple[str, str]]) -> None:
+        self.source = source
+        self.names: dict[str, str] = {}
+        unused = dict(prefixes)
+        for name in source.shapes:
+            old, new = next(((a, b) for a, b in prefixes if name.startswith(a)), ("", ""))
+            unused.pop(old, None)
+            other = self.names.setdefault(new + name.removeprefix(old), name)
+            if other != name:
+                raise error("E0532", f"`{other}` and `{name}` would both be `{new + name.removeprefix(old)}`")
+        if unused:
+            raise error("E0532", f"no tensor of the checkpoint starts with `{shortened(next(iter(unused)), 80)}`")
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        shapes = self.source.shapes
+        return {new: shapes[old] for new, old in self.names.items()}
+
+    def type_of(self, name: str) -> str:
+        return self.source.type_of(self.names[name])
+
+    def tensor(self, name: str) -> NDArray[Any]:
+        return self.source.tensor(self.names[name])
+
+    def __enter__(self) -> Renamed:
+        self.source.__enter__()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.source.__exit__(*problem)
 
 
 def weights_from(folder: TensorSource, mapper: Mapper, output: Path, progress: Progress | None = None) -> None:

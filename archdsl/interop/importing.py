@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -167,8 +168,12 @@ def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> No
     """Raise ArchError E0533 for a value of a `let` that is of another kind than its own, or a word that no condition of
     the family knows."""
     own = constant(default) if is_constant(default) else None
-    kinds = {bool: bool, str: str}.get(type(own), int | float | None)
-    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+    if isinstance(own, bool | str):
+        fits = type(value) is type(own)
+    else:
+        items = value if isinstance(value, list) and own is None else [value]
+        fits = value is None or all(isinstance(n, int | float) and not isinstance(n, bool) for n in items)
+    if not fits:
         raise error("E0533", f"`{name}` of the family is {literal(own)}, and the config says {literal(value)[:60]}")
     if isinstance(own, str):
         asked = [n for n in ast.walk(tree) if isinstance(n, ast.Binary) and is_constant(n.right)]
@@ -180,6 +185,8 @@ def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> No
 
 def literal(value: Any) -> str:
     """A JSON value as a spec writes it: `10_000`, `1e-5`, `true`, `none`, `"llama3"`."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
@@ -194,6 +201,8 @@ def literal(value: Any) -> str:
 
 
 def is_constant(expr: ast.Expr) -> bool:
+    if isinstance(expr, ast.List):
+        return all(isinstance(item, ast.Number) for item in expr.items)
     return isinstance(expr, ast.Number | ast.String) or (isinstance(expr, ast.Name) and expr.id in CONSTANTS)
 
 
@@ -207,6 +216,8 @@ def constant(expr: ast.Expr) -> Any:
             return value
         case ast.Name(word):
             return CONSTANTS[word]
+        case ast.List(items):
+            return [constant(item) for item in items]
     raise TypeError(expr)
 
 
@@ -294,6 +305,9 @@ def worth(expr: ast.Expr | None, known: Mapping[str, Any]) -> Any:
     if isinstance(expr, ast.Unary) and expr.op == "-":
         operand = worth(expr.operand, known)
         return None if operand is None else -operand
+    if isinstance(expr, ast.Call) and expr.span.text.startswith("log("):
+        inner = worth(expr.args[0].value, known)
+        return None if not inner else math.log(inner)
     if isinstance(expr, ast.Binary) and expr.op in OPERATORS:
         left, right = worth(expr.left, known), worth(expr.right, known)
         return None if left is None or right is None or not right else OPERATORS[expr.op](left, right)

@@ -126,6 +126,23 @@ def normal(mask: Mask) -> Mask:
     return kept[0] if len(kept) == 1 else Mask(mask.rule, parts=kept)
 
 
+def without_padding(mask: Mask) -> Mask:
+    """The mask for rows without padding, where that is said by a part of its own (`causal & padding`)."""
+    if mask.rule != "&":
+        return mask
+    return normal(Mask("&", parts=tuple(p for p in mask.parts if p.rule != "padding" or p.tensor is not None)))
+
+
+def limited_causal(mask: Mask) -> tuple[str, Num | None] | None:
+    """Of a mask that is causal, alone or together with one rule of one number, that rule and its number: ("", None),
+    ("window", n) or ("chunked", n); None for other masks."""
+    if mask.rule == "causal":
+        return "", None
+    rules = {part.rule: part for part in mask.parts} if mask.rule == "&" else {}
+    limit = next((rules[r] for r in ("window", "chunked") if rules.keys() == {"causal", r}), None)
+    return None if limit is None else (limit.rule, limit.numbers[0])
+
+
 def ahead(mask: Mask) -> int | None:
     """How many positions past its own a query may see, at most; None where there is no bound."""
     if mask.rule == "causal":

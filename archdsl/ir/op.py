@@ -466,6 +466,10 @@ class Primitive:
     """Whether positions other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
     family: ClassVar[Family] = ""
     """What kind of layer or op it is, of those that readers of a model tell apart."""
+    makes_mask: ClassVar[bool] = False
+    """Whether the output says which keys each query of attention sees: its option `mask` is the rule."""
+    adds_mask: ClassVar[bool] = False
+    """Whether the first input, a bias of attention's scores, is joined with the second, a mask."""
     sign: ClassVar[str] = ""
     """The operator of the language that arithmetic is written as: `*`."""
     worth_hoisting: ClassVar[bool] = False
@@ -793,6 +797,24 @@ class Primitive:
         """The same in PyTorch, given `rows` [batch, source, dim] and the maps, [1, heads, dim, key_dim] and [1, heads,
         dim, value_dim]."""
         raise TypeError(f"{type(self).__name__} does not absorb maps")
+
+    def torch_hosted(self, node: OpNode, e: TorchScope, mask: Tree, rest: Mapping[Any, Tree]) -> Tree | None:
+        """The call of the attention function that transformers has chosen, as a method of the module: its outputs
+        [batch, time, heads, value_dim], then weights or None. `mask` is one of its making, `rest` are further keyword
+        arguments. None where its cache and kernels have no place for the op."""
+        return None
+
+    def torch_scaling(self, node: OpNode, e: TorchScope) -> Tree:
+        """What attention multiplies its scores with, as an expression of numbers."""
+        raise TypeError(f"{type(self).__name__} is no attention")
+
+    def kernels(self, node: OpNode) -> frozenset[str]:
+        """Which of transformers' fused kernels (`sdpa`, `flex`, `flash`) compute what `torch_hosted` calls them for."""
+        return frozenset()
+
+    def untied(self, node: OpNode) -> OpNode | None:
+        """The node as one with a weight of its own, where it multiplies with that of another module; else None."""
+        return None
 
     def caches_itself(self, node: OpNode, g: OnnxScope) -> bool:
         """Whether on this target the operator that it becomes appends to caches itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from archdsl.diagnostics import did_you_mean
@@ -165,6 +166,13 @@ class Unembed(Primitive):
         if tuple(cut) != (None, 0) or node.outputs[0].dtype != "float":
             return None
         return Parts(node.outputs[0].rank - 1, sizes=(node.outputs[0].shape[-1],))
+
+    def untied(self, node: OpNode) -> OpNode:
+        x, table = tensor_inputs(node, 0, 1)
+        rows, width = table.shape
+        weight = Weight("weight", (rows, width), "matrix", fan_in=width, fan_out=rows)
+        options = {"features": rows, "bias": False, "init": None}
+        return replace(node, op=Linear(), options=options, inputs=(x,), weights=(weight,), axes={"inputs": width})
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         own = node.outputs[0].dtype

@@ -61,12 +61,21 @@ class Factor:
 
 def attention_scale(position: Any, call: Application) -> Factor | None:
     """The factor that the scaling of a rope puts on the scores: YaRN and LongRoPE sharpen attention over longer
-    contexts."""
-    if position is None:
+    contexts. Where a part of the channels is turned, it is of these alone, and lies in their cosines and sines."""
+    if position is None or _partial(arguments(position)):
         return None
     scaling = arguments(position).get("scaling")
-    if not isinstance(scaling, Scheme):
-        return None
+    return _sharpening(scaling, call) if isinstance(scaling, Scheme) else None
+
+
+def _partial(options: Mapping[str, Any]) -> bool:
+    """Whether a rope says which part of the channels it turns."""
+    fraction = options.get("fraction")
+    return options.get("dims") is not None or (fraction is not None and fraction.value != 1)
+
+
+def _sharpening(scaling: Scheme, call: Application) -> Factor | None:
+    """What a scaling multiplies the scores with, or None."""
     numbers = scaling.numbers
     if scaling.name == "yarn" and call.holds("!=", numbers["mscale"], 0) and call.holds(">", numbers["factor"], 1):
         value = (0.1 * float(numbers["mscale"]) * math.log(float(numbers["factor"])) + 1) ** 2
@@ -194,7 +203,8 @@ def llama3(waves: Sequence[float], n: Mapping[str, float]) -> list[float]:
     found = []
     for wave in waves:
         periods = n["original"] * wave / (2 * math.pi)
-        keep = min(max((periods - n["low"]) / (n["high"] - n["low"]), 0), 1)
+        apart = n["high"] - n["low"]
+        keep = min(max((periods - n["low"]) / apart, 0), 1) if apart else periods > n["low"]
         found.append(wave * (keep + (1 - keep) / n["factor"]))
     return found
 
@@ -204,7 +214,7 @@ class RopeTable(Primitive):
 
     positional = True
     typed = "float32"
-    signature = "rope_table(theta: positive, dims: size, scaling: scaling = none)(length: [])"
+    signature = "rope_table(theta: positive, dims: size, scaling: scaling = none, sharpened: bool = false)(length: [])"
 
     def at_positions(self, node: OpNode) -> bool:
         scaling = node.options["scaling"]
@@ -236,7 +246,8 @@ class RopeTable(Primitive):
         (length,) = number_inputs(node, 0)
         position = g.cast(g.positions(length), "float32")
         angles = g.Mul(g.Unsqueeze(position, [-1]), self.waves(node, g, length))
-        return g.Concat(g.Unsqueeze(g.Cos(angles), [0]), g.Unsqueeze(g.Sin(angles), [0]), axis=0)
+        table = g.Concat(g.Unsqueeze(g.Cos(angles), [0]), g.Unsqueeze(g.Sin(angles), [0]), axis=0)
+        return g.Mul(table, _root(node.options["scaling"])) if node.options.get("sharpened") else table
 
     def waves(self, node: OpNode, g: OnnxScope, length: Num) -> Any:
         """Radians a position for each pair of channels: numbers, unless they depend on the length."""
@@ -282,7 +293,22 @@ class RopeTable(Primitive):
             more = {"original": n["original"]}
             call = "longrope_scaling({waves}, {0}, short=[{*short}], long=[{*long}], {**more})"
             waves = e.py(call, waves=waves, short=short, long=long, more=more)
-        return e.py("scaled_rope_table({x}, {waves})", x=positions, waves=waves)
+        table = e.py("scaled_rope_table({x}, {waves})", x=positions, waves=waves)
+        if not node.options.get("sharpened"):
+            return table
+        written = {
+            "yarn": "(0.1 * {mscale} * math.log({factor}) + 1) * {table}",
+            "longrope": "math.sqrt(1 + math.log({factor}) / math.log({original})) * {table}",
+        }
+        return e.py(written[kind], table=table, **{k: v for k, v in n.items() if "." not in k})
+
+
+def _root(scaling: Scheme) -> float:
+    """What a sharpened table is multiplied with: the root of the scores' factor."""
+    n = {k: float(v) for k, v in scaling.numbers.items()}
+    if scaling.name == "yarn":
+        return 0.1 * n["mscale"] * math.log(n["factor"]) + 1
+    return math.sqrt(1 + math.log(n["factor"]) / math.log(n["original"]))
 
 
 class Rope(Position):
@@ -294,7 +320,8 @@ class Rope(Position):
     `scaling` is linear(factor), ntk(factor), yarn(factor, original, …), llama3(factor, low, high, original) or
     longrope(short, long, original). The last turns a sequence that outgrows `original` by other angles from its first
     position on, so keys that were kept from before no longer fit: such a text is begun anew, with all of it as the
-    prompt."""
+    prompt. YaRN, and LongRoPE with a `factor`, sharpen attention: by the scores as a whole, or where a part of the
+    channels is turned, by that part."""
 
     signature = (
         "rope(theta: positive = 10_000, dims: size = none, fraction: share = none, interleaved: bool = false, "
@@ -307,9 +334,11 @@ class Rope(Position):
         "x -> rope(dims: 4)  # x: [2, 4, 5, 8]",
         "x -> rope(fraction: 0.5, interleaved: true, scaling: linear(factor: 2))",
         "x -> rope(scaling: yarn(factor: 4, original: 8))  # x: [2, 4, 5, 8]",
+        "x -> rope(fraction: 0.5, scaling: yarn(factor: 4, original: 8))  # x: [2, 4, 5, 8]",
         "x -> rope(scaling: llama3(factor: 8, original: 16))  # x: [2, 4, 5, 8]",
         "x -> rope(scaling: ntk(factor: 2))  # x: [2, 4, 5, 8]",
         "x -> rope(scaling: longrope(short: [1, 1, 1.5, 2], long: [1, 2, 3, 4], original: 3))  # x: [2, 4, 5, 8]",
+        "x -> rope(dims: 4, scaling: longrope(short: [1, 2], long: [2, 3], original: 4, factor: 8))  # x: [2, 4, 5, 8]",
     )
 
     def build(self, call: Application) -> Sequence[Value]:
@@ -377,6 +406,7 @@ def turn(call: Application, x: Value, options: Any) -> Value:
         theta=theta,
         dims=dims,
         **({"scaling": scaling} if scaling is not None else {}),
+        **({"sharpened": True} if _partial(options) and scaling is not None and _sharpening(scaling, call) else {}),
     )
     return call.apply("turn", x, table, interleaved=bool(options.get("interleaved")))
 

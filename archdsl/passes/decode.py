@@ -142,14 +142,14 @@ class DecodePlan:
         return not positional and not any(ALL in f for f in (*forms, *(self.forms.get(v, ()) for v in node.outputs)))
 
 
-def plan(model: Model) -> DecodePlan:
-    """How the model is taken step by step.
+def plan(model: Model, latents: bool = True) -> DecodePlan:
+    """How the model is taken step by step. Without `latents` keys and values are cached as they are.
 
     Raises ArchError E0504 where its output depends on later positions, or an op has no step."""
     flat, root = unroll(model)
     time = _time(model, flat)
     _demand_causal(model)
-    found = _Planner(model, flat, time).plan()
+    found = _Planner(model, flat, time).plan(latents)
     for part in (found.before, found.step):
         verify.checked(part, violations, "the plan of decoding")
     found.root = root
@@ -267,7 +267,7 @@ class _Planner:
 
     # --- the step ---
 
-    def plan(self) -> DecodePlan:
+    def plan(self, latents: bool) -> DecodePlan:
         found = self.found
         for value in found.step.inputs:
             axes = self.axes(value)
@@ -281,7 +281,8 @@ class _Planner:
                 self.scan(node)
             elif self.axes(node.output):
                 found.positional.add(node.output)
-        self.latent()
+        if latents:
+            self.latent()
         return found
 
     def find_whole(self) -> set[Value]:

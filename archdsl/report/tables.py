@@ -183,7 +183,7 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
 
 
 def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
-    """Weights, gradients and optimizer state; then the KV cache and other decode state, by kind of layer."""
+    """The peak, weights, gradients and optimizer state; then the KV cache and other decode state, by kind of layer."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -196,6 +196,8 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
     totals.add_column()
     totals.add_column(justify="right")
     totals.add_column(style="dim")
+    if m.step is not None and m.peak is not None:
+        totals.add_row("peak", f"{m.peak:,}", f"{_binary(m.peak)}, {_moment(m.step.peak_at)}; estimate")
     totals.add_row("weights", f"{m.weights:,}", _binary(m.weights))
     if m.buffers:
         totals.add_row("buffers", f"{m.buffers:,}", _binary(m.buffers))
@@ -205,12 +207,11 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
         "optimizer state", f"{m.optimizer:,}", f"{_binary(m.optimizer)}{': ' if names else ''}{escape(names)}"
     )
     totals.add_row("total", f"{m.model_states:,}", f"{_binary(m.model_states)}, without activations")
-    if m.step is not None and m.activations is not None and m.peak is not None:
+    if m.step is not None and m.activations is not None:
         how = "" if m.step.checkpoint == "none" else f", {m.step.checkpoint} checkpointing"
         saved = f"{_binary(m.activations)}, saved for the backward pass{how}; estimate"
         totals.add_row("activations", f"{m.activations:,}", saved)
         totals.add_row("loss", f"{m.step.objective:,}", f"{_binary(m.step.objective)}, on top of activations at most")
-        totals.add_row("peak", f"{m.peak:,}", f"{_binary(m.peak)}, {_moment(m.step.peak_at)}; estimate")
     if m.measured is not None:
         how = "exact" if m.measured.exact else "at most"
         totals.add_row("measured", "", "the emitted file in PyTorch, op by op on a CPU")
@@ -598,7 +599,9 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
     m = report.memory
     if m is not None:
         copied = ", fp32 master weights" if m.master_weights and m.dtype != "float32" else ""
-        how = "decoding" if m.decode else f"{m.optimizer}{copied}; activation checkpointing: {m.checkpoint}"
+        types = ((m.weights, "weights"), (m.kv_cache, "KV cache"))
+        decoding = "".join(["decoding", *(f", {dtype} {name}" for dtype, name in types if dtype != m.dtype)])
+        how = decoding if m.decode else f"{m.optimizer}{copied}; activation checkpointing: {m.checkpoint}"
         yield f"[dim]{escape(f'batch size {m.batch:,}, sequence length {m.seq:,}; {m.dtype}, {how}')}[/]"
     budget = report.budget[report.binding]
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -792,6 +795,7 @@ def sharding_view(s: Sharding) -> Iterator[RenderableType]:
     where = f" of stage {m.stage}, the fullest" if len(s.stages) > 1 else ""
     kept = f", of {_several(m.in_flight, 'micro-batch', 'es')} in flight" if len(s.stages) > 1 else ""
     rows = (
+        ("peak", m.total, f"{_binary(m.total)}, {_moment(m.peak_at)}", True),
         ("parameters", m.parameters, f"on a device{where}", True),
         ("weights", m.weights, _binary(m.weights), True),
         ("gradients", m.gradients, _binary(m.gradients), True),
@@ -800,7 +804,6 @@ def sharding_view(s: Sharding) -> Iterator[RenderableType]:
         ("loss", m.objective, f"{_binary(m.objective)}, on top of activations at most", bool(m.objective)),
         ("recomputed", m.working, f"{_binary(m.working)}, the largest layer's", bool(m.working)),
         ("gathered", m.gathered, f"{_binary(m.gathered)}, the largest layer's weights and gradients", bool(m.gathered)),
-        ("peak", m.total, f"{_binary(m.total)}, {_moment(m.peak_at)}", True),
     )
     totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     totals.add_column()

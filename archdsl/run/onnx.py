@@ -336,7 +336,7 @@ def demand_runtime(device: str, dtype: str) -> None:
         raise error(
             "E0502",
             "the onnxruntime that is installed knows no CUDA",
-            help="pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'",
+            help="pip uninstall onnxruntime onnxruntime-gpu, then pip install 'onnxruntime-gpu[cuda,cudnn]'",
         )
 
 

@@ -175,6 +175,7 @@ CASES = {
     ),
     "gpt_neox": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"hidden_size": 64}),
     "gpt_neox-serial": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"use_parallel_residual": False, "rotary_pct": 0.5}),
+    "gpt_neox-fast": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"hidden_size": 64, "hidden_act": "gelu_fast"}),
     "gptj": Tiny("GPTJForCausalLM", GPT, {"rotary_dim": 8}),
     "opt": Tiny("OPTForCausalLM", without(OF_HEADS, "intermediate_size"), {"ffn_dim": 80, "word_embed_proj_dim": 48}),
     "phi": Tiny("PhiForCausalLM", LLAMA),
@@ -250,6 +251,24 @@ CASES = {
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
         },
     ),
+    "qwen2-scaled": Tiny("Qwen2ForCausalLM", LLAMA, {"rope_parameters": YARN}),
+    "qwen3-scaled": Tiny("Qwen3ForCausalLM", LLAMA, {"rope_parameters": YARN}),
+    "phi3-long": Tiny(
+        "Phi3ForCausalLM",
+        LLAMA,
+        {
+            "vocab_size": 32_064,
+            "hidden_size": 64,
+            "original_max_position_embeddings": 8,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.5,
+                "short_factor": [1.0, 1.25, 1.5, 2.0],
+                "long_factor": [1.0, 2.5, 5.0, 9.0],
+            },
+        },
+    ),
     "bloom": Tiny("BloomForCausalLM", {"vocab_size": 96, "hidden_size": 48, "n_layer": 2, "n_head": 4}),
     "falcon": Tiny("FalconForCausalLM", without(OF_HEADS, "intermediate_size")),
     "falcon-groups": Tiny(
@@ -261,6 +280,7 @@ CASES = {
     "roberta": Tiny("RobertaForMaskedLM", OF_HEADS, {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0}),
     "roberta-classes": Tiny("RobertaForSequenceClassification", OF_HEADS, {"num_labels": 3, "pad_token_id": 1}),
     "roberta-tokens": Tiny("RobertaForTokenClassification", OF_HEADS, {"num_labels": 3, "pad_token_id": 1}),
+    "roberta-model": Tiny("RobertaModel", OF_HEADS, {"type_vocab_size": 1, "pad_token_id": 1}),
     "mamba": Tiny("MambaForCausalLM", {"vocab_size": 96, "hidden_size": 48, "state_size": 8, "num_hidden_layers": 2}),
     "t5": Tiny("T5ForConditionalGeneration", T5, {"num_decoder_layers": 3}),
     "t5-gated": Tiny(
@@ -309,10 +329,13 @@ CASES = {
     "albert-classes": Tiny("AlbertForSequenceClassification", OF_HEADS, {"embedding_size": 32}),
     "distilbert": Tiny("DistilBertForMaskedLM", DISTILBERT),
     "distilbert-classes": Tiny("DistilBertForSequenceClassification", DISTILBERT),
+    "distilbert-answers": Tiny("DistilBertForQuestionAnswering", DISTILBERT),
     "modernbert": Tiny("ModernBertForMaskedLM", OF_HEADS, MODERNBERT | {"num_hidden_layers": 4}),
     "modernbert-more": Tiny("ModernBertForMaskedLM", OF_HEADS, MODERNBERT | {"num_hidden_layers": 6}),
+    "vit-model": Tiny("ViTModel", OF_IMAGES),
     "vit": Tiny("ViTForImageClassification", OF_IMAGES, {"num_labels": 11}),
     "dinov2": Tiny("Dinov2ForImageClassification", without(OF_IMAGES, "intermediate_size"), {"use_mask_token": False}),
+    "dinov2-model": Tiny("Dinov2Model", without(OF_IMAGES, "intermediate_size"), {"use_mask_token": False}),
     "bart": Tiny("BartForConditionalGeneration", SEQ2SEQ, {"decoder_attention_heads": 2, "decoder_layers": 1}),
     "whisper": Tiny(
         "WhisperForConditionalGeneration",
@@ -361,6 +384,19 @@ CASES = {
     ),
     "deberta_v2": Tiny(
         "DebertaV2ForMaskedLM",
+        OF_HEADS,
+        {
+            "relative_attention": True,
+            "position_buckets": 8,
+            "pos_att_type": "p2c|c2p",
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+            "position_biased_input": False,
+            "type_vocab_size": 0,
+        },
+    ),
+    "deberta_v2-classes": Tiny(
+        "DebertaV2ForSequenceClassification",
         OF_HEADS,
         {
             "relative_attention": True,

@@ -24,7 +24,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import read
 from archdsl.interop.convert import convert_to, import_folder, named_mapping
-from archdsl.interop.huggingface import _leaves, config_of
+from archdsl.interop.huggingface import config_fields, config_of
 from archdsl.interop.mapping import Mapper, pattern
 from archdsl.resources import error_page, mapping_files
 
@@ -105,7 +105,7 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
     found = named_mapping(name)
     case = next(case for other, case in CASES.items() if other.partition("-")[0] == name)
     config = getattr(transformers, case.model).config_class().to_dict()
-    leaves = dict(_leaves(json.loads(json.dumps(config, default=str))))
+    leaves = dict(config_fields(json.loads(json.dumps(config, default=str))))
     ours: set[str] = set()
     for f in found.fields:
         theirs = next((leaves[n] for n in f.names if leaves.get(n) is not None), None)
@@ -213,6 +213,35 @@ def test_old_files_without_a_prefix_and_with_masks(folders: Any, tmp_path: Path)
     assert found.tensors == wanted.tensors
     ours, others = load_file(tmp_path / "m.safetensors"), load_file(tmp_path / "other.safetensors")
     assert all(torch.equal(ours[n], t) for n, t in others.items())
+
+
+def test_one_file_and_other_prefixes(folders: Any, tmp_path: Path, run: Run) -> None:
+    """What a training loop saved: our names under a wrapper's, or theirs, in a file without a config."""
+    import_folder(folders("gpt2"), tmp_path / "m.arch")
+    wanted = load_file(tmp_path / "m.safetensors")
+    save_file({f"_orig_mod.{name}": t for name, t in wanted.items()}, tmp_path / "compiled.safetensors")
+    theirs = load_file(folders("gpt2") / "model.safetensors")
+    save_file({f"backbone.{name}": t for name, t in theirs.items()}, tmp_path / "theirs.safetensors")
+    spec, out = str(tmp_path / "m.arch"), tmp_path / "out.safetensors"
+    compiled = ("weights", spec, "--from", "hf", str(tmp_path / "compiled.safetensors"), "-o", str(out))
+    other = ("weights", spec, "--from", "hf", str(tmp_path / "theirs.safetensors"), "-o", str(out), "--map", "gpt2")
+    for command in ((*compiled, "--rename", "_orig_mod.="), (*other, "--rename", "backbone.=")):
+        assert run(*command)[0] == 0
+        found = load_file(out)
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[n], t) for n, t in wanted.items())
+        out.unlink()
+    for renames, message in (
+        ((), "lacks 36 of 36 tensors"),
+        (("--rename", "_orig_mod."), "OLD=NEW"),
+        (("--rename", "_orig_mod.=", "--rename", "module.="), "no tensor of the checkpoint starts with `module.`"),
+        (("--rename", "_orig_mod.blocks.0.=x.", "--rename", "_orig_mod.blocks.1.=x."), "would both be"),
+    ):
+        code, _, said = run(*compiled, *renames)
+        assert code != 0
+        assert message in said
+    assert not out.exists()
+    assert run("weights", spec, "--to", "hf", "--weights", str(tmp_path / "m.safetensors"), "--rename", "a=b")[0] == 2
 
 
 def test_several_files_and_types(folders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

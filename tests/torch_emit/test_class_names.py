@@ -30,8 +30,8 @@ model NAME(layers = 2) {{
 """
 
 
-@pytest.mark.parametrize("features", [["parallel", "generate"], ["loss"], ["generate", "cpu"]])
-@pytest.mark.parametrize("name", ["hostile", "AllToAll", "Cache"])
+@pytest.mark.parametrize("features", [["parallel", "generate"], ["loss", "float8"], ["generate", "cpu"]])
+@pytest.mark.parametrize("name", ["hostile", "AllToAll", "Cache", "Float8Linear"])
 def test_blocks_called_like_helpers(name: str, features: list[Name]) -> None:
     blocks = SPEC if name == "hostile" else SPEC.replace(name, "other")
     source = archdsl.torch_source(text=blocks.replace("NAME", name), features=features)

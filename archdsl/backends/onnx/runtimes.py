@@ -17,11 +17,11 @@ import onnx_ir as ir
 from pydantic import BaseModel, Field
 
 from archdsl.backends.onnx.builder import CONTRIB, OPSET
-from archdsl.backends.onnx.carried import Tokens, carried, copy, with_those_of
 from archdsl.backends.onnx.names import Convention
 from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.store import OnnxFiles, Store, graph_path, save
 from archdsl.backends.onnx.targets import TARGETS, Target
+from archdsl.backends.onnx.tokens import Tokens, with_those_of
 from archdsl.backends.onnx.write import Written, write
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.params import vocabulary
@@ -29,6 +29,7 @@ from archdsl.files import write_text
 from archdsl.ir.graph import Model
 from archdsl.passes.decode import DecodePlan, plan
 from archdsl.passes.flatten import FlatOp
+from archdsl.weights.carried import carried, copy
 from archdsl.weights.safetensors import Progress
 
 FED = ("input_ids", "attention_mask", "position_ids")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from archdsl.backends.torch import init
 from archdsl.backends.torch.features import Section
@@ -14,6 +15,7 @@ from archdsl.backends.torch.lower import (
     ClassUse,
     Kind,
     Lowered,
+    Lowering,
     Make,
     Merged,
     Method,
@@ -100,12 +102,26 @@ class Classes:
     """The classes of one model. `group` collects them while blocks are lowered; `settle` says what each name in them
     is."""
 
+    lowering: Callable[..., Lowering]
+    """What lowers a block."""
+    config_class: str = "Config"
+    given: ClassVar[tuple[str, ...]] = ()
+    """Arguments of constructors, behind the Config, that are no numbers of the spec: attributes of the same names."""
+    drawn_by: ClassVar[str] = "init_weights"
+    """The method of the model's own class that draws weights."""
+    imported: ClassVar[frozenset[str]] = frozenset(IMPORTED)
+    """Global names that imports can give."""
+    settings: ClassVar[tuple[str, ...]] = ()
+    """What a library keeps in the Config beside its fields."""
+    library_fields: Mapping[str, Any] = MappingProxyType({})
+    """Fields of the Config that a library asks for."""
     root: Lowered
     root_class: str
     """What the model's own class is called."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self.lowering = Lowering
         self.groups: list[ClassGroup] = []
         """Callees first."""
         self.by_block: dict[Block, ClassGroup] = {}
@@ -120,8 +136,8 @@ class Classes:
         """Methods of the model's own class beside its `forward`."""
         self.helpers: dict[str, None] = {}
         """Globals that methods beside those of the blocks read."""
-        self.closing: dict[str, list[str]] = {}
-        """Lines at the end of the model's own `__init__` and `init_weights` that are of no block."""
+        self.closing: dict[tuple[str, str], list[str]] = {}
+        """Lines at the end of methods, by class and name, that are of no block."""
         self.forward: Method | None = None
         """The model's `forward` where a section writes it in another way."""
         self.merged: dict[ClassGroup | None, Merged] = {}
@@ -410,7 +426,7 @@ class Classes:
         for group in self.groups:
             by_name.setdefault(class_name(group.block.name), []).append(group)
         read = {*self.helpers, *(name for c in self.classes.values() for name in c.lowered.helpers)}
-        used = {"Config", *IMPORTED, *helper_names(), *read}
+        used = {"Config", *self.imported, *helper_names(), *read}
         for block in (self.model.block, *(group.block for group in self.groups)):
             used |= {argument(name) for name in (*block.hypers, *block.local)}  # `__init__` has them as its own
         self.root_class = class_name(self.model.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 STANDARD = {
     "collections.abc": ("Callable", "Iterable", "Iterator", "Sequence"),
@@ -39,17 +39,17 @@ IMPORTED = {
 """Every global name that an import can give."""
 
 
-def imports(names: Set[str]) -> list[str]:
-    """Lines of imports for all of some names: the standard library, an empty line, torch."""
+def imports(names: Set[str], further: Mapping[str, tuple[str, ...]] | None = None) -> list[str]:
+    """Lines of imports for all of some names: the standard library, an empty line, torch, and `further` modules."""
     standard = [f"import {m}" for m in MODULES if m in names]
     torch = ["import torch"] if "torch" in names else []
     if "dist" in names:
         torch.append("import torch.distributed as dist")
     if "F" in names:
         torch.append("import torch.nn.functional as F")
-    return [*standard, *_from(STANDARD, names), "", *torch, *_from(TORCH, names)]
+    return [*standard, *_from(STANDARD, names), "", *torch, *_from(TORCH, names), *_from(further or {}, names)]
 
 
-def _from(known: dict[str, tuple[str, ...]], names: Set[str]) -> list[str]:
+def _from(known: Mapping[str, tuple[str, ...]], names: Set[str]) -> list[str]:
     found = {module: [n for n in given if n in names] for module, given in known.items()}
     return [f"from {module} import {', '.join(given)}" for module, given in found.items() if given]

@@ -70,11 +70,13 @@ LOSSES = "dict[str, Tensor] | None"
 
 
 class Parameter(NamedTuple):
-    """A parameter of `forward`: the value it is, its type, and its default ('' for none)."""
+    """A parameter of `forward`: the value it is, its type, and its default ('' for none); with `rest` it is all further
+    keyword arguments."""
 
     target: Any
     type: str
     default: str = ""
+    rest: bool = False
 
 
 @dataclass(eq=False)
@@ -123,6 +125,9 @@ class Method:
     block: Block | None = None
     """The block that it is of."""
     doc: str = ""
+    gives: str = ""
+    """The type of what it returns, where that is no tensor."""
+    decorator: str = ""
 
     @property
     def cache(self) -> Variable | None:
@@ -136,6 +141,8 @@ class Method:
 
     @property
     def returns(self) -> str:
+        if self.gives:
+            return self.gives
         return "Tensor" if len(self.results) == 1 else f"tuple[{', '.join(['Tensor'] * len(self.results))}]"
 
 
@@ -211,7 +218,7 @@ class Lowered:
 def lower(classes: Classes, block: Block, kinds: Sequence[Kind] | None = None) -> Lowered:
     """The block as a class. `kinds` says which of its contexts are masks that need no tensor; None while it is not
     known yet which blocks are one class."""
-    return Lowering(classes, block, kinds).run()
+    return classes.lowering(classes, block, kinds).run()
 
 
 class Lowering:
@@ -266,7 +273,7 @@ class Lowering:
 
     def _before(self, block: Block) -> None:
         """The part of the block that a scan computes once: its modules come first, it is a method of its own."""
-        first = Lowering(self.classes, block, [context_kind(c) for c in block.contexts])
+        first = self.classes.lowering(self.classes, block, [context_kind(c) for c in block.contexts])
         first.modules.names = self.modules.names
         first.modules.without_weights = self.modules.without_weights
         first.lowered.method.name = "prepare"

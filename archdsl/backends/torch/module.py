@@ -74,10 +74,10 @@ def emit(model: Model, extras: Extras = PLAIN) -> str:
 class FileWriter:
     """Writes one model's file."""
 
-    def __init__(self, model: Model, extras: Extras = PLAIN) -> None:
+    def __init__(self, model: Model, extras: Extras = PLAIN, classes: Classes | None = None) -> None:
         self.model = model
         self.extras = extras
-        self.classes = Classes(model)
+        self.classes = classes or Classes(model)
         self.sections: list[Section] = sections(self.classes, extras)
         self.names: set[str] = {"dataclass"}
         """Global names that the file reads."""
@@ -167,6 +167,13 @@ class FileWriter:
         """What holds for every Config, as classes would ask it of theirs."""
         return frozenset(py(f"{{a}} {c.op} {{b}}", a=a, b=b) for c, a, b in self.demands)
 
+    all_are_fields = True
+    """Whether the Config has the spec's own numbers and nothing else."""
+
+    def message(self, text: str) -> str:
+        """What is said where a demand is not met."""
+        return f'f"{quoted(text).replace("{", "{{").replace("}", "}}")}: {{self}}"'
+
     def _demands(self) -> list[str]:
         """The lines of the Config that assert its demands."""
 
@@ -177,9 +184,9 @@ class FileWriter:
         lines: list[str] = []
         for c, a, b in self.demands:
             left, right = text(a), text(b)
-            if {*dims.free_names(c.left)} == self.classes.config.keys() and c.message == SIZES:
+            if self.all_are_fields and {*dims.free_names(c.left)} == self.classes.config.keys() and c.message == SIZES:
                 left = "min(vars(self).values())"
-            said = f'f"{quoted(c.message).replace("{", "{{").replace("}", "}}")}: {{self}}"'
+            said = self.message(c.message)
             line = f"        assert {left} {c.op} {right}, {said}"
             if len(line) > WIDTH:
                 lines += [f"        if {left} {OTHERWISE[c.op]} {right}:", f"            raise ValueError({said})"]
@@ -242,7 +249,7 @@ class ClassWriter:
         tree: Tree = self.resolved(HyperLeaf(name))
         if is_number(tree):
             return tree
-        if self.group is None:
+        if self.holds_config():
             found: Tree = substituted(tree, OF_SELF)  # methods read `self.config`
             return found
         attribute = argument(name)
@@ -251,6 +258,10 @@ class ClassWriter:
         self.settings[attribute] = tree
         return PyNode("Attribute", (SELF, attribute))
 
+    def holds_config(self) -> bool:
+        """Whether methods read numbers off `self.config`."""
+        return self.group is None
+
     # --- text ---
 
     def text(self) -> str:
@@ -258,30 +269,44 @@ class ClassWriter:
         methods = [self.method(m) for m in self.methods]
         self.drawn = [self.in_method(_statement(s)) for s in self.made.init if isinstance(s, init.Statement)]
         draws = self.draws()
-        where = _docstring(self.block) if self.group is not None else _where(self.block)
         name = self.group.name if self.group is not None else self.classes.root_class
         self.file.names |= {"nn", "Tensor"}
-        head = [f"class {name}(nn.Module):", where, ""]
-        body = self.init()
-        if self.group is None:
-            start = ["    def __init__(self, config: Config = Config()) -> None:", "        super().__init__()"]
-            config = any("config" in attributes(body) for body in (self.drawn, *(m.body for m in self.methods)))
-            config = config or any(section.reads_config for section in self.file.sections)
-            closing = [line for s in self.file.sections for line in s.init()] + ["self.init_weights()"] * bool(draws)
-            self.classes.closing["__init__"] = closing
-            body = ["self.config = config"] * config + body + closing
-            head += [*start, *(f"        {text}" for text in body), ""]
-        elif body:
-            parameters = ", ".join(["self", *self._parameters(self.group)])
-            head += [f"    def __init__({parameters}) -> None:", "        super().__init__()"]
-            head += [*(f"        {text}" for text in body), ""]
-        else:  # what it was to be given it can read off its tensors: callers, which come later, give it nothing
-            self.group.needs_config, self.group.arguments = False, []
+        head = [f"class {name}({self.parent()}):", self.docstring(), "", *self.of_class()]
+        head += self.constructor(self.init(), bool(draws))
         methods = [draws] * bool(draws) + methods
         own = "\n".join([*head, *(line for i, m in enumerate(methods) for line in ([""] * (i > 0) + m))])
         more = (textwrap.indent(text, "    ") for s in self.file.sections for text in s.methods())
         known = (self.file.known(f"class {name}:\n{text}") for text in (more if self.group is None else ()))
         return "\n\n".join([lines_laid_out(own), *(text.partition("\n")[2] for text in known)])
+
+    def parent(self) -> str:
+        """What the class inherits from."""
+        return "nn.Module"
+
+    def of_class(self) -> list[str]:
+        """Lines that give the class attributes, and an empty one."""
+        return []
+
+    def docstring(self) -> str:
+        return _docstring(self.block) if self.group is not None else _where(self.block)
+
+    def constructor(self, body: Sequence[str], draws: bool) -> list[str]:
+        """The lines of `__init__`, given those that make what the class has; none where it has nothing."""
+        if self.group is None:
+            start = ["    def __init__(self, config: Config = Config()) -> None:", "        super().__init__()"]
+            config = any("config" in attributes(body) for body in (self.drawn, *(m.body for m in self.methods)))
+            config = config or any(section.reads_config for section in self.file.sections)
+            closing = [line for s in self.file.sections for line in s.init()] + ["self.init_weights()"] * draws
+            self.classes.closing[self.classes.root_class, "__init__"] = closing
+            body = ["self.config = config"] * config + [*body, *closing]
+            return [*start, *(f"        {text}" for text in body), ""]
+        if body:
+            parameters = ", ".join(["self", *self._parameters(self.group)])
+            head = [f"    def __init__({parameters}) -> None:", "        super().__init__()"]
+            return [*head, *(f"        {text}" for text in body), ""]
+        # What it was to be given it can read off its tensors: callers, which come later, give it nothing.
+        self.group.needs_config, self.group.arguments = False, []
+        return []
 
     def draws(self) -> list[str]:
         """The lines of the method that draws weights: `init_weights` of the model, `reset_parameters` of a class that
@@ -294,14 +319,19 @@ class ClassWriter:
         self.file.names |= {n for e in expressions for n in words(e)}
         body = list(lines(self.drawn, lambda variable: local_name(variable.hint), leaf))
         name = "reset_parameters"
-        if self.group is None and any(True for _ in weights(self.file.model)):
+        if self.draws_model():
             name = "init_weights"
-            self.classes.closing[name] = [line for s in self.file.sections for line in s.draws()]
+            closing = [line for s in self.file.sections for line in s.draws()]
+            self.classes.closing[self.classes.root_class, name] = closing
             parts = textwrap.indent(init.DRAW_PARTS, "        ").splitlines()
-            body = [*parts, *body, *(f"        {line}" for line in self.classes.closing[name])]
+            body = [*parts, *body, *(f"        {line}" for line in closing)]
         copied = any(n.kind == "Attribute" and n.get("attr") == "copy_" for n in nodes(tuple(expressions)))
         head = ["    @torch.no_grad()"] * copied + [f"    def {name}(self) -> None:"]
         return [*head, *body] if body else []
+
+    def draws_model(self) -> bool:
+        """Whether the class draws all weights of the model."""
+        return self.group is None and any(True for _ in weights(self.file.model))
 
     def init(self) -> list[str]:
         """The lines of `__init__`: what it checks and computes, what methods read, then the modules."""
@@ -354,7 +384,7 @@ class ClassWriter:
 
     def _parameters(self, group: ClassGroup) -> list[str]:
         """Of the constructor; those with a default come last."""
-        needed = ["config: Config"] if group.needs_config else []
+        needed = [f"config: {self.classes.config_class}"] if group.needs_config else []
         optional = []
         for name in group.arguments:
             kind, value = "float" if self._is_float(group, name) else "int", default(group, name)
@@ -390,10 +420,13 @@ class ClassWriter:
         method, shown = done.method, ["self"]
         for p in method.parameters:
             self.file.names |= {*re.findall(r"\w+", p.type)}
-            shown.append(f"{done.names[p.target]}: {p.type}" + (f" = {p.default}" if p.default else ""))
+            named = f"{'**' * p.rest}{done.names[p.target]}: {p.type}"
+            shown.append(named + (f" = {p.default}" if p.default else ""))
         head = f"    def {method.name}({', '.join(shown)}) -> {method.returns}:"
+        above = [f"    @{method.decorator}"] if method.decorator else []
+        self.file.names |= {*re.findall(r"\w+", f"{method.gives} {method.decorator}")}
         doc = [f'        """{method.doc}"""'] if method.doc else []
-        return [head, *doc, *done.lines(done.body)]
+        return [*above, head, *doc, *done.lines(done.body)]
 
     def scheduled(self, method: Method) -> Scheduled:
         """The statements of a method, and their names."""

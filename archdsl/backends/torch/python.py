@@ -123,5 +123,7 @@ def lines_laid_out(source: str) -> str:
 def laid_out(source: str, width: int = WIDTH) -> str:
     """A source as `black` lays it out."""
     import black
+    from black.mode import TargetVersion
 
-    return black.format_str(source, mode=black.Mode(line_length=width)).rstrip("\n")
+    mode = black.Mode(line_length=width, target_versions={TargetVersion.PY311})
+    return black.format_str(source, mode=mode).rstrip("\n")

@@ -200,8 +200,8 @@ def constant(text: str) -> Tree:
     return py("torch.inf") if text == "inf" else PyNode("Constant", (text,))
 
 
-def call_tree(function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> PyNode:
-    """A call of a tree."""
+def call_tree(function: Any, arguments: Sequence[Any], keywords: Mapping[Any, Any] | None = None) -> PyNode:
+    """A call of a tree. A keyword None is what holds further ones: `**kwargs`."""
     named = tuple(PyNode("keyword", (k, v)) for k, v in (keywords or {}).items())
     return PyNode("Call", (function, tuple(arguments), named))
 

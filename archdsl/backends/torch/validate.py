@@ -437,6 +437,9 @@ class Evaluator:
             return  # a docstring
         if ast.unparse(s.value) == "super().__init__()":
             return
+        if ast.unparse(s.value) == "super().__init__(config)":  # which keeps it
+            self.fields["config"] = env["config"]
+            return
         made = self.eval(_frozen(s.value), env)
         if made is not None:
             self.effects.append(("do", made))
@@ -522,6 +525,10 @@ class Meaning(Evaluator):
         if isinstance(x, Made):
             return x.site
         raise InvalidError(f"{type(x).__name__} in what is meant")
+
+    def on_indexed(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
+        """What makes a layer, whatever its index is."""
+        return self.eval(x.fields[0], env)
 
     def number(self, n: NumberLeaf) -> Any:
         if isinstance(n.value, Poly):
@@ -610,6 +617,10 @@ class Meaning(Evaluator):
 
     def arms(self, s: Conditional, env: dict[Any, Any]) -> None:
         test, effects = self.eval(s.test, env), self.effects
+        if isinstance(test, bool):
+            for target, value in zip(s.outputs, self.body(s.then if test else s.otherwise, (), env), strict=True):
+                self.bind(target, value, env)
+            return
         ends, arms = [], []
         for body in (s.then, s.otherwise):
             self.effects = []
@@ -680,7 +691,8 @@ class Validator:
         waiting: list[tuple[ClassInstance, Block]] = [(root, self.model.block)]
         while waiting:
             instance, block = waiting.pop()
-            key = (instance.name, tuple((k, v) for k, v in instance.arguments if k != "config"), block)
+            passed = ("config", *self.classes.given)
+            key = (instance.name, tuple((k, v) for k, v in instance.arguments if k not in passed), block)
             if key not in self.seen:
                 self.seen.add(key)
                 try:
@@ -690,13 +702,16 @@ class Validator:
 
     def config(self) -> Config:
         """The numbers of the Config, which must be the spec's."""
-        body = self.defined["Config"]
+        body = self.defined[self.classes.config_class]
         assert isinstance(body, ast.ClassDef)
         fields = {
             s.target.id: self.literal(s.value)
             for s in body.body
             if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
         }
+        for name, value in self.classes.library_fields.items():
+            if fields.pop(name, None) != value:
+                raise InvalidError(f"the Config's `{name}` is not {value}")
         meant = {field_name(f.name): f.value.value for f in self.model.config}
         if fields.keys() != meant.keys():
             raise InvalidError("the Config has other fields")
@@ -704,7 +719,7 @@ class Validator:
             plain = value_of(value)
             if type(fields[name]) is not type(plain) or abs(fields[name] - plain) > 1e-12 * abs(plain):
                 raise InvalidError(f"the Config's `{name}` is {fields[name]}, not {plain}")
-        return Config(fields)
+        return Config({**fields, **self.classes.library_fields, **{n: n for n in self.classes.settings}})
 
     @staticmethod
     def literal(x: ast.expr | None) -> Any:
@@ -729,7 +744,8 @@ class Validator:
             else:
                 written, given = methods[method.name], [p.target for p in method.parameters]
                 names = parameter_names(method)
-            if [a.arg for a in written.args.args] != ["self", *names]:
+            rest = [written.args.kwarg.arg] if written.args.kwarg is not None else []
+            if [*(a.arg for a in written.args.args), *rest] != ["self", *names]:
                 raise InvalidError(f"{instance.name}.{written.name} has other parameters")
             self.method(written, method, given, fields, terms, lowered, instance.name)
         return made
@@ -761,7 +777,8 @@ class Validator:
         meant |= {name: [meaning.eval(t, {}) for t in constructors] for name, constructors in lists.items()}
         machine = Construction(terms, self.names, self)
         root = instance.name == self.classes.root_class
-        f, draws = methods.get("__init__"), methods.get("init_weights" if root else "reset_parameters")
+        drawn_by = self.classes.drawn_by if root else "reset_parameters"
+        f, draws = methods.get("__init__"), methods.get(drawn_by)
         if f is not None:
             env: dict[Any, Any] = {"self": SELF, **dict(instance.arguments)}
             named = [a.arg for a in f.args.args]
@@ -770,15 +787,18 @@ class Validator:
             if {*env} != {*named}:
                 raise InvalidError(f"{instance.name} is made with other arguments than it takes")
             machine.bound = _locals(f)
-            machine.run(self.own_part(f, root), env)
+            machine.run(self.own_part(f, instance.name), env)
         if any(e[0] != "assert" for e in machine.effects):
             raise InvalidError(f"{instance.name} draws weights where it is made")
         if draws is not None:
             machine.bound = _locals(draws)
-            machine.run(self.own_part(draws, root), {a.arg: SELF for a in draws.args.args})
-        if root and (draws is not None) != any(True for _ in weights(self.model)):
+            machine.run(self.own_part(draws, instance.name), {a.arg: SELF for a in draws.args.args})
+        if drawn_by == "init_weights" and (draws is not None) != any(True for _ in weights(self.model)):
             raise InvalidError(f"{instance.name} has no `init_weights`, or no weights")
         found: list[tuple[ClassInstance, Block]] = []
+        for name in [name for name, thing in meant.items() if _number(thing)]:
+            if not math.isclose(machine.fields.get(name, math.nan), _plain(meant.pop(name)), rel_tol=1e-12):
+                raise InvalidError(f"{instance.name}.{name} is another number")
         if machine.made.keys() != meant.keys():
             raise InvalidError(f"{instance.name} makes other modules: {machine.made.keys() ^ meant.keys()}")
         for name, thing in meant.items():
@@ -792,10 +812,10 @@ class Validator:
                 raise InvalidError(f"{instance.name} demands something else: {e[2]}")
         return machine.fields, found
 
-    def own_part(self, f: ast.FunctionDef, root: bool) -> list[ast.stmt]:
-        """The statements of `__init__` or of what draws weights; without those that begin and end it in the model's own
-        class, which must be there."""
-        ends = ["", "\n".join(self.classes.closing[f.name])] if root else ["", ""]
+    def own_part(self, f: ast.FunctionDef, name: str) -> list[ast.stmt]:
+        """The statements of a class's `__init__` or of what draws weights; without those that begin and end it and are
+        of no block, which must be there."""
+        ends = ["", "\n".join(self.classes.closing.get((name, f.name), ()))]
         if f.name == "init_weights":
             ends[0] = init.DRAW_PARTS
         first, last = (ast.parse(text).body for text in ends)
@@ -851,7 +871,8 @@ class Validator:
         """Judge that a function does what a method does. `targets` says which of its parameters each argument is; the
         others are not given."""
         meaning = Meaning(terms, self.names, self.sizes, lowered.modules.lists_meant)
-        meaning.fields = {k: v for k, v in fields.items() if not isinstance(v, int | float | Config)}
+        known = {*self.classes.given, "config", *(s.name for s in lowered.init if isinstance(s, Make))}
+        meaning.fields = {k: v for k, v in fields.items() if k in known or not isinstance(v, int | float | Config)}
         env: dict[Any, Any] = {"self": SELF}
         for i, p in enumerate(method.parameters):
             term = terms.meant("parameter", method.name, i)
@@ -862,7 +883,7 @@ class Validator:
         meaning.steps(method.steps, env)
         results = tuple(meaning.eval(t, env) for t in method.results)
         meant = results[0] if len(results) == 1 else results
-        parameters = [a.arg for a in f.args.args]
+        parameters = [a.arg for a in (*f.args.args, *filter(None, [f.args.kwarg]))]
         machine = Evaluator(terms, terms.found, self.names)
         machine.fields = fields
         machine.bound = _locals(f)
@@ -902,8 +923,7 @@ class Construction(Evaluator):
     def call(self, called: Any, given: list[Any], named: dict[str, Any], text: Any) -> Any:
         if isinstance(text, PyNode) and text.kind == "Name" and text.fields[0] in self.validator.groups:
             arguments: dict[str, Any] = dict(named)
-            if given:
-                (arguments["config"],) = given
+            arguments |= dict(zip(("config", *self.validator.classes.given), given, strict=False))
             return ClassInstance(text.fields[0], tuple(sorted(arguments.items())))
         if _dotted(text) in ("nn.ModuleList", "nn.ParameterList", "Tensors"):
             return list(given[0])

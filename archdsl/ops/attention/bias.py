@@ -291,6 +291,7 @@ class MaskedBias(Primitive):
     typed = 0
     signature = "masked_bias()(bias: float[...], mask: bool[...]) -> [...]"
     elementwise = True
+    adds_mask = True
     chosen = (0,)
 
     def check(self, call: Application) -> None:

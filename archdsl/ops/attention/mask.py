@@ -25,6 +25,7 @@ class MaskTensor(Primitive):
 
     positional = True
     by_rows = True
+    makes_mask = True
     passes = 0
     chosen = tuple(range(2, 10))
     typed = "bool"

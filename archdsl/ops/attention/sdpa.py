@@ -272,6 +272,34 @@ class SDPA(Primitive):
         given = (rows, keys, values, mask, scale)
         return e.py("attend_latent({0}, {*given})", given=given)
 
+    def torch_hosted(self, node: OpNode, e: TorchScope, mask: Tree, rest: Mapping[Any, Tree]) -> Tree | None:
+        q, k = tensor_inputs(node, 0, 1)
+        if q.rank != 4 or k.rank != 4:
+            return None
+        capped = node.options["softcap"] is not None
+        own = "eager_sink_attention" if e.has(5) else "eager_capped_attention" if capped else "eager_attention"
+        interface = "ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, {own})"
+        attend = e.let("attend", e.py(interface, own=e.py(own)))
+        softcap, dropout = node.options["softcap"], node.options["dropout"]
+        rate = 0.0 if dropout.value == 0 else e.py("{dropout} if self.training else 0.0", dropout=dropout)
+        more: dict[Any, Any] = {"dropout": rate}
+        more |= {} if softcap is None else {"softcap": softcap}
+        more |= {"s_aux": e.input(5)} if e.has(5) else {}
+        return e.py("{attend}(self, {0}, {1}, {2}, {mask}, {**more})", attend=attend, mask=mask, more={**rest, **more})
+
+    def torch_scaling(self, node: OpNode, e: TorchScope) -> Tree:
+        q = first_input(node)
+        scale = self._scale(node, e, q)
+        return e.py("{scale}", scale=e.py("{head_dim} ** -0.5", head_dim=q.shape[-1]) if scale is None else scale)
+
+    def kernels(self, node: OpNode) -> frozenset[str]:
+        k, v = tensor_inputs(node, 1, 2)
+        if node.inputs[4] is not None:  # a bias for each head
+            return frozenset({"sdpa"})
+        if node.options["softcap"] is not None or node.inputs[5] is not None:
+            return frozenset({"flex"})
+        return frozenset({"sdpa", "flex", "flash"} if k.shape[-1].value == v.shape[-1].value else {"sdpa", "flex"})
+
     def flops(self, node: OpNode) -> Cost:
         """Scores and their sums of values, for each pair; of heads of keys that several of queries share, each of these
         has its own scores. Element by element: scaled, the five of a softmax, and what is added or bent."""

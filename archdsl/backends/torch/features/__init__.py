@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from archdsl.backends.torch.lower import Method
     from archdsl.backends.torch.text import Scheduled
 
-Name = Literal["generate", "loss", "parallel", "cpu"]
+Name = Literal["generate", "loss", "parallel", "cpu", "float8"]
 NAMES: tuple[Name, ...] = get_args(Name)
 
 
@@ -91,6 +91,10 @@ def sections(classes: Classes, extras: Extras) -> list[Section]:
         from archdsl.backends.torch.features.cpu import Cpu
 
         found.append(Cpu(classes))
+    if "float8" in extras.sections:
+        from archdsl.backends.torch.features.float8 import Float8
+
+        found.append(Float8())
     if "loss" in extras.sections:
         from archdsl.backends.torch.features.loss import LossSection
 

@@ -1,4 +1,4 @@
-"""What lies beside a checkpoint and goes along with its graphs: the files of its tokenizer, ids of special tokens."""
+"""Ids of tokens with a meaning: as they are given, or as a checkpoint has them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from archdsl.files import CARRIED, written_beside
 
 
 @dataclass(frozen=True)
@@ -20,25 +18,6 @@ class Tokens:
     begin: int | None = None
     end: tuple[int, ...] = ()
     padding: int | None = None
-
-
-def carried(weights: Path | None) -> dict[str, Path]:
-    """The files that go along with a file of weights, by the name that programs look for: `tokenizer.json` in the same
-    folder or, as `archdsl import` writes it beside `x.safetensors`, `x.tokenizer.json`."""
-    if weights is None:
-        return {}
-    found = {name: (weights.with_name(f"{weights.stem}.{name}"), weights.with_name(name)) for name in CARRIED}
-    return {name: file for name, files in found.items() for file in reversed(files) if file.is_file()}
-
-
-def copy(files: Mapping[str, Path], folder: Path) -> list[Path]:
-    """Copy files into a folder; the copies. One that lies there by that name is left as it is. Raises OSError."""
-    copies = [folder / name for name in files]
-    for target, source in zip(copies, files.values(), strict=True):
-        if not (target.exists() and target.samefile(source)):
-            with written_beside(target) as beside:
-                beside.write_bytes(source.read_bytes())
-    return copies
 
 
 def with_those_of(tokens: Tokens, files: Mapping[str, Path], vocab: int) -> Tokens:

@@ -1,0 +1,229 @@
+"""The two Python files of a folder: the configuration, and the model's classes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from archdsl.backends.huggingface.classes import TRANSFORMERS, LibraryClasses
+from archdsl.backends.huggingface.config import LibraryConfig
+from archdsl.backends.huggingface.lists import INDEXED
+from archdsl.backends.torch.classes import ClassGroup
+from archdsl.backends.torch.imports import imports
+from archdsl.backends.torch.module import ClassWriter, FileWriter
+from archdsl.backends.torch.python import lines_laid_out
+from archdsl.backends.torch.text import first_sentence, quoted
+from archdsl.backends.torch.tree import PyNode, py
+from archdsl.backends.torch.validate import validate
+from archdsl.estimates.counts import total
+from archdsl.ir.graph import CallNode, LoopNode, Model
+from archdsl.ir.op import Tree
+from archdsl.ir.walk import every_node
+from archdsl.version import __version__
+
+PRETRAINED = "What transformers asks of every class of the model."
+
+
+class LibraryWriter(FileWriter):
+    """Writes one model's files for transformers. Raises ArchError E0534 where it cannot hold the model."""
+
+    classes: LibraryClasses
+
+    def __init__(self, model: Model, stem: str) -> None:
+        """`stem` is what the names of both files end in."""
+        classes = LibraryClasses(model)
+        super().__init__(classes.model, classes=classes)
+        self.original, self.stem = model, stem
+
+    @cached_property
+    def config(self) -> LibraryConfig:
+        return LibraryConfig(self.classes, self.stem)
+
+    def written(self) -> tuple[str, str]:
+        """The sources of the configuration and of the model, which were validated together."""
+        self.names = set()
+        modeling = self.write()
+        configuration = self.configuration()
+        validate(f"{configuration}\n\n{modeling}", self.classes)
+        return configuration, modeling
+
+    def write(self) -> str:
+        self.classes.settle([])
+        texts = [LibraryClassWriter(self, g).text() for g in self.classes.groups if g is not self.classes.base]
+        wanted: dict[str, None] = {}
+        late: dict[str, None] = {}
+        functions: dict[str, tuple[Mapping[str, str], Tree]] = {}
+        for c in self.classes.classes.values():
+            functions.update(c.lowered.functions)
+            for name, first in c.lowered.helpers.items():
+                (wanted if first else late).setdefault(name)
+        below = [LibraryClassWriter(self, self.classes.base).text(), LibraryClassWriter(self, None).text()]
+        texts += [self.pretrained(), *below]
+        above = list(self._above([*wanted, *late], functions, {}))
+        body = "\n\n\n".join([*above, *texts]) + "\n"
+        self.names -= {"dataclass"}
+        own = f"from .configuration_{self.stem} import {self.classes.config_class}"
+        lines = [line for line in imports(self.names, TRANSFORMERS) if line]
+        head = [self.header(" for transformers"), "", *_grouped(lines), "", own]
+        return lines_laid_out("\n".join(head)) + "\n\n\n" + body
+
+    def header(self, what: str) -> str:
+        """The docstring of a file."""
+        model = self.original
+        title = first_sentence(model.doc) or f"{model.name}."
+        digest = hashlib.sha256(model.source_text.encode()).hexdigest()[:12]
+        source = quoted(model.source_name)
+        made = f"{total(model):,} parameters. Made by archdsl {__version__} from {source} ({digest}):"
+        return "\n".join([f'"""{quoted(title)}', "", made, f"    archdsl compile {source}:{model.name} --to hf", '"""'])
+
+    def configuration(self) -> str:
+        """The source of the configuration."""
+        self.names = {"PreTrainedConfig"}
+        body = self.config.text(self._demands())
+        self.names |= self.config.names
+        lines = [line for line in imports(self.names, TRANSFORMERS) if line]
+        head = "\n".join([self.header(""), "", *_grouped(lines)])
+        return "\n\n\n".join([lines_laid_out(head), body]) + "\n"
+
+    def message(self, text: str) -> str:
+        return f'"{quoted(text)}"'
+
+    all_are_fields = False
+
+    # --- classes ---
+
+    @cached_property
+    def stacked(self) -> list[ClassGroup]:
+        """The classes of layers: what a loop of the model calls and the cache has a place for."""
+        found: dict[ClassGroup, None] = {}
+        for node in self.classes.decoder.outlined.base.graph.nodes:
+            if isinstance(node, LoopNode):
+                for body in node.bodies:
+                    calls = (
+                        n for n in every_node(body) if isinstance(n, CallNode) and self.classes.decoder.layers(n.block)
+                    )
+                    found |= dict.fromkeys(self.classes.group(n.block) for n in calls)
+        return list(found)
+
+    def pretrained(self) -> str:
+        """The class that all of the model's own inherit from."""
+        classes = self.classes
+        kernels = frozenset.intersection(*(n.op.kernels(n) for n, _ in classes.decoder.attention))
+        layers = ", ".join(f'"{g.name}"' for g in self.stacked)
+        lines = [
+            f"config_class = {classes.config_class}",
+            'base_model_prefix = "model"',
+            "supports_gradient_checkpointing = True",
+            f"_no_split_modules = [{layers}]",
+            '_skip_keys_device_placement = ["past_key_values"]',
+            *(
+                f"_supports_{name} = True"
+                for name in ("sdpa", "flex_attn", "flash_attn")
+                if name[:4] in kernels or name.partition("_")[0] in kernels
+            ),
+            *["_supports_attention_backend = True"] * ("flex" in kernels),
+            "_can_compile_fullgraph = True",
+        ]
+        body = "\n".join(f"    {line}" for line in lines)
+        return self.known(
+            f'class {classes.pretrained_class}(PreTrainedModel):\n    """{PRETRAINED}"""\n\n{body}\n\n'
+            "    def _init_weights(self, module: nn.Module) -> None:\n"
+            '        """Draw the weights of one module; those that were loaded are kept."""\n'
+            '        if reset := getattr(module, "reset_parameters", None):\n'
+            "            reset()"
+        )
+
+
+def _grouped(lines: Sequence[str]) -> list[str]:
+    """Imports with an empty line behind those of the standard library."""
+    standard = [line for line in lines if line.split()[1].partition(".")[0] not in ("torch", "transformers")]
+    others = [line for line in lines if line not in standard]
+    return [*standard, *[""] * bool(standard), *others]
+
+
+class LibraryClassWriter(ClassWriter):
+    """Writes one class for transformers."""
+
+    file: LibraryWriter
+    classes: LibraryClasses
+
+    @property
+    def is_base(self) -> bool:
+        return self.group is self.classes.base
+
+    def _local(self) -> dict[str, Tree]:
+        return {} if self.is_base else super()._local()
+
+    def holds_config(self) -> bool:
+        return self.group is None or self.is_base
+
+    def draws_model(self) -> bool:
+        return False
+
+    def parent(self) -> str:
+        own = "GradientCheckpointingLayer" if self.group in self.file.stacked else "nn.Module"
+        if self.holds_config():
+            own = self.classes.pretrained_class
+        found = [own, "GenerationMixin"] if self.group is None else [own]
+        self.file.names |= {"GradientCheckpointingLayer", "PreTrainedModel"} & {own} | {*found[1:]}
+        return ", ".join(found)
+
+    def docstring(self) -> str:
+        if not self.holds_config():
+            return super().docstring()
+        title = (first_sentence(self.file.original.doc) or f"{self.file.original.name}.").rstrip(".")
+        part = "with its LM head" if self.group is None else "without its LM head"
+        return f'    """{self.file.original.name} {part}."""' if not title else f'    """{self._named()} {part}."""'
+
+    def _named(self) -> str:
+        """What the model is called: its class."""
+        return self.classes.root_class.removesuffix("ForCausalLM")
+
+    def of_class(self) -> list[str]:
+        lines = []
+        if self.is_base:
+            lines = [f'_input_embed_layer = "{self.file.config.embedding}"']
+        elif self.group is None:
+            tie = self.classes.decoder.outlined.tie
+            lines += [f'_tied_weights_keys = {{"lm_head.weight": "{tie}"}}'] * bool(tie)
+            lines += self.file.config.plans_of_head()
+        return [*(f"    {line}" for line in lines), ""] if lines else []
+
+    def resolved(self, tree: Any) -> Any:
+        return _called(super().resolved(tree))
+
+    def constructor(self, body: Sequence[str], draws: bool) -> list[str]:
+        classes, group = self.classes, self.group
+        if self.holds_config():
+            name = classes.root_class if group is None else group.name
+            classes.closing[name, "__init__"] = ["self.post_init()"]
+            head = f"    def __init__(self, config: {classes.config_class}) -> None:"
+            lines = ["super().__init__(config)", *body, "self.post_init()"]
+            return [head, *(f"        {text}" for text in lines), ""]
+        assert group is not None
+        if not classes.decoder.layers(group.block):
+            return super().constructor(body, draws)
+        config, *others = self._parameters(group)
+        own = ["self.config = config", "self.layer_idx = layer_idx"]
+        own = own if classes.decoder.roles[group.block].kept else []
+        head = f"    def __init__({', '.join(['self', config, 'layer_idx: int', *others])}) -> None:"
+        return [head, "        super().__init__()", *(f"        {text}" for text in [*own, *body]), ""]
+
+
+def _called(tree: Any) -> Any:
+    """The tree with each layer being given its index."""
+    if isinstance(tree, tuple):
+        return tuple(map(_called, tree))
+    if not isinstance(tree, PyNode):
+        return tree
+    fields = tuple(map(_called, tree.fields))
+    if tree.kind == INDEXED:
+        made, index = fields
+        function, arguments, keywords = made.fields
+        return PyNode("Call", (function, (*arguments, index), keywords))
+    return PyNode(tree.kind, fields)
+
+
+__all__ = ["LibraryWriter", "py"]

@@ -1,0 +1,297 @@
+"""Which type of transformers a model is: that of a family whose graph is the same, number by number, weight by weight.
+
+A family's spec is written anew with the numbers of the model, read off its Config and the options of its ops; what
+comes out is compared with the model.  So a guess may be wrong, and what is found is not.  Weights may have other names:
+they are paired as the graphs are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from archdsl.backends.huggingface.folder import copied, drawn, tokens_beside
+from archdsl.diagnostics import ArchError, error
+from archdsl.files import write_text
+from archdsl.frontend.load import load
+from archdsl.interop.checkpoint_file import CheckpointFile, shipped
+from archdsl.interop.huggingface import config_of, demand_fixed, settings_of, weights_to
+from archdsl.interop.importing import constant, is_constant, numbers_of, written
+from archdsl.interop.mapping import Mapper
+from archdsl.ir.dims import Num
+from archdsl.ir.graph import Model, Value, WeightNode
+from archdsl.ir.masks import Mask
+from archdsl.ir.paths import starred
+from archdsl.ir.walk import nodes_below, ops_below
+from archdsl.ir.weights import weights
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatWeight, flatten
+from archdsl.syntax import ast
+from archdsl.syntax.parse import parse, read_source
+from archdsl.weights.carried import carried, copy
+from archdsl.weights.safetensors import Checkpoint, Progress, saved
+
+NEAREST = 4
+"""So many families are compared, those first whose weights have the most names in common with the model's."""
+MOST_GUESSES = 32
+
+
+class NativeType(NamedTuple):
+    """A type of transformers: its `model_type`, mapping and config, the family's spec with the model's numbers, and the
+    name that each weight of the model has in that spec."""
+
+    kind: str
+    mapping: CheckpointFile
+    model: Model
+    config: dict[str, Any]
+    names: dict[str, str]
+
+
+def native_type(model: Model, prefix: str = "") -> NativeType:
+    """Find the type that a model is, among those of transformers or, with the prefix `gguf_`, of llama.cpp. Raises
+    ArchError E0534 where no type that is known is like it."""
+    own = Form(flatten(model))
+    names = {starred(w.path) for w in weights(model)}
+    known = {kind: m for kind, m in shipped().items() if kind.startswith("gguf_") is bool(prefix)}
+    near = sorted(known, key=lambda kind: -_likeness(names, _weight_names(kind)))[:NEAREST]
+    for kind in near:
+        mapping = known[kind]
+        for values in _guesses(model, mapping, mapping.types[kind]):
+            try:
+                text = written(
+                    read_source(mapping.spec, mapping.spec.name), mapping.types[kind], values, model.name, "# The same."
+                )
+                other = load(f"{model.name}.arch", text=text)
+                names_there = own.paired(Form(flatten(other)))
+                if names_there is not None:
+                    config = config_of(mapping, kind, other)
+                    _demand_all_said(mapping, config, other)
+                    return NativeType(kind, mapping, other, config, names_there)
+            except ArchError:
+                continue
+    listed, whose = ", ".join(f"`{kind}`" for kind in near), "llama.cpp" if prefix else "transformers"
+    raise error(
+        "E0534",
+        f"`{model.name}` is no type of {whose} that is known; the nearest are {listed}",
+        help="`--to hf` without `--native` writes its own classes, as remote code",
+    )
+
+
+def _demand_all_said(mapping: CheckpointFile, config: Mapping[str, Any], model: Model) -> None:
+    """Raise ArchError E0533 where a config, read again, is of another model: it has no field for something."""
+    settings = settings_of(mapping, config)
+    source = read_source(mapping.spec, mapping.spec.name)
+    again = load("again.arch", text=written(source, settings.model, settings.values, model.name, "# Read again."))
+    demand_fixed(settings, again)
+    if Form(flatten(again)).outputs != Form(flatten(model)).outputs:
+        raise error("E0533", f"a config of {settings.model} does not say all of `{model.name}`")
+
+
+def save(
+    model: Model,
+    output: Path,
+    *,
+    weights: Path | None = None,
+    seed: int | None = None,
+    tokens: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Write a model as a folder of the type of transformers that it is; the files that there are. Arguments and errors
+    as of `archdsl.backends.huggingface.folder.save`, and E0534 where it is none."""
+    found = native_type(model)
+    mapper = Mapper(found.mapping, found.model)
+    if weights is not None:
+        Checkpoint(weights).demand(saved(model))
+    output.mkdir(parents=True, exist_ok=True)
+    config = {"architectures": [architecture(found.kind)], **found.config, **(tokens or {})}
+    if weights is not None or seed is not None:
+        with TemporaryDirectory(dir=output, prefix=".weights.") as folder:
+            stored = Path(folder) / "model.safetensors"
+            if weights is not None:
+                copied(Checkpoint(weights), stored, found.names)
+            elif seed is not None:
+                drawn(model, stored, found.names, seed)
+            weights_to(found.model, mapper, stored, output, progress=progress)
+    files = [*copy(carried(weights), output), *tokens_beside(tokens, output)]
+    write_text(output / "config.json", json.dumps(config, indent=2) + "\n")
+    return [*sorted(output.glob("model*.safetensors*")), *dict.fromkeys(files), output / "config.json"]
+
+
+CLASSES = {
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "gptj": "GPTJForCausalLM",
+    "llama4_text": "Llama4ForCausalLM",
+    "opt": "OPTForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "stablelm": "StableLmForCausalLM",
+}
+"""Classes of types whose name is not made of the type's."""
+
+
+def architecture(kind: str) -> str:
+    """The class of transformers of a type."""
+    return CLASSES.get(kind) or "".join(word.capitalize() for word in kind.split("_")) + "ForCausalLM"
+
+
+@cache
+def _weight_names(kind: str) -> frozenset[str]:
+    """The names of the weights of a family, with `*` for the numbers of layers."""
+    mapping = shipped()[kind]
+    try:
+        return frozenset(starred(w.path) for w in weights(load(f"{mapping.spec}:{mapping.types[kind]}")))
+    except ArchError:
+        return frozenset()
+
+
+def _likeness(a: set[str], b: frozenset[str]) -> float:
+    return len(a & b) / max(len(a | b), 1)
+
+
+# --- guesses ----------------------------------------------------------------------------------------------------------
+
+
+def _guesses(model: Model, mapping: CheckpointFile, name: str) -> Iterator[dict[str, Any]]:
+    """Yield values of a family's `let`s and hyper-parameters that may make it the model."""
+    tree = parse(read_source(mapping.spec, mapping.spec.name))
+    declared = next(d for d in tree.declarations if isinstance(d, ast.ModelDecl) and d.name == name)
+    read = _read_off(model)
+    own = {n: [v] for n, v in numbers_of(model, mapping.spec).items() if isinstance(v, int | float | str | bool)}
+    lets = {d.name: constant(d.value) for d in tree.declarations if isinstance(d, ast.Let) and is_constant(d.value)}
+    choices: dict[str, list[Any]] = {}
+    for let, default in lets.items():
+        if let in own:
+            choices[let] = own[let]
+        elif isinstance(default, bool):
+            choices[let] = [default, not default]
+        elif default is None and let not in read:
+            choices[let] = [None, *read["of masks"]]
+        else:
+            choices[let] = read.get(let) or [*dict.fromkeys([default, *read.get("dims", ())])]
+    hypers = [h.name for h in declared.header.hypers or ()]
+    slots = [s.key for s in declared.body.slots if is_constant(s.value)]
+    fixed = {n: own[n][0] for n in (*hypers, *slots) if n in own and n not in choices and type(own[n][0]) is int}
+    fixed |= {n: read[n][0] for n in hypers if n not in fixed and n not in choices and n in read}
+    for i, values in enumerate(product(*choices.values())):
+        if i == MOST_GUESSES:
+            return
+        yield {**fixed, **dict(zip(choices, values, strict=True))}
+
+
+def _read_off(model: Model) -> dict[str, list[Any]]:
+    """The numbers of a model by the names of the options that they are of: `theta`, `eps`, and those of a scaled rope,
+    whose name is the `rope_type`."""
+    found: dict[str, dict[Any, None]] = {}
+    kinds: dict[Any, None] = {}
+
+    def note(name: str, value: Any) -> None:
+        if isinstance(value, Num) and value.static:
+            number: Any = value.value if isinstance(value.value, int) else float(value)
+            found.setdefault(name, {})[number] = None
+
+    for op in ops_below(model.block.graph):
+        for name, value in op.options.items():
+            note(name, value)
+            if name == "scaling":
+                kinds[getattr(value, "name", "default")] = None
+                for inner, number in getattr(value, "numbers", {}).items():
+                    note(inner, number)
+    found["rope_type"] = kinds or {"default": None}
+    masks = [op.options["mask"] for op in ops_below(model.block.graph) if op.op.makes_mask]
+    numbers = {int(n): None for mask in masks for leaf in mask.leaves() for n in leaf.numbers if n.static}
+    tied = any(isinstance(n, WeightNode) for n in nodes_below(model.block.graph))
+    return {name: [*values] for name, values in found.items()} | {"tied": [tied], "of masks": [*numbers]}
+
+
+# --- sameness ---------------------------------------------------------------------------------------------------------
+
+
+class Form:
+    """What a graph computes, whatever its weights are called and in whatever order its nodes stand: values that are
+    computed alike have equal texts."""
+
+    def __init__(self, graph: FlatGraph) -> None:
+        self.graph = graph
+        self.makers: dict[Value, FlatNode] = {v: n for n in graph.nodes for v in n.outputs}
+        self.inner: dict[FlatOp, dict[str, Form]] = {}
+        self.texts: dict[Value, str] = {v: f"input {i} {v.dtype}" for i, v in enumerate(graph.inputs)}
+        for node in graph.nodes:
+            for i, value in enumerate(node.outputs):
+                self.texts[value] = hashlib.sha256(repr((self._key(node), i)).encode()).hexdigest()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self.texts[v] for v in self.graph.outputs)
+
+    def _key(self, node: FlatNode) -> Any:
+        if isinstance(node, FlatParam):
+            return "weight", _shape(node.weight)
+        if not isinstance(node, FlatOp):
+            return "scan", id(node)  # of which no type that is known is made
+        self.inner[node] = {name: Form(graph) for name, graph in sorted(node.blocks.items())}
+        given = tuple(self.texts.get(v, "around") if isinstance(v, Value) else _worth(v) for v in node.inputs)
+        stored = tuple((name, _shape(w)) for name, w in sorted(node.weights.items()))
+        options = tuple((n, _worth(v)) for n, v in sorted(node.node.options.items()) if n != "init" and v is not None)
+        inner = tuple((name, form.outputs) for name, form in self.inner[node].items())
+        return node.node.op.name, options, given, stored, inner
+
+    def paired(self, other: Form) -> dict[str, str] | None:
+        """What each weight is called in another graph that computes the same; None where it does not."""
+        if self.outputs != other.outputs:
+            return None
+        found: dict[str, str] = {}
+        back: dict[str, str] = {}
+        seen: set[tuple[FlatNode, FlatNode]] = set()
+        todo = [(self, other, a, b) for a, b in zip(self.graph.outputs, other.graph.outputs, strict=True)]
+        while todo:
+            left, right, a, b = todo.pop()
+            one, two = left.makers.get(a), right.makers.get(b)
+            if one is None or two is None or (one, two) in seen:
+                continue
+            seen.add((one, two))
+            for path, theirs in _weights_of(one, two):
+                if found.setdefault(path, theirs) != theirs or back.setdefault(theirs, path) != path:
+                    return None  # what is one weight here are two there
+            pairs = zip(one.inputs, two.inputs, strict=True)
+            todo += [(left, right, x, y) for x, y in pairs if isinstance(x, Value) and isinstance(y, Value)]
+            if isinstance(one, FlatOp) and isinstance(two, FlatOp):
+                for name, form in left.inner[one].items():
+                    twin = right.inner[two][name]
+                    outputs = zip(form.graph.outputs, twin.graph.outputs, strict=True)
+                    todo += [(form, twin, x, y) for x, y in outputs]
+        return found
+
+
+def _weights_of(one: FlatNode, two: FlatNode) -> list[tuple[str, str]]:
+    """The weights of two nodes that are alike, by their paths."""
+    if isinstance(one, FlatParam) and isinstance(two, FlatParam):
+        return [(one.weight.path, two.weight.path)]
+    if isinstance(one, FlatOp) and isinstance(two, FlatOp):
+        return [(w.path, two.weights[name].path) for name, w in one.weights.items()]
+    return []
+
+
+def _shape(weight: FlatWeight) -> tuple[str, ...]:
+    return tuple(str(d.value) for d in weight.weight.shape)
+
+
+def _worth(value: Any) -> Any:
+    """An option or a number by its value."""
+    if isinstance(value, Num):
+        return f"{float(value):.12g}" if value.static else str(value.value)
+    if isinstance(value, Mask):
+        return (value.rule, tuple(map(_worth, value.numbers)), tuple(map(_worth, value.parts)))
+    if isinstance(value, str | bool | int | float) or value is None:
+        return value
+    if isinstance(value, tuple | list):
+        return tuple(map(_worth, value))
+    numbers = getattr(value, "numbers", None)
+    if isinstance(numbers, Mapping):
+        return (getattr(value, "name", ""), tuple((n, _worth(v)) for n, v in sorted(numbers.items())))
+    return type(value).__name__

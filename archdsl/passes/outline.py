@@ -1,0 +1,135 @@
+"""A decoder as a library holds it: the model that makes hidden states in a block of its own, and the LM head behind it.
+
+The block is called `model`, so that its weights are `model.…`; the head is the linear layer `lm_head`. A head that is
+tied to the embedding becomes a linear layer too, and `tie` says which weight it shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from archdsl.diagnostics import ArchError, error
+from archdsl.ir import verify
+from archdsl.ir.dims import Expr, Var
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CausalNode,
+    CheckNode,
+    Graph,
+    Model,
+    Node,
+    OpNode,
+    Value,
+    WeightNode,
+    node_outputs,
+    reads,
+)
+from archdsl.ir.weights import weights
+
+BASE, HEAD = "model", "lm_head"
+"""What the library calls the two parts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outlined:
+    """`model` is the decoder with `base` as a block of its own, which gives `hidden` [batch, time, width]; `head` is
+    the linear layer that makes logits of it. `paths` maps every weight of the original model to its new path; `tie` is
+    the weight that the head shares with the embedding, by its new path, or ''."""
+
+    model: Model
+    base: Block
+    hidden: Value
+    head: OpNode
+    paths: Mapping[str, str]
+    tie: str
+
+
+def outline(model: Model) -> Outlined:
+    """Put all before the LM head into a block `model`. Raises ArchError E0534 where there is no such head."""
+    graph = model.block.graph
+    makers = {v: node for node in graph.nodes for v in node_outputs(node)}
+    tail: list[OpNode | CallNode] = []
+    node = makers.get(_output(model))
+    while not (isinstance(node, OpNode) and _is_head(node, makers)):
+        given = [v for v in reads(node) if v.rank == 3] if isinstance(node, OpNode | CallNode) else []
+        only = isinstance(node, OpNode) and node.op.elementwise
+        if not isinstance(node, OpNode | CallNode) or len(given) != 1 or not (only or isinstance(node, CallNode)):
+            raise refuse(model, "its output is not made by an LM head: one linear layer over the vocabulary")
+        tail.append(node)
+        node = makers.get(given[0])
+    hidden = node.inputs[0]
+    assert isinstance(hidden, Value)
+    head, tie = _own_head(model, node, makers)
+    return _split(model, hidden, node, head, tie, tail)
+
+
+def _output(model: Model) -> Value:
+    outputs = [v for _, v in model.outputs]
+    if len(outputs) != 1 or outputs[0].rank != 3:
+        raise refuse(model, "it has more than one output, or one that is not [batch, time, vocab]")
+    return outputs[0]
+
+
+def _is_head(node: OpNode, makers: Mapping[Value, Node]) -> bool:
+    """Whether an op is a linear layer with a weight of its own or of another module."""
+    own = any(w.kind == "matrix" for w in node.weights) and not node.blocks and len([*reads(node)]) == 1
+    return own or any(isinstance(makers.get(v), WeightNode) for v in reads(node))
+
+
+def _own_head(model: Model, node: OpNode, makers: Mapping[Value, Node]) -> tuple[OpNode, str]:
+    """The head as a linear layer of its own; the weight that it shares with the embedding."""
+    table = next((n for v in reads(node) if isinstance(n := makers.get(v), WeightNode)), None)
+    if table is None:
+        return replace(node, name=HEAD, instance=None, handle=None), ""
+    untied = node.op.untied(node)
+    if untied is None:
+        raise refuse(model, f"`{node.op.name}` reads a weight of another module")
+    return replace(untied, name=HEAD), f"{BASE}.{table.instance.path}.{table.weight}"
+
+
+def _split(
+    model: Model, hidden: Value, node: OpNode, head: OpNode, tie: str, tail: list[OpNode | CallNode]
+) -> Outlined:
+    block, graph = model.block, model.block.graph
+    behind = {node, *tail}
+    nodes = tuple(n for n in graph.nodes if n not in behind)
+    read = {v for n in nodes if not isinstance(n, CausalNode) for v in reads(n)} | {hidden}
+    nodes = tuple(n for n in nodes if not isinstance(n, WeightNode) or n.output in read)
+    shared = node.instance if node.instance is not None else None
+    base = replace(
+        block,
+        key=(block.key, BASE),
+        graph=Graph(graph.inputs, nodes, (hidden,)),
+        result_names=(None,),
+        instances=tuple(i for i in block.instances if i is not shared),
+    )
+    names = [*block.hypers, *block.axes, *(f.name for f in model.config), *(s.name for s in model.symbols)]
+    bind: dict[str, Expr] = {name: Var(name) for name in names if name not in block.local}
+    outer = replace(hidden)
+    call = CallNode(base, graph.inputs, (), (outer,), bind, name=BASE, alias=BASE, span=block.span)
+    last = replace(head, inputs=(outer, *head.inputs[1:]))
+    checks = (n for n in nodes if isinstance(n, CheckNode))
+    root = replace(
+        block,
+        graph=Graph(graph.inputs, (*checks, call, last, *reversed(tail)), graph.outputs),
+        instances=(),
+        asserts=(),
+        decisions=(),
+    )
+    outlined = replace(model, block=root)
+    old = shared.path if shared is not None else node.name
+    new = {w.path for w in weights(outlined)}
+    paths = {}
+    for w in weights(model):
+        inside = w.path if w.path in new else f"{BASE}.{w.path}"
+        paths[w.path] = f"{HEAD}{w.path.removeprefix(old)}" if not tie and w.path.startswith(f"{old}.") else inside
+    verify.checked(outlined, verify.violations, "outlining")
+    return Outlined(outlined, base, hidden, last, paths, tie)
+
+
+def refuse(model: Model, why: str, help: str = "") -> ArchError:
+    """A model that the library's classes cannot hold, and why."""
+    message = f"`{model.name}` cannot be a folder for transformers: {why}"
+    return error("E0534", message, help=help or "`--to torch --with generate` decodes it without transformers")

@@ -1,0 +1,113 @@
+"""`--native`: a model as the type of transformers that computes the same, found and proved from the graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from zoo.tiny_decoders import TINY
+
+import archdsl
+from archdsl.backends.torch import emit
+from archdsl.diagnostics import ArchError
+from archdsl.interop.checkpoint_file import shipped
+from archdsl.interop.native import architecture, native_type
+from archdsl.run.load import load_source
+from archdsl.weights.safetensors import saved
+
+SPECS = Path(__file__).resolve().parents[2] / "specs"
+FOUND = {
+    "gpt2:gpt2": "gpt2",
+    "llama2:llama2_7b": "llama",
+    "llama3:llama3_8b": "llama",
+    "mistral:mistral_7b": "mistral",
+    "mixtral:mixtral_8x7b": "mixtral",
+    "bloom:bloom_560m": "bloom",
+    "gptj:gptj_6b": "gptj",  # whose weights have other names in the family
+    "deepseek_llm:deepseek_llm_7b": "llama",
+}
+
+
+def tiny(name: str) -> Any:
+    return archdsl.load(f"{SPECS}/{name.replace(':', '.arch:')}", set=TINY[name])
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_transformers_own_class_computes_the_same(name: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    model = tiny(name)
+    archdsl.init_weights(model, tmp_path / "own.safetensors", seed=1)
+    files = archdsl.to_huggingface(model, tmp_path / "hf", weights=tmp_path / "own.safetensors", native=True)
+    assert [f.name for f in files] == ["model.safetensors", "config.json"]
+    assert sorted(f.name for f in (tmp_path / "hf").iterdir()) == ["config.json", "model.safetensors"]
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert (config["model_type"], config["architectures"]) == (FOUND[name], [architecture(FOUND[name])])
+    plain = load_source(emit(model))().eval()
+    plain.load_state_dict(load_file(tmp_path / "own.safetensors"))
+    tokens = torch.randint(0, 97, (2, 13))
+    with torch.no_grad():
+        found = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()(tokens).logits
+        assert float((found - plain(tokens)).abs().max()) < 1e-5
+
+
+def test_a_model_that_is_like_a_type_and_computes_something_else_is_refused() -> None:
+    text = (SPECS / "mistral.arch").read_text().replace("swiglu", "geglu")
+    with pytest.raises(ArchError, match="is no type of transformers that is known; the nearest are"):
+        native_type(archdsl.load(text=text))
+
+
+def test_classes_have_the_names_that_transformers_gives_them() -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
+
+    known = {kind: NAMES[kind] for kind in shipped() if kind in NAMES and "ForCausalLM" in f"{NAMES[kind]}LMHead"}
+    ours = {kind: name for kind, name in known.items() if SPECS.joinpath("hf", f"{kind}.arch").is_file()}
+    decoders = {k: n for k, n in ours.items() if n.endswith("ForCausalLM") and k not in ("bart", "electra", "roberta")}
+    assert {k: architecture(k) for k in decoders} == decoders
+
+
+QWEN = {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "hidden": 96, "vocab": 97, "context": 64}
+SIZES = TINY | {"hf/qwen2:qwen2": QWEN, "hf/qwen3:qwen3": QWEN | {"head_dim": 128}}  # which transformers takes it to be
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(n, "float32") for n in ("llama2:llama2_7b", "hf/qwen2:qwen2", "hf/qwen3:qwen3")]
+    + [("llama2:llama2_7b", n) for n in ("float16", "bfloat16")],
+)
+def test_a_gguf_file_is_one_that_transformers_reads(name: str, dtype: Any, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    from archdsl.interop.convert import import_folder
+    from archdsl.interop.gguf_write import write_gguf
+
+    model = archdsl.load(f"{SPECS}/{name.replace(':', '.arch:')}", set=SIZES[name])
+    archdsl.init_weights(model, tmp_path / "own.safetensors", seed=1, dtype=dtype)
+    assert write_gguf(model, tmp_path / "own.safetensors", tmp_path / "own.gguf") == len(saved(model))
+    own = load_file(tmp_path / "own.safetensors")
+    plain = load_source(emit(model))().eval()
+    plain.load_state_dict(own)
+    tokens = torch.randint(0, 97, (2, 13))
+    with torch.no_grad():
+        read = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="own.gguf", dtype=torch.float32)
+        found = read.eval()(tokens).logits
+        assert float((found - plain(tokens)).abs().max()) < 1e-5
+    import_folder(tmp_path / "own.gguf", tmp_path / "again.arch")
+    again = load_file(tmp_path / "again.safetensors")
+    assert all(again[name].float().equal(tensor.float()) for name, tensor in own.items())
+
+
+def test_a_scaled_rope_has_no_place_in_a_gguf_file(tmp_path: Path) -> None:
+    from archdsl.interop.gguf_write import write_gguf
+
+    archdsl.init_weights(tiny("llama3:llama3_8b"), tmp_path / "own.safetensors")
+    with pytest.raises(ArchError, match=r"is no type of llama\.cpp that is known"):
+        write_gguf(tiny("llama3:llama3_8b"), tmp_path / "own.safetensors", tmp_path / "own.gguf")
+    assert not (tmp_path / "own.gguf").exists()

@@ -1,0 +1,331 @@
+"""Folders for transformers: every decoder gives the logits and the greedy tokens of its plain PyTorch; what the library
+cannot hold is refused, and the message says why."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from zoo.tiny_decoders import TINY
+
+import archdsl
+from archdsl.backends.torch import Extras, emit
+from archdsl.diagnostics import ArchError
+from archdsl.run.load import load_source
+
+WRITTEN_FOR = (5, 19)
+"""The oldest transformers that the files are written for."""
+pytestmark = pytest.mark.skipif(
+    tuple(map(int, version("transformers").split(".")[:2])) < WRITTEN_FOR, reason="an older transformers"
+)
+SPECS = Path(__file__).resolve().parents[2] / "specs"
+TOLERANCE = 1e-5
+LENGTH, PROMPT, NEW = 13, 6, 9
+GREEDY = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+
+_GPT = {"layers": 2, "width": 32, "heads": 4, "vocab": 97, "context": 64, "hidden": 48}
+_LLAMA = dict(_GPT, kv_heads=2)
+_TWO_KINDS = dict(_LLAMA, layers=4, head_dim=8, window=5)
+FAMILIES: dict[str, dict[str, Any]] = {
+    **{
+        f"{name}.arch:{model}": TINY[f"{name}:{model}"]
+        for name, model in (
+            ("gpt2", "gpt2"),  # learned positions, a tied head, biases
+            ("gpt3", "gpt3_small"),  # layers of two kinds
+            ("gptj", "gptj_6b"),  # one norm for both branches, a part of each head turned
+            ("llama3", "llama3_8b"),
+            ("mistral", "mistral_7b"),  # windows
+            ("bloom", "bloom_560m"),  # ALiBi
+            ("mixtral", "mixtral_8x7b"),
+            ("deepseek_v3", "deepseek_v3"),  # latent attention; dense layers, then experts
+            ("palm", "palm_8b"),
+        )
+    },
+    "hf/falcon.arch:falcon": dict(_GPT),
+    "hf/gpt_neox.arch:gpt_neox": dict(_GPT),
+    "hf/phi.arch:phi": dict(_LLAMA),
+    "hf/olmo2.arch:olmo2": dict(_LLAMA),
+    "hf/qwen3_moe.arch:qwen3_moe": dict(_LLAMA, head_dim=8, experts=4, top_k=2),
+    "hf/gemma2.arch:gemma2": dict(_TWO_KINDS),
+    "hf/gemma3_text.arch:gemma3_text": dict(_TWO_KINDS),
+    "hf/gpt_oss.arch:gpt_oss": dict(_TWO_KINDS, experts=4, top_k=2),
+}
+NO_SDPA = ("gemma2", "gpt_oss")
+"""Scores that are capped, or have a sink: no fused kernel of torch has them."""
+
+
+class Folder(NamedTuple):
+    """A folder, the module of the plain file on the same weights, and tokens [2, 13]."""
+
+    path: Path
+    plain: Any
+    tokens: Tensor
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    @cache
+    def made(name: str) -> Folder:
+        spec, settings = f"{SPECS}/{name}", FAMILIES[name]
+        model = archdsl.load(spec, set=settings_of(spec, settings))
+        folder = tmp_path_factory.mktemp(model.name)
+        plain: Any = load_source(emit(model, Extras(frozenset({"generate"}))))().eval()
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for p in plain.parameters():
+                if p.dim() > 1:
+                    nn.init.normal_(p, std=0.2)
+                else:
+                    p.add_(0.1 * torch.randn_like(p))
+        save_file({k: v.contiguous() for k, v in plain.state_dict().items()}, folder / "own.safetensors")
+        archdsl.to_huggingface(model, folder / "hf", weights=folder / "own.safetensors")
+        return Folder(folder / "hf", plain, torch.randint(1, 97, (2, LENGTH)))  # 0 is padding
+
+    return made
+
+
+def settings_of(spec: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Those that the model has."""
+    names = {f.name for f in archdsl.load(spec).config}
+    return {k: v for k, v in settings.items() if k in names}
+
+
+def loaded(folder: Path, **options: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, **options).eval()
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    return float((a - b).detach().abs().max())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_decoder_is_itself_in_transformers(folders: Any, name: str) -> None:
+    folder, plain, tokens = folders(name)
+    eager = loaded(folder, attn_implementation="eager")
+    with torch.no_grad():
+        want = plain(tokens)
+        assert difference(eager(tokens).logits, want) < TOLERANCE
+        if not any(n in name for n in NO_SDPA):
+            assert difference(loaded(folder, attn_implementation="sdpa")(tokens).logits, want) < TOLERANCE
+    prompt = tokens[:, :PROMPT]
+    assert eager.generate(prompt, **GREEDY)[:, PROMPT:].equal(plain.generate(prompt, NEW))
+    mask = torch.ones_like(prompt)
+    mask[0, :2] = 0  # padding on the left
+    found = eager.generate(prompt, attention_mask=mask, **GREEDY)[:, PROMPT:]
+    assert found.equal(plain.generate(prompt, NEW, attention_mask=mask.bool()))
+
+
+LLAMA = "llama3.arch:llama3_8b"
+KINDS = "gpt3.arch:gpt3_small"
+
+
+@pytest.mark.parametrize("name", [LLAMA, KINDS, "bloom.arch:bloom_560m"])
+def test_a_static_cache_holds_the_same(folders: Any, name: str) -> None:
+    folder, plain, tokens = folders(name)
+    prompt = tokens[:, :PROMPT]
+    static = {"cache_implementation": "static", "disable_compile": True}
+    found = loaded(folder, attn_implementation="eager").generate(prompt, **GREEDY, **static)
+    assert found[:, PROMPT:].equal(plain.generate(prompt, NEW))
+
+
+def test_flex_attention_computes_the_same(folders: Any) -> None:
+    folder, plain, tokens = folders(LLAMA)
+    with torch.no_grad():
+        found = loaded(folder, attn_implementation="flex_attention")(tokens).logits
+        assert difference(found, plain(tokens)) < TOLERANCE
+
+
+def test_beams_are_those_of_whole_sequences(folders: Any) -> None:
+    folder, _, tokens = folders(LLAMA)
+    model, prompt = loaded(folder), tokens[:, :PROMPT]
+    options = dict(GREEDY, num_beams=3)
+    assert model.generate(prompt, **options).equal(model.generate(prompt, **options, use_cache=False))
+
+
+@pytest.mark.parametrize("name", [LLAMA, KINDS, "mixtral.arch:mixtral_8x7b", "deepseek_v3.arch:deepseek_v3"])
+def test_what_is_saved_is_loaded(folders: Any, name: str, tmp_path: Path) -> None:
+    folder, plain, tokens = folders(name)
+    loaded(folder).save_pretrained(tmp_path / "again")
+    again = loaded(tmp_path / "again")
+    with torch.no_grad():
+        assert difference(again(tokens).logits, plain(tokens)) < TOLERANCE
+    own = json.loads((folder / "config.json").read_text())
+    saved = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert {k: saved[k] for k in own if k not in ("auto_map", "dtype")} == {
+        k: v for k, v in own.items() if k not in ("auto_map", "dtype")
+    }
+
+
+def test_labels_give_the_mean_loss_of_the_next_tokens(folders: Any) -> None:
+    folder, plain, tokens = folders(LLAMA)
+    model = loaded(folder)
+    with torch.no_grad():
+        found = model(tokens, labels=tokens).loss
+        want = nn.functional.cross_entropy(plain(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        last = model(tokens, logits_to_keep=1).logits
+    assert difference(found, want) < TOLERANCE
+    assert last.shape[1] == 1
+
+
+def test_embeddings_may_stand_for_tokens(folders: Any) -> None:
+    folder, plain, tokens = folders(LLAMA)
+    model = loaded(folder)
+    embedded = model.get_input_embeddings()(tokens)
+    assert difference(model(inputs_embeds=embedded).logits, plain(tokens)) < TOLERANCE
+
+
+def test_the_whole_model_compiles_as_one_graph(folders: Any) -> None:
+    folder, plain, tokens = folders(LLAMA)
+    compiled = torch.compile(loaded(folder), backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        assert difference(compiled(tokens).logits, plain(tokens)) < TOLERANCE
+
+
+def test_a_trainer_checkpoints_its_layers(folders: Any, tmp_path: Path) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    folder, _, tokens = folders(LLAMA)
+    model = loaded(folder)
+    data = [{"input_ids": row, "labels": row} for row in tokens]
+    arguments = TrainingArguments(
+        tmp_path / "run", max_steps=3, per_device_train_batch_size=2, gradient_checkpointing=True, learning_rate=1e-2,
+        report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, logging_steps=1,
+    )  # fmt: skip
+    trainer = Trainer(model, arguments, train_dataset=data)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+
+
+def test_lora_learns_on_top_of_it(folders: Any) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    folder, plain, tokens = folders(LLAMA)
+    config = LoraConfig(r=4, target_modules=["q", "v"], task_type="CAUSAL_LM")
+    model = get_peft_model(loaded(folder), config)
+    assert difference(model(input_ids=tokens).logits, plain(tokens)) < TOLERANCE
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    learned = {n for n, p in model.named_parameters() if p.grad is not None}
+    assert learned
+    assert all("lora_" in n for n in learned)
+
+
+def test_weights_that_a_checkpoint_lacks_are_drawn_and_the_rest_are_kept(folders: Any, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    folder, _, _ = folders(LLAMA)
+    for file in folder.iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = load_file(tmp_path / "model.safetensors")
+    kept = weights["model.token_embedding.weight"]
+    del weights["lm_head.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model = loaded(tmp_path)
+    assert model.model.token_embedding.weight.equal(kept)
+    assert model.lm_head.weight.isfinite().all()
+    assert 0 < float(model.lm_head.weight.abs().max()) <= 32**-0.5
+
+
+def test_random_weights_are_those_of_init(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    name = "gpt2.arch:gpt2"
+    model = archdsl.load(f"{SPECS}/{name}", set=FAMILIES[name])
+    archdsl.init_weights(model, tmp_path / "own.safetensors", seed=3)
+    files = archdsl.to_huggingface(model, tmp_path / "hf", seed=3, eos_token_id=[5])
+    own, theirs = load_file(tmp_path / "own.safetensors"), load_file(tmp_path / "hf" / "model.safetensors")
+    assert {f"model.{k}": v.tolist() for k, v in own.items()} == {k: v.tolist() for k, v in theirs.items()}
+    assert json.loads((tmp_path / "hf" / "generation_config.json").read_text()) == {"eos_token_id": 5}
+    again = archdsl.to_huggingface(model, tmp_path / "again", seed=3, eos_token_id=[5])
+    assert [f.name for f in files] == [f.name for f in again]
+    assert all(a.read_bytes() == b.read_bytes() for a, b in zip(files, again, strict=True))
+
+
+def test_the_tokenizer_comes_along(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import AutoTokenizer
+
+    words = Tokenizer(WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>"))
+    words.pre_tokenizer = Whitespace()
+    words.save(str(tmp_path / "own.tokenizer.json"))
+    (tmp_path / "own.generation_config.json").write_text('{"eos_token_id": 2}')
+    model = archdsl.load(f"{SPECS}/{LLAMA}", set=FAMILIES[LLAMA])
+    archdsl.init_weights(model, tmp_path / "own.safetensors")
+    archdsl.to_huggingface(model, tmp_path / "hf", weights=tmp_path / "own.safetensors")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hf", trust_remote_code=True)
+    assert tokenizer("a b b")["input_ids"] == [1, 2, 2]
+    assert loaded(tmp_path / "hf").generation_config.eos_token_id == 2
+
+
+REFUSED = {
+    "mamba.arch:mamba_130m": "`conv1d` hands a state from each position to the next",
+    "hf/rwkv.arch": "`shift` hands a state from each position to the next",
+    "gopher.arch:gopher_44m": "`transformer_xl` adds to its attention what depends on the text",
+    "hf/t5.arch": "it takes `source`, `target`",
+    "deepseek_v3.arch:deepseek_v3_mtp": "it has more than one output",
+    "bert.arch": "more than one output",
+    "sparse_transformer.arch": "it has the mask",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_library_cannot_hold_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ArchError) as caught:
+        archdsl.to_huggingface(f"{SPECS}/{name}", tmp_path / "hf")
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "E0534"
+    assert REFUSED[name] in problem.message
+    assert problem.help
+    assert not (tmp_path / "hf").exists()
+
+
+def test_layers_know_their_places() -> None:
+    text = """
+block near() {
+  attention: gqa(heads: 4, kv_heads: 2)
+  mask:      causal & window(8)
+  ffn:       swiglu(hidden: 64)
+  norm:      rmsnorm
+}
+block far() {
+  attention: gqa(heads: 4, kv_heads: 2)
+  mask:      causal
+  position:  rope
+  ffn:       swiglu(hidden: 64)
+  norm:      rmsnorm
+}
+model mixed(layers = 2, last = 1) {
+  vocab:   50
+  context: 64
+  width:   32
+  blocks:  layers * (5 * near + far) + last * far
+  norm:    rmsnorm
+  head:    lm
+}
+"""
+    from archdsl.backends.huggingface.module import LibraryWriter
+
+    configuration, modeling = LibraryWriter(archdsl.load(text=text), "mixed").written()
+    assert "return self.layers * 6 + self.last" in configuration
+    assert 'self.layers * (5 * ["sliding_attention"] + ["full_attention"])' in configuration
+    (made,) = re.findall(r"self\.blocks = (.*?)\n        self\.norm", modeling, re.DOTALL)
+    assert " ".join(made.split()) == (
+        "nn.ModuleList( [ *( layer for i in range(0, config.layers * 6, 6) for layer in "
+        "(*(Near(config, j) for j in range(i, i + 5)), Far(config, i + 5)) ), "
+        "*(Far(config, i) for i in range(config.layers * 6, config.layers * 6 + config.last)), ] )"
+    )
