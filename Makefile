@@ -4,11 +4,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 RUNTIMES := .runtimes/.installed
+CLIENTS := .clients/.installed
+OLDER := 1.20.1 1.24.4
 SERVING := .serving/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install runtimes serving demo test examples quick size matrix check format bench clean
+.PHONY: help install runtimes clients serving demo test examples quick size matrix check format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,15 +32,15 @@ $(RUNTIMES): constraints-runtimes.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .runtimes -r constraints-runtimes.txt
 	@touch $@
 
-serving: install $(SERVING) ## make .serving, where vLLM is (3.5 GB), and compare its tokens with ours
-	@$(BIN)/python benchmarks/serving.py
+clients: install runtimes $(CLIENTS) ## make .clients, programs of others for benchmarks/clients.py (needs npm)
 
-# What reads images and sounds comes for another torch where torch is one for CPUs, and no decoder needs it.
-$(SERVING): constraints-serving.txt
-	rm -rf .serving
-	$(PYTHON) -m venv .serving
-	.serving/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-serving.txt
-	.serving/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+# As above; of what comes from npm nothing is run while it is installed: onnxruntime-node would fetch CUDA.
+$(CLIENTS): constraints-clients.txt benchmarks/client_workers/package.json
+	rm -rf .clients
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .clients/python -r constraints-clients.txt
+	@set -e; for v in $(OLDER); do $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .clients/onnxruntime-$$v onnxruntime==$$v; done
+	mkdir -p .clients/node && cp benchmarks/client_workers/package.json .clients/node
+	npm install --prefix .clients/node --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
 demo: install ## the tour: check, estimate, compile and run a spec, then train what was compiled
@@ -69,10 +71,10 @@ format: install ## rewrite the code as `check` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: install ## run every script of benchmarks/
+bench: install clients ## run every script of benchmarks/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
 
-clean: ## remove caches and built distributions (rm -rf .venv .runtimes .serving for the rest)
+clean: ## remove caches and built distributions (rm -rf .venv .runtimes .clients .serving for the rest)
 	rm -rf build dist .matrix .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find . \( -path ./.venv -o -path ./.runtimes -o -path ./.serving \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+	find . \( -path ./.venv -o -path ./.runtimes -o -path ./.clients -o -path ./.serving \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -444,6 +444,7 @@ def to_onnx(
     seed: int | None = None,
     store: Literal["safetensors", "onnx_data", "inline"] = "safetensors",
     opset: int = 24,
+    names: Literal["hf", "spec"] = "hf",
     decode: bool = False,
     logits: Literal["all", "last"] = "all",
     bos_token_id: int | None = None,
@@ -460,9 +461,11 @@ def to_onnx(
 
     `output` is a file `….onnx`, or a directory for `model.onnx`. `dtype` (float32, float16, bfloat16) is that of
     weights and activations; `target` is `portable`, or an execution provider of onnxruntime whose own operators may be
-    used: `ort-cpu`, `ort-cuda`. `opset` is 24, or 21 to 23 for older runtimes: what came later is then written as what
-    it is made of. `quantize` (int8, int4) is weight-only quantization of linear layers, group size 32,
-    but of those whose path a pattern of `keep` matches.
+    used (`ort-cpu`, `ort-cuda`), or the program that is to run it (`genai`, `optimum`, `transformers.js`, `openvino`):
+    what it cannot run is an error then. `opset` is 24, or 21 to 23 for older runtimes: what came later is then written
+    as what it is made of. `names` says what inputs and outputs are called: as Hugging Face calls them (`input_ids`,
+    `attention_mask`, `logits`), or as the spec does. `quantize` (int8, int4) is weight-only quantization of linear
+    layers and embeddings, group size 32, but of those whose path a pattern of `keep` matches.
 
     The weights come from a safetensors file (`weights`) or are randomly initialized (`seed`), and go to where `store`
     says: a safetensors file beside the graph, in PyTorch's layout; a file of plain numbers beside it; or the graph
@@ -470,10 +473,13 @@ def to_onnx(
 
     With `decode`, the graph is a decode step: it takes the new tokens and the KV cache (or other decode state); what a
     model computes once before the first step is a graph of its own, `encoder.onnx` beside `model.onnx`,
-    `x_encoder.onnx` beside `x.onnx`. A directory then also gets `config.json` and `genai_config.json`, by which optimum
-    and onnxruntime-genai load it, where they can feed the model (`remark` of what is returned says why not). They hold
-    the ids of special tokens: padding is by default what ends a text, or 0. `logits` says whether a step gives those of
-    all new tokens, or of each sequence's last alone, which is all that generation asks of a prefill.
+    `x_encoder.onnx` beside `x.onnx`. `logits` says whether a step gives those of all new tokens, or of each sequence's
+    last alone, which is all that generation asks of a prefill.
+
+    A directory also gets the files of a tokenizer that lie beside `weights`, and `config.json` and, with `decode`,
+    `genai_config.json`, by which optimum, transformers.js and onnxruntime-genai load it, where they can feed the model
+    (`remark` of what is returned says why not). They hold the ids of special tokens, as given or of the
+    `generation_config.json` beside `weights`; padding is by default what ends a text, or 0.
 
     Loads no torch. Other arguments and errors as for `load`, and ArchError: E0502 where onnx or onnx-ir is missing,
     E0503 where `weights` is not the model's, E0504 where it cannot be written like this. Raises OSError where a file
@@ -492,44 +498,42 @@ def to_onnx(
         _demand_path("weights", weights)
     if opset not in (21, 22, 23, 24):
         raise error("E0509", f"`opset` is 21, 22, 23 or 24, not {shortened(str(opset))}")
-    if opset != 24 and target != "portable":
+    if opset != 24 and target in ("ort-cpu", "ort-cuda"):
         raise error(
             "E0504",
             f"`{target}` uses operators of onnxruntime that other versions of it compute otherwise",
             help="an opset below 24 is for `portable` graphs",
         )
     _demand_one_of("store", store, ("safetensors", "onnx_data", "inline"))
+    _demand_one_of("names", names, ("hf", "spec"))
     if not _is_list(keep):
         raise wrong_argument("keep", keep, "a sequence of patterns")
     if not isinstance(eos_token_id, Collection):
         raise wrong_argument("eos_token_id", eos_token_id, "a sequence of token ids")
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    from archdsl.backends.onnx.metadata import described
+    from archdsl.backends.onnx.runtimes import save_graph, save_steps
+    from archdsl.backends.onnx.tokens import Tokens
+
     stored = Path(weights) if weights is not None else None
+    common: dict[str, Any] = {
+        "dtype": dtype,
+        "target": target,
+        "quantize": quantize,
+        "keep": keep,
+        "seed": seed,
+        "store": store,
+        "opset": opset,
+        "names": names,
+    }
+    tokens = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id, "pad_token_id": pad_token_id}
+    steps = {"decode": True, "logits": logits, **tokens} if decode else {}
+    common["metadata"] = described(loaded, {**common, "weights": stored.name if stored is not None else None, **steps})
+    common |= {"weights": stored, "progress": progress}
     if decode:
-        from archdsl.backends.onnx.runtimes import Tokens, save_steps
-
-        return save_steps(
-            loaded,
-            output,
-            Tokens(bos_token_id, tuple(eos_token_id), pad_token_id),
-            dtype=dtype,
-            target=target,
-            quantize=quantize,
-            keep=keep,
-            last=logits == "last",
-            weights=stored,
-            seed=seed,
-            store=store,
-            opset=opset,
-            progress=progress,
-        )
-    from archdsl.backends.onnx.store import graph_path, save
-    from archdsl.backends.onnx.write import write
-
-    written = write(loaded, dtype=dtype, target=target, quantize=quantize, keep=keep)
-    return save(
-        {graph_path(output): written}, loaded, weights=stored, seed=seed, store=store, opset=opset, progress=progress
-    )
+        special = Tokens(bos_token_id, tuple(eos_token_id), pad_token_id)
+        return save_steps(loaded, output, special, last=logits == "last", **common)
+    return save_graph(loaded, output, **common)
 
 
 # --- Hugging Face -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """ONNX files: where the weights lie, that they are the model's, and that nothing is left half written."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def outputs(path: Path) -> np.ndarray[Any, Any]:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    found: np.ndarray[Any, Any] = session.run(None, {"tokens": TOKENS})[0]
+    found: np.ndarray[Any, Any] = session.run(None, {"input_ids": TOKENS})[0]
     return found
 
 
@@ -340,7 +341,7 @@ def test_older_opsets_compute_the_same(name: str, opset: int) -> None:
     given = {name: x.numpy() for name, x in tiny.inputs(model).items()}
     found = []
     for which in (24, opset):
-        path = archdsl.to_onnx(model, f"{which}.onnx", seed=0, opset=which, store="inline").graphs[0]
+        path = archdsl.to_onnx(model, f"{which}.onnx", seed=0, opset=which, store="inline", names="spec").graphs[0]
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         found.append(session.run(None, given)[0])
     assert np.abs(found[1] - found[0]).max() < 2e-6 * np.abs(found[0]).max()
@@ -358,3 +359,39 @@ def test_an_opset_that_is_none() -> None:
     for more, code in (({"opset": 20}, "E0509"), ({"opset": 21, "target": "ort-cpu"}, "E0504")):
         with pytest.raises(ArchError, match=code):
             archdsl.to_onnx(load(text=SPEC), "m.onnx", seed=0, **more)  # type: ignore[arg-type]
+
+
+def test_a_graph_says_what_makes_it_again() -> None:
+    from typer.testing import CliRunner
+
+    from archdsl.cli import app
+
+    options = {"dtype": "float16", "target": "ort-cpu", "quantize": "int4", "keep": ["blocks.0.ffn.*"], "seed": 7}
+    model = load("gpt2", set={"layers": 1, "width": 64, "heads": 2, "vocab": 96})
+    archdsl.to_onnx(model, "one/", decode=True, eos_token_id=[5, 6], **options)  # type: ignore[arg-type]
+    said = {m.key: m.value for m in onnx.load("one/model.onnx", load_external_data=False).metadata_props}
+    assert {k: said[k] for k in ("dtype", "target", "quantization", "seed")} == {
+        "dtype": "float16",
+        "target": "ort-cpu",
+        "quantization": "int4",
+        "seed": "7",
+    }
+    command = shlex.split(said["command"])
+    assert command[:2] == ["archdsl", "compile"]
+    assert command[2].endswith("gpt2.arch:gpt2")
+    done = CliRunner().invoke(app, ["compile", "gpt2:gpt2", *command[3:], "-o", "two/"])
+    assert done.exit_code == 0, done.output
+    assert {n: Path("two", n).read_bytes() for n in os.listdir("two") if n != "model.onnx"} == {
+        n: Path("one", n).read_bytes() for n in os.listdir("one") if n != "model.onnx"
+    }
+
+
+def test_nodes_say_which_modules_they_are_in() -> None:
+    archdsl.to_onnx(text=SPEC, output="m.onnx")
+    nodes = {n.name: n for n in onnx.load("m.onnx", load_external_data=False).graph.node}
+    said = {m.key: m.value for m in nodes["blocks.1.attention.q/MatMul"].metadata_props}
+    assert said == {
+        "namespace": ": tiny/blocks.1: layer/blocks.1.attention: gqa/blocks.1.attention.q: linear/MatMul: MatMul",
+        "pkg.torch.onnx.class_hierarchy": "['tiny', 'layer', 'gqa', 'linear', 'MatMul']",
+        "pkg.torch.onnx.name_scopes": "['', 'blocks.1', 'blocks.1.attention', 'blocks.1.attention.q', 'MatMul']",
+    }

@@ -75,7 +75,14 @@ def compile_(
     dtype: Annotated[
         Dtype, typer.Option("--dtype", help="The type of weights and activations.", rich_help_panel=ONNX)
     ] = "float32",
-    target: TargetOption = "portable",
+    target: Annotated[
+        Literal["portable", "ort-cpu", "ort-cuda", "genai", "optimum", "transformers.js", "openvino"],
+        typer.Option(
+            "--target",
+            help="Standard operators, or those of onnxruntime on CPU or CUDA too; or the program that is to run it.",
+            rich_help_panel=ONNX,
+        ),
+    ] = "portable",
     quantize: QuantizeOption = None,
     keep: KeepOption = None,
     weights: Annotated[
@@ -98,6 +105,12 @@ def compile_(
         int,
         typer.Option("--opset", min=21, max=24, help="Below 24 for runtimes that are older.", rich_help_panel=ONNX),
     ] = 24,
+    names: Annotated[
+        Literal["hf", "spec"],
+        typer.Option(
+            "--names", help="Inputs and outputs as Hugging Face calls them, or as the spec does.", rich_help_panel=ONNX
+        ),
+    ] = "hf",
     decode: Annotated[
         bool,
         typer.Option("--decode", help="A decode step: new tokens, and the KV cache.", rich_help_panel=DECODE),
@@ -154,7 +167,18 @@ def compile_(
             raise error("E0501", f"there is no back end `{to}`", help=help_)
 
         only_with(
-            context, "--to onnx", "dtype", "target", "quantize", "keep", "weights", "seed", "store", "opset", "decode"
+            context,
+            "--to onnx",
+            "dtype",
+            "target",
+            "quantize",
+            "keep",
+            "weights",
+            "seed",
+            "store",
+            "opset",
+            "names",
+            "decode",
         )
         only_with(context, "--to onnx --decode", *of_steps)
         demand_other(output, spec)
@@ -196,6 +220,7 @@ def compile_(
             seed=seed,
             store=store,
             opset=opset,
+            names=names,
             decode=decode,
             logits=logits,
             bos_token_id=bos_token_id,

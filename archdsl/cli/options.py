@@ -145,7 +145,7 @@ QuantizeOption = Annotated[
     Literal["int8", "int4"] | None,
     typer.Option(
         "--quantize",
-        help="Weight-only quantization of linear layers: group size 32, asymmetric.",
+        help="Weight-only quantization of linear layers and embeddings: group size 32, asymmetric.",
         rich_help_panel=ONNX,
     ),
 ]

@@ -21,6 +21,7 @@ from archdsl.interop.checkpoint_file import CheckpointFile, MappedField, shipped
 from archdsl.interop.importing import CONSTANTS, Layers, numbers_of, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
 from archdsl.syntax.parse import parse_expression
+from archdsl.weights.carried import CARRIED
 from archdsl.weights.safetensors import READABLE, Checkpoint, Progress, saved, write_raw
 
 if TYPE_CHECKING:
@@ -123,8 +124,7 @@ class Folder:
 
     def beside(self) -> dict[str, bytes]:
         """The files that are carried along, by name."""
-        names = ("tokenizer.json", "generation_config.json")
-        found = (self.path / name for name in names)
+        found = (self.path / name for name in CARRIED)
         return {path.name: path.read_bytes() for path in found if path.is_file()}
 
     def __enter__(self) -> Folder:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from archdsl.backends.huggingface.folder import beside, copied, drawn, tokens_beside
+from archdsl.backends.huggingface.folder import copied, drawn, tokens_beside
 from archdsl.diagnostics import ArchError, error
 from archdsl.files import write_text
 from archdsl.frontend.load import load
@@ -32,6 +32,7 @@ from archdsl.ir.weights import weights
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatWeight, flatten
 from archdsl.syntax import ast
 from archdsl.syntax.parse import parse, read_source
+from archdsl.weights.carried import carried, copy
 from archdsl.weights.safetensors import Checkpoint, Progress, saved
 
 NEAREST = 8
@@ -116,7 +117,7 @@ def save(
             elif seed is not None:
                 drawn(model, stored, found.names, seed)
             weights_to(found.model, mapper, stored, output, progress=progress)
-    files = [*beside(weights, output), *tokens_beside(tokens, output)]
+    files = [*copy(carried(weights), output), *tokens_beside(tokens, output)]
     write_text(output / "config.json", json.dumps(config, indent=2) + "\n")
     return [*sorted(output.glob("model*.safetensors*")), *dict.fromkeys(files), output / "config.json"]
 

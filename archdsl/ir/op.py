@@ -165,6 +165,9 @@ class OnnxScope(Protocol):
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         """`x weightᵀ + bias` for a weight [out, in] of the model's: the one place where that product is written."""
 
+    def lookup(self, weight: Any, ids: Any) -> Any:
+        """The rows of a weight [rows, width] of the model's, by number."""
+
     def positions(self, length: Num) -> Any:
         """The positions 0, 1, … length - 1 as int64; in a step of decoding those of the tokens that are new, `by_row`
         [batch, length]."""
@@ -220,9 +223,9 @@ class OnnxScope(Protocol):
         """The size of an axis, counted from the right, as a vector of one int64 that may stand in a list."""
 
     def scan(
-        self, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any], axis: int = 1
+        self, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any]
     ) -> tuple[Any, ...]:
-        """A recurrence along an axis of the sequences: `body(*states, *slices)` gives the next states, then what is
+        """A recurrence along axis 0 of the sequences: `body(*states, *slices)` gives the next states, then what is
         emitted. The last states, then the stacked emissions."""
 
     def experts(self, name: str, rows: Any, weights: Any, chosen: Any, count: Num) -> Any:

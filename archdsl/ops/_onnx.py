@@ -98,16 +98,16 @@ def recurrence(g: OnnxScope, a: Any, b: Any, length: Any, rank: int, start: Any 
     a, b = chunks.cut(g, a, rank, 1.0), chunks.cut(g, b, rank)
     ones = g.Expand(g.constant(1.0, "float32"), g.Shape(a, start=1))
     sums, products = g.scan(
-        lambda h, p, a_t, b_t: (g.Add(g.Mul(a_t, h), b_t), g.Mul(a_t, p)), [zeros(g, b, 1), ones], [a, b], axis=0
+        lambda h, p, a_t, b_t: (g.Add(g.Mul(a_t, h), b_t), g.Mul(a_t, p)), [zeros(g, b, 1), ones], [a, b]
     )
     first = zeros(g, b, 2) if start is None else start
-    last, states = g.scan(lambda h, p, s: (g.Add(g.Mul(p, h), s), h), [first], [products, sums], axis=0)
+    last, states = g.scan(lambda h, p, s: (g.Add(g.Mul(p, h), s), h), [first], [products, sums])
 
     def step(h: Any, a_t: Any, b_t: Any) -> tuple[Any, Any]:
         after = g.Add(g.Mul(a_t, h), b_t)
         return after, after
 
-    _, h = g.scan(step, [states], [a, b], axis=0)
+    _, h = g.scan(step, [states], [a, b])
     return chunks.joined(g, h, rank), last
 
 

@@ -461,7 +461,7 @@ class Gather(Primitive):
         return own_but(rank, axis_index(node)), own_positions(rank)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.GatherElements(g.arg(0), g.arg(1, "int"), axis=from_right(node))
+        return g.GatherElements(g.arg(0), g.arg(1, "int"), axis=axis_index(node))
 
 
 class Lookup(Primitive):

@@ -125,7 +125,7 @@ class Embedding(Primitive):
         return Parts(None, {"weight": 0}, sizes=(number(node, "rows"),))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.Gather(g.weight("weight"), g.arg(0), axis=0)
+        return g.lookup(g.weight("weight"), g.arg(0))
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
         return e.py("nn.Embedding({rows}, {width})", rows=number(node, "rows"), width=number(node, "width"))

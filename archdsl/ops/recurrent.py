@@ -577,11 +577,11 @@ class SelectiveScan(Primitive):
             return after, g.MatMul(after, c_t)
 
         nothing = g.Expand(g.constant(0.0, "float32"), [chunks.count, g.size(0, 0), g.Shape(a)])
-        (sums,) = g.scan(lambda h, *slices: (step(h, *slices),), [nothing], [delta, x, b], axis=0)
+        (sums,) = g.scan(lambda h, *slices: (step(h, *slices),), [nothing], [delta, x, b])
         products = g.Exp(g.Mul(g.ReduceSum(delta, [0], keepdims=0), a))
         first = zeros(g, sums, 1) if start is None else start
-        last, states = g.scan(lambda h, p, s: (g.Add(g.Mul(p, h), s), h), [first], [products, sums], axis=0)
-        _, y = g.scan(read, [states], [delta, x, b, c], axis=0)
+        last, states = g.scan(lambda h, p, s: (g.Add(g.Mul(p, h), s), h), [first], [products, sums])
+        _, y = g.scan(read, [states], [delta, x, b, c])
         y = g.cast(chunks.joined(g, g.Squeeze(y, [-1]), 3), kind)
         if not g.has(5):
             return y, last

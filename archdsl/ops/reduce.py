@@ -40,6 +40,7 @@ from archdsl.ops._common import (
     written,
 )
 from archdsl.ops._onnx import END
+from archdsl.ops.shape import swapped
 
 REAL = "float[...]) -> [...]"
 """Of real numbers."""
@@ -281,9 +282,10 @@ class CumProd(Running):
         are: no operator of the opset multiplies along an axis."""
         x, axis, length = self.terms(node, g), axis_index(node), first_input(node).shape[axis_index(node)]
         if not length.static:
+            front = swapped(0, axis, first_input(node).rank)
             shape = g.Shape(g.Gather(x, g.constant(0, "int"), axis=axis))
-            _, y = g.scan(self.step(g), [g.Expand(g.constant(1, g.dtype(x)), shape)], [x], axis=axis)
-            return y
+            _, y = g.scan(self.step(g), [g.Expand(g.constant(1, g.dtype(x)), shape)], [g.Transpose(x, perm=front)])
+            return g.Transpose(y, perm=front)
         reach = 1
         while reach < int(length):
             first, later = g.Slice(x, [0], [reach], [axis]), g.Slice(x, [reach], [END], [axis])
@@ -293,9 +295,9 @@ class CumProd(Running):
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         axis, rank = axis_index(node), first_input(node).rank
-        terms = g.gated(self.terms(node, g), 1, rank, axis)
-        last, y = g.scan(self.step(g), [g.Where(g.first, 1, past[0])], [terms], axis=axis)
-        return y, [last]
+        terms, front = g.gated(self.terms(node, g), 1, rank, axis), swapped(0, axis, rank)
+        last, y = g.scan(self.step(g), [g.Where(g.first, 1, past[0])], [g.Transpose(terms, perm=front)])
+        return g.Transpose(y, perm=front), [last]
 
     def step(self, g: OnnxScope) -> Any:
         def multiplied(before: Any, x: Any) -> tuple[Any, Any]:

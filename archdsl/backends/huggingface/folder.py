@@ -15,11 +15,10 @@ from archdsl.backends.torch.numbers import value_of
 from archdsl.backends.torch.python import field_name
 from archdsl.files import write_text, written_beside
 from archdsl.ir.graph import Model
+from archdsl.weights.carried import carried, copy
 from archdsl.weights.initialization import laws_of
 from archdsl.weights.safetensors import Checkpoint, Progress, numbers, saved, write_raw, write_tensors
 
-CARRIED = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
-"""Files that `archdsl import` writes beside a spec, its name in front."""
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
 
 
@@ -54,7 +53,7 @@ def save(
         drawn(model, output / "model.safetensors", paths, seed, progress)
     if checkpoint is not None or seed is not None:
         found.append(output / "model.safetensors")
-    found += beside(weights, output)
+    found += copy(carried(weights), output)
     found += [path for path in tokens_beside(tokens, output) if path not in found]
     classes = writer.classes
     config = {
@@ -78,21 +77,6 @@ def save(
     for name, text in files.items():
         write_text(output / name, text)
         found.append(output / name)
-    return found
-
-
-def beside(weights: Path | None, output: Path) -> list[Path]:
-    """Copy what came with weights when they were imported: the tokenizer, and how to generate."""
-    found = []
-    for name in CARRIED:
-        source = weights.with_name(f"{weights.stem}.{name}") if weights is not None else None
-        if source is not None and source.is_file():
-            with written_beside(output / name) as file:
-                file.write_bytes(source.read_bytes())
-            found.append(output / name)
-    if output / CARRIED[0] in found and output / CARRIED[1] not in found:
-        write_text(output / CARRIED[1], _json({"tokenizer_class": "PreTrainedTokenizerFast"}))
-        found.append(output / CARRIED[1])
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -48,7 +48,7 @@ NO_BFLOAT16 = frozenset(
 WHOLE = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero"})
 
 
-@dataclass
+@dataclass(eq=False)
 class Subgraph:
     """A graph under construction: the main one, or the body of a loop."""
 
@@ -56,6 +56,8 @@ class Subgraph:
     symbols: dict[str, ir.Value] = field(default_factory=dict)
     """Run-time sizes that are known here, each as a vector of one int64."""
     sizes: dict[Any, ir.Value] = field(default_factory=dict)
+    made: dict[Any, Any] = field(default_factory=dict)
+    """What its nodes made, by what they are: a node like another is that other."""
 
 
 class Builder:
@@ -64,10 +66,12 @@ class Builder:
     def __init__(self, own: str) -> None:
         self.own = own
         self.main = Subgraph()
-        self.prologue: list[ir.Node] = []
+        self.prologue = Subgraph()
         """What sizes are computed from: it stands before all other nodes."""
         self.frames = [self.main]
         self.constants: dict[Any, ir.Value] = {}
+        self.initializers: set[ir.Value] = set()
+        """Those whose numbers come later."""
         self.names: dict[str, int] = {}
         self.in_shapes: Callable[[Size], Size] = _same
         """What a size is where it stands in a shape; in a step of decoding, how many positions are new."""
@@ -117,6 +121,10 @@ class Builder:
         attributes = dict(attributes or {})
         if operator in NO_BFLOAT16 and any(x is not None and x.dtype == TYPES["bfloat16"] for x in given):
             return self.in_float32(operator, given, attributes, outputs)
+        key = _key(operator, domain, given, attributes, outputs)
+        for frame in self.visible():
+            if key in frame.made:
+                return frame.made[key]
         if types is None:
             types = self.infer(operator, given, attributes, outputs)
         made = []
@@ -130,7 +138,17 @@ class Builder:
         told = {name: _told(name, value) for name, value in attributes.items()}
         node = ir.node(operator, given, told, domain=domain, outputs=made, name=named)
         self.frames[-1].nodes.append(node)
-        return made[0] if outputs == 1 else tuple(made)
+        result = made[0] if outputs == 1 else tuple(made)
+        if key is not None:
+            self.frames[-1].made[key] = result
+        return result
+
+    def visible(self) -> Iterator[Subgraph]:
+        """The graphs whose values the nodes that are added may read: a body reads those around it."""
+        current = self.frames[-1]
+        yield self.prologue
+        if current is not self.prologue:
+            yield from self.frames[: self.frames.index(current) + 1]
 
     def in_float32(
         self, operator: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], outputs: int
@@ -194,6 +212,27 @@ class Builder:
         found: ir.Value = self.add("Cast", [x], {"to": kind.value})
         return found
 
+    def swapped(self, x: ir.Value, rank: int, axis: int) -> ir.Value:
+        """A tensor of `rank` axes, the first and another changed about."""
+        order = [*range(rank)]
+        order[0], order[axis] = axis, 0
+        found: ir.Value = self.add("Transpose", [x], {"perm": order}) if axis else x
+        return found
+
+    def stored(self, name: str, kind: ir.DataType, shape: Sequence[int]) -> ir.Value:
+        """An initializer whose numbers come later."""
+        x = ir.Value(name=name, type=ir.TensorType(kind), shape=ir.Shape(shape))
+        self.initializers.add(x)
+        return x
+
+    def read_from_outside(self, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value]) -> list[ir.Value]:
+        """What nodes of a body read that is neither an input of the body, nor made by one of them, nor an
+        initializer."""
+        every = all_nodes(nodes)
+        own = {*inputs, *(x for n in every for x in n.outputs), *self.initializers, *self.constants.values()}
+        own |= {x for n in every for g in subgraphs(n) for x in g.inputs}
+        return [*dict.fromkeys(x for n in every for x in n.inputs if x is not None and x not in own)]
+
     @contextmanager
     def within(self, frame: Subgraph) -> Iterator[Subgraph]:
         """Nodes go into the frame."""
@@ -206,9 +245,8 @@ class Builder:
     @contextmanager
     def before_all(self) -> Iterator[None]:
         """Nodes go before all others of the main graph."""
-        frame, path = Subgraph(nodes=self.prologue), self.path
-        self.path = "sizes"
-        with self.within(frame):
+        path, self.path = self.path, "sizes"
+        with self.within(self.prologue):
             yield
         self.path = path
 
@@ -371,6 +409,27 @@ class Builder:
 
 def _same(value: Size) -> Size:
     return value
+
+
+def _key(
+    operator: str, domain: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], outputs: int
+) -> Any:
+    """What two nodes that compute the same have in common; None for one with a body or a tensor of its own, and for
+    `Identity`, which is there to be another value."""
+    plain = {n: tuple(v) if isinstance(v, list) else v for n, v in attributes.items()}
+    if operator == "Identity" or not all(isinstance(v, int | float | str | tuple) for v in plain.values()):
+        return None
+    return operator, domain, tuple(inputs), tuple(sorted(plain.items())), outputs
+
+
+def subgraphs(node: ir.Node) -> list[ir.Graph]:
+    """The bodies and branches of a node."""
+    return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+
+
+def all_nodes(nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    """The nodes, and those of their bodies."""
+    return [inner for node in nodes for inner in (node, *(n for g in subgraphs(node) for n in all_nodes(g)))]
 
 
 def _tensor_first(base: ir.Value, term: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from archdsl.backends.onnx.names import names_of
 from archdsl.backends.onnx.targets import Target
 from archdsl.backends.onnx.write import GraphWriter, symbol_name
 from archdsl.diagnostics import error
@@ -21,7 +22,7 @@ class PositionsWriter(GraphWriter):
     """Knows two lengths, that of the new positions and that of all, and gives positions of either."""
 
     def __init__(self, model: Model, dtype: str, target: Target, plan: DecodePlan, by_row: bool) -> None:
-        super().__init__(model, dtype, target)
+        super().__init__(model, dtype, target, names_of(model, "spec"))
         self.plan = plan
         self.by_row = by_row
         self.in_steps = True

@@ -1,12 +1,12 @@
 """Weights of four or eight bits: which matrices they are, how their numbers are rounded, the node that reads them.
 
-Every matrix of a linear layer is cut, row by row, into blocks of 32 numbers; a block has a scale and a zero point of
-its own, so that its least and its greatest number are met. That is what the operator `MatMulNBits` of onnxruntime
-reads. With zero points the error is smaller than without, for normal and for uniform numbers alike. On the CPU its
-kernels round the inputs, too: to int8, in blocks of as many.
+Every matrix of a linear layer, and every embedding, is cut, row by row, into blocks of 32 numbers; a block has a scale
+and a zero point of its own, so that its least and its greatest number are met. That is what the operators `MatMulNBits`
+and `GatherBlockQuantized` of onnxruntime read. With zero points the error is smaller than without, for normal and for
+uniform numbers alike. On the CPU kernels of products round the inputs, too: to int8, in blocks of as many.
 
-What stays as it is: embeddings, and heads that are tied to one; norms and biases; routers, whose choice is all or
-nothing; linear layers in a type of their own; and what is no linear layer.
+What stays as it is: norms and biases; routers, whose choice is all or nothing; linear layers in a type of their own;
+and what is neither.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class Quantized:
 
 
 class Quantizer:
-    """Writes products with matrices of few bits into a graph. `keep` are patterns of paths that stay as they are;
-    `exact` products are of inputs that are not rounded, whatever the target does, and may take long."""
+    """Writes products with matrices, and rows of embeddings, of few bits into a graph. `keep` are patterns of paths
+    that stay as they are; `exact` products are of inputs that are not rounded, whatever the target does, and may take
+    long."""
 
     def __init__(self, name: str, flat: FlatGraph, keep: Sequence[str] = (), exact: bool = False) -> None:
         self.bits = BITS[name]
@@ -68,11 +69,23 @@ class Quantizer:
     def wants(self, writer: GraphWriter, weight: FlatWeight, x: ir.Value) -> bool:
         """Whether a matrix that a linear layer reads is to be stored in few bits."""
         w, builder = weight.weight, writer.builder
+        if w.kind == "embedding":  # as its rows are
+            return weight.path in self.made and builder.dtype(x) == builder.own
         if w.kind != "matrix" or w.dtype != "float" or builder.dtype(x) != builder.own or weight.path in self.routers:
             return False
+        return not self.is_kept(weight)
+
+    def wants_rows(self, writer: GraphWriter, weight: FlatWeight) -> bool:
+        """Whether an embedding is to be stored in few bits."""
+        w, target = weight.weight, writer.target
+        if w.kind != "embedding" or w.dtype != "float" or len(w.shape) != 2:
+            return False
+        return target.offers("GatherBlockQuantized", writer.builder.own) and not self.is_kept(weight)
+
+    def is_kept(self, weight: FlatWeight) -> bool:
         met = [p for p in self.keep if fnmatchcase(weight.path, p)]
         self.kept |= set(met)
-        return not met
+        return bool(met)
 
     @property
     def reads_experts(self) -> bool:
@@ -89,9 +102,23 @@ class Quantizer:
         quantized = self.quantized(writer, weight)
         parts = [writer.at_hand(part, weight) for part in quantized.parts]
         n, k = quantized.shape[-2:]
+        if weight.weight.kind == "embedding":  # stored as rows are read
+            with builder.before_all():
+                builder.path = weight.path
+                parts[0] = builder.add("Reshape", [parts[0], [n, -(-k // BLOCK), -1]])
         options = {"K": k, "N": n, "bits": self.bits, "block_size": BLOCK} | self.rounding(writer)
         y: ir.Value = builder.add("MatMulNBits", [x, *parts], options, domain=CONTRIB)
         return y
+
+    def rows(self, writer: GraphWriter, ids: ir.Value, weight: FlatWeight) -> ir.Value:
+        """Rows of an embedding, by number."""
+        quantized = self.quantized(writer, weight)
+        codes, scales, zeros = quantized.parts
+        options = {"bits": self.bits, "block_size": BLOCK, "gather_axis": 0, "quantize_axis": 1}
+        inputs = [codes, ids, scales, zeros]
+        found: ir.Value = writer.builder.add("GatherBlockQuantized", inputs, options, domain=CONTRIB, types=("float",))
+        width = quantized.shape[1]
+        return found if width % BLOCK == 0 else writer.builder.add("Slice", [found, [0], [width], [-1]])
 
     def quantized(self, writer: GraphWriter, weight: FlatWeight) -> Quantized:
         """The parts of a matrix as initializers, the same for every use."""
@@ -99,10 +126,12 @@ class Quantizer:
             builder = writer.builder
             shape = tuple(int(d) for d in weight.weight.shape)
             codes, scales, zeros = shapes(shape, self.bits)
+            if weight.weight.kind == "embedding":
+                codes = (*codes[:-2], codes[-2] * codes[-1])
 
             def part(name: str, kind: ir.DataType, dims: Sequence[int]) -> ir.Value:
                 full = builder.unique(f"{weight.path}.{name}")
-                return ir.Value(name=full, type=ir.TensorType(kind), shape=ir.Shape(dims))
+                return builder.stored(full, kind, dims)
 
             self.made[weight.path] = Quantized(
                 self.bits,
@@ -129,7 +158,7 @@ def settle(quantizers: Sequence[Quantizer]) -> None:
         raise error(
             "E0504",
             "the model has no matrix that could be quantized",
-            notes=["linear layers are; embeddings, norms, biases and routers are not"],
+            notes=["linear layers and embeddings are; norms, biases and routers are not"],
             help="leave `--quantize` out",
         )
 

@@ -1,46 +1,43 @@
-"""The files by which runtimes that generate know a graph of decoding steps: `config.json`, which optimum's
-`ORTModelForCausalLM` reads, and `genai_config.json` of onnxruntime-genai.
+"""The files by which programs know a graph: `config.json`, which optimum and transformers.js read, and
+`genai_config.json` of onnxruntime-genai.
 
-Both runtimes hold keys and values of one shape for all layers and feed token ids, a mask and places; neither knows the
-architecture. What they must be told is read off the graph and the plan by which it was written.
+Runtimes that generate hold keys and values of one shape for all layers and feed token ids, a mask and positions; none
+knows the architecture. What they must be told is read off the graph and the plan by which it was written.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from archdsl.backends.onnx.builder import CONTRIB, OPSET
+from archdsl.backends.onnx.names import Convention
 from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.store import OnnxFiles, Store, graph_path, save
-from archdsl.backends.onnx.write import Written
-from archdsl.diagnostics import error
+from archdsl.backends.onnx.targets import TARGETS, Target
+from archdsl.backends.onnx.tokens import Tokens, with_those_of
+from archdsl.backends.onnx.write import Written, write
+from archdsl.diagnostics import ArchError, error
+from archdsl.estimates.params import vocabulary
 from archdsl.files import write_text
 from archdsl.ir.graph import Model
 from archdsl.passes.decode import DecodePlan, plan
 from archdsl.passes.flatten import FlatOp
+from archdsl.weights.carried import carried, copy
 from archdsl.weights.safetensors import Progress
 
 FED = ("input_ids", "attention_mask", "position_ids")
 """What both runtimes feed, beside keys and values."""
 
+PORTABLE = "`--target portable` writes the graph, which a program of your own feeds"
+
 _PAST = re.compile(r"past_key_values\.(\d+)\.(.+)")
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Ids with a meaning, which no spec tells. `end` are those that end a text: without one, optimum generates as many
-    tokens as it is asked for, and onnxruntime-genai ends at that of padding. `padding` fills the rows of a batch: by
-    default the first of `end`, or 0."""
-
-    begin: int | None = None
-    end: tuple[int, ...] = ()
-    padding: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,13 @@ class Configs:
 
     files: Mapping[str, BaseModel]
     missing: str
+
+
+class JavaScriptConfig(BaseModel):
+    """What transformers.js must be told of a graph."""
+
+    use_external_data_format: bool
+    """Whether weights are in `model.onnx_data`."""
 
 
 class CausalConfig(BaseModel):
@@ -70,6 +74,7 @@ class CausalConfig(BaseModel):
     eos_token_id: int | list[int] | None
     pad_token_id: int | None
     use_cache: bool = True
+    javascript: JavaScriptConfig = Field(serialization_alias="transformers.js_config")
 
 
 class UnevenConfig(CausalConfig):
@@ -78,6 +83,21 @@ class UnevenConfig(CausalConfig):
     qk_nope_head_dim: int
     qk_rope_head_dim: int = 0
     v_head_dim: int
+
+
+class EncoderConfig(BaseModel):
+    """`config.json` of a model that does not generate. Programs find the class of a model by `model_type` and
+    `architectures`, and read the number of classes off `id2label`."""
+
+    model_type: str
+    """`bert` or `distilbert`, with and without segments; `vit`."""
+    architectures: list[str]
+    hidden_size: int | None = None
+    vocab_size: int | None = None
+    max_position_embeddings: int | None = None
+    id2label: dict[int, str] | None = None
+    label2id: dict[str, int] | None = None
+    javascript: JavaScriptConfig = Field(serialization_alias="transformers.js_config")
 
 
 class GenaiInputs(BaseModel):
@@ -116,8 +136,8 @@ class GenaiModel(BaseModel):
 
     type: str = "decoder"
     bos_token_id: int | None
-    eos_token_id: list[int]
-    """Never empty: the runtime would then take the padding for it."""
+    eos_token_id: list[int] | None
+    """Without one, the runtime takes the padding for it."""
     pad_token_id: int
     context_length: int
     vocab_size: int
@@ -159,6 +179,52 @@ class _UnlikeError(Exception):
     """The runtimes cannot feed the graph."""
 
 
+def save_graph(
+    model: Model,
+    output: str | Path,
+    *,
+    dtype: str = "float32",
+    target: str = "portable",
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
+    weights: Path | None = None,
+    seed: int | None = None,
+    store: Store = "safetensors",
+    opset: int = OPSET,
+    names: Convention = "hf",
+    metadata: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> OnnxFiles:
+    """Write the graph of a model for whole sequences, its weights, and, into a directory, what optimum and
+    transformers.js must be told of a model that does not generate. Arguments and errors as of `write` and `save`."""
+    path = graph_path(output)
+    written = write(model, dtype=dtype, target=target, quantize=quantize, keep=keep, names=names)
+    whole = path != Path(output)
+    config = encoder_config(model, written, store) if whole else None
+    if generates(model):
+        why, instead = "the model generates: it runs decode steps", "`--decode`"
+    else:
+        why, instead = "it feeds `input_ids`, `attention_mask` and `token_type_ids`, or `pixel_values`", PORTABLE
+    _demand_files(TARGETS[target], ["config.json"] if config is not None else [], whole, why, instead, store)
+    files = save(
+        {path: written},
+        model,
+        weights=weights,
+        seed=seed,
+        store=store,
+        opset=opset,
+        metadata=metadata,
+        progress=progress,
+    )
+    if not whole:
+        return files
+    found = copy(carried(weights), path.parent)
+    if config is not None:
+        found.insert(0, path.with_name("config.json"))
+        write_text(found[0], text(config))
+    return replace(files, configs=tuple(found))
+
+
 def save_steps(
     model: Model,
     output: str | Path,
@@ -173,6 +239,8 @@ def save_steps(
     seed: int | None = None,
     store: Store = "safetensors",
     opset: int = OPSET,
+    names: Convention = "hf",
+    metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> OnnxFiles:
     """Write the graphs that generate, their weights in one file, and, into a directory, what runtimes must be told.
@@ -188,22 +256,37 @@ def save_steps(
             help=f"`-o {path.with_suffix('')}/`",
         )
     steps = plan(model)
-    graphs = write_steps(model, dtype=dtype, target=target, quantize=quantize, keep=keep, last=last, steps=steps)
-    found = configs(model, steps, graphs, path.name, tokens) if whole else Configs({}, "")
+    graphs = write_steps(
+        model, dtype=dtype, target=target, quantize=quantize, keep=keep, last=last, steps=steps, names=names
+    )
+    along = carried(weights) if whole else {}
+    found = configs(model, steps, graphs, path.name, tokens, along, store) if whole else Configs({}, "")
+    _demand_files(TARGETS[target], found.files, whole, found.missing, PORTABLE, store)
     paths = {path: graphs["model"]}
     if "encoder" in graphs:
         name = f"{path.stem}_encoder.onnx" if path.stem != "model" else "encoder.onnx"
         paths[path.with_name(name)] = graphs["encoder"]
-    files = save(paths, model, weights=weights, seed=seed, store=store, opset=opset, progress=progress)
-    written = []
+    files = save(
+        paths, model, weights=weights, seed=seed, store=store, opset=opset, metadata=metadata, progress=progress
+    )
+    written = copy(along, path.parent)
     for name, config in found.files.items():
         written.append(path.with_name(name))
         write_text(written[-1], text(config))
     return replace(files, configs=tuple(written), remark=found.missing)
 
 
-def configs(model: Model, steps: DecodePlan, graphs: Mapping[str, Written], filename: str, tokens: Tokens) -> Configs:
-    """The files for the graphs of a model, whose step lies in `filename` beside them.
+def configs(
+    model: Model,
+    steps: DecodePlan,
+    graphs: Mapping[str, Written],
+    filename: str,
+    tokens: Tokens,
+    along: Mapping[str, Path],
+    store: Store,
+) -> Configs:
+    """The files for the graphs of a model, whose step lies in `filename` beside them; `along` are those that go with
+    its weights.
 
     Raises ArchError E0504 where an id of `tokens` is not of the vocabulary."""
     try:
@@ -211,11 +294,12 @@ def configs(model: Model, steps: DecodePlan, graphs: Mapping[str, Written], file
     except _UnlikeError as problem:
         return Configs({}, f"no config.json and no genai_config.json, {problem}: a program feeds the graph itself")
     _demand(tokens, sizes.vocab)
-    context = int(model.context) if model.context is not None and model.context.static else None
+    tokens = with_those_of(tokens, along, sizes.vocab)
+    context = _context(model)
     files: dict[str, BaseModel] = {}
     missing = []
     if sizes.logits == "logits":
-        files["config.json"] = _causal(sizes, context, tokens)
+        files["config.json"] = _causal(sizes, context, tokens, store)
     else:
         missing.append(f"no config.json, since optimum expects an output called logits, not {sizes.logits}")
     if sizes.key != sizes.value:
@@ -225,12 +309,76 @@ def configs(model: Model, steps: DecodePlan, graphs: Mapping[str, Written], file
         missing.append("no genai_config.json, since onnxruntime-genai needs a context and the model has none")
     else:
         files["genai_config.json"] = _genai(sizes, context, filename, tokens)
+        if not tokens.end:
+            end = f"token {_padding(tokens)}, which pads"
+            missing.append(f"no token is known to end a text: onnxruntime-genai ends at {end}; `--eos-token-id N`")
     return Configs(files, "; ".join(missing))
 
 
+def encoder_config(model: Model, written: Written, store: Store) -> EncoderConfig | None:
+    """`config.json` for a graph of whole sequences; None where programs cannot feed it, or where it generates, which
+    is for `--decode`."""
+    graph = written.model.graph
+    inputs, output = {str(x.name) for x in graph.inputs}, graph.outputs[0]
+    if not (inputs <= {*FED, "token_type_ids"} and "input_ids" in inputs) and inputs != {"pixel_values"}:
+        return None
+    shape, vocab = _shape(output), vocabulary(model)
+    last = shape[-1]
+    if not isinstance(last, int) or generates(model):
+        return None
+    kind = "vit" if "pixel_values" in inputs else "bert" if "token_type_ids" in inputs else "distilbert"
+    base = {"vit": "ViT", "bert": "Bert", "distilbert": "DistilBert"}[kind]
+    fields: dict[str, Any] = {"model_type": kind, "vocab_size": vocab, "hidden_size": _width(model)}
+    fields |= {"max_position_embeddings": _context(model), "javascript": _javascript(store)}
+    if output.name == "last_hidden_state":
+        return EncoderConfig(architectures=[f"{base}Model"], **fields)
+    if last == vocab and len(shape) == 3:
+        return EncoderConfig(architectures=[f"{base}ForMaskedLM"], **fields)
+    task = "TokenClassification" if len(shape) == 3 else "ImageClassification" if kind == "vit" else None
+    labels = [f"LABEL_{i}" for i in range(last)]
+    fields |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
+    return EncoderConfig(architectures=[f"{base}For{task or 'SequenceClassification'}"], **fields)
+
+
+def generates(model: Model) -> bool:
+    """Whether a model can be taken step by step."""
+    try:
+        plan(model)
+    except ArchError:
+        return False
+    return True
+
+
+def _demand_files(target: Target, files: Collection[str], whole: bool, why: str, instead: str, store: Store) -> None:
+    """Raise ArchError E0504 where the program that a target names could not run what would be written."""
+    if store not in target.stores:
+        raise error(
+            "E0504", f"{target.name} does not read weights from safetensors", help=f"`--store {target.stores[0]}`"
+        )
+    if not target.reads or target.reads in files:
+        return
+    if not whole:
+        raise error("E0504", f"{target.name} looks for {target.reads} beside the graph", help="`-o DIRECTORY/`")
+    raise error("E0504", f"{target.name} cannot run this graph", notes=[why], help=instead)
+
+
+def _javascript(store: Store) -> JavaScriptConfig:
+    return JavaScriptConfig(use_external_data_format=store == "onnx_data")
+
+
+def _width(model: Model) -> int | None:
+    return next((int(f.value) for f in model.config if f.name == "width" and f.value.static), None)
+
+
+def _context(model: Model) -> int | None:
+    return int(model.context) if model.context is not None and model.context.static else None
+
+
 def text(config: BaseModel) -> str:
-    """The file of a configuration. onnxruntime-genai knows no null: there, fields that say nothing are left out."""
-    return config.model_dump_json(indent=2, exclude_none=isinstance(config, GenaiConfig)) + "\n"
+    """The file of a configuration. optimum has defaults of its own for what a decoder does not say, which are null;
+    other fields that say nothing are left out."""
+    silent = not isinstance(config, CausalConfig)
+    return config.model_dump_json(indent=2, exclude_none=silent, by_alias=True) + "\n"
 
 
 def _demand(tokens: Tokens, vocab: int) -> None:
@@ -276,7 +424,7 @@ def _sizes(model: Model, steps: DecodePlan, graphs: Mapping[str, Written]) -> _S
     if len(_shape(logits)) != 3 or not isinstance(vocab, int):
         raise _UnlikeError(f"since `{logits.name}` is not a number for each token of a vocabulary")
     heads = _heads(steps)
-    width = next((int(f.value) for f in model.config if f.name == "width" and f.value.static), heads * key)
+    width = _width(model) or heads * key
     in_place = all(_appended(x) for x in presents)
     return _Sizes(len(kept), kv_heads, key, value, heads, width, vocab, str(logits.name), frozenset(inputs), in_place)
 
@@ -305,7 +453,7 @@ def _appended(present: ir.Value) -> bool:
     return node is not None and node.domain == CONTRIB
 
 
-def _causal(sizes: _Sizes, context: int | None, tokens: Tokens) -> CausalConfig:
+def _causal(sizes: _Sizes, context: int | None, tokens: Tokens, store: Store) -> CausalConfig:
     whole = sizes.heads * sizes.key == sizes.width
     found = CausalConfig(
         model_type="llama" if whole else "gemma",
@@ -319,10 +467,11 @@ def _causal(sizes: _Sizes, context: int | None, tokens: Tokens) -> CausalConfig:
         bos_token_id=tokens.begin,
         eos_token_id=None if not tokens.end else tokens.end[0] if len(tokens.end) == 1 else list(tokens.end),
         pad_token_id=_padding(tokens),
+        javascript=_javascript(store),
     )
     if sizes.key == sizes.value:
         return found
-    fields = found.model_dump() | {"model_type": "deepseek_v3"}
+    fields = dict(found) | {"model_type": "deepseek_v3"}
     return UnevenConfig(**fields, qk_nope_head_dim=sizes.key, v_head_dim=sizes.value)
 
 
@@ -331,7 +480,7 @@ def _genai(sizes: _Sizes, context: int, filename: str, tokens: Tokens) -> GenaiC
     return GenaiConfig(
         model=GenaiModel(
             bos_token_id=tokens.begin,
-            eos_token_id=list(tokens.end) or [_padding(tokens)],
+            eos_token_id=list(tokens.end) or None,
             pad_token_id=_padding(tokens),
             context_length=context,
             vocab_size=sizes.vocab,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from archdsl.backends.onnx.builder import CONTRIB, Subgraph
+from archdsl.backends.onnx.builder import CONTRIB, Builder, Subgraph, all_nodes
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import OpNode, Value
 from archdsl.passes.flatten import FlatOp
@@ -110,6 +110,9 @@ class OnnxNodeScope:
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self.writer.linear(x, weight, bias)
 
+    def lookup(self, weight: Any, ids: Any) -> Any:
+        return self.writer.lookup(weight, ids)
+
     # --- positions ---
 
     def positions(self, length: Num) -> Any:
@@ -187,24 +190,25 @@ class OnnxNodeScope:
     # --- inner graphs ---
 
     def scan(
-        self, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any], axis: int = 1
+        self, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any]
     ) -> tuple[Any, ...]:
-        return scan(self.builder, body, states, sequences, axis)
+        return scan(self.builder, body, states, sequences)
 
     def experts(self, name: str, rows: Any, weights: Any, chosen: Any, count: Num) -> Any:
         return self.writer.experts(self.flat, name, rows, weights, chosen, count)
 
 
 def scan(
-    builder: Any, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any], axis: int
+    builder: Builder, body: Callable[..., Sequence[Any]], states: Sequence[Any], sequences: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """A Scan: the last states, then the stacked emissions."""
+    """A Scan along axis 0: the last states, then the stacked emissions. What the body reads of the graph around it, but
+    for weights and constants, is one of its states, which stays as it is: OpenVINO knows no other way."""
     inner = Subgraph()
-    inputs = [
-        ir.Value(name=builder.unique(f"{builder.path}/{kind}"), type=ir.TensorType(x.dtype))
-        for kind, group in (("state", states), ("step", sequences))
-        for x in group
-    ]
+
+    def input_like(x: ir.Value, kind: str) -> ir.Value:
+        return ir.Value(name=builder.unique(f"{builder.path}/{kind}"), type=x.type)
+
+    inputs = [input_like(x, kind) for kind, group in (("state", states), ("step", sequences)) for x in group]
     with builder.within(inner):
         results = [
             builder.cast(x, builder.dtype(state)) if state is not None else x
@@ -216,21 +220,26 @@ def scan(
         for x in results:
             fresh = id(x) not in made or any(x is o for o in outputs)
             outputs.append(builder.add("Identity", [x]) if fresh else x)
-    graph = ir.Graph(inputs, outputs, nodes=inner.nodes, name=builder.unique(f"{builder.path}/body"))
-    emitted = len(outputs) - len(states)
+        outside = builder.read_from_outside(inner.nodes, inputs)
+        fixed = {x: input_like(x, "fixed") for x in outside}
+        for node in all_nodes(inner.nodes):
+            for i, x in enumerate(node.inputs):
+                if x in fixed:
+                    node.replace_input_with(i, fixed[x])
+        outputs[len(states) : len(states)] = [builder.add("Identity", [x]) for x in fixed.values()]
+    inputs[len(states) : len(states)] = fixed.values()
     found = builder.add(
         "Scan",
-        [*states, *sequences],
+        [*states, *fixed, *sequences],
         {
-            "body": graph,
+            "body": ir.Graph(inputs, outputs, nodes=inner.nodes, name=builder.unique(f"{builder.path}/body")),
             "num_scan_inputs": len(sequences),
-            "scan_input_axes": [axis] * len(sequences),
-            **({"scan_output_axes": [axis] * emitted} if emitted else {}),
         },
         outputs=len(outputs),
         types=[builder.dtype(o) for o in outputs],
     )
-    return found if isinstance(found, tuple) else (found,)
+    every: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
+    return every[: len(states)] + every[len(states) + len(fixed) :]
 
 
 def _matched(results: Sequence[Any], states: Sequence[Any]) -> list[tuple[Any, Any]]:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from archdsl.backends.onnx.extents import FormsWriter, RowsUnsupportedError
+from archdsl.backends.onnx.names import Convention, Names, names_of
 from archdsl.backends.onnx.positions import size_of
 from archdsl.backends.onnx.quantize import Quantizer, settle
 from archdsl.backends.onnx.scope import OnnxNodeScope, scan
@@ -35,6 +36,7 @@ def write_steps(
     exact: bool = False,
     last: bool = False,
     steps: DecodePlan | None = None,
+    names: Convention = "spec",
 ) -> dict[str, Written]:
     """The graphs that generate: `model`, a step; and, where a model has other inputs than the sequence, `encoder`,
     which is run once before.
@@ -57,7 +59,7 @@ def write_steps(
     except RowsUnsupportedError:
         found = {"model": written("model", StepWriter(model, dtype, chosen, steps, by_row=False, only_last=last))}
     if steps.before.outputs:
-        found["encoder"] = written("encoder", EncoderWriter(model, dtype, chosen, steps))
+        found["encoder"] = written("encoder", EncoderWriter(model, dtype, chosen, steps, names_of(model, names)))
     settle([*quantizers.values()])
     return found
 
@@ -65,14 +67,14 @@ def write_steps(
 class EncoderWriter(GraphWriter):
     """Writes what is computed before the first step."""
 
-    def __init__(self, model: Model, dtype: str, target: Target, steps: DecodePlan) -> None:
-        super().__init__(model, dtype, target)
+    def __init__(self, model: Model, dtype: str, target: Target, steps: DecodePlan, names: Names) -> None:
+        super().__init__(model, dtype, target, names)
         self.plan = steps
 
     def whole(self) -> Written:
         builder, before = self.builder, self.plan.before
         names = {v: n for n, v in self.model.inputs}
-        inputs = [self.input(names[v], v) for v in before.inputs]
+        inputs = [self.own_input(names[v], v) for v in before.inputs]
         self.graph(before)
         builder.path = ""
         outputs = []
@@ -110,7 +112,7 @@ class StepWriter(FormsWriter):
         ids = next((v for v in plan.step.inputs if v.dtype == "token" and v not in crossing), None)
         for value in plan.step.inputs:
             if value in crossing:
-                self.inputs.append(self.input(self.handed_names[value], value))
+                self.inputs.append(self.input(self.handed_names[value], value, value.dtype))
             elif value.dtype != "padding":
                 self.inputs.append(self.sequence("input_ids" if value is ids else names[value], value))
         self.add_positions()
@@ -320,7 +322,7 @@ class StepWriter(FormsWriter):
         names = [f"{carry.layer}.{s.name}" for s in carry.states]
         states = [self.started(flat, i, self.pasts[n]) for i, n in enumerate(names)]
         valid = self.valid()
-        sequences = [self.value(v) for v in flat.sequences]
+        sequences = [builder.swapped(self.value(v), v.rank, 1) for v in flat.sequences]
         count = len(sequences)
 
         def body(*inputs: ir.Value) -> list[ir.Value]:
@@ -336,10 +338,9 @@ class StepWriter(FormsWriter):
                     results[i] = builder.add("Where", [shown, now, state])
             return results
 
-        given = sequences if valid is None else [*sequences, valid]
-        results = scan(builder, body, states, given, 1)
-        self.values.update(zip(flat.finals, results, strict=False))
-        self.values.update(zip(flat.stacked, results[len(states) :], strict=True))
+        given = sequences if valid is None else [*sequences, builder.swapped(valid, 2, 1)]
+        results = scan(builder, body, states, given)
+        self.scanned(flat, results)
         for name, state, x in zip(names, carry.states, results, strict=False):
             x.shape = self.shape_of(state.shape, "past")
             self.presents.append((name, x))

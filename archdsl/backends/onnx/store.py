@@ -98,6 +98,7 @@ def save(
     seed: int | None = None,
     store: Store = "safetensors",
     opset: int = OPSET,
+    metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> OnnxFiles:
     """Write the graphs of one model, each to its path, and their weights to where `store` says: `safetensors` (beside
@@ -105,8 +106,8 @@ def save(
 
     `weights` is a safetensors file with the names of the model, `seed` draws the weights. With neither, the graphs
     refer to the safetensors file that `archdsl init` would write. A file of `weights` that lies beside the graphs and
-    has their types is referred to as it is. All graphs lie in one directory and are of one type. Files appear when they
-    are complete; their directory is made where there is none.
+    has their types is referred to as it is. `metadata` goes into each graph. All graphs lie in one directory and are of
+    one type. Files appear when they are complete; their directory is made where there is none.
 
     Raises OSError where a file cannot be written; ArchError: E0503 where `weights` is not the model's, E0504 where
     there are no weights to put where they shall go, a file would be the checkpoint itself, or a graph is larger than
@@ -151,6 +152,7 @@ def save(
             out.write(start)
             _fill(out, every, infos, turned, places, pieces, progress)
         for path, written in graphs.items():
+            written.model.metadata_props.update(metadata or {})
             stack.enter_context(_fresh(path, checkpoint)).write(serialized(written, opset))
     return OnnxFiles(
         tuple(graphs),

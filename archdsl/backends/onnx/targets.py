@@ -1,8 +1,9 @@
 """Which operators a graph may be made of, by target: one table, asked by the lowerings and by nobody else.
 
-`portable` is standard ONNX. The other two name an execution provider of onnxruntime and use its own operators where
-they are what is fast there. An operator is offered in the types for which that provider has a kernel: one without would
-run on the CPU, with copies to and fro.
+`portable` is standard ONNX. `ort-cpu` and `ort-cuda` name an execution provider of onnxruntime and use its own
+operators where they are what is fast there; the others name a program that reads standard ONNX, and what it looks for
+beside a graph. An operator is offered in the types for which that provider has a kernel: one without would run on the
+CPU, with copies to and fro.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ class Target:
     """Types of weights and activations that it runs."""
     rounds_inputs: bool = False
     """Whether products with matrices of few bits round their inputs, too."""
+    reads: str = ""
+    """The file by which the program knows a graph: without it, it cannot run the model."""
+    stores: tuple[str, ...] = ("safetensors", "onnx_data", "inline")
+    """Where it finds weights."""
     packs: bool = False
     """Whether fused attention takes queries, keys and values best in one tensor, and turns them by their positions."""
 
@@ -45,6 +50,7 @@ TARGETS = {
                 "GroupQueryAttention": ("float32",),
                 "FusedMatMul": ("float32",),
                 "MatMulNBits": ("float32", "float16"),
+                "GatherBlockQuantized": ("float32", "float16"),
                 "QMoE": ("float32", "float16"),
             },
             ("float32", "float16"),
@@ -62,8 +68,19 @@ TARGETS = {
                 "FusedMatMul": ALL,
                 "MoE": ALL,
                 "MatMulNBits": ALL,
+                "GatherBlockQuantized": ALL,
             },
             packs=True,
         ),
+        Target("genai", "onnxruntime-genai: standard operators", reads="genai_config.json"),
+        Target("optimum", "optimum: standard operators", reads="config.json"),
+        Target(
+            "transformers.js",
+            "transformers.js: standard operators",
+            dtypes=("float32", "float16"),
+            reads="config.json",
+            stores=("onnx_data", "inline"),
+        ),
+        Target("openvino", "OpenVINO: standard operators", dtypes=("float32", "float16")),
     )
 }

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from archdsl.backends.onnx.builder import CONTRIB, IR_VERSION, OPSET, TYPES, Builder, Subgraph
+from archdsl.backends.onnx.builder import CONTRIB, IR_VERSION, OPSET, Builder, Subgraph, all_nodes, subgraphs
 from archdsl.backends.onnx.fuse import fuse
 from archdsl.backends.onnx.heads import side_by_side
+from archdsl.backends.onnx.metadata import Scopes
 from archdsl.backends.onnx.moe import at_once
+from archdsl.backends.onnx.names import Convention, Names, names_of
 from archdsl.backends.onnx.packed import packed
 from archdsl.backends.onnx.quantize import Quantized, Quantizer, settle
 from archdsl.backends.onnx.scope import OnnxNodeScope, scan
 from archdsl.backends.onnx.targets import TARGETS, Target
 from archdsl.diagnostics import error
-from archdsl.ir.dims import Num, Poly, Shape, Symbol
+from archdsl.ir.dims import Num, Poly, Shape, Symbol, symbol, with_symbol
+from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import Model, Value
 from archdsl.passes.dce import live
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten
@@ -46,13 +50,15 @@ def write(
     quantize: str | None = None,
     keep: Sequence[str] = (),
     exact: bool = False,
+    names: Convention = "spec",
 ) -> Written:
-    """The model as an ONNX graph for inference, batch and lengths open. Initializers are named as the weights are.
+    """The model as an ONNX graph for inference, batch and lengths open. Initializers are named as the weights are,
+    inputs and outputs by a convention.
 
     `quantize` is `int8` or `int4`: matrices of linear layers in so few bits, but for those whose path a pattern of
     `keep` matches; their products are `exact`, or may round their inputs, too. Raises ArchError: E0504 where the target
     does not run the type or has no operator for few bits."""
-    writer = GraphWriter(model, dtype, target_for(target, dtype, quantize))
+    writer = GraphWriter(model, dtype, target_for(target, dtype, quantize), names_of(model, names))
     if quantize is not None:
         writer.quantizer = Quantizer(quantize, flatten(model), keep, exact)
     written = writer.whole()
@@ -87,15 +93,15 @@ weights of each."""
 class GraphWriter:
     """Writes one graph."""
 
-    def __init__(self, model: Model, dtype: str, target: Target) -> None:
+    def __init__(self, model: Model, dtype: str, target: Target, names: Names) -> None:
         self.model = model
         self.target = target
+        self.names = names
         self.builder = Builder(dtype)
         self.values: dict[Value, ir.Value] = {}
         self.weights: dict[str, ir.Value] = {}
         self.declared: dict[ir.Value, FlatWeight] = {}
         """The weight that an initializer, or one expert's part of it, stands for."""
-        self.transposed: dict[ir.Value, ir.Value] = {}
         self.quantizer: Quantizer | None = None
         self.expert: list[ir.Value | int | None] = []
         """The index of the expert whose weights are read: a tensor in the body of the loop over experts, a number where
@@ -114,7 +120,7 @@ class GraphWriter:
 
     def whole(self) -> Written:
         flat = flatten(self.model)
-        inputs = [self.input(name, value) for name, value in self.model.inputs]
+        inputs = [self.own_input(name, value) for name, value in self.model.inputs]
         self.graph(flat)
         outputs = self.outputs(flat.outputs)
         return self.finish(inputs, outputs)
@@ -124,16 +130,19 @@ class GraphWriter:
         main = side_by_side(builder.main.nodes)
         if self.target.packs:
             main = packed(main, builder)
-        nodes = [*builder.prologue, *main]
+        nodes = [*builder.prologue.nodes, *main]
         nodes = [*_live(fuse(nodes, self.target, builder.own), outputs)]
         quantized: dict[str, Quantized] = self.quantizer.made if self.quantizer is not None else {}
-        read = {id(x) for n in _all(nodes) for x in n.inputs if x is not None}
+        read = {id(x) for n in all_nodes(nodes) for x in n.inputs if x is not None}
         weights = {path: x for path, x in self.weights.items() if id(x) in read}
         quantized = {path: q for path, q in quantized.items() if id(q.codes) in read}
         constants = [x for x in builder.constants.values() if id(x) in read]
         initializers = [*weights.values(), *(x for q in quantized.values() for x in q.parts), *constants]
+        scopes = Scopes(self.model)
+        for node in all_nodes(nodes):
+            scopes.annotate(node)
         imports = {"": OPSET}
-        if any(n.domain == CONTRIB for n in _all(nodes)):
+        if any(n.domain == CONTRIB for n in all_nodes(nodes)):
             imports[CONTRIB] = 1
         graph = ir.Graph(
             inputs,
@@ -153,12 +162,18 @@ class GraphWriter:
         )
         return Written(made, weights, builder.own, quantized)
 
-    def input(self, name: str, value: Value) -> ir.Value:
+    def own_input(self, name: str, value: Value) -> ir.Value:
+        """An input of the model, by the name that it has in the graph."""
+        dtype = "int" if self.names.is_mask(name, value) else value.dtype
+        return self.input(self.names.inputs.get(name, name), value, dtype)
+
+    def input(self, name: str, value: Value, dtype: str) -> ir.Value:
         builder = self.builder
         x = ir.Value(
-            name=builder.unique(name), type=ir.TensorType(builder.type_of(value.dtype)), shape=self.shape(value.shape)
+            name=builder.unique(name), type=ir.TensorType(builder.type_of(dtype)), shape=self.shape(value.shape)
         )
-        self.values[value] = x
+        builder.path = name
+        self.values[value] = builder.cast(x, value.dtype)
         self.note_sizes(x, value.shape)
         return x
 
@@ -177,19 +192,23 @@ class GraphWriter:
     def outputs(self, values: Sequence[Value]) -> list[ir.Value]:
         builder = self.builder
         builder.path = ""
-        names = [n for n, _ in self.model.outputs]
-        plain = ["output"] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]
         found: list[ir.Value] = []
-        for value, name, other in zip(values, names, plain, strict=True):
+        for value, name in zip(values, self.names.outputs, strict=True):
             x = builder.add("Identity", [self.value(value)])
-            x.name = builder.unique(name or other)
+            x.name = builder.unique(name)
             x.shape = self.shape(value.shape)
             found.append(x)
         return found
 
     def shape(self, shape: Shape) -> ir.Shape | None:
         """Sizes as numbers and names; None where they are not worth telling."""
-        return ir.Shape([int(d) if d.static else str(d.value) for d in shape])
+        return ir.Shape([int(d) if d.static else str(self.renamed(d.value)) for d in shape])
+
+    def renamed(self, size: Size) -> Size:
+        """An open size in the names of the graph."""
+        for old, new in self.names.sizes.items():
+            size = with_symbol(size, old, symbol(new))
+        return size
 
     # --- nodes ---
 
@@ -326,9 +345,8 @@ class GraphWriter:
             if not (w.trained or w.saved):
                 return self.builder.constant(self.drawn(weight), w.dtype.replace("int64", "int"))
             kind = self.builder.type_of(w.dtype.replace("int64", "int"))
-            shape = ir.Shape([int(d) for d in w.shape])
             self.builder.names[weight.path] = 1
-            self.weights[weight.path] = ir.Value(name=weight.path, type=ir.TensorType(kind), shape=shape)
+            self.weights[weight.path] = self.builder.stored(weight.path, kind, [int(d) for d in w.shape])
             self.declared[self.weights[weight.path]] = weight
         return self.weights[weight.path]
 
@@ -372,16 +390,26 @@ class GraphWriter:
             y = builder.add("MatMul", [x, self.transpose(weight)])
         return builder.add("Add", [y, bias]) if bias is not None else y
 
+    def lookup(self, weight: ir.Value, ids: ir.Value) -> ir.Value:
+        """Rows of a weight, by number."""
+        declared = self.declared.get(weight)
+        if self.quantizer is not None and declared is not None and self.quantizer.wants_rows(self, declared):
+            return self.quantizer.rows(self, ids, declared)
+        found: ir.Value = self.builder.add("Gather", [weight, ids], {"axis": 0})
+        return found
+
     def transpose(self, weight: ir.Value) -> ir.Value:
-        """A weight with its two axes changed about: onnxruntime does it once, when it loads the graph."""
-        if weight not in self.transposed:
-            builder = self.builder
-            path, builder.path = builder.path, f"{weight.name}"
-            with builder.before_all():
+        """A weight with its two axes changed about: onnxruntime does it once, when it loads the graph. It stands in
+        the body that reads it, which would else have it handed from step to step."""
+        builder = self.builder
+        frame, key = builder.frames[-1], ("transposed", weight)
+        if key not in frame.sizes:
+            path = builder.path
+            with builder.before_all() if frame is builder.main else nullcontext():
                 builder.path = f"{weight.name}"
-                self.transposed[weight] = builder.add("Transpose", [weight], {"perm": [1, 0]})
+                frame.sizes[key] = builder.add("Transpose", [weight], {"perm": [1, 0]})
             builder.path = path
-        return self.transposed[weight]
+        return frame.sizes[key]
 
     # --- positions ---
 
@@ -412,7 +440,6 @@ class GraphWriter:
     def scan(self, flat: FlatScan) -> None:
         builder = self.builder
         builder.path = flat.path
-        node = flat.node
         states = []
         for start, state in zip(flat.starts, flat.body.inputs, strict=False):
             if isinstance(start, Num):
@@ -421,16 +448,21 @@ class GraphWriter:
             else:
                 x = builder.cast(self.value(start), state.dtype)
             states.append(x)
-        sequences = [self.value(v) for v in flat.sequences]
+        sequences = [builder.swapped(self.value(v), v.rank, 1) for v in flat.sequences]
 
         def body(*inputs: ir.Value) -> list[ir.Value]:
             self.values.update(zip(flat.body.inputs, inputs, strict=True))
             self.graph(flat.body)
             return [self.value(v) for v in flat.body.outputs]
 
-        results = scan(builder, body, states, sequences, 1)
+        results = scan(builder, body, states, sequences)
+        self.scanned(flat, results)
+
+    def scanned(self, flat: FlatScan, results: Sequence[ir.Value]) -> None:
+        """Note the last states and the stacked emissions [time, batch, …] of a Scan."""
+        stacked = results[len(flat.finals) :]
         self.values.update(zip(flat.finals, results, strict=False))
-        self.values.update(zip(flat.stacked, results[len(node.starts) :], strict=True))
+        self.values.update((v, self.builder.swapped(x, v.rank, 1)) for v, x in zip(flat.stacked, stacked, strict=True))
 
     # --- experts ---
 
@@ -499,37 +531,31 @@ class GraphWriter:
     def _looped(
         self, flat: FlatOp, block: FlatGraph, rows: ir.Value, counts: ir.Value, starts: ir.Value, ends: ir.Value
     ) -> ir.Value:
-        """The answers of many experts: a loop over those that have rows, each with a copy of its weights."""
+        """The answers of many experts: a loop over those that have rows, each with a copy of its weights. They are in
+        the order of the rows, so that each goes behind those before."""
         builder, add, path = self.builder, self.builder.add, flat.path
         active = add("Reshape", [add("NonZero", [counts]), [-1]])
-        # ONNX has no sequences of bfloat16.
-        held = "float32" if builder.type_of(block.outputs[0].dtype) == TYPES["bfloat16"] else block.outputs[0].dtype
-        kind = builder.type_of(held)
-        listed = ir.SequenceType(ir.TensorType(kind))
-        start, before, after, answers = (
-            ir.Value(name=builder.unique(f"{path}/{name}"), type=listed)
-            for name in ("SequenceEmpty", "before", "after", "answers")
+        answered = block.outputs[0]
+        iteration, going, before = (
+            ir.Value(name=builder.unique(f"{path}/{name}"), type=ir.TensorType(builder.type_of(dtype)), shape=shape)
+            for name, dtype, shape in (
+                ("turn", "int", ir.Shape([])),
+                ("going", "bool", ir.Shape([])),
+                ("before", answered.dtype, None),
+            )
         )
-        iteration = ir.Value(
-            name=builder.unique(f"{path}/turn"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([])
-        )
-        going = ir.Value(name=builder.unique(f"{path}/going"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
         frame = Subgraph()
         with builder.within(frame):
             expert = add("Gather", [active, iteration], {"axis": 0})
             bounds = [add("Unsqueeze", [add("Gather", [x, expert], {"axis": 0}), [0]]) for x in (starts, ends)]
-            y = builder.cast(self._answer(flat, block, rows, bounds, expert), held)
-            again = add("Identity", [going])
-            frame.nodes.append(ir.node("SequenceInsert", [before, y], outputs=[after], name=after.name))
-        body = ir.Graph(
-            [iteration, going, before], [again, after], nodes=frame.nodes, name=builder.unique(f"{path}/expert")
-        )
+            answer = self._answer(flat, block, rows, bounds, expert)
+            outputs = [add("Identity", [going]), add("Concat", [before, answer], {"axis": 0})]
+        body = ir.Graph([iteration, going, before], outputs, nodes=frame.nodes, name=builder.unique(f"{path}/expert"))
+        none = add("Expand", [builder.constant(0, answered.dtype), [0, int(answered.shape[-1])]])
         iterations = add("Squeeze", [add("Shape", [active])])
-        builder.frames[-1].nodes += [
-            ir.node("SequenceEmpty", [], {"dtype": kind.value}, outputs=[start], name=start.name),
-            ir.node("Loop", [iterations, None, start], {"body": body}, outputs=[answers], name=answers.name),
-        ]
-        found: ir.Value = add("ConcatFromSequence", [answers], {"axis": 0}, types=(held,))
+        found: ir.Value = add(
+            "Loop", [iterations, builder.constant(True, "bool"), none], {"body": body}, types=(answered.dtype,)
+        )
         return found
 
     def _answer(
@@ -562,20 +588,9 @@ def symbol_name(value: Any) -> str:
     return ""
 
 
-def _all(nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    found: list[ir.Node] = []
-    for node in nodes:
-        found.append(node)
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                found += _all(list(attribute.as_graph()))
-    return found
-
-
 def _live(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> tuple[ir.Node, ...]:
     """The nodes that the outputs depend on; those of their bodies that nothing depends on are removed."""
-    bodies = [a.as_graph() for n in nodes for a in n.attributes.values() if a.type == ir.AttributeType.GRAPH]
-    for body in bodies:
+    for body in (g for n in nodes for g in subgraphs(n)):
         kept = {*_live(list(body), body.outputs)}
         body.remove([n for n in body if n not in kept], safe=True)
-    return live(nodes, outputs, inputs_of=lambda node: [x for n in _all([node]) for x in n.inputs])
+    return live(nodes, outputs, inputs_of=lambda node: [x for n in all_nodes([node]) for x in n.inputs])

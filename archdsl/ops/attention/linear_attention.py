@@ -199,7 +199,9 @@ class LinearAttention(Primitive):
             sums = g.MatMul(swapped(g, g.Mul(k, g.Exp(g.Sub(last, passed)))), v)
             shape = [g.Shape(sums, start=0, end=2), g.Shape(sums, start=3)]
             start = g.Expand(g.constant(0.0, "float32"), shape)
-            _, states = g.scan(lambda s, f, u: (g.Add(g.Mul(f, s), u), s), [start], [g.Exp(last), sums], axis=2)
+            chunks = [g.Transpose(x, perm=[2, 0, 1, 3, 4]) for x in (g.Exp(last), sums)]
+            _, states = g.scan(lambda s, f, u: (g.Add(g.Mul(f, s), u), s), [start], chunks)
+            states = g.Transpose(states, perm=[1, 2, 0, 3, 4])
             q = g.Mul(q, g.Exp(passed))
         inside = g.MatMul(lower(g, scores), v)
         y = inside if isinstance(count, int) and count == 1 else g.Add(g.MatMul(q, states), inside)

@@ -450,7 +450,7 @@ class SDPA(Primitive):
         q, given = tensor_inputs(node, 0, 3 if g.has(3) else 4)
         mask = g.arg(3) if g.has(3) else g.arg(4, dtype)
         if given.rank >= 2 and given.shape[-2].value == 1 != q.shape[-2].value:
-            mask = g.Expand(mask, [g.size(0, -2), 1])
+            mask = g.Expand(mask, [q.shape[-2], 1])
         if q.rank > 4 and given.rank > 3 and len(given.shape) == q.rank:
             mask = g.Expand(mask, [*(g.size(0, i) for i in range(q.rank - 3)), 1, 1, 1])
             mask = g.Reshape(mask, [-1, given.shape[-3], g.size(0, -2), g.size(1, -2)])

@@ -1,0 +1,45 @@
+"""Ids of tokens with a meaning: as they are given, or as a checkpoint has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Ids with a meaning, which no spec tells. `end` are those that end a text: without one, optimum generates as many
+    tokens as it is asked for, and onnxruntime-genai ends at that of padding. `padding` fills the rows of a batch: by
+    default the first of `end`, or 0."""
+
+    begin: int | None = None
+    end: tuple[int, ...] = ()
+    padding: int | None = None
+
+
+def with_those_of(tokens: Tokens, files: Mapping[str, Path], vocab: int) -> Tokens:
+    """The tokens, those that were not given by the `generation_config.json` among the files, where it names some of the
+    vocabulary."""
+    try:
+        config = json.loads(files["generation_config.json"].read_text(encoding="utf-8"))
+        fields: Mapping[str, Any] = config if isinstance(config, dict) else {}
+    except (KeyError, OSError, ValueError):
+        return tokens
+
+    def ids(name: str) -> tuple[int, ...]:
+        value = fields.get(f"{name}_token_id")
+        each = value if isinstance(value, list) else [value]
+        return tuple(i for i in each if type(i) is int and 0 <= i < vocab)
+
+    def first(name: str) -> int | None:
+        return next(iter(ids(name)), None)
+
+    return replace(
+        tokens,
+        begin=first("bos") if tokens.begin is None else tokens.begin,
+        end=tokens.end or ids("eos"),
+        padding=first("pad") if tokens.padding is None else tokens.padding,
+    )

@@ -1,0 +1,90 @@
+"""ONNX graphs in the form that programs of others read: bodies, masks, and what onnx's own evaluator makes of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from decode_tools import widen
+from onnx.reference import ReferenceEvaluator
+from onnx_tools import distance, onnx_bytes, run
+from zoo import tiny
+
+import archdsl
+
+READ_BY_ALL = ["mixtral:mixtral_8x7b", "ntm:ntm_copy", "mamba:mamba_130m", "deepseek_v3:deepseek_v3"]
+
+
+def proto_of(name: str, **more: int) -> tuple[onnx.ModelProto, torch.nn.Module]:
+    torch.manual_seed(0)
+    model = tiny.graph(name, **more)
+    module = archdsl.to_torch(model).eval()
+    widen(module)
+    return onnx.load_from_string(onnx_bytes(model, module)), module
+
+
+def bodies(graph: onnx.GraphProto, operator: str) -> Iterator[tuple[onnx.NodeProto, onnx.GraphProto]]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                if node.op_type == operator:
+                    yield node, attribute.g
+                yield from bodies(attribute.g, operator)
+
+
+@pytest.mark.parametrize("name", READ_BY_ALL)
+def test_the_evaluator_of_onnx_gives_what_pytorch_gives(name: str) -> None:
+    """Many experts are one loop, which the evaluator runs too."""
+    proto, module = proto_of(name, **({"experts": 20} if name.startswith("mixtral") else {}))
+    inputs = tiny.inputs(tiny.graph(name))
+    with torch.no_grad():
+        wanted = module(**inputs)
+    found = ReferenceEvaluator(proto).run(None, {k: x.numpy() for k, x in inputs.items()})
+    for x, y in zip(found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        assert distance(np.asarray(x), y) < tiny.TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["ntm:ntm_copy", "mamba:mamba_130m"])
+def test_a_scan_runs_along_axis_0_and_reads_nothing_but_its_inputs_and_weights(name: str) -> None:
+    graph = proto_of(name)[0].graph
+    scans = [*bodies(graph, "Scan")]
+    assert scans
+    weights = {x.name for x in graph.initializer}
+    for node, body in scans:
+        assert {a.name for a in node.attribute} == {"body", "num_scan_inputs"}
+        own = {x.name for x in body.input} | {x for n in body.node for x in n.output}
+        assert {x for n in body.node for x in n.input if x} <= own | weights
+
+
+def test_the_answers_of_many_experts_are_one_tensor() -> None:
+    graph = proto_of("mixtral:mixtral_8x7b", experts=20)[0].graph
+    ((_, body), *_) = bodies(graph, "Loop")
+    kinds = {n.op_type for n in [*graph.node, *body.node]}
+    assert not {k for k in kinds if "Sequence" in k}
+
+
+@pytest.mark.parametrize("name", ["bert:bert_base", "llama3:llama3_8b"])
+def test_what_all_layers_compute_alike_stands_once(name: str) -> None:
+    """The padding mask with all its queries, and the tables of rotary positions: a layer more adds products, norms and
+    the like alone."""
+    two, three = (Counter(n.op_type for n in proto_of(name, layers=n)[0].graph.node) for n in (2, 3))
+    assert not {"Expand", "Shape", "Concat", "Cos", "Range", "Unsqueeze"} & {*(three - two)}
+
+
+def test_a_tensor_that_is_given_twice_is_two_outputs() -> None:
+    text = """
+model twice(x: [batch, time, 4]) {
+  y = exp(x)
+  return y, y, x, x
+}
+"""
+    model = archdsl.load(text=text)
+    module = archdsl.to_torch(model).eval()
+    x, data = torch.randn(1, 2, 4), onnx_bytes(model, module)
+    assert len({o.name for o in onnx.load_from_string(data).graph.output}) == 4
+    for found, wanted in zip(run(data, {"x": x}), module(x), strict=True):
+        assert distance(found, wanted) < tiny.TOLERANCE
