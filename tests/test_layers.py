@@ -127,6 +127,7 @@ CIRCLES: dict[tuple[When, ...], list[set[str]]] = {
             "backends.torch.features",
             "backends.torch.features.checkpoint",
             "backends.torch.features.cpu",
+            "backends.torch.features.float8",
             "backends.torch.features.generate",
             "backends.torch.features.loss",
             "backends.torch.features.parallel",

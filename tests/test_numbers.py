@@ -130,7 +130,7 @@ def test_a_law_with_an_impossible_number(rule: str, key: str) -> None:
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("rope(scaling: llama3(factor: 8, original: 16, low: 4))", "E0204"),
+        ("rope(scaling: llama3(factor: 8, original: 16, low: 5))", "E0204"),
         ("rope(scaling: yarn(factor: 8, original: 16, beta_fast: 1))", "E0204"),
         ("rope(scaling: longrope(short: [1, 1], long: [1, 1], original: 1, factor: 2))", "E0204"),
         ("rope(scaling: longrope(short: 1, long: [1, 1], original: 4))", "E0203"),
