@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from archdsl.backends.torch.lower import Method
 from archdsl.backends.torch.names import Names
-from archdsl.backends.torch.program import Bind, Check, Do, Put
+from archdsl.backends.torch.program import Bind, Check, Do, Put, effectful, is_cache
 from archdsl.backends.torch.python import WIDTH
-from archdsl.backends.torch.statements import ForLoop, IfStatement, Rebind, ReturnStatement, Statement
-from archdsl.backends.torch.tree import Part, Read, unparse
+from archdsl.backends.torch.statements import (
+    ForLoop,
+    IfStatement,
+    Rebind,
+    ReturnStatement,
+    Statement,
+    all_expressions,
+    bound,
+)
+from archdsl.backends.torch.tree import Part, PyNode, Read, leaves, py, unparse
 from archdsl.ir.op import Tree
 
 Leaf = Callable[[Any], str]
@@ -52,6 +60,8 @@ def lines(statements: Sequence[Statement], name: Callable[[Any], str], leaf: Lea
             case ForLoop():
                 yield f"{space}for {', '.join(map(name, s.targets))} in {unparse(s.source, leaf)}:"
                 yield from list(lines(s.body, name, leaf, indent + 1)) or [f"{space}    pass"]
+            case IfStatement() if (alike := _chosen(s, name, leaf, indent)) is not None:
+                yield from alike
             case IfStatement():
                 yield f"{space}if {unparse(s.test, leaf)}:" + (f"  # {s.note}" if s.note else "")
                 yield from list(lines(s.then, name, leaf, indent + 1)) or [f"{space}    pass"]
@@ -69,6 +79,66 @@ def _let(s: Bind, name: Callable[[Any], str], leaf: Leaf, space: str) -> Iterato
         line = f"{space}{to} = {text}"
         note = f"  # {s.note}" if s.note else ""
         yield line + (note if len(line) + len(note) <= WIDTH else "")
+
+
+def _chosen(s: IfStatement, name: Callable[[Any], str], leaf: Leaf, indent: int) -> list[str] | None:
+    """An `if` whose arms end alike, as expressions: `x = a if test else b`; before them an `if` with what one arm alone
+    does. None where a line would be too long, or the order of what is done another."""
+    arms = [[x for x in arm if [*lines([x], name, leaf)]] for arm in (s.then, s.otherwise)]
+    short, long = sorted(arms, key=len)
+    free = not effectful(tuple(all_expressions([*short, *long]))) or all(map(is_cache, leaves(s.test)))
+    if not short or s.note or not free:
+        return None
+    first = long[: len(long) - len(short)]
+    asked = {leaf(x) for x in leaves(s.test)}
+    rebound = {name(t) for arm in (short, long) for x in arm for t in bound(x) if t is not None}
+    if (asked & rebound and len(long) > 1) or any(bound(x) for x in first):
+        return None
+    found = []
+    for a, b in zip(*(arm[-len(short) :] for arm in arms), strict=True):
+        one = _either(s.test, a, b, name)
+        if one is None:
+            return None
+        made = list(lines([one], name, leaf, indent))
+        if len(made) != 1 or len(made[0]) > WIDTH:
+            return None
+        found += made
+    if not first:
+        return found
+    test = s.test if long is arms[0] else negated(s.test)
+    return [*lines([IfStatement(test, tuple(first), ())], name, leaf, indent), *found]
+
+
+def _either(test: Tree, a: Statement, b: Statement, name: Callable[[Any], str]) -> Statement | None:
+    """One statement that does what either of two does."""
+    if isinstance(a, Bind) and isinstance(b, Bind) and [*map(name, a.targets)] == [*map(name, b.targets)]:
+        if len(a.targets) > 1 or a.note or b.note:
+            return None
+        return replace(a, expr=PyNode("IfExp", (test, a.expr, b.expr)))
+    if isinstance(a, Check) and isinstance(b, Check) and a.message == b.message:
+        return replace(a, test=_choice(test, a.test, b.test))
+    return None
+
+
+def _choice(test: Tree, a: Any, b: Any) -> Any:
+    """What is `a` or `b`: the choice stands as far within as only one part of them differs."""
+    if isinstance(a, PyNode) and isinstance(b, PyNode) and a.kind == b.kind and len(a.fields) == len(b.fields):
+        apart = [i for i, (x, y) in enumerate(zip(a.fields, b.fields, strict=True)) if x != y]
+        if len(apart) == 1 and isinstance(a.fields[apart[0]], Tree):
+            i = apart[0]
+            inner = _choice(test, a.fields[i], b.fields[i])
+            return PyNode(a.kind, (*a.fields[:i], inner, *a.fields[i + 1 :]))
+    return PyNode("IfExp", (test, a, b))
+
+
+def negated(test: Tree) -> Tree:
+    """`not test`, said the other way round where `test` asks for None."""
+    if isinstance(test, PyNode) and test.kind == "Compare":
+        left, ops, rights = test.fields
+        other = {"Is": "IsNot", "IsNot": "Is"}.get(ops[0].kind) if len(ops) == 1 else None
+        if other is not None:
+            return PyNode("Compare", (left, (PyNode(other, ()),), rights))
+    return py("not {x}", x=test)
 
 
 def first_sentence(doc: str) -> str:

@@ -303,7 +303,11 @@ class Evaluator:
         return self.term("BoolOp", x.fields[0].kind, *values)
 
     def on_ifexp(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
-        return self.term("choice", *(self.eval(f, env) for f in x.fields))
+        test, a, b = x.fields
+        known = self.eval(test, env)
+        if isinstance(known, bool):
+            return self.eval(a if known else b, env)
+        return self.term("choice", known, self.eval(a, env), self.eval(b, env))
 
     def on_call(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         text, args, keywords = x.fields

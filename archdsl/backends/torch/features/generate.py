@@ -22,12 +22,12 @@ from archdsl.passes.decode import plan
 def stream(inputs: str, step: str, cache: str, prefill: str, together: bool, on_cpu: bool) -> str:
     """The methods `stream` and `generate` of the model."""
     method = "" if step == "forward" else f".{step}"
-    through = f"(for_decoding(self) if tokens.is_cpu else self){method}" if on_cpu else f"self{method}"
-    sizes, seeded, all_ended = "whose tensors then keep their sizes.", "", "bool(ended.all())"
+    model = ("model" if on_cpu else "self") + method
+    twin = "    model = for_decoding(self) if tokens.is_cpu else self\n" * on_cpu
+    shared, seeded, all_ended = "", "", "bool(ended.all())"
     if together:
-        sizes = """whose tensors then keep their sizes.
-
-    Devices that share a model take as many prompts and tokens, and those of `tp` the same ones with the same `seed`."""
+        shared = """ Devices that
+    share a model take as many prompts and tokens, and those of `tp` the same ones with the same `seed`."""
         seeded = """    if dist.is_initialized() and temperature > 0 and seed is None:
         raise ValueError("devices that share a model draw the same tokens only with a `seed`")
 """
@@ -47,26 +47,24 @@ def stream(
     stop: Iterable[int] = (),
     compiled: bool = False,
 ) -> Iterator[Tensor]:
-    """Yield the tokens [batch] that continue prompts [batch, time], one after another, until every row has reached one
-    of `stop`, which it then repeats.
+    """Yield the tokens [batch] that continue prompts [batch, time], until every row repeats one of `stop`.
 
-    `attention_mask` [batch, time] is False at padding, on either side. At temperature 0 the likeliest token is chosen.
-    `compiled` compiles the step, {sizes}"""
-    batch, time = tokens.shape
+    `attention_mask` is False at padding, on either side. `compiled` compiles the step; sizes then stay.{shared}"""
 {seeded}    generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-    cache, step = Cache(time + max_new_tokens, static=compiled), {through}
-{prefill}
+    real = torch.ones_like(tokens) if attention_mask is None else attention_mask.long()
+    tokens = tokens.gather(1, real.argsort(dim=1, descending=True, stable=True))  # padding is moved to the right
+    lengths = real.sum(1)
+    shortest, longest = int(lengths.min()), int(lengths.max())
+{twin}{prefill.format(step=model, cache=cache)}
+    step = torch.compile({model}) if compiled else {model}
     stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
-    ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
-    token = tokens.new_zeros(batch)
-    if compiled:
-        step = torch.compile(step)
+    token, ended = torch.zeros_like(lengths), torch.zeros_like(lengths, dtype=torch.bool)
     for i in range(max_new_tokens):
         if i > 0:
             logits = step(token[:, None], {cache}=cache)[:, -1]
         token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
         yield token
-        ended |= torch.isin(token, stops)
+        ended = torch.isin(token, stops)
         if len(stops) and {all_ended}:
             return
 
@@ -77,33 +75,24 @@ def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tenso
 '''.strip()
 
 
-PACKED = """    lengths = torch.full((batch,), time, device=tokens.device)
-    if attention_mask is not None:  # prompts are moved to the left
-        lengths = attention_mask.sum(1)
-        tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))
-    last = int(lengths.max())"""
-"""How prompts are brought to the left."""
+def at_once(given: str, narrows: bool) -> str:
+    """The prompts in one step: what lies behind a row's end is never attended to, and overwritten."""
+    at = ", at=lengths - 1" if narrows else ""
+    ends = "[:, 0]" if narrows else "[torch.arange(len(tokens), device=tokens.device), lengths - 1]"
+    return f"""    ragged = lengths if shortest < longest else None
+    cache = Cache(tokens.size(1) + max_new_tokens, ragged, static=compiled)
+    logits = {{step}}(tokens[:, :longest]{given}, {{cache}}=cache{at}){ends}"""
 
 
-def at_once(given: str, cache: str, at: str, ends: str, windows: str) -> str:
-    """The prompts in one step."""
-    return f"""{PACKED}
-{windows}    # What lies behind a row's end is never attended to, and overwritten.
-    logits = step(tokens[:, :last]{given}, {cache}=cache{at}){ends}
-    if int(lengths.min()) < last:
-        cache.start = lengths"""
-
-
-def row_by_row(given: str, cache: str) -> str:
+def row_by_row(given: str) -> str:
     """The prompts as far as all have tokens, then one position after the other."""
-    return f"""{PACKED}
-    shortest = int(lengths.min())
-    logits = step(tokens[:, :shortest]{given}, {cache}=cache)[:, -1]
-    for i in range(shortest, last):  # a recurrence must not read what lies behind a row's end
-        cache.start, cache.active = lengths.clamp(max=i), i < lengths
-        logits = torch.where(cache.active[:, None], step(tokens[:, i : i + 1], {cache}=cache)[:, -1], logits)
-    if shortest < last:
-        cache.start, cache.active = lengths, None"""
+    return f"""    cache = Cache(tokens.size(1) + max_new_tokens, static=compiled)
+    logits = {{step}}(tokens[:, :shortest]{given}, {{cache}}=cache)[:, -1]
+    for i in range(shortest, longest):  # a recurrence must not read what lies behind a row's end
+        cache.start, cache.active = lengths[:, None].clamp(max=i), i < lengths
+        logits = torch.where(cache.active[:, None], {{step}}(tokens[:, i : i + 1], {{cache}}=cache)[:, -1], logits)
+    if shortest < longest:
+        cache.start, cache.active = lengths[:, None], None"""
 
 
 class Generate(Section):
@@ -177,15 +166,13 @@ class Generate(Section):
 
     def _used(self) -> set[str]:
         """What is used of the cache."""
-        used = {"__init__", "begin"}
+        used = {"__init__", "begin", "start"}
         for known in self.written.values():
             for _, lowering in known.values():
                 method, state = lowering.lowered.method, lowering.state
                 for tree in (*trees(method.steps), *method.results):
                     read = (n for n in nodes(tree) if n.kind == "Attribute" and n.fields[0] == state)
                     used |= {n.fields[1] for n in read}
-        if "update_window" in used:
-            used |= {"update", "lengths"}
         if "set_state" in used:
             used.add("active")
         return used
@@ -208,17 +195,11 @@ class Generate(Section):
         cache = cache_name(method)
         inputs = {v: n for n, v in self.plan.model.inputs}
         others = [local_name(inputs[p.target]) for p in lowering.optional if p.target in inputs]
-        own = words_of(stream("", "step", "cache", row_by_row("", "cache"), self.together, self.on_cpu))
+        own = words_of(stream("", "step", "cache", row_by_row(""), self.together, self.on_cpu))
         here = {n: f"{n}_" if n in own else n for n in others}
         more = "".join(f"\n    {n}: Tensor | None = None," for n in here.values())
         given = "".join(f", {n}={m}" for n, m in here.items())
-        windows = "    cache.lengths = lengths\n" * ("update_window" in self._used())
-        if self.plan.carries:
-            prefill = row_by_row(given, cache)
-        elif lowering.narrows:
-            prefill = at_once(given, cache, ", at=lengths - 1", "[:, 0]", windows)
-        else:
-            prefill = at_once(given, cache, "", "[torch.arange(batch, device=tokens.device), lengths - 1]", windows)
+        prefill = row_by_row(given) if self.plan.carries else at_once(given, lowering.narrows)
         return [stream(more, step, cache, prefill, self.together, self.on_cpu)]
 
 

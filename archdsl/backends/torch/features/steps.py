@@ -102,7 +102,7 @@ class StepScope(TorchNodeScope):
         return self.lowering.section.on_cpu
 
     def causal(self, mask: Tree) -> Tree | None:
-        found = py("{s}.causal", s=self.lowering.state)
+        found = py("{s}.first", s=self.lowering.state)
         if mask == self.lowering.mask:
             return found
         contexts = zip(self.lowering.block.contexts, self.lowering.kinds, strict=True)
@@ -219,7 +219,7 @@ class StepLowering(Lowering):
             for value in graph.inputs:
                 if value in self.plan.caches:
                     kept = self.keeping([Read(value)], self.plan.caches[value].axis, value.rank)
-                    self.put(Bind((value,), kept, nested=False))
+                    self.put(taken((value,), kept))
         for node in graph.nodes:
             if role[node] is Role.ALWAYS:
                 self.node(node, graph)
@@ -305,7 +305,7 @@ class StepLowering(Lowering):
         variables = [Variable(v.name or self.lowered.method.hints.get(v, "h")) for v in held]
         found = py("{s}.stored()", s=self.state)
         if len(held) == 1:
-            self.put(Bind((variables[0],), self.picked(held[0], found), nested=False))
+            self.put(Bind((variables[0],), self.picked(held[0], py("{x}[0]", x=found)), nested=False))
         else:
             self.put(Bind(tuple(variables), found, nested=False))
             for i, value in enumerate(held):
@@ -385,7 +385,7 @@ class StepLowering(Lowering):
                 if value in self.roles.kept_values:
                     kept = Variable(value.name or self.lowered.method.hints.get(value, "h"))
                     tree = self.keeping([self.read(value)], self.roles.kept_values[value], value.rank)
-                    self.put(Bind((kept,), tree, nested=False))
+                    self.put(taken((kept,), tree))
                     self.aliases[value] = Read(kept)
 
     def with_kept(self, node: OpNode) -> OpNode:
@@ -406,12 +406,12 @@ class StepLowering(Lowering):
             found.append(all_positions)
         if node in self.roles.window:
             tree = py("{s}.update_window({*xs}, window={n})", s=self.state, xs=trees, n=self.window(node))
-            self.put(Bind(tuple(found), tree, nested=False))
+            self.put(taken(tuple(found), tree))
         else:
             for axis, rank in dict.fromkeys(axes):
                 own = [i for i, one in enumerate(axes) if one == (axis, rank)]
                 tree = self.keeping([trees[i] for i in own], axis, rank)
-                self.put(Bind(tuple(found[i] for i in own), tree, nested=False))
+                self.put(taken(tuple(found[i] for i in own), tree))
         here = replace(node, inputs=tuple(inputs))
         self.declared[here] = node
         return here
@@ -441,7 +441,7 @@ class StepLowering(Lowering):
         flat = [py("{x}.squeeze(1)", x=x) if v.rank == 4 else x for x, v in zip(given, base, strict=True)]
         rows = Variable("rows")
         together = flat[0] if len(flat) == 1 else py("torch.cat(({*xs},), dim=-1)", xs=flat)
-        self.put(Bind((rows,), py("{s}.update({x})", s=self.state, x=together), nested=False))
+        self.put(taken((rows,), py("{s}.update({x})", s=self.state, x=together)))
         around, known, aliases = self.steps, dict(self.locals), dict(self.aliases)
         self.steps = []
         total: Tree = widths[0]
@@ -463,7 +463,7 @@ class StepLowering(Lowering):
         note = "the maps of keys and values: what is made of the rows of an identity matrix"
         self.put(Conditional(py("{s}.first", s=self.state), Suite((), inner, ()), Suite((), (), ()), (), note))
         held = [Variable(v.name or hints.get(v, "h")) for v in maps]
-        self.put(Bind(tuple(held), py("{s}.stored()", s=self.state), nested=False))
+        self.put(taken(tuple(held), py("{s}.stored()", s=self.state)))
         self.note_hints(node)
         tree = node.op.torch_absorbed(node, scope, Read(rows), Read(held[0]), Read(held[1]))
         self.put(Bind((node.outputs[0],), tree, nested=False, note=self.note(node.outputs[0], node)))
@@ -491,7 +491,7 @@ class StepLowering(Lowering):
             past.append(Variable(state.name))
             zeros = py("{x}.new_zeros({*sizes}, {**kind})", x=like, sizes=sizes, kind=kind)
             starts.append(py("lambda: {x}", x=zeros if start is None else start))
-        self.put(Bind(tuple(past), py("{s}.state({*starts})", s=self.state, starts=starts), nested=False))
+        self.put(taken(tuple(past), py("{s}.state({*starts})", s=self.state, starts=starts)))
         made, after = node.op.torch_step(node, scope, [Read(p) for p in past])
         several = [made] if isinstance(made, Tree) else list(made)
         for output, tree in zip(node.outputs, several, strict=False):  # before its states are overwritten
@@ -506,7 +506,7 @@ class StepLowering(Lowering):
             tree = self.filled(node, start, state) if isinstance(start, Num) else self.read(start)
             trees.append(py("lambda: {x}", x=tree))
             starts.append(replace(state))
-        self.put(Bind(tuple(starts), py("{s}.state({*starts})", s=self.state, starts=trees), nested=False))
+        self.put(taken(tuple(starts), py("{s}.state({*starts})", s=self.state, starts=trees)))
         self.scan(replace(node, starts=tuple(starts)), graph)
         self.put(Do(py("{s}.set_state({*xs})", s=self.state, xs=[self.read(v) for v in node.finals])))
 
@@ -538,6 +538,11 @@ class StepLowering(Lowering):
             return super().arguments(node, group)
         finally:
             group.first.losses = losses
+
+
+def taken(targets: tuple[Value | Variable, ...], tree: Tree) -> Bind:
+    """What a method of the cache gives, which is a tuple."""
+    return Bind(targets, tree if len(targets) > 1 else py("{x}[0]", x=tree), nested=False)
 
 
 def windows(block: Block) -> set[tuple[Expr, int]]:

@@ -55,8 +55,12 @@ def attend(
 def attend_latent(q: Tensor, rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """Attend to keys and values that are projections of `rows` [batch, all, dim]: the projection of keys is absorbed
     into the queries, that of values into the result (DeepSeek-V2, section 2.1.2)."""
-    rows = rows.unsqueeze(1)  # one head that all queries share
-    return attend(q @ keys.mT, rows, rows, mask, scale) @ values
+    q, rows = q @ keys.mT, rows.unsqueeze(1)  # one head that all queries share
+    if q.size(2) > 1:
+        y = F.scaled_dot_product_attention(q, rows, rows, mask, is_causal=mask is None, scale=scale, enable_gqa=True)
+        return y @ values
+    mask = None if mask is None else mask.transpose(1, 2)  # heads become rows of one matrix
+    return F.scaled_dot_product_attention(q.transpose(1, 2), rows, rows, mask, scale=scale).transpose(1, 2) @ values
 # fmt: on
 
 
