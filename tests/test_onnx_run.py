@@ -437,22 +437,10 @@ def test_a_wrong_step_disagrees(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("was", "becomes", "wrong"),
     [
-        (
-            "self.positions = self.past + positions[None]",
-            "self.positions = 0 * self.past + positions[None]",
-            {"steps"},
-        ),
-        (
-            "self.positions = self.start[:, None] + positions",
-            "self.positions = self.start[:, None] * 0 + positions",
-            {"static"},
-        ),
-        ("if int(lengths.min()) < last:", "if False:", {"left", "right"}),
-        (
-            "tokens = tokens.gather(1, attention_mask.long().argsort(dim=1, descending=True, stable=True))",
-            "pass",
-            {"left"},
-        ),
+        ("(0 if self.first else self.start) + ", "0 * (0 if self.first else self.start) + ", {"steps", "static"}),
+        ("self.mask = self.keys <= self.positions[:, None, :, None]", "pass", {"static"}),
+        ("None if shortest == longest else lengths", "None", {"left", "right"}),
+        ("tokens = tokens.gather(1, real.argsort(dim=1, descending=True, stable=True))", "pass", {"left"}),
         ("cache.update(k, v)", "cache.update(2 * k, v)", {"prefill", "steps", "static"}),
     ],
 )

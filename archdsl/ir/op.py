@@ -84,6 +84,10 @@ class TorchScope(Protocol):
         """Whether this is a step of decoding, in which the new positions read those before them."""
 
     @property
+    def trains(self) -> bool:
+        """Whether what is written may be run in training, or is a step of decoding alone."""
+
+    @property
     def for_few_rows(self) -> bool:
         """Whether this is a step of decoding in a file with fast paths for a CPU."""
 

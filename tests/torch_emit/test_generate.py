@@ -347,7 +347,7 @@ def test_a_window_keeps_no_more_places_than_it_shows() -> None:
         logits += [module(expected[:, i : i + 1], cache=state) for i in range(11, 20)]
     close(torch.cat(logits, 1), whole(module, {"tokens": expected}))
     kept = [t for group in state.entries for t in group if t.dim() == 4]
-    assert {t.size(-2) for t in kept} == {4}
+    assert {t.size(-2) for t in kept} == {4 + 1}  # and a slot for what is not kept
     assert torch.equal(module.generate(tokens, 9), expected[:, 11:])
 
 

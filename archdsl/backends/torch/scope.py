@@ -20,6 +20,7 @@ class TorchNodeScope:
     """The TorchScope of one node of a graph."""
 
     in_steps = False
+    trains = True
     for_few_rows = False
     linear = "F.linear"
 

@@ -242,7 +242,8 @@ class SDPA(Primitive):
         if e.for_few_rows and rank == 4 and softcap is None and not e.has(5):
             more = scaled | ({"causal": False} if mask is None else {})
             return e.py("attend({*masked}, {**more})", masked=masked, more=more)
-        rate = None if dropout.value == 0 else e.py("{dropout} if self.training else 0.0", dropout=dropout)
+        drops = dropout.value != 0 and e.trains
+        rate = e.py("{dropout} if self.training else 0", dropout=dropout) if drops else None
         if softcap is not None or e.has(5):
             more = scaled | ({} if softcap is None else {"softcap": softcap})
             more |= {"sink": e.input(5)} if e.has(5) else {}

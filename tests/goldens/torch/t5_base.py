@@ -79,7 +79,7 @@ class Attention(nn.Module):
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, value_dim]
         y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
+            q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0, scale=self.scale
         )
         return self.out(y.transpose(1, 2).flatten(2))
 
@@ -132,7 +132,7 @@ class CrossAttention(nn.Module):
         k = self.k(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
         v = self.v(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
         y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, scale=self.scale
+            q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0, scale=self.scale
         )
         return self.out(y.transpose(1, 2).flatten(2))
 

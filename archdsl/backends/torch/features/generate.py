@@ -79,8 +79,7 @@ def at_once(given: str, narrows: bool) -> str:
     """The prompts in one step: what lies behind a row's end is never attended to, and overwritten."""
     at = ", at=lengths - 1" if narrows else ""
     ends = "[:, 0]" if narrows else "[torch.arange(len(tokens), device=tokens.device), lengths - 1]"
-    return f"""    ragged = lengths if shortest < longest else None
-    cache = Cache(tokens.size(1) + max_new_tokens, ragged, static=compiled)
+    return f"""    cache = Cache(tokens.size(1) + max_new_tokens, None if shortest == longest else lengths, compiled)
     logits = {{step}}(tokens[:, :longest]{given}, {{cache}}=cache{at}){ends}"""
 
 

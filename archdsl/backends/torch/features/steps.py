@@ -49,6 +49,7 @@ class StepScope(TorchNodeScope):
     """The TorchScope of a node in a step."""
 
     in_steps = True
+    trains = False
     lowering: StepLowering
 
     @property

@@ -1,6 +1,7 @@
 """What steps of decoding hand on."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,21 +10,19 @@ from torch import Tensor
 class Cache:
     """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
 
-    start: Tensor | None = None  # the next position of each row [1 or batch, 1]
+    start: Any = None  # the next position of each row [1 or batch, 1]
     active: Tensor | None = None  # rows whose recurrences go on, where others stay as they are
 
     def __init__(self, capacity: int, lengths: Tensor | None = None, static: bool = False) -> None:
-        self.capacity = capacity  # in positions
-        self.lengths = lengths  # of the rows of the first step [batch], where they differ
-        self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
-        self.entries: list[tuple[Tensor, ...]] = []
+        """`lengths` [batch] are those of rows in the first step, if they differ; `static` keeps sizes from then on."""
+        self.capacity, self.lengths, self.static = capacity, lengths, static
+        self.entries: list[list[Tensor]] = []
         self.end = 0  # positions so far
 
     def begin(self, x: Tensor) -> None:
         """Begin a step for x [batch, new, …]."""
         self.first, self.cursor, self.mask = self.start is None, 0, None
-        new = torch.arange(x.size(1), device=x.device)[None]
-        self.positions = new if self.start is None else self.start + new
+        self.positions = (0 if self.first else self.start) + torch.arange(x.size(1), device=x.device)[None]
         self.start = self.positions[:, -1:] + 1 if self.lengths is None or not self.first else self.lengths[:, None]
         self.end = self.capacity if self.static and not self.first else self.end + x.size(1)
         self.keys = torch.arange(self.end, device=x.device)
@@ -42,28 +41,27 @@ class Cache:
 
     def store(self, *tensors: Tensor) -> None:
         """Keep tensors that the first step has computed."""
-        self.entries.append(tensors)
+        self.entries.append([*tensors])
 
-    def stored(self) -> tuple[Tensor, ...]:
+    def stored(self) -> list[Tensor]:
         """Return the next tensors that the first step has computed."""
         self.cursor += 1
         return self.entries[self.cursor - 1]
 
-    def update(self, *tensors: Tensor, axis: int = -2) -> tuple[Tensor, ...]:
+    def update(self, *tensors: Tensor, axis: int = -2) -> list[Tensor]:
         """Append the new positions; return all so far."""
         if self.first:
-            shapes = ((*t.shape[:axis], self.capacity, *t.shape[axis + 1 :]) for t in tensors)
-            self.entries.append(tuple(t.new_zeros(shape) for t, shape in zip(tensors, shapes)))
+            self.entries.append([t.new_zeros(*t.shape[:axis], self.capacity, *t.shape[axis:][1:]) for t in tensors])
         buffers = self.entries[self.cursor]
         self.cursor += 1
         for buffer, new in zip(buffers, tensors):
             buffer.movedim(axis, 1)[self.rows, self.positions] = new.movedim(axis, 1)
-        return tuple(buffer.narrow(axis, 0, self.end) for buffer in buffers)
+        return [buffer.narrow(axis, 0, self.end) for buffer in buffers]
 
-    def state(self, *starts: Callable[[], Tensor]) -> tuple[Tensor, ...]:
+    def state(self, *starts: Callable[[], Tensor]) -> list[Tensor]:
         """Return the state of a recurrence; in the first step, its initial state."""
         if self.first:
-            self.entries.append(tuple(make() for make in starts))
+            self.entries.append([make() for make in starts])
         return self.entries[self.cursor]
 
     def set_state(self, *tensors: Tensor) -> None:
@@ -72,7 +70,7 @@ class Cache:
             shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
             before = self.entries[self.cursor]
             tensors = tuple(torch.where(self.active.view(s), t, b) for s, t, b in zip(shapes, tensors, before))
-        self.entries[self.cursor] = tensors
+        self.entries[self.cursor] = [*tensors]
         self.cursor += 1
 
     def last(self, window: int) -> Tensor:
@@ -85,21 +83,18 @@ class Cache:
         positions = torch.where(positions < 0, self.capacity, positions)
         return torch.cat((positions, self.positions), dim=1) if several else positions
 
-    def update_window(self, *tensors: Tensor, window: int) -> tuple[Tensor, ...]:
+    def update_window(self, *tensors: Tensor, window: int) -> list[Tensor]:
         """Write the new positions into the ring of the last `window`; return all that the new ones may attend to."""
         if self.first:
-            size = min(window, self.capacity)
-            self.entries.append(tuple(t.new_zeros(*t.shape[:-2], size, t.size(-1)) for t in tensors))
+            size = min(window, self.capacity) + 1  # the last slot takes what is not kept
+            self.entries.append([t.new_zeros(*t.shape[:-2], size, t.size(-1)) for t in tensors])
         buffers = self.entries[self.cursor]
         self.cursor += 1
-        found = tuple(buffer[..., : self.end, :] for buffer in buffers)
-        new = self.positions.size(1)
-        if new > 1 or self.first:  # before the ring is written to
-            found = tensors if self.first else tuple(torch.cat(pair, dim=-2) for pair in zip(found, tensors))
-        # The last new positions of each row, as many as fit.
-        lengths = self.lengths[:, None] if self.first and self.lengths is not None else new
-        index = (lengths - min(new, window) + torch.arange(min(new, window), device=found[0].device)).clamp(min=0)
-        for buffer, tensor in zip(buffers, tensors):
-            slots = (self.positions[:, :1] + index) % window
-            buffer.movedim(-2, 1)[self.rows, slots] = tensor.movedim(-2, 1)[self.rows, index]
+        found = [buffer[..., : min(window, self.end), :] for buffer in buffers]
+        if self.first or self.positions.size(1) > 1:  # before the ring is written to
+            found = [*tensors] if self.first else [torch.cat(pair, dim=-2) for pair in zip(found, tensors)]
+        kept = (self.positions < self.start) & (self.positions >= self.start - window)
+        slots = torch.where(kept, self.positions % window, -1)
+        for buffer, new in zip(buffers, tensors):
+            buffer.movedim(-2, 1)[self.rows, slots] = new.movedim(-2, 1)
         return found

@@ -11,12 +11,10 @@ def sample(
     `top_k` likeliest and from those that make up a probability of `top_p` (Holtzman et al., 2019)."""
     if temperature == 0:
         return logits.argmax(-1)
-    logits = logits.float() / temperature
-    if top_k is not None:
-        least = logits.topk(min(top_k, logits.size(-1))).values[:, -1:]
-        logits = logits.masked_fill(logits < least, -torch.inf)
-    if top_p is not None:
-        likely, order = logits.softmax(-1).sort(descending=True)
-        beyond = likely.cumsum(-1) - likely >= top_p  # without these tokens the probability is reached
-        logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
-    return logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
+    likely = (logits.float() / temperature).softmax(-1)
+    if top_k is None and top_p is None:
+        return likely.multinomial(1, generator=generator).squeeze(1)
+    likely, order = likely.topk(min(top_k or likely.size(-1), likely.size(-1)))
+    if top_p is not None:  # what lies beyond is 0
+        likely[likely.cumsum(-1) - likely >= top_p * likely.sum(-1, keepdim=True)] = 0
+    return order.gather(-1, likely.multinomial(1, generator=generator)).squeeze(1)
