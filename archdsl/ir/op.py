@@ -63,8 +63,8 @@ class TorchScope(Protocol):
         """Bind an expression to a local in a statement of its own, one for all ops that bind the same; what reads
         it."""
 
-    def unpack(self, hints: Sequence[str], tree: Tree) -> tuple[Tree, ...]:
-        """Bind the several results of an expression to locals of the op's own; what reads them."""
+    def unpack(self, hints: Sequence[str], tree: Tree, note: str = "") -> tuple[Tree, ...]:
+        """Bind the several results of an expression to locals of the op's own, with a comment; what reads them."""
 
     def define(self, name: str, parameters: Mapping[str, str], result: Tree) -> Tree:
         """Put a function above the classes that returns an expression of its parameters (names and types), which stand

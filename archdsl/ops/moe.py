@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from archdsl.ir.cost import Amount, elements, times
@@ -89,9 +89,24 @@ class Experts(Primitive):
         assert node.copies is not None
         holes = {"experts": e.child(""), "count": node.copies}
         if node.options["capacity"] is None:
-            return e.py("dispatch({experts}, {count}, {0}, {1}, {2})", **holes)
+            return self._sorted(node, e, holes)
         within = "dispatch_within({capacity} if self.training else None, {experts}, {count}, {0}, {1}, {2})"
         return e.py(within, capacity=number(node, "capacity"), **holes)
+
+    def _sorted(self, node: OpNode, e: TorchScope, holes: Mapping[str, Any]) -> Tree:
+        """The pairs of a token and an expert in the order of experts, and their answers added up."""
+        flat = first_input(node).rank == 2
+        tokens = e.input(0) if flat else e.let("tokens", e.py("{0}.flatten(0, -2)"))
+        pairs = e.py("{2}.flatten().sort(stable=True)")
+        expert, order = e.unpack(("expert", "order"), pairs, "(token, choice) pairs, sorted by expert")
+        numbers = e.py("torch.arange({count}, device={device})", count=holes["count"], device=e.device())
+        found = "torch.searchsorted({expert}, {numbers}, right=True, out_int32=True)"
+        ends = e.let("ends", e.py(found, expert=expert, numbers=numbers))
+        token = e.let("token", e.py("{order} // {2}.size(-1)", order=order))
+        answers = e.py("{experts}({x}[{token}], {ends})", **holes, x=tokens, token=token, ends=ends)
+        y = e.let("y", e.py("{y} * {1}.flatten()[{order}, None].to({0}.dtype)", y=answers, order=order))
+        total = e.py("torch.zeros_like({x}).index_add(0, {token}, {y})", x=tokens, token=token, y=y)
+        return total if flat else e.py("{total}.view_as({0})", total=total)
 
 
 class KeepGroups(Primitive):

@@ -337,7 +337,9 @@ class ClassWriter:
         """The lines of `__init__`: what it checks and computes, what methods read, then the modules."""
         steps = [s for s in self.made.init if isinstance(s, Make | Do)]
         checks: dict[Tree, str] = {}
-        for check in [s for s in self.made.init if isinstance(s, Check)] + self.made.demands:
+        said = {c.message for c, _, _ in self.file.demands}  # by the Config, for all instances of the blocks that ask
+        own = [s for s in self.made.init if isinstance(s, Check) and s.message not in said]
+        for check in own + self.made.demands:
             checks.setdefault(self.resolved(mapped(check.test, self._spelled)), check.message)
         checks = {t: m for t, m in checks.items() if any(True for _ in _words(t)) and t not in self.file.asserted}
         computed = {word(argument(n)): t for n, t in self.local.items() if n not in self.twins}

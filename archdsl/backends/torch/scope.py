@@ -137,9 +137,9 @@ class TorchNodeScope:
     def let(self, hint: str, tree: Tree) -> Tree:
         return self.lowering.shared(hint, tree)
 
-    def unpack(self, hints: Sequence[str], tree: Tree) -> tuple[Tree, ...]:
+    def unpack(self, hints: Sequence[str], tree: Tree, note: str = "") -> tuple[Tree, ...]:
         targets = tuple(map(Variable, hints))
-        self.lowering.put(Bind(targets, tree, nested=False))
+        self.lowering.put(Bind(targets, tree, nested=False, note=note))
         return tuple(map(Read, targets))
 
     def define(self, name: str, parameters: Mapping[str, str], result: Tree) -> Tree:

@@ -49,27 +49,17 @@ def rope_frequencies(head_dim: int, theta: float, device: torch.device) -> Tenso
 
 
 def yarn_scaling(
-    frequencies: Tensor,
-    theta: float,
-    factor: float,
-    original: int,
-    beta_fast: float,
-    beta_slow: float,
-    truncate: bool = True,
+    waves: Tensor, theta: float, factor: float, original: int, beta_fast: float, beta_slow: float, truncate: bool = True
 ) -> Tensor:
     """YaRN: interpolate the slow waves, keep the fast ones, ramp between them (Peng et al., 2023, section 3.2)."""
-    dims = 2 * frequencies.numel()
-
-    def pair(turns: float) -> float:
-        """Return the pair of channels that turns so often within the original context."""
-        return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
-
-    low, high = pair(beta_fast), pair(beta_slow)
+    dims = 2 * waves.numel()
+    angles = (beta_fast * 2 * math.pi, beta_slow * 2 * math.pi)  # of the pairs low and high within the original context
+    low, high = (dims * math.log(original / angle) / (2 * math.log(theta)) for angle in angles)
     if truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dims - 1)
-    ramp = ((torch.arange(dims // 2, device=frequencies.device) - low) / max(high - low, 1e-3)).clamp(0, 1)
-    return frequencies * (1 - ramp + ramp / factor)
+    ramp = ((torch.arange(dims // 2, device=waves.device) - low) / max(high - low, 1e-3)).clamp(0, 1)
+    return waves * (1 - ramp + ramp / factor)
 
 
 def scaled_rope_table(positions: Tensor, frequencies: Tensor) -> Tensor:
@@ -112,8 +102,8 @@ def grouped_mm(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Multiply x [rows, in], sorted by expert, by weight [experts, in, out]; `ends` [experts] is where rows end."""
     if not x.is_meta and torch.is_autocast_enabled(x.device.type):
         x, weight = (t.to(torch.get_autocast_dtype(x.device.type)) for t in (x, weight))
-    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
     kinds = (torch.bfloat16,) if torch.compiler.is_compiling() else (torch.bfloat16, torch.float16, torch.float32)
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
     if hasattr(F, "grouped_mm") and aligned and x.dtype in kinds:  # torch >= 2.10
         return F.grouped_mm(x, weight, offs=ends)
     rows = x.tensor_split(ends[:-1].long().cpu())
@@ -133,16 +123,6 @@ class GroupedLinear(nn.Module):
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         return grouped_mm(x, self.weight.transpose(1, 2), ends)
-
-
-def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Send each token to its chosen experts and add their outputs, weighted."""
-    tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
-    expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
-    ends = torch.searchsorted(expert, torch.arange(count, device=x.device), right=True, out_int32=True)
-    token = order // chosen.size(-1)
-    y = experts(tokens[token], ends) * weights[order, None].to(x.dtype)
-    return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
 
 
 class LatentAttention(nn.Module):
@@ -254,7 +234,12 @@ class MoE(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weights, chosen = self.router(x)
-        y = dispatch(self.experts, self.num_experts, x, weights, chosen)
+        tokens = x.flatten(0, -2)
+        expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
+        ends = torch.searchsorted(expert, torch.arange(self.num_experts, device=x.device), right=True, out_int32=True)
+        token = order // chosen.size(-1)
+        y = self.experts(tokens[token], ends) * weights.flatten()[order, None].to(x.dtype)
+        y = torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
         return y + self.shared(x)
 
 

@@ -48,8 +48,8 @@ def grouped_mm(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Multiply x [rows, in], sorted by expert, by weight [experts, in, out]; `ends` [experts] is where rows end."""
     if not x.is_meta and torch.is_autocast_enabled(x.device.type):
         x, weight = (t.to(torch.get_autocast_dtype(x.device.type)) for t in (x, weight))
-    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
     kinds = (torch.bfloat16,) if torch.compiler.is_compiling() else (torch.bfloat16, torch.float16, torch.float32)
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
     if hasattr(F, "grouped_mm") and aligned and x.dtype in kinds:  # torch >= 2.10
         return F.grouped_mm(x, weight, offs=ends)
     rows = x.tensor_split(ends[:-1].long().cpu())
@@ -69,16 +69,6 @@ class GroupedLinear(nn.Module):
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         return grouped_mm(x, self.weight.transpose(1, 2), ends)
-
-
-def dispatch(experts: nn.Module, count: int, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Send each token to its chosen experts and add their outputs, weighted."""
-    tokens, chosen, weights = x.flatten(0, -2), chosen.flatten(0, -2), weights.flatten()
-    expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
-    ends = torch.searchsorted(expert, torch.arange(count, device=x.device), right=True, out_int32=True)
-    token = order // chosen.size(-1)
-    y = experts(tokens[token], ends) * weights[order, None].to(x.dtype)
-    return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
 
 
 class Attention(nn.Module):
@@ -112,8 +102,7 @@ class SoftmaxRouter(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.gate(x).float()
         scores = logits.softmax(-1)
-        _, chosen = scores.topk(self.top_k)
-        weights = scores.gather(-1, chosen)
+        weights, chosen = scores.topk(self.top_k)
         weights = weights / weights.sum(-1, keepdim=True)
         return weights.type_as(x), chosen
 
@@ -136,14 +125,18 @@ class MoE(nn.Module):
 
     def __init__(self, config: Config, top_k: int) -> None:
         super().__init__()
-        assert top_k <= config.experts, "top_k must be at most the number of experts"
         self.num_experts = config.experts
         self.router = SoftmaxRouter(config, top_k=top_k)
         self.experts = SwiGLU(config)
 
     def forward(self, x: Tensor) -> Tensor:
         weights, chosen = self.router(x)
-        return dispatch(self.experts, self.num_experts, x, weights, chosen)
+        tokens = x.flatten(0, -2)
+        expert, order = chosen.flatten().sort(stable=True)  # (token, choice) pairs, sorted by expert
+        ends = torch.searchsorted(expert, torch.arange(self.num_experts, device=x.device), right=True, out_int32=True)
+        token = order // chosen.size(-1)
+        y = self.experts(tokens[token], ends) * weights.flatten()[order, None].to(x.dtype)
+        return torch.zeros_like(tokens).index_add(0, token, y).view_as(x)
 
 
 class Decoder(nn.Module):

@@ -9,8 +9,8 @@ def grouped_mm(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Multiply x [rows, in], sorted by expert, by weight [experts, in, out]; `ends` [experts] is where rows end."""
     if not x.is_meta and torch.is_autocast_enabled(x.device.type):
         x, weight = (t.to(torch.get_autocast_dtype(x.device.type)) for t in (x, weight))
-    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
     kinds = (torch.bfloat16,) if torch.compiler.is_compiling() else (torch.bfloat16, torch.float16, torch.float32)
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
     if hasattr(F, "grouped_mm") and aligned and x.dtype in kinds:  # torch >= 2.10
         return F.grouped_mm(x, weight, offs=ends)
     rows = x.tensor_split(ends[:-1].long().cpu())

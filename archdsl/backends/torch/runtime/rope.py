@@ -26,27 +26,17 @@ def scaled_rope_table(positions: Tensor, frequencies: Tensor) -> Tensor:
 
 # fmt: off
 def yarn_scaling(
-    frequencies: Tensor,
-    theta: float,
-    factor: float,
-    original: int,
-    beta_fast: float,
-    beta_slow: float,
-    truncate: bool = True,
+    waves: Tensor, theta: float, factor: float, original: int, beta_fast: float, beta_slow: float, truncate: bool = True
 ) -> Tensor:
     """YaRN: interpolate the slow waves, keep the fast ones, ramp between them (Peng et al., 2023, section 3.2)."""
-    dims = 2 * frequencies.numel()
-
-    def pair(turns: float) -> float:
-        """Return the pair of channels that turns so often within the original context."""
-        return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
-
-    low, high = pair(beta_fast), pair(beta_slow)
+    dims = 2 * waves.numel()
+    angles = (beta_fast * 2 * math.pi, beta_slow * 2 * math.pi)  # of the pairs low and high within the original context
+    low, high = (dims * math.log(original / angle) / (2 * math.log(theta)) for angle in angles)
     if truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dims - 1)
-    ramp = ((torch.arange(dims // 2, device=frequencies.device) - low) / max(high - low, 1e-3)).clamp(0, 1)
-    return frequencies * (1 - ramp + ramp / factor)
+    ramp = ((torch.arange(dims // 2, device=waves.device) - low) / max(high - low, 1e-3)).clamp(0, 1)
+    return waves * (1 - ramp + ramp / factor)
 # fmt: on
 
 
