@@ -165,7 +165,7 @@ class Generate(Section):
 
     def _used(self) -> set[str]:
         """What is used of the cache."""
-        used = {"__init__", "begin", "start"}
+        used = {"__init__", "begin"}
         for known in self.written.values():
             for _, lowering in known.values():
                 method, state = lowering.lowered.method, lowering.state

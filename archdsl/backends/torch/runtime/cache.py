@@ -10,7 +10,6 @@ from torch import Tensor
 class Cache:
     """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
 
-    start: Any = None  # the next position of each row [1 or batch, 1]
     active: Tensor | None = None  # rows whose recurrences go on, where others stay as they are
 
     def __init__(self, capacity: int, lengths: Tensor | None = None, static: bool = False) -> None:
@@ -18,6 +17,7 @@ class Cache:
         self.capacity, self.lengths, self.static = capacity, lengths, static
         self.entries: list[list[Tensor]] = []
         self.end = 0  # positions so far
+        self.start: Any = None  # the next position of each row [1 or batch, 1]
 
     def begin(self, x: Tensor) -> None:
         """Begin a step for x [batch, new, …]."""
