@@ -6,7 +6,19 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from archdsl.ir.graph import CallNode, Graph, LoopNode, Node, OpNode, ParamNode, Value, node_outputs, reads, subgraphs
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    Graph,
+    LoopNode,
+    Node,
+    OpNode,
+    ParamNode,
+    Value,
+    node_outputs,
+    reads,
+    subgraphs,
+)
 from archdsl.ir.paths import Step, counter
 
 
@@ -104,3 +116,14 @@ def modules(graph: Graph, step: Step = str) -> Iterator[tuple[CallNode | OpNode 
         else:
             for body in subgraphs(node):
                 yield from modules(body, step)
+
+
+def module_names(graph: Graph) -> list[str]:
+    """Return the steps in the path of names that a graph's own applications take (those of shared blocks left out)."""
+    found = (n.name for n in every_node(graph) if is_module(n))
+    return list(dict.fromkeys(name for name in found if name))
+
+
+def block_tensors(block: Block) -> list[Value]:
+    """Return every tensor that a block is handed: its inputs, then its contexts'."""
+    return [*block.graph.inputs, *(c.value for c in block.contexts if isinstance(c.value, Value))]

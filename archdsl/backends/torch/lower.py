@@ -29,7 +29,6 @@ from archdsl.backends.torch.tree import (
     word,
     words,
 )
-from archdsl.backends.torch.use_counts import direct_reads, is_dead, module_names, reads_within
 from archdsl.frontend.block_builder import Hoisted
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Var
@@ -50,13 +49,16 @@ from archdsl.ir.graph import (
     Value,
     WeightNode,
     captured,
+    operands,
 )
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
 from archdsl.ir.signature import promoted
 from archdsl.ir.static import SharedModule
+from archdsl.ir.walk import module_names
 from archdsl.ir.weights import weights_of
 from archdsl.ops import registry
+from archdsl.passes.dce import live_nodes
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import Classes, ClassGroup
@@ -237,8 +239,6 @@ class Lowering:
         self.numbers = Numbers(block, [classes.known(block)])
         self.modules = inside or Modules(self)
         self.lowered.modules = self.modules
-        self.uses = reads_within(block.graph)
-        """How often each value is read."""
         self.aliases: dict[Value, Tree] = {}
         """Values that are read as something else than a local: a raw weight, an item of a list."""
         self.elided: set[Value] = set()
@@ -382,13 +382,12 @@ class Lowering:
 
     def graph(self, graph: Graph) -> None:
         """The statements of a graph: the block's own, or one within a loop, scan or condition."""
-        nodes: Sequence[IrNode] = graph.nodes
+        nodes: Sequence[IrNode] = live_nodes(graph)
         if graph is self.block.graph:
             # Conditions speak of the inputs' sizes alone: they stand first.
             nodes = sorted(nodes, key=lambda n: not isinstance(n, CheckNode))
         for node in nodes:
-            if not is_dead(node, self.uses):
-                self.node(node, graph)
+            self.node(node, graph)
 
     def node(self, node: IrNode, graph: Graph) -> None:
         match node:
@@ -462,7 +461,7 @@ class Lowering:
 
     def note(self, value: Value, node: IrNode) -> str:
         """The shape is worth a comment where the number or order of axes changes."""
-        first = next(iter(direct_reads(node)), None)
+        first = next(operands(node), None)
         if not value.name or first is None:
             return ""
         if first.rank == value.rank and not (isinstance(node, OpNode) and node.op.moves_axes):

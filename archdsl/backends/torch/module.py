@@ -40,7 +40,6 @@ from archdsl.backends.torch.tree import (
     word,
     words,
 )
-from archdsl.backends.torch.use_counts import block_tensors
 from archdsl.backends.torch.validate import validate
 from archdsl.estimates.counts import total
 from archdsl.frontend.decisions import OTHERWISE
@@ -51,6 +50,7 @@ from archdsl.ir.graph import Block, Condition, Model
 from archdsl.ir.op import Tree
 from archdsl.ir.paths import MODULE_ATTRIBUTES
 from archdsl.ir.ranges import NUMBERS
+from archdsl.ir.walk import block_tensors
 from archdsl.ir.weights import weights
 from archdsl.ir.wording import WRITTEN_OUT
 from archdsl.version import __version__

@@ -15,13 +15,13 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from archdsl.backends.torch.tree import Axis, HyperLeaf, NumberLeaf, PyNode, call_tree, constant, mapped, word
-from archdsl.backends.torch.use_counts import block_tensors
 from archdsl.ir import dims
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var
 from archdsl.ir.graph import Block
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Tree
 from archdsl.ir.static import BlockValue, ListValue, Scheme
+from archdsl.ir.walk import block_tensors
 
 OPERATORS = {
     "+": "Add",

@@ -14,7 +14,6 @@ from archdsl.backends.torch.program import Bind, Conditional, Leave, Step, Suite
 from archdsl.backends.torch.python import any_of
 from archdsl.backends.torch.tree import Part, Read, Variable, call_tree, leaves, mapped, py, word
 from archdsl.backends.torch.tree import PyNode as Expression
-from archdsl.backends.torch.use_counts import module_names
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.params import vocabulary
 from archdsl.ir.dims import shape_text
@@ -34,6 +33,7 @@ from archdsl.ir.graph import (
     reads,
 )
 from archdsl.ir.op import Tree, same
+from archdsl.ir.walk import module_names
 
 
 def count_load(path: str, chosen: int) -> str:

@@ -16,7 +16,6 @@ from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Param
 from archdsl.backends.torch.program import Bind, Conditional, Do, Step, Suite, changed
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, lift, py
-from archdsl.backends.torch.use_counts import block_tensors
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Var
 from archdsl.ir.graph import (
@@ -26,18 +25,16 @@ from archdsl.ir.graph import (
     CondNode,
     Graph,
     Handle,
-    LoopNode,
     LossNode,
     OpNode,
-    ParamNode,
     ScanNode,
     Value,
-    WeightNode,
     node_outputs,
     reads,
 )
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
+from archdsl.ir.walk import block_tensors
 from archdsl.passes.decode import DecodePlan, has, is_time
 
 if TYPE_CHECKING:
@@ -121,16 +118,15 @@ class StepLowering(Lowering):
     trains = False
 
     def __init__(self, section: Generate, forward: Lowered, kinds: Sequence[Kind], roles: Roles, name: str) -> None:
-        graph = pruned(roles.block.graph, roles)
+        graph = roles.block.graph
         if roles.block is section.plan.model.block:  # what follows the sequence is its first output
             graph = Graph(graph.inputs, graph.nodes, tuple(v for v in graph.outputs if v is not None)[:1])
         super().__init__(section.classes, replace(roles.block, graph=graph), kinds)
         self.lowered.method.name, self.lowered.method.block = name, roles.block
-        made = {v for n in nodes_within(graph) for v in node_outputs(n)}
-        for node in nodes_within(roles.block.graph):
+        idle = {v for n in nodes_within(graph) if roles.role[n] is Role.NOTHING for v in node_outputs(n)}
+        for node in nodes_within(graph):
             for inner in inner_graphs(node):  # what iterations emit, and nobody reads
-                dropped = {v for n in inner.nodes for v in node_outputs(n)} - made
-                self.aliases |= {v: lift(None) for v in dropped if v in inner.outputs}
+                self.aliases |= {v: lift(None) for v in inner.outputs if v in idle}
         self.section = section
         self.plan: DecodePlan = section.plan
         self.roles = roles
@@ -550,19 +546,3 @@ def windows(block: Block) -> set[tuple[Expr, int]]:
     """The windows of a block's attention and masks."""
     found = (n.op.window(n) for n in nodes_within(block.graph) if isinstance(n, OpNode))
     return {(w[1].expr, int(w[1])) for w in found if w is not None}
-
-
-def pruned(graph: Graph, roles: Roles) -> Graph:
-    """The graph without what no step needs."""
-    nodes: list[IrNode] = []
-    between = {n for _, chain in roles.latent.values() for n in chain}
-    for node in graph.nodes:
-        if isinstance(node, ParamNode | WeightNode) or node in between or roles.role[node] is not Role.NOTHING:
-            inner = tuple(pruned(g, roles) for g in inner_graphs(node))
-            if isinstance(node, LoopNode) and inner != node.bodies:
-                new: IrNode = replace(node, bodies=inner)
-                roles.role[new] = roles.role[node]
-                nodes.append(new)
-            else:
-                nodes.append(node)
-    return Graph(graph.inputs, tuple(nodes), graph.outputs)
