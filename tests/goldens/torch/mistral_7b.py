@@ -66,11 +66,11 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
 
 
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None = None, **options: Any) -> Tensor:
-    """Attend where the mask allows; without a mask, to earlier positions and the query's own."""
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask, **options: Any) -> Tensor:
+    """Attend where the mask allows."""
     if isinstance(mask, BlockMask):
         return fused_attention(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
 
 
 class Attention(nn.Module):
