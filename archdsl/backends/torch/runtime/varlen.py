@@ -48,12 +48,12 @@ def varlen_attention(
     v: Tensor,
     mask: Tensor | BlockMask | Spans | None = None,
     scale: float | None = None,
-    enable_gqa: bool = False,
+    **options: Any,
 ) -> Tensor:
     """Attend where the mask allows; without a mask, to earlier positions and the query's own. Spans want bfloat16 or
     float16."""
     if not isinstance(mask, Spans):
-        return masked_attention(q, k, v, mask, scale=scale, enable_gqa=enable_gqa)
+        return masked_attention(q, k, v, mask, scale=scale, **options)
     (batch, _, time, dim), value_dim = q.shape, v.size(-1)
     bounds = mask.bounds
     if bounds is None:
@@ -63,5 +63,5 @@ def varlen_attention(
     q, k, v = (t if t.size(-1) == even else F.pad(t, (0, even - t.size(-1))) for t in (q, k, v))
     q, k, v = (t.type_as(v).transpose(1, 2).flatten(0, 1) for t in (q, k, v))  # [batch * time, heads, head_dim]
     span = (mask.before, mask.after)
-    y: Any = varlen_attn(q, k, v, bounds, bounds, time, time, scale=scale, window_size=span, enable_gqa=enable_gqa)
+    y: Any = varlen_attn(q, k, v, bounds, bounds, time, time, scale=scale, window_size=span, **options)
     return y[..., :value_dim].unflatten(0, (batch, time)).transpose(1, 2)
