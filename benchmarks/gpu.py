@@ -39,6 +39,7 @@ sys.path[:1] = [str(ROOT), str(ROOT / "tests")]  # for the folder of this script
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from zoo import tiny
 
 import archdsl
@@ -500,6 +501,7 @@ def decode(setting: Setting) -> Figures:
             read = sum(p.numel() * p.element_size() for n, p in module.named_parameters() if "embedding" not in n)
             figures["share_of_bandwidth"] = figures["tokens_per_second"] * read / setting.card.bandwidth
         found["compiled" if compiled else "eager"] = figures
+    found["compiled without a CUDA graph"] = counters["inductor"]["cudagraph_skips"]
     estimate = setting.estimate(model, 1, prompt + new, StepPlan(dtype="bfloat16"))
     return found | ({} if estimate is None or estimate.decode is None else {"bound": estimate.decode.tokens_per_second})
 
