@@ -43,7 +43,6 @@ from torch._dynamo.utils import counters
 from zoo import tiny
 
 import archdsl
-from archdsl.diagnostics import ArchError
 from archdsl.estimates.hardware import Device, devices
 from archdsl.estimates.roofline import Cluster, Roofline
 from archdsl.estimates.roofline import estimate as roofline
@@ -146,8 +145,7 @@ def distance(a: Tensor, b: Tensor, share: float = 1.0) -> float:
 
 def told(problem: Exception) -> str:
     """What went wrong, in one line."""
-    code = f"{problem.diagnostics[0].code} " if isinstance(problem, ArchError) else ""
-    return f"{type(problem).__name__}: {code}{str(problem)[:300]}"
+    return f"{type(problem).__name__}: {str(problem)[:300]}"
 
 
 def exact_type(name: str) -> torch.dtype:
