@@ -253,7 +253,8 @@ class SDPA(Primitive):
         bare = not (e.has(4) or e.in_steps)  # only a mask, of which there may be blocks
         blocks = bare and kind in ("tensor", "either") and in_blocks(node.options["mask"], q, k, dropout)
         if blocks:
-            return e.py("masked_attention({*masked}, {**more})", masked=masked, more=more)
+            function = "varlen_attention" if e.varlen else "masked_attention"
+            return e.py(f"{function}({{*masked}}, {{**more}})", masked=masked, more=more)
         seen: dict[str, Any] = {}
         if kind == "causal":
             seen = {"is_causal": True}

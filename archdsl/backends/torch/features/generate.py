@@ -23,8 +23,16 @@ def stream(inputs: str, step: str, cache: str, prefill: str, together: bool, on_
     """The methods `stream` and `generate` of the model."""
     method = "" if step == "forward" else f".{step}"
     through = f"(for_decoding(self) if tokens.is_cpu else self){method}" if on_cpu else f"self{method}"
-    sizes, seeded, all_ended = "whose tensors then keep their sizes.", "", "bool(ended.all())"
+    sizes, seeded, all_ended = (
+        "whose tensors then keep their sizes; on CUDA it is one CUDA graph.",
+        "",
+        "bool(ended.all())",
+    )
+    compiling = """for tensor in (cache.start, *(t for entry in cache.entries for t in entry)):
+            torch._dynamo.mark_static_address(tensor, guard=False)  # a CUDA graph reads and writes it in place
+        step = torch.compile(step, mode="reduce-overhead")"""
     if together:
+        compiling = "step = torch.compile(step)"
         sizes = """whose tensors then keep their sizes.
 
     Devices that share a model take as many prompts and tokens, and those of `tp` the same ones with the same `seed`."""
@@ -60,7 +68,7 @@ def stream(
     ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
     token = tokens.new_zeros(batch)
     if compiled:
-        step = torch.compile(step)
+        {compiling}
     for i in range(max_new_tokens):
         if i > 0:
             logits = step(token[:, None], {cache}=cache)[:, -1]

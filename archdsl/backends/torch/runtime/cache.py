@@ -15,7 +15,7 @@ class Cache:
 
     def __init__(self, capacity: int, static: bool = False) -> None:
         self.capacity = capacity  # in positions
-        self.static = static  # whether tensors keep their sizes from step to step, as a compiled step wants it
+        self.static = static  # whether tensors keep sizes and addresses from step to step, as a compiled step wants it
         self.entries: list[tuple[Tensor, ...]] = []
         self.end = 0  # positions so far
         self.start: Tensor | None = None  # the next position of each row, where they differ
@@ -32,7 +32,7 @@ class Cache:
         else:
             self.end = self.capacity if self.static else self.end + new
             self.positions = self.start[:, None] + positions
-            self.start = self.start + new
+            self.start += new
         self.keys = torch.arange(self.end, device=x.device)
         # The causal mask of the new positions: none where all keys are attended to, or where the kernel knows it.
         self.mask, self.causal = None, self.first and new > 1
@@ -88,7 +88,11 @@ class Cache:
             shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
             before = self.entries[self.cursor]
             tensors = tuple(torch.where(self.active.view(s), t, b) for s, t, b in zip(shapes, tensors, before))
-        self.entries[self.cursor] = tensors
+        if self.static and not self.first:
+            for state, tensor in zip(self.entries[self.cursor], tensors):
+                state.copy_(tensor)
+        else:
+            self.entries[self.cursor] = tuple(t.clone() for t in tensors) if self.static else tensors
         self.cursor += 1
 
     def last(self, window: int) -> Tensor:
