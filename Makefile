@@ -43,6 +43,17 @@ $(CLIENTS): constraints-clients.txt benchmarks/client_workers/package.json
 	npm install --prefix .clients/node --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
+serving: install $(SERVING) ## make .serving, where vLLM is (3.5 GB), and compare its tokens with ours
+	@$(BIN)/python benchmarks/serving.py
+
+# What reads images and sounds comes for another torch where torch is one for CPUs, and no decoder needs it.
+$(SERVING): constraints-serving.txt
+	rm -rf .serving
+	$(PYTHON) -m venv .serving
+	.serving/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-serving.txt
+	.serving/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 demo: install ## the tour: check, estimate, compile and run a spec, then train what was compiled
 	@$(BIN)/python examples/demo.py
 

@@ -337,8 +337,9 @@ def torch_source(
 ) -> str:
     """Return the model as one PyTorch file that imports only the standard library and torch. Loads no torch.
 
-    `features` are what `--with` gives: generate, loss, parallel, cpu, float8. `checkpoint` is activation checkpointing:
-    none, selective or full. Other arguments and errors as for `load`, and ArchError E0508 for an unknown feature."""
+    `features` are what `--with` gives: generate, loss, parallel, cpu, float8, varlen. `checkpoint` is activation
+    checkpointing: none, selective or full. Other arguments and errors as for `load`, and ArchError E0508 for an unknown
+    feature."""
     from archdsl.backends.torch import Extras, emit
     from archdsl.backends.torch.features import NAMES
     from archdsl.passes.checkpoint import Checkpoint

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -58,7 +59,7 @@ MODELS: dict[str, tuple[str, dict[str, int]]] = {
     "vit": ("vit:vit_b16", {}),
     "conformer": ("conformer:conformer_s", {}),
     "ntm": ("ntm:ntm_copy", {}),
-    "t5": ("t5:t5_small", {}),
+    "t5": ("t5:t5_small", {"heads": 2, "head_dim": 8}),
     "transformer": ("transformer:transformer_base", {}),
     "whisper": ("hf/whisper", WHISPER),
 }
@@ -154,6 +155,11 @@ def write(name: str, folder: Path) -> None:
             logits = logits[0] if isinstance(logits, tuple) else logits
             tokens = torch.cat([tokens, logits[:, -1:].argmax(-1)], 1)
         case |= {"tokens": tokens[0, 5:].tolist(), "source": called(source), "state": states(folder)}
+        if len(ids) > 1:
+            with suppress(ArchError):  # optimum and transformers.js cannot run it
+                options: dict[str, Any] = {"store": "inline", "decode": True, "target": "transformers.js"}
+                start = case["prompt"][0]
+                archdsl.to_onnx(model, folder / "pair", weights=weights, bos_token_id=start, **options)
     (folder / "case.json").write_text(json.dumps(case))
 
 
@@ -180,7 +186,7 @@ def run(client: Client, folder: Path) -> dict[str, Any]:
     """What a client makes of a model: {} where it is given nothing that it could run."""
     if client.worker == "genai" and not (folder / "steps-24" / "genai_config.json").exists():
         return {}
-    configs = [folder / kind / "config.json" for kind in ("steps-24", "graph-24")]
+    configs = [folder / kind / "config.json" for kind in ("steps-24", "graph-24", "pair")]
     if client.worker in ("optimum", "transformers.js") and not any(c.exists() for c in configs):
         return {}
     program = ["node", "worker.mjs"] if client.node else [sys.executable, "worker.py"]

@@ -6,9 +6,11 @@ import archdsl
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDENS = ROOT / "tests" / "goldens"
-EMITTED = {"gpt2": 110, "llama3": 140, "mistral": 150, "mixtral": 175, "deepseek_v3": 300}
-SECTIONS = {"generate": 100, "parallel": 80}
+EMITTED = {"gpt2": 110, "llama3": 135, "mistral": 150, "mixtral": 175, "deepseek_v3": 300}
+SECTIONS = {"generate": 100, "parallel": 75}
 """Lines that `--with` may add to any of them."""
+MORE = {"mistral": 25, "deepseek_v3": 45}
+"""Further ones for `generate`: the ring of a window, the step of latent attention."""
 
 
 def lines(files: set[Path]) -> int:
@@ -32,7 +34,8 @@ def main() -> None:
         plain = emitted(spec)
         tell(f"emitted {spec}", plain, budget)
         for section, more in SECTIONS.items():
-            tell(f"  --with {section} adds", emitted(spec, section) - plain, more)
+            own = MORE.get(spec, 0) if section == "generate" else 0
+            tell(f"  --with {section} adds", emitted(spec, section) - plain, more + own)
 
 
 if __name__ == "__main__":

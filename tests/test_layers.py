@@ -131,6 +131,7 @@ CIRCLES: dict[tuple[When, ...], list[set[str]]] = {
             "backends.torch.features.generate",
             "backends.torch.features.loss",
             "backends.torch.features.parallel",
+            "backends.torch.features.varlen",
         },
     ],
     ("loading", "typing"): [

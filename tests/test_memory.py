@@ -246,8 +246,7 @@ DECODERS = (
 )
 
 
-# Not ntm_copy: onnxruntime 1.31 dies of its step in float16 on a CPU while it loads it.
-@pytest.mark.parametrize("name", ["deepseek_v3:deepseek_v3", "t5:t5_small", "mamba:mamba_130m", "wavenet:wavenet"])
+@pytest.mark.parametrize("name", ["deepseek_v3:deepseek_v3", "t5:t5_small", "mamba:mamba_130m", "ntm:ntm_copy"])
 def test_decode_state_of_a_narrow_type(name: str) -> None:
     check_decoding(graph(name), "float16")
 

@@ -67,7 +67,7 @@ def compile_(
         typer.Option(
             "--with",
             metavar="FEATURE,…",
-            help="Features of the file: generate, loss, parallel, cpu, float8.",
+            help="Features of the file: generate, loss, parallel, cpu, float8, varlen.",
             rich_help_panel=TORCH,
         ),
     ] = None,

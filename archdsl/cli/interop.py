@@ -120,7 +120,8 @@ def weights_(
     model = load_model(spec, set, allow_noncausal)
     with drawing(model, "writing") as progress:
         if from_ is not None:
-            count = convert_from(model, from_[1], output, map, [(old, new) for old, _, new in renames], progress)
+            pairs = [(old, new) for old, _, new in renames]
+            count = convert_from(model, from_[1], output, map, pairs, progress, lambda text: say(f"in doubt: {text}"))
         elif weights is None:
             raise typer.BadParameter("needs --weights FILE.safetensors", param_hint="'--to'")
         elif to == "gguf":

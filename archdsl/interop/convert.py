@@ -15,6 +15,7 @@ from archdsl.diagnostics import did_you_mean, error
 from archdsl.files import write_text, written_beside
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import CheckpointFile, read, shipped, unchanged
+from archdsl.interop.doubts import doubts
 from archdsl.interop.gguf import GgufFile
 from archdsl.interop.huggingface import (
     Folder,
@@ -52,6 +53,8 @@ class ImportReport(BaseModel):
     """How many tensors of the checkpoint it holds."""
     files: list[str]
     """What was carried along."""
+    doubts: list[str]
+    """What the mapping has most likely wrong, though all sizes agree."""
     difference: float | None
     """The largest difference of logits to transformers', relative to the largest of these; None where not compared."""
 
@@ -92,14 +95,14 @@ def import_folder(
     demand_fixed(settings, model)
     report = ImportReport(
         spec=str(output), model_type=kind, family=settings.spec.name, parameters=total(model), weights=None, tensors=0,
-        files=[], difference=None,
+        files=[], doubts=[], difference=None,
     )  # fmt: skip
     if weights and folder.shapes:
         mapper = Mapper(found, model, folder.shapes)
         path = output.with_suffix(".safetensors")
         with progress(model) as told:
             weights_from(folder, mapper, path, told)
-        report.weights, report.tensors = str(path), len(mapper.taken)
+        report.weights, report.tensors, report.doubts = str(path), len(mapper.taken), doubts(mapper)
     for file, content in folder.beside().items() if weights else ():
         target = output.with_name(f"{output.stem}.{file}")
         with written_beside(target) as beside:
@@ -145,12 +148,13 @@ def convert_from(
     mapping: str | None = None,
     renames: Sequence[tuple[str, str]] = (),
     progress: Progress | None = None,
+    doubted: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Write the weights of a checkpoint in the names of a spec; how many tensors of theirs there are.
 
     `source` may be a safetensors file, too, whose tensors have the spec's own names unless a `mapping` is given. Before
-    the mapping, prefixes of names are replaced: `renames` are pairs of an old and a new one. Errors as for
-    `import_folder`, and E0532 for prefixes that fit nothing."""
+    the mapping, prefixes of names are replaced: `renames` are pairs of an old and a new one. `doubted` is told what the
+    mapping has most likely wrong. Errors as for `import_folder`, and E0532 for prefixes that fit nothing."""
     if mapping is None and source.suffix == ".safetensors":
         tensors, found = Renamed(Folder(source), renames), unchanged(info.path for info in saved(model))
     else:
@@ -158,6 +162,8 @@ def convert_from(
         tensors = Renamed(folder, renames)
     mapper = Mapper(found, model, tensors.shapes)
     weights_from(tensors, mapper, output, progress)
+    for text in doubts(mapper):
+        doubted(text)
     return len(mapper.taken)
 
 

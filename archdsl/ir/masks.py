@@ -143,6 +143,15 @@ def limited_causal(mask: Mask) -> tuple[str, Num | None] | None:
     return None if limit is None else (limit.rule, limit.numbers[0])
 
 
+def in_documents(mask: Mask) -> dict[str, Mask] | None:
+    """The parts, by rule, of a mask that is a window, or documents, or both, causal or not: of its own document a query
+    sees one piece around its position. None for other masks."""
+    parts = mask.parts if mask.rule == "&" else (mask,)
+    rules = {part.rule: part for part in parts}
+    fits = len(rules) == len(parts) and rules.keys() <= {"causal", "window", "documents"} and rules.keys() != {"causal"}
+    return rules if fits else None
+
+
 def ahead(mask: Mask) -> int | None:
     """How many positions past its own a query may see, at most; None where there is no bound."""
     if mask.rule == "causal":

@@ -91,6 +91,10 @@ class TorchScope(Protocol):
     def for_few_rows(self) -> bool:
         """Whether this is a step of decoding in a file with fast paths for a CPU."""
 
+    @property
+    def varlen(self) -> bool:
+        """Whether the file has FlashAttention for sequences of different lengths in one tensor."""
+
     def causal(self, mask: Tree) -> Tree | None:
         """In a step, whether a mask that is not there stands for causality; None where it stands for no mask."""
 
@@ -683,8 +687,8 @@ class Primitive:
         they are."""
         return True
 
-    def result_type(self, options: Mapping[str, Any]) -> str:
-        """What PyTorch has the output as, where it is handed from block to block."""
+    def result_type(self, options: Mapping[str, Any], varlen: bool) -> str:
+        """What PyTorch has the output as, where it is handed from block to block; `varlen` as in `TorchScope`."""
         return "Tensor"
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree | Sequence[Tree]:

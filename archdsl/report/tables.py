@@ -401,6 +401,8 @@ def import_view(report: ImportReport) -> Iterator[RenderableType]:
         table.add_row(report.weights, f"from {report.tensors:,} tensors")
     for file in report.files:
         table.add_row(file, "carried along")
+    for text in report.doubts:
+        table.add_row("in doubt", text)
     if report.difference is not None:
         table.add_row("difference", f"{report.difference:.1e} of the largest logit of transformers'")
     yield table

@@ -70,7 +70,7 @@ class TorchDecoder(Sequences):
         sample = file["sample"]
 
         def choose(row: torch.Tensor, *_: Any) -> torch.Tensor:
-            logits.append(row)
+            logits.append(row.clone())  # a CUDA graph writes the next over it
             return forced[len(logits) - 1]
 
         file["sample"] = choose

@@ -12,6 +12,7 @@ const load = async (name) => import(pathToFileURL(require.resolve(name)).href);
 const spec = JSON.parse(readFileSync(join(folder, "case.json"), "utf8"));
 const graph = join(folder, `graph-${opset}`);
 const steps = join(folder, `steps-${opset}`);
+const pair = join(folder, "pair");
 const say = (found) => process.stdout.write(JSON.stringify(found) + "\n");
 
 const size = (dims) => dims.reduce((a, b) => a * b, 1);
@@ -94,6 +95,16 @@ async function transformers() {
     const made = await model.generate({
       inputs: tensor(prompt),
       attention_mask: tensor(mask),
+      max_new_tokens: spec.tokens.length,
+      do_sample: false,
+    });
+    return say({ tokens: made.tolist()[0].slice(spec.prompt.length).map(Number) });
+  }
+  if (existsSync(pair)) {
+    const model = await js.AutoModelForSeq2SeqLM.from_pretrained(pair, options);
+    const made = await model.generate({
+      ...Object.fromEntries(Object.entries(spec.source).map(([n, x]) => [n, tensor(x)])),
+      decoder_input_ids: tensor({ type: "int64", data: spec.prompt, dims: [1, spec.prompt.length] }),
       max_new_tokens: spec.tokens.length,
       do_sample: false,
     });

@@ -158,6 +158,17 @@ def optimum_generates(folder: Path, case: Mapping[str, Any]) -> list[int]:
     return [int(token) for token in made[0, len(case["prompt"]) :]]
 
 
+def optimum_translates(folder: Path, case: Mapping[str, Any]) -> list[int]:
+    import torch
+    from optimum.onnxruntime import ORTModelForSeq2SeqLM
+
+    model = ORTModelForSeq2SeqLM.from_pretrained(folder)
+    source = {n: torch.from_numpy(x) for n, x in arrays(case["source"]).items()}
+    prompt, count = torch.tensor([case["prompt"]]), len(case["tokens"])
+    made = model.generate(**source, decoder_input_ids=prompt, max_new_tokens=count, do_sample=False)
+    return [int(token) for token in made[0, len(case["prompt"]) :]]
+
+
 def optimum_runs(folder: Path, case: Mapping[str, Any]) -> float:
     import torch
     from optimum import onnxruntime as classes
@@ -209,7 +220,7 @@ def quantized(quantizer: Callable[[Path, Path], None], folder: Path, case: Mappi
 def main() -> None:
     client, folder, opset = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     case = json.loads((folder / "case.json").read_text())
-    graph, steps = folder / f"graph-{opset}", folder / f"steps-{opset}"
+    graph, steps, pair = folder / f"graph-{opset}", folder / f"steps-{opset}", folder / "pair"
     logging.disable(logging.WARNING)
     found: dict[str, Any] = {}
     runs = {f.__name__: f for f in (onnxruntime, openvino, evaluator, onnxsim, onnxslim)}
@@ -224,6 +235,8 @@ def main() -> None:
             found["tokens"] = genai(steps, case)
         elif client == "optimum" and (steps / "config.json").exists():
             found["tokens"] = optimum_generates(steps, case)
+        elif client == "optimum" and pair.exists():
+            found["tokens"] = optimum_translates(pair, case)
         elif client == "optimum":
             found["difference"] = optimum_runs(graph, case)
         else:

@@ -30,6 +30,7 @@ from flops_tools import counted, predicted
 from init_tools import different
 from onnx_tools import distance, onnx_bytes, run, state
 from torch import Tensor, nn
+from torch_versions import VERSION
 
 from archdsl import api
 from archdsl.backends.onnx.store import inline, serialized
@@ -443,6 +444,7 @@ def sections(model: Model, inputs: Mapping[str, Tensor], seen: Seen) -> None:
         Extras(frozenset({"parallel"})),
         Extras(frozenset({"generate"}), "selective"),
         Extras(checkpoint="full"),
+        *[Extras(frozenset({"varlen"}))] * (VERSION >= (2, 11)),  # which has the function that the file imports
     ):
         what = extras.options.strip()
         try:

@@ -11,9 +11,9 @@ from archdsl.backends.torch.helpers import helper_names
 
 HOSTILE = sorted(name for name in helper_names() if name[0].isupper())
 BLOCKS = "\n".join(
-    f"block {name}(x: [batch, time, width]) -> [batch, time, width] {{ x += x -> mha(heads: 2, mask: causal) }}"
+    f"block {name}(x: [batch, time, width]) -> [batch, time, width] {{ x += x -> mha(heads: 2, mask: MASK) }}"
     for name in HOSTILE
-)
+).replace("MASK", "causal & window(4)")
 SPEC = f"""
 {BLOCKS}
 block layer(x: [batch, time, width]) -> [batch, time, width] {{
@@ -23,15 +23,15 @@ block layer(x: [batch, time, width]) -> [batch, time, width] {{
 model NAME(layers = 2) {{
   vocab:   64
   context: 16
-  width:   8
+  width:   32
   blocks:  layers * layer
   head:    lm
 }}
 """
 
 
-@pytest.mark.parametrize("features", [["parallel", "generate"], ["loss", "float8"], ["generate", "cpu"]])
-@pytest.mark.parametrize("name", ["hostile", "AllToAll", "Cache", "Float8Linear"])
+@pytest.mark.parametrize("features", [["parallel", "generate"], ["loss", "float8"], ["generate", "cpu"], ["varlen"]])
+@pytest.mark.parametrize("name", ["hostile", "AllToAll", "Cache", "Float8Linear", "Spans"])
 def test_blocks_called_like_helpers(name: str, features: list[Name]) -> None:
     blocks = SPEC if name == "hostile" else SPEC.replace(name, "other")
     source = archdsl.torch_source(text=blocks.replace("NAME", name), features=features)

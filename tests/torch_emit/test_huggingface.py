@@ -126,6 +126,31 @@ def test_a_decoder_is_itself_in_transformers(folders: Any, name: str) -> None:
     found = eager.generate(prompt, attention_mask=mask, **GREEDY)[:, PROMPT:]
     assert found.equal(plain.generate(prompt, NEW, attention_mask=mask.bool()))
 
+    numbers = {n: getattr(eager.config, n) for n, v in vars(type(eager.config)).items() if isinstance(v, property)}
+    assert all(numbers.values()), numbers
+    assert {m.head_dim for m in eager.modules() if hasattr(m, "layer_idx") and hasattr(m, "head_dim")} <= {
+        eager.config.head_dim
+    }
+
+
+@pytest.mark.parametrize("name", ["llama3.arch:llama3_8b", "gpt3.arch:gpt3_small", "deepseek_v3.arch:deepseek_v3"])
+def test_hidden_states_are_handed_out_where_asked_for(folders: Any, name: str) -> None:
+    folder, _, tokens = folders(name)
+    model = loaded(folder, attn_implementation="eager")
+    with torch.no_grad():
+        made, plain = model(tokens, output_hidden_states=True), model(tokens)
+        base = model.model(tokens)
+        layers = [m for m in model.model.modules() if type(m).__name__ in model._no_split_modules]
+        whole = layers[0].register_forward_hook(lambda _m, _i, x: seen.append(x))
+        seen: list[Tensor] = []
+        model(tokens)
+        whole.remove()
+    assert plain.hidden_states is None
+    assert len(made.hidden_states) == model.config.num_hidden_layers + 1
+    assert made.hidden_states[0].equal(model.model.token_embedding(tokens)) or name.startswith("gpt3")
+    assert made.hidden_states[1].equal(seen[0])
+    assert made.hidden_states[-1].equal(base.last_hidden_state)
+
 
 LLAMA = "llama3.arch:llama3_8b"
 KINDS = "gpt3.arch:gpt3_small"

@@ -25,6 +25,7 @@ TRANSFORMERS = {
     "transformers.modeling_outputs": ("BaseModelOutputWithPast", "CausalLMOutputWithPast"),
     "transformers.modeling_utils": ("ALL_ATTENTION_FUNCTIONS",),
     "transformers.utils": ("can_return_tuple",),
+    "transformers.utils.output_capturing": ("capture_outputs",),
 }
 
 

@@ -15,7 +15,7 @@ from archdsl.backends.torch.numbers import Numbers
 from archdsl.backends.torch.python import field_name, lines_laid_out
 from archdsl.backends.torch.tree import PyNode, substituted, unparse, words
 from archdsl.diagnostics import ArchError
-from archdsl.ir.dims import Expr, Lit, Num, Var
+from archdsl.ir.dims import Expr, Lit, Num, Var, free_names, substitute
 from archdsl.ir.graph import LoopNode, OpNode, Value
 from archdsl.ir.op import Tree
 from archdsl.ir.weights import weights
@@ -102,8 +102,16 @@ class LibraryConfig:
         made = zip(self.decoder.masks, self.decoder.limits, strict=True)
         return [LAYER_TYPES[rule] for n, (rule, _) in made if n.outputs[0] in read]
 
+    def in_fields(self, expr: Expr) -> Expr:
+        """An expression without names that the model computes from its fields."""
+        own = {name: e for name, e in self.classes.model.block.local.items() if name not in self.fields}
+        while not own.keys().isdisjoint(free_names(expr)):
+            expr = substitute(expr, own)
+        return expr
+
     def tree(self, expr: Expr) -> Tree:
         """An expression of numbers of the Config as a method of it reads them."""
+        expr = self.in_fields(expr)
 
         def name(name: str) -> Any:
             return PyNode("Attribute", (SELF, field_name(name)))

@@ -338,7 +338,7 @@ class Prelude:
         return []
 
     def describe(self, method: Method) -> None:
-        method.gives, method.decorator = "BaseModelOutputWithPast", "can_return_tuple"
+        method.gives, method.decorator = "BaseModelOutputWithPast", "capture_outputs"
         method.doc = "Compute hidden states [batch, time, width] for input_ids [batch, time] or inputs_embeds."
 
     def takes(self, lowering: LibraryLowering, node: OpNode, graph: Graph) -> bool:
@@ -484,5 +484,6 @@ class HeadPrelude(Prelude):
         test = py("None if {y} is None else {call}", y=Read(self.labels), call=call)
         result = Bind((logits,), method.results[0], nested=False)
         method.steps = (*method.steps, result, Bind((loss,), test, nested=False))
-        output = "CausalLMOutputWithPast(loss={loss}, logits={x}, past_key_values={out}.past_key_values)"
-        method.results = (py(output, loss=Read(loss), x=Read(logits), out=Read(self.out)),)
+        own: dict[str | None, Tree] = {"loss": Read(loss), "logits": Read(logits)}
+        handed = {name: py(f"{{out}}.{name}", out=Read(self.out)) for name in ("past_key_values", "hidden_states")}
+        method.results = (call_tree(word("CausalLMOutputWithPast"), [], {**own, **handed}),)

@@ -112,6 +112,7 @@ class LibraryWriter(FileWriter):
         classes = self.classes
         kernels = frozenset.intersection(*(n.op.kernels(n) for n, _ in classes.decoder.attention))
         layers = ", ".join(f'"{g.name}"' for g in self.stacked)
+        recorded = ", ".join(g.name for g in self.stacked)
         lines = [
             f"config_class = {classes.config_class}",
             'base_model_prefix = "model"',
@@ -125,6 +126,7 @@ class LibraryWriter(FileWriter):
             ),
             *["_supports_attention_backend = True"] * ("flex" in kernels),
             "_can_compile_fullgraph = True",
+            f'_can_record_outputs = {{"hidden_states": {recorded if len(self.stacked) == 1 else f"[{recorded}]"}}}',
         ]
         body = "\n".join(f"    {line}" for line in lines)
         return self.known(

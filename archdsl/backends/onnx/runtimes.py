@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field
 
 from archdsl.backends.onnx.builder import CONTRIB, OPSET
 from archdsl.backends.onnx.names import Convention
+from archdsl.backends.onnx.seq2seq import DECODER, unlike, write_pair
 from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.store import OnnxFiles, Store, graph_path, save
 from archdsl.backends.onnx.targets import TARGETS, Target
@@ -97,6 +98,27 @@ class EncoderConfig(BaseModel):
     max_position_embeddings: int | None = None
     id2label: dict[int, str] | None = None
     label2id: dict[str, int] | None = None
+    javascript: JavaScriptConfig = Field(serialization_alias="transformers.js_config")
+
+
+class EncoderDecoderConfig(BaseModel):
+    """`config.json` of an encoder beside a decoder. Programs know it as T5, whose fields have all that they ask for:
+    the number of heads, their size and that of the vocabulary."""
+
+    model_type: str = "t5"
+    architectures: list[str] = Field(default=["T5ForConditionalGeneration"])
+    is_encoder_decoder: bool = True
+    d_model: int
+    d_kv: int
+    num_heads: int
+    num_layers: int
+    num_decoder_layers: int
+    vocab_size: int
+    decoder_start_token_id: int
+    bos_token_id: int | None
+    eos_token_id: int | list[int] | None
+    pad_token_id: int
+    use_cache: bool = True
     javascript: JavaScriptConfig = Field(serialization_alias="transformers.js_config")
 
 
@@ -256,13 +278,21 @@ def save_steps(
             help=f"`-o {path.with_suffix('')}/`",
         )
     steps = plan(model)
-    graphs = write_steps(
-        model, dtype=dtype, target=target, quantize=quantize, keep=keep, last=last, steps=steps, names=names
-    )
     along = carried(weights) if whole else {}
-    found = configs(model, steps, graphs, path.name, tokens, along, store) if whole else Configs({}, "")
+    paired = bool(TARGETS[target].pair_stores and steps.before.outputs and whole and not unlike(steps))
+    if paired:
+        if store not in TARGETS[target].pair_stores:
+            why = f"{target} looks for the weights of each of the two graphs beside it"
+            raise error("E0504", why, help=f"`--store {TARGETS[target].pair_stores[0]}`")
+        graphs = write_pair(model, steps, dtype=dtype, target=target, quantize=quantize, keep=keep, last=last)
+        found = Configs({"config.json": _paired(graphs, tokens, along, store)}, "")
+    else:
+        graphs = write_steps(
+            model, dtype=dtype, target=target, quantize=quantize, keep=keep, last=last, steps=steps, names=names
+        )
+        found = configs(model, steps, graphs, path.name, tokens, along, store) if whole else Configs({}, "")
     _demand_files(TARGETS[target], found.files, whole, found.missing, PORTABLE, store)
-    paths = {path: graphs["model"]}
+    paths = {path: graphs["model"]} if not paired else {path.with_name(f"{n}.onnx"): g for n, g in graphs.items()}
     if "encoder" in graphs:
         name = f"{path.stem}_encoder.onnx" if path.stem != "model" else "encoder.onnx"
         paths[path.with_name(name)] = graphs["encoder"]
@@ -313,6 +343,29 @@ def configs(
             end = f"token {_padding(tokens)}, which pads"
             missing.append(f"no token is known to end a text: onnxruntime-genai ends at {end}; `--eos-token-id N`")
     return Configs(files, "; ".join(missing))
+
+
+def _paired(
+    graphs: Mapping[str, Written], tokens: Tokens, along: Mapping[str, Path], store: Store
+) -> EncoderDecoderConfig:
+    graph = graphs[DECODER].model.graph
+    pasts = [x for x in graph.inputs if str(x.name).endswith("decoder.key")]
+    (_, heads, _, size), vocab = _shape(pasts[0]), int(_shape(graph.outputs[0])[-1])
+    _demand(tokens, vocab)
+    tokens = with_those_of(tokens, along, vocab)
+    return EncoderDecoderConfig(
+        d_model=int(heads) * int(size),
+        d_kv=int(size),
+        num_heads=int(heads),
+        num_layers=len(pasts),
+        num_decoder_layers=len(pasts),
+        vocab_size=vocab,
+        decoder_start_token_id=_padding(tokens) if tokens.begin is None else tokens.begin,
+        bos_token_id=tokens.begin,
+        eos_token_id=_end(tokens),
+        pad_token_id=_padding(tokens),
+        javascript=_javascript(store),
+    )
 
 
 def encoder_config(model: Model, written: Written, store: Store) -> EncoderConfig | None:
@@ -377,7 +430,7 @@ def _context(model: Model) -> int | None:
 def text(config: BaseModel) -> str:
     """The file of a configuration. optimum has defaults of its own for what a decoder does not say, which are null;
     other fields that say nothing are left out."""
-    silent = not isinstance(config, CausalConfig)
+    silent = not isinstance(config, CausalConfig | EncoderDecoderConfig)
     return config.model_dump_json(indent=2, exclude_none=silent, by_alias=True) + "\n"
 
 
@@ -393,7 +446,8 @@ def _demand(tokens: Tokens, vocab: int) -> None:
 
 def _sizes(model: Model, steps: DecodePlan, graphs: Mapping[str, Written]) -> _Sizes:
     if "encoder" in graphs:
-        raise _UnlikeError("since the model has an encoder")
+        why = unlike(steps)
+        raise _UnlikeError(why or "since the model has an encoder, for which `--target optimum` has graphs of its own")
     graph = graphs["model"].model.graph
     kept: dict[int, dict[str, tuple[int, ...]]] = {}
     inputs = {str(x.name): x for x in graph.inputs}
@@ -465,7 +519,7 @@ def _causal(sizes: _Sizes, context: int | None, tokens: Tokens, store: Store) ->
         vocab_size=sizes.vocab,
         max_position_embeddings=context,
         bos_token_id=tokens.begin,
-        eos_token_id=None if not tokens.end else tokens.end[0] if len(tokens.end) == 1 else list(tokens.end),
+        eos_token_id=_end(tokens),
         pad_token_id=_padding(tokens),
         javascript=_javascript(store),
     )
@@ -500,6 +554,10 @@ def _genai(sizes: _Sizes, context: int, filename: str, tokens: Tokens) -> GenaiC
         ),
         search=GenaiSearch(max_length=context, past_present_share_buffer=sizes.in_place),
     )
+
+
+def _end(tokens: Tokens) -> int | list[int] | None:
+    return None if not tokens.end else tokens.end[0] if len(tokens.end) == 1 else list(tokens.end)
 
 
 def _padding(tokens: Tokens) -> int:

@@ -8,7 +8,7 @@ a padding key stands at a position that no query has reached.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -23,7 +23,7 @@ from archdsl.backends.onnx.write import GraphWriter, Written, target_for
 from archdsl.ir.dims import Num, Shape
 from archdsl.ir.graph import Model, Value
 from archdsl.passes.decode import ALL, CacheSpec, CarriedState, DecodePlan, has, is_time, plan
-from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan, flatten
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, flatten
 
 
 def write_steps(
@@ -59,29 +59,32 @@ def write_steps(
     except RowsUnsupportedError:
         found = {"model": written("model", StepWriter(model, dtype, chosen, steps, by_row=False, only_last=last))}
     if steps.before.outputs:
-        found["encoder"] = written("encoder", EncoderWriter(model, dtype, chosen, steps, names_of(model, names)))
+        called = names_of(model, names)
+        encoder = EncoderWriter(model, dtype, chosen, steps.before, handed_names(steps), called)
+        found["encoder"] = written("encoder", encoder)
     settle([*quantizers.values()])
     return found
 
 
 class EncoderWriter(GraphWriter):
-    """Writes what is computed before the first step."""
+    """Writes what is computed before the first step: `before`, whose outputs are `called` so."""
 
-    def __init__(self, model: Model, dtype: str, target: Target, steps: DecodePlan, names: Names) -> None:
+    def __init__(
+        self, model: Model, dtype: str, target: Target, before: FlatGraph, called: Mapping[Value, str], names: Names
+    ) -> None:
         super().__init__(model, dtype, target, names)
-        self.plan = steps
+        self.before, self.called = before, called
 
     def whole(self) -> Written:
-        builder, before = self.builder, self.plan.before
+        builder, before = self.builder, self.before
         names = {v: n for n, v in self.model.inputs}
         inputs = [self.own_input(names[v], v) for v in before.inputs]
         self.graph(before)
         builder.path = ""
         outputs = []
-        handed = handed_names(self.plan)
         for value in before.outputs:
             x = builder.add("Identity", [self.value(value)])
-            x.name = builder.unique(handed[value])
+            x.name = builder.unique(self.called[value])
             x.shape = self.shape(value.shape)
             outputs.append(x)
         return self.finish(inputs, outputs)
@@ -102,19 +105,15 @@ class StepWriter(FormsWriter):
         self.handed_names = handed_names(plan)
         self.appended: set[Value] = set()
         """What they read."""
+        self.crossed: list[tuple[str, ir.Value]] = []
+        """What a step that computes it the first time gives of the encoder."""
 
     def whole(self) -> Written:
         plan, builder = self.plan, self.builder
-        names = {v: n for n, v in self.model.inputs}
         crossing = set(plan.before.outputs)
         self.appending = self.find_appending()
         self.appended = {v for node in self.appending for v in node.inputs if isinstance(v, Value)}
-        ids = next((v for v in plan.step.inputs if v.dtype == "token" and v not in crossing), None)
-        for value in plan.step.inputs:
-            if value in crossing:
-                self.inputs.append(self.input(self.handed_names[value], value, value.dtype))
-            elif value.dtype != "padding":
-                self.inputs.append(self.sequence("input_ids" if value is ids else names[value], value))
+        self.add_inputs()
         self.add_positions()
         if self.appending and self.by_row:
             self.turn_rows()
@@ -152,7 +151,21 @@ class StepWriter(FormsWriter):
             y.name = builder.unique(f"present.{name}")
             y.shape = kept.shape
             outputs.append(y)
+        for name, x in self.crossed:
+            x.name = builder.unique(f"present.{name}")
+            outputs.append(x)
         return self.finish(self.inputs, outputs)
+
+    def add_inputs(self) -> None:
+        """The inputs of the model that a step takes, and what was computed before it."""
+        plan = self.plan
+        names = {v: n for n, v in self.model.inputs}
+        ids = next((v for v in plan.taken if v.dtype == "token"), None)
+        for value in plan.step.inputs:
+            if value in self.handed_names:
+                self.inputs.append(self.input(self.handed_names[value], value, value.dtype))
+            elif value.dtype != "padding":
+                self.inputs.append(self.sequence("input_ids" if value is ids else names[value], value))
 
     def leave_out(self, values: Sequence[Value]) -> None:
         """From here on each row has its last position alone, of these tensors [batch, new, …]."""

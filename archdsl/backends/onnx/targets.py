@@ -30,6 +30,9 @@ class Target:
     """The file by which the program knows a graph: without it, it cannot run the model."""
     stores: tuple[str, ...] = ("safetensors", "onnx_data", "inline")
     """Where it finds weights."""
+    pair_stores: tuple[str, ...] = ()
+    """Where it finds the weights of an encoder and a decoder, if it runs them as two graphs between which it hands what
+    the encoder gives."""
     packs: bool = False
     """Whether fused attention takes queries, keys and values best in one tensor, and turns them by their positions."""
 
@@ -73,13 +76,19 @@ TARGETS = {
             packs=True,
         ),
         Target("genai", "onnxruntime-genai: standard operators", reads="genai_config.json"),
-        Target("optimum", "optimum: standard operators", reads="config.json"),
+        Target(
+            "optimum",
+            "optimum: standard operators",
+            reads="config.json",
+            pair_stores=("safetensors", "onnx_data", "inline"),
+        ),
         Target(
             "transformers.js",
             "transformers.js: standard operators",
             dtypes=("float32", "float16"),
             reads="config.json",
             stores=("onnx_data", "inline"),
+            pair_stores=("inline",),
         ),
         Target("openvino", "OpenVINO: standard operators", dtypes=("float32", "float16")),
     )

@@ -39,7 +39,7 @@ def with_those_of(tokens: Tokens, files: Mapping[str, Path], vocab: int) -> Toke
 
     return replace(
         tokens,
-        begin=first("bos") if tokens.begin is None else tokens.begin,
+        begin=tokens.begin if tokens.begin is not None else next(iter(ids("decoder_start") or ids("bos")), None),
         end=tokens.end or ids("eos"),
         padding=first("pad") if tokens.padding is None else tokens.padding,
     )

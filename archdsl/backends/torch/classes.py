@@ -131,6 +131,8 @@ class Classes:
         self.config = {f.name: f.value for f in model.config}
         self.checkpointed: frozenset[CallNode] = frozenset()
         """Calls of layers that the backward pass computes again."""
+        self.varlen = False
+        """Whether FlashAttention for sequences of different lengths computes masks of windows and documents."""
         self.classes: dict[ClassGroup | None, Class] = {}
         self.more: list[Method] = []
         """Methods of the model's own class beside its `forward`."""

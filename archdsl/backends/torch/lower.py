@@ -302,10 +302,11 @@ class Lowering:
                 self.elided.add(context.value)
             else:
                 self.lowered.method.hints[context.value] = context.name
+                shown = context_type(context, self.classes.varlen)
                 if kind == "either":
-                    optional.append((i, Parameter(context.value, f"{context_type(context)} | None", "None")))
+                    optional.append((i, Parameter(context.value, f"{shown} | None", "None")))
                 else:
-                    found.append(Parameter(context.value, context_type(context)))
+                    found.append(Parameter(context.value, shown))
         if self.grouped:
             found.append(Parameter(self.ends, "Tensor"))
         for i, parameter in optional:
@@ -831,10 +832,10 @@ def is_mask(context: Context) -> bool:
     return isinstance(context.recipe, Hoisted) and registry.get(context.recipe.op).is_mask(context.recipe.options)
 
 
-def context_type(context: Context) -> str:
+def context_type(context: Context, varlen: bool) -> str:
     """What a context is annotated with."""
     once = context.recipe
-    return registry.get(once.op).result_type(once.options) if isinstance(once, Hoisted) else "Tensor"
+    return registry.get(once.op).result_type(once.options, varlen) if isinstance(once, Hoisted) else "Tensor"
 
 
 __all__ = ["ClassUse", "Lowered", "Lowering", "Parameter", "lower"]

@@ -31,6 +31,10 @@ class TorchNodeScope:
         """Whether it is made of numbers alone, once by the model: what makes it comes before what reads it."""
         self.own: Tree | None = None
 
+    @property
+    def varlen(self) -> bool:
+        return self.lowering.classes.varlen
+
     # --- expressions ---
 
     def py(self, template: str, /, **holes: Any) -> Tree:

@@ -12,7 +12,7 @@ from typing import Any
 
 from archdsl.ir.dims import Num, Shape, num, sub
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.masks import KEY_RULES, RULES, Mask, ahead, breadth, sees
+from archdsl.ir.masks import KEY_RULES, RULES, Mask, ahead, breadth, in_documents, sees
 from archdsl.ir.op import Application, At, OnnxScope, Primitive, Reads, TorchScope, Tree, same
 from archdsl.ops._common import number_inputs, tensor_inputs
 
@@ -140,8 +140,10 @@ class MaskTensor(Primitive):
         seen: Tree = writer.write(mask)
         return seen
 
-    def result_type(self, options: Mapping[str, Any]) -> str:
-        return "Tensor | BlockMask" if options.get("blocks") else "Tensor"
+    def result_type(self, options: Mapping[str, Any], varlen: bool) -> str:
+        if not options.get("blocks"):
+            return "Tensor"
+        return "Tensor | BlockMask | Spans" if varlen and in_documents(options["mask"]) else "Tensor | BlockMask"
 
     def by_rule(self, node: OpNode, e: TorchScope, tensors: dict[int, int]) -> Tree:
         """A function of positions above the classes, and the mask that is made of it."""
@@ -155,9 +157,12 @@ class MaskTensor(Primitive):
         given = writer.given.values()
         rows = [v.shape[0] for v in node.inputs[2:] if isinstance(v, Value)]
         batch = rows[0] if rows else 1
-        return e.py(
-            "mask_of({rule}, {batch}, {1}, {device}, {*given})", rule=rule, batch=batch, device=e.device(), given=given
-        )
+        parts = in_documents(mask) if e.varlen else None
+        more: dict[str, Any] = {"causal": True} if parts and "causal" in parts else {}
+        more |= {"window": parts["window"].numbers[0]} if parts and "window" in parts else {}
+        made = e.py("spans_of") if parts else e.py("mask_of")
+        template = "{made}({rule}, {batch}, {1}, {device}, {*given}, {**more})"
+        return e.py(template, made=made, rule=rule, batch=batch, device=e.device(), given=given, more=more)
 
 
 def random_keys(g: OnnxScope, query: Any, key: Any, count: int, seed: int) -> Any:

@@ -254,7 +254,8 @@ class SDPA(Primitive):
         bare = not (e.has(4) or e.in_steps)  # only a mask, of which there may be blocks
         blocks = bare and kind in ("tensor", "either") and in_blocks(node.options["mask"], q, k, dropout)
         if blocks:
-            y = e.py("masked_attention({*masked}, {**more})", masked=masked, more=more)
+            function = "varlen_attention" if e.varlen else "masked_attention"
+            y = e.py(f"{function}({{*masked}}, {{**more}})", masked=masked, more=more)
             if kind != "either":
                 return y
             alone = e.py("F.scaled_dot_product_attention({*given}, is_causal=True, {**more})", given=given, more=more)

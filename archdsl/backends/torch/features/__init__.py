@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from archdsl.backends.torch.lower import Method
     from archdsl.backends.torch.text import Scheduled
 
-Name = Literal["generate", "loss", "parallel", "cpu", "float8"]
+Name = Literal["generate", "loss", "parallel", "cpu", "float8", "varlen"]
 NAMES: tuple[Name, ...] = get_args(Name)
 
 
@@ -95,6 +95,10 @@ def sections(classes: Classes, extras: Extras) -> list[Section]:
         from archdsl.backends.torch.features.float8 import Float8
 
         found.append(Float8())
+    if "varlen" in extras.sections:
+        from archdsl.backends.torch.features.varlen import Varlen
+
+        found.append(Varlen(classes))
     if "loss" in extras.sections:
         from archdsl.backends.torch.features.loss import LossSection
 

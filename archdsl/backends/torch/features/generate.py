@@ -25,7 +25,12 @@ def stream(inputs: str, step: str, cache: str, prefill: str, together: bool, on_
     model = ("model" if on_cpu else "self") + method
     twin = "    model = for_decoding(self) if tokens.is_cpu else self\n" * on_cpu
     shared, seeded, all_ended = "", "", "bool(ended.all())"
+    mode = ', mode="reduce-overhead"'
+    static = """
+    for tensor in [cache.start, *sum(cache.entries, [])] if compiled else []:
+        torch._dynamo.mark_static_address(tensor, guard=False)  # a CUDA graph reads and writes it in place"""
     if together:
+        mode = static = ""
         shared = """ Devices that
     share a model take as many prompts and tokens, and those of `tp` the same ones with the same `seed`."""
         seeded = """    if dist.is_initialized() and temperature > 0 and seed is None:
@@ -49,14 +54,14 @@ def stream(
 ) -> Iterator[Tensor]:
     """Yield the tokens [batch] that continue prompts [batch, time], until every row repeats one of `stop`.
 
-    `attention_mask` is False at padding, on either side. `compiled` compiles the step; sizes then stay.{shared}"""
+    `attention_mask` is False at padding, on either side. `compiled` compiles the step.{shared}"""
 {seeded}    generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
     real = torch.ones_like(tokens) if attention_mask is None else attention_mask.long()
     tokens = tokens.gather(1, real.argsort(dim=1, descending=True, stable=True))  # padding is moved to the right
     lengths = real.sum(1)
     shortest, longest = int(lengths.min()), int(lengths.max())
 {twin}{prefill.format(step=model, cache=cache)}
-    step = torch.compile({model}) if compiled else {model}
+    step = torch.compile({model}{mode}) if compiled else {model}{static}
     stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
     token, ended = torch.zeros_like(lengths), torch.zeros_like(lengths, dtype=torch.bool)
     for i in range(max_new_tokens):

@@ -178,7 +178,7 @@ class StepLowering(Lowering):
                 self.aliases[context.value] = self.mask
             else:
                 method.hints[context.value] = context.name
-                shown = context_type(context).partition(" | ")[0]  # no mask in blocks
+                shown = context_type(context, False).partition(" | ")[0]  # no mask in blocks
                 (masks if kind == "either" else found).append((context.value, Parameter(context.value, shown)))
         if self.grouped:
             found.append((None, Parameter(self.ends, "Tensor")))

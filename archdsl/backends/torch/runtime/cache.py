@@ -13,7 +13,7 @@ class Cache:
     active: Tensor | None = None  # rows whose recurrences go on, where others stay as they are
 
     def __init__(self, capacity: int, lengths: Tensor | None = None, static: bool = False) -> None:
-        """`lengths` [batch] are those of rows in the first step, if they differ; `static` keeps sizes from then on."""
+        """`lengths` [batch] are those of ragged prompts; `static` keeps the sizes and addresses of tensors."""
         self.capacity, self.lengths, self.static = capacity, lengths, static
         self.entries: list[list[Tensor]] = []
         self.end = 0  # positions so far
@@ -23,7 +23,8 @@ class Cache:
         """Begin a step for x [batch, new, …]."""
         self.first, self.cursor, self.mask = self.start is None, 0, None
         self.positions = (0 if self.first else self.start) + torch.arange(x.size(1), device=x.device)[None]
-        self.start = self.positions[:, -1:] + 1 if self.lengths is None or not self.first else self.lengths[:, None]
+        after = self.positions[:, -1:] + 1 if self.lengths is None else self.lengths[:, None]
+        self.start = after if self.first else self.start.add_(x.size(1))
         self.end = self.capacity if self.static and not self.first else self.end + x.size(1)
         self.keys = torch.arange(self.end, device=x.device)
         self.rows = torch.arange(x.size(0), device=x.device)[:, None]
@@ -70,7 +71,11 @@ class Cache:
             shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
             before = self.entries[self.cursor]
             tensors = tuple(torch.where(self.active.view(s), t, b) for s, t, b in zip(shapes, tensors, before))
-        self.entries[self.cursor] = [*tensors]
+        if self.static and not self.first:
+            for state, tensor in zip(self.entries[self.cursor], tensors):
+                state.copy_(tensor)
+        else:
+            self.entries[self.cursor] = [t.clone() for t in tensors] if self.static else [*tensors]
         self.cursor += 1
 
     def last(self, window: int) -> Tensor:

@@ -1,12 +1,11 @@
 """How the next token is chosen."""
 
-import torch
+from typing import Any
+
 from torch import Tensor
 
 
-def sample(
-    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
-) -> Tensor:
+def sample(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: Any) -> Tensor:
     """Choose a token for each row of logits [batch, vocab]: the likeliest at temperature 0, else at random from the
     `top_k` likeliest and from those that make up a probability of `top_p` (Holtzman et al., 2019)."""
     if temperature == 0:

@@ -1,0 +1,160 @@
+"""An encoder and a decoder as optimum and transformers.js run them.
+
+`encoder_model` gives `last_hidden_state`. `decoder_model_merged` is a step that is handed it each time, and computes
+keys and values of cross-attention from it when it is given none, which is the first time. These programs feed neither
+positions nor a mask of the tokens that are decoded: rows start together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from archdsl.backends.onnx.builder import Subgraph
+from archdsl.backends.onnx.names import names_of
+from archdsl.backends.onnx.quantize import Quantizer, settle
+from archdsl.backends.onnx.step import EncoderWriter, StepWriter, handed_names
+from archdsl.backends.onnx.targets import Target
+from archdsl.backends.onnx.write import GraphWriter, Written, target_for
+from archdsl.ir.graph import Model, Value
+from archdsl.passes.dce import live
+from archdsl.passes.decode import CacheSpec, DecodePlan
+from archdsl.passes.flatten import FlatGraph, FlatNode, flatten
+
+ENCODER, DECODER = "encoder_model", "decoder_model_merged"
+
+_CROSS = re.compile(r"past_key_values\.(\d+)\.encoder\.(key|value)")
+
+
+def unlike(plan: DecodePlan) -> str:
+    """Why the programs cannot run a model that has an encoder; "" where they can."""
+    before = plan.before
+    read = [v.dtype for v in before.inputs]
+    if read.count("token") != 1 or read.count("padding") > 1 or {*read} - {"token", "padding"}:
+        return "since its encoder reads other than tokens and their mask"
+    if [v.dtype for v in plan.taken] != ["token"]:
+        return "since its decoder reads other than tokens"
+    kept = [(e.layer, e.role) if isinstance(e, CacheSpec) else None for e in plan.entries()]
+    cross = [m.groups() for name in handed_names(plan).values() if (m := _CROSS.fullmatch(name))]
+    both = sorted((str(layer), role) for layer, role in cross)
+    if None in kept or not kept or sorted((str(k[0]), k[1]) for k in kept if k) != both:
+        return "since not every layer keeps keys and values of the tokens before, and of the encoder"
+    if encoder_output(plan) is None:
+        return "since its decoder reads several tensors of its encoder"
+    return ""
+
+
+def encoder_output(plan: DecodePlan) -> Value | None:
+    """The last tensor [batch, frames, width] through which all that steps are handed depends on what is encoded."""
+    before = plan.before
+    for node in reversed(before.nodes):
+        (value, *more) = node.outputs
+        if value.rank != 3 or more:
+            continue
+        behind = _behind(before, value)
+        read = {v for n in behind for v in n.inputs if isinstance(v, Value)} | {*before.outputs}
+        if value in read and all(v.dtype == "padding" for v in read & {*before.inputs}):
+            return value
+    return None
+
+
+def _behind(graph: FlatGraph, *values: Value) -> tuple[FlatNode, ...]:
+    """The nodes that compute a graph's outputs from these tensors."""
+    return live([n for n in graph.nodes if not {*values} & {*n.outputs}], graph.outputs)
+
+
+def write_pair(
+    model: Model,
+    plan: DecodePlan,
+    *,
+    dtype: str = "float32",
+    target: str = "optimum",
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
+    last: bool = False,
+) -> dict[str, Written]:
+    """The two graphs of a model that is not `unlike` what they run. Arguments and errors as of `write_steps`."""
+    chosen, hidden = target_for(target, dtype, quantize), encoder_output(plan)
+    assert hidden is not None
+    before = FlatGraph(plan.before.inputs, live(plan.before.nodes, [hidden]), (hidden,))
+    writers = {
+        ENCODER: EncoderWriter(model, dtype, chosen, before, {hidden: "last_hidden_state"}, names_of(model, "hf")),
+        DECODER: DecoderWriter(model, dtype, chosen, plan, hidden, last),
+    }
+    flat = flatten(model) if quantize is not None else None
+    if quantize is not None and flat is not None:
+        for writer in writers.values():
+            writer.quantizer = Quantizer(quantize, flat, keep, exact=False)
+    found = {name: writer.whole() for name, writer in writers.items()}
+    settle([w.quantizer for w in writers.values() if w.quantizer is not None])
+    return found
+
+
+class DecoderWriter(StepWriter):
+    """Writes a step that computes keys and values of cross-attention where it is given none."""
+
+    def __init__(
+        self, model: Model, dtype: str, target: Target, plan: DecodePlan, hidden: Value, only_last: bool
+    ) -> None:
+        super().__init__(model, dtype, target, plan, by_row=False, only_last=only_last)
+        self.hidden = hidden
+
+    def finish(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Written:
+        for x in (*inputs, *outputs):
+            x.name = re.sub(r"\.(\d+)\.(key|value)$", r".\1.decoder.\2", str(x.name))
+        return super().finish(sorted(inputs, key=_place), sorted(outputs, key=_place))
+
+    def add_inputs(self) -> None:
+        plan, builder = self.plan, self.builder
+        for value in plan.taken:
+            self.inputs.append(self.sequence("input_ids", value))
+        before, names = plan.before, self.handed_names
+        hidden = self.input("encoder_hidden_states", self.hidden, self.hidden.dtype)
+        self.inputs.append(hidden)
+        for value in before.inputs:
+            if value.dtype == "padding":
+                self.inputs.append(self.input("encoder_attention_mask", value, "int"))
+        cross = [v for v in before.outputs if _CROSS.fullmatch(names[v])]
+        others = live(_behind(before, self.hidden), [v for v in before.outputs if v not in cross])
+        for node in others:
+            GraphWriter.node(self, node)
+        pasts = []
+        for value in cross:
+            x = ir.Value(name=builder.unique(names[value]), type=ir.TensorType(builder.type_of(value.dtype)))
+            shape = self.shape_of(value.shape, "past")
+            x.shape = ir.Shape([d if isinstance(d, int) or i != 2 else f"past_{d}" for i, d in enumerate(shape)])
+            pasts.append(x)
+        self.inputs += pasts
+        builder.path = "cross_attention"
+        length = builder.add("Shape", [pasts[0]], {"start": 2, "end": 3})
+        first, then = Subgraph(), Subgraph()
+        with builder.within(first):
+            for node in live(_behind(before, self.hidden), cross):
+                if node not in others:
+                    GraphWriter.node(self, node)
+            computed = [builder.add("Identity", [self.value(v)]) for v in cross]
+        with builder.within(then):
+            given = [builder.add("Identity", [x]) for x in pasts]
+        made = builder.add(
+            "If",
+            [builder.add("Equal", [length, [0]])],
+            {
+                "then_branch": ir.Graph([], computed, nodes=first.nodes, name=builder.unique("computed")),
+                "else_branch": ir.Graph([], given, nodes=then.nodes, name=builder.unique("given")),
+            },
+            outputs=len(cross),
+            types=[v.dtype for v in cross],
+        )
+        for value, x in zip(cross, made, strict=True):
+            x.shape = self.shape(value.shape)
+            self.values[value] = x
+            self.crossed.append((names[value].removeprefix("past_key_values."), x))
+
+
+def _place(x: ir.Value) -> tuple[int, bool]:
+    """Where an input or output stands: programs tell keys and values by their order, layer by layer, those of the
+    tokens first."""
+    found = re.search(r"\.(\d+)\.(\w+)\.(?:key|value)$", str(x.name))
+    return (int(found[1]), found[2] == "encoder") if found else (-1, False)
