@@ -89,8 +89,9 @@ def unchanged(names: Iterable[str]) -> CheckpointFile:
     return CheckpointFile(nowhere, nowhere, rules=[TensorRule(top, (top,), None, span) for top in tops])
 
 
+@functools.cache
 def shipped() -> dict[str, CheckpointFile]:
-    """The mappings that ship with the compiler, by `model_type`."""
+    """The mappings that ship with the compiler, by `model_type`: for reading."""
     return {kind: found for path in mapping_files() for found in [read(path)] for kind in found.types}
 
 
