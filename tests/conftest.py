@@ -49,9 +49,10 @@ def needs_a_back_end(path: Path) -> bool:
         if module.split(".")[0] in BACK_ENDS:
             return True
         for other in (module, f"{module}.{name}"):
-            file = TESTS.joinpath(*other.split(".")).with_suffix(".py")
-            if file.exists() and file != path and needs_a_back_end(file):
-                return True
+            for folder in (TESTS, TESTS.parent / "benchmarks"):
+                file = folder.joinpath(*other.split(".")).with_suffix(".py")
+                if file.exists() and file != path and needs_a_back_end(file):
+                    return True
     return False
 
 
@@ -62,6 +63,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption(QUICK):
+        sys.modules.update(dict.fromkeys(BACK_ENDS))  # importing one is an error
         items[:] = [item for item in items if item.get_closest_marker("slow") is None]
 
 

@@ -331,6 +331,8 @@ def names_of_parameters(done: Done) -> dict[str, int]:
         (["reads", "small"], []),
         (["recurrent"], ["tagger"]),
         (["--kind", "decoder", "--year", "2001"], []),
+        (["smallr"], []),
+        (["small", "--year", "2001"], []),
     ],
 )
 def test_filters(run: Run, small_zoo: Path, arguments: list[str], expected: list[str]) -> None:
@@ -339,7 +341,8 @@ def test_filters(run: Run, small_zoo: Path, arguments: list[str], expected: list
     plain = run(*arguments)
     assert plain.status == done.status
     assert [line.split()[0] for line in plain.out.splitlines()[1:]] == expected
-    assert ("no zoo model matches" in plain.err) == (not expected)
+    asked = " ".join(repr(a) for a in arguments if not a.startswith("--"))
+    assert plain.err.partition("\n")[0] == ("" if expected else f"archdsl: no zoo model matches {asked}".rstrip())
 
 
 @pytest.mark.parametrize(
