@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from zoo.tiny import SPECS, families, tables
+from zoo.sizes import SPECS, families, tables
 
 import archdsl
 from archdsl import api

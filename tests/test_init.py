@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 from zoo import tiny
+from zoo.sizes import families
 
 from archdsl.api import load, to_torch, torch_source
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, subgraphs
@@ -214,7 +215,7 @@ def test_defaults_agree_with_torch(spec: str) -> None:
 # --- the meta device --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", tiny.families())
+@pytest.mark.parametrize("name", families())
 def test_a_model_of_the_zoo_is_initialized_after_the_meta_device(name: str) -> None:
     """Every weight and buffer is what it is in a module built plainly, and drawn by the law of `archdsl init`."""
     path, model = tiny.place(name)

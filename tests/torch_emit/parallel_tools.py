@@ -1,4 +1,5 @@
-"""What the processes of a test of the section `parallel` run. Each starts anew, so that little is imported here."""
+"""What the processes of a test of the section `parallel` run. Each is forked from one that has imported PyTorch and
+done nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def free_port() -> int:
 
 def results(world: int, folder: Path, jobs: Sequence[Mapping[str, Any]]) -> list[Any]:
     """What each job gives on the first of `world` processes, which do one after the other together."""
-    mp.start_processes(work, args=(world, free_port(), str(folder), list(jobs)), nprocs=world, start_method="spawn")
+    mp.set_forkserver_preload(["torch.distributed.checkpoint.state_dict", "torch.distributed.tensor"])
+    given = (world, free_port(), str(folder), list(jobs))
+    mp.start_processes(work, args=given, nprocs=world, start_method="forkserver")
     return list(json.loads((folder / "results.json").read_text()))
 
 
