@@ -4,6 +4,7 @@ verified after each pass."""
 import difflib
 import gc
 import itertools
+import os
 import re
 import signal
 import sys
@@ -28,6 +29,8 @@ EACH = 25
 FINISHED = itertools.count()
 
 verify.enabled = True
+# Tiny tensors gain nothing from threads, and what runs side by side loses by them: PyTorch here and in other processes.
+os.environ["OMP_NUM_THREADS"] = "1"
 # A suite that is started in the background inherits SIGINT ignored, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Hypothesis draws constants of whatever modules are loaded: what a seed gives would depend on the tests run before.
@@ -77,14 +80,6 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or nextitem.path != item.path or next(FINISHED) % EACH == 0:
         gc.collect()
         gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    """Tiny tensors gain nothing from threads, and tests that run side by side lose by them."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
 
 
 @pytest.fixture
