@@ -267,7 +267,7 @@ def test_ranks_hold_what_the_estimate_says(name: str, tmp_path: Path) -> None:
     model = archdsl.load(name, set={k: n for k, n in FEWER.items() if k in fields})
     path = tmp_path / "model.py"
     path.write_text(archdsl.torch_source(model, features=["parallel"]), encoding="utf-8")
-    for mesh in map(parse_mesh, MESHES):
+    for mesh in map(parse_mesh, MESHES if name in COMMON else MESHES[::4]):
         try:
             found = shard(model, StepPlan(mesh, zero=3))
         except ArchError:
