@@ -236,6 +236,7 @@ RUNS: dict[str, tuple[str, str, float, int, int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_published_hours_are_more_than_the_bound(name: str) -> None:
     device_, mesh, tokens, hours, seq, how = RUNS[name]
@@ -259,6 +260,7 @@ SERVED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mesh"), FIRST_TOKENS)
 def test_published_first_tokens_come_later_than_the_bound(name: str, mesh: str) -> None:
     for seq, milliseconds in FIRST_TOKENS[name, mesh]:
@@ -267,6 +269,7 @@ def test_published_first_tokens_come_later_than_the_bound(name: str, mesh: str) 
         assert 1.4 < milliseconds / 1e3 / found.prefill.seconds < 2.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "batch", "read", "written", "tokens"), SERVED)
 def test_published_servers_are_slower_than_the_bound(
     name: str, batch: int, read: int, written: int, tokens: float
@@ -281,6 +284,7 @@ def test_published_servers_are_slower_than_the_bound(
     assert 1.2 < bound / tokens < 1.35
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("devices", "compute", "tokens"), [(8, None, 6667), (128, None, 6514), (8, "float8", 8532)])
 def test_published_training_is_slower_than_the_bound(devices: int, compute: Any, tokens: float) -> None:
     """Llama 3.1 8B with FSDP, tokens per second of an H100 with HBM2e (torchtitan), which recompute less than all."""
