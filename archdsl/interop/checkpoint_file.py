@@ -97,8 +97,9 @@ def template(name: str) -> str:
     return re.sub(r"\b\d+\b", "*", name)
 
 
+@functools.cache
 def shipped() -> dict[str, CheckpointFile]:
-    """The mappings that ship with the compiler, by `model_type`."""
+    """The mappings that ship with the compiler, by `model_type`: for reading."""
     return {kind: found for path in mapping_files() for found in [read(path)] for kind in found.types}
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,7 @@ def import_folder(
     name = re.sub(r"\W", "_", output.stem).strip("_") or "model"
     name = f"model_{name}" if name[0].isdigit() or name in tables().keywords else name
     folder, found = opened(source, mapping, weights and source.is_dir())
-    found.ignored += ignore
+    found = replace(found, ignored=[*found.ignored, *ignore])
     settings = settings_of(found, folder.config)
     kind = str(folder.config.get("model_type"))
     text = written(
