@@ -4,6 +4,7 @@ verified after each pass."""
 import difflib
 import gc
 import itertools
+import os
 import re
 import signal
 import sys
@@ -28,6 +29,8 @@ EACH = 25
 FINISHED = itertools.count()
 
 verify.enabled = True
+# Tiny tensors gain nothing from threads, and what runs side by side loses by them: PyTorch here and in other processes.
+os.environ["OMP_NUM_THREADS"] = "1"
 # A suite that is started in the background inherits SIGINT ignored, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Hypothesis draws constants of whatever modules are loaded: what a seed gives would depend on the tests run before.
@@ -49,9 +52,10 @@ def needs_a_back_end(path: Path) -> bool:
         if module.split(".")[0] in BACK_ENDS:
             return True
         for other in (module, f"{module}.{name}"):
-            file = TESTS.joinpath(*other.split(".")).with_suffix(".py")
-            if file.exists() and file != path and needs_a_back_end(file):
-                return True
+            for folder in (TESTS, TESTS.parent / "benchmarks"):
+                file = folder.joinpath(*other.split(".")).with_suffix(".py")
+                if file.exists() and file != path and needs_a_back_end(file):
+                    return True
     return False
 
 
@@ -62,6 +66,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption(QUICK):
+        sys.modules.update(dict.fromkeys(BACK_ENDS))  # importing one is an error
         items[:] = [item for item in items if item.get_closest_marker("slow") is None]
 
 
@@ -75,14 +80,6 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or nextitem.path != item.path or next(FINISHED) % EACH == 0:
         gc.collect()
         gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    """Tiny tensors gain nothing from threads, and tests that run side by side lose by them."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ def in_runtimes(script: str, *arguments: str) -> str:
     """What a script prints on standard output. Fails where it fails, or where the folder is missing."""
     assert FOLDER.is_dir(), f"{FOLDER} is missing: `make runtimes` makes it"
     path = os.pathsep.join([str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])
-    settings = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "OMP_NUM_THREADS": "1"}
+    settings = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
         capture_output=True,

@@ -11,7 +11,8 @@ import torch
 from activation_tools import saved_bytes, step
 from torch_versions import measured
 from typer.testing import CliRunner
-from zoo.tiny import BATCH, OTHER, TIME, distinct, families, graph, inputs
+from zoo.sizes import distinct, families
+from zoo.tiny import BATCH, OTHER, TIME, graph, inputs
 
 import archdsl
 from archdsl.backends.torch import Extras, emit

@@ -6,9 +6,11 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli_tools import Done, Run
 
 import archdsl
 from archdsl.api import check
@@ -91,40 +93,41 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def environment(**more: str) -> dict[str, str]:
-    root = Path(archdsl.__file__).parent.parent
-    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "ARCHDSL_FORMAT")}
-    return {**kept, "PYTHONPATH": str(root), "TERM": "xterm", **more}
+Command = Callable[..., Done]
 
 
-def command(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "archdsl", *arguments],
-        cwd=folder,
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def command(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`command(*arguments, **variables)`: a command line in the folder, with these variables of its environment."""
+    monkeypatch.chdir(folder)
+
+    def ran(*arguments: str, **variables: str) -> Done:
+        with monkeypatch.context() as its:
+            for name in ("NO_COLOR", "FORCE_COLOR", "ARCHDSL_FORMAT"):
+                its.delenv(name, raising=False)
+            for name, value in variables.items():
+                its.setenv(name, value)
+            return run(*arguments)
+
+    return ran
 
 
 # --- the four forms ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("form", "said"), [("text", TEXT), ("concise", CONCISE), ("github", GITHUB)])
-def test_what_check_prints(form: str, said: str, folder: Path) -> None:
-    assert command(folder, "check", "wrong.arch", "--format", form) == (1, said, "")
-    assert command(folder, "check", "wrong.arch", ARCHDSL_FORMAT=form) == (1, said, "")
+def test_what_check_prints(form: str, said: str, command: Command) -> None:
+    assert command("check", "wrong.arch", "--format", form) == (1, said, "")
+    assert command("check", "wrong.arch", ARCHDSL_FORMAT=form) == (1, said, "")
 
 
-def test_what_check_prints_for_programs(folder: Path) -> None:
-    status, out, err = command(folder, "check", "wrong.arch", "--format", "json")
+def test_what_check_prints_for_programs(command: Command) -> None:
+    status, out, err = command("check", "wrong.arch", "--format", "json")
     assert (status, json.loads(out), err) == (1, JSON, "")
 
 
-def test_the_option_wins_over_the_variable(folder: Path) -> None:
-    assert command(folder, "check", "wrong.arch", "--format", "concise", ARCHDSL_FORMAT="json")[1] == CONCISE
+def test_the_option_wins_over_the_variable(command: Command) -> None:
+    assert command("check", "wrong.arch", "--format", "concise", ARCHDSL_FORMAT="json")[1] == CONCISE
 
 
 @pytest.mark.slow
@@ -138,17 +141,17 @@ def test_the_option_wins_over_the_variable(folder: Path) -> None:
     ],
     ids=lambda a: a[0],
 )
-def test_other_commands_say_the_same_on_standard_error(arguments: list[str], folder: Path) -> None:
-    assert command(folder, *arguments) == (1, "", TEXT)
-    assert command(folder, *arguments, ARCHDSL_FORMAT="concise") == (1, "", CONCISE)
-    assert command(folder, *arguments, ARCHDSL_FORMAT="github") == (1, "", GITHUB)
-    assert json.loads(command(folder, *arguments, ARCHDSL_FORMAT="json")[2]) == JSON
+def test_other_commands_say_the_same_on_standard_error(arguments: list[str], command: Command) -> None:
+    assert command(*arguments) == (1, "", TEXT)
+    assert command(*arguments, ARCHDSL_FORMAT="concise") == (1, "", CONCISE)
+    assert command(*arguments, ARCHDSL_FORMAT="github") == (1, "", GITHUB)
+    assert json.loads(command(*arguments, ARCHDSL_FORMAT="json")[2]) == JSON
 
 
-def test_a_form_that_is_none(folder: Path) -> None:
-    status, _, err = command(folder, "check", "wrong.arch", "--format", "xml")
+def test_a_form_that_is_none(command: Command) -> None:
+    status, _, err = command("check", "wrong.arch", "--format", "xml")
     assert (status, "xml" in err) == (2, True)
-    assert command(folder, "estimate", "wrong.arch", ARCHDSL_FORMAT="xml") == (1, "", TEXT)
+    assert command("estimate", "wrong.arch", ARCHDSL_FORMAT="xml") == (1, "", TEXT)
 
 
 # --- color ------------------------------------------------------------------------------------------------------------
@@ -157,10 +160,12 @@ def test_a_form_that_is_none(folder: Path) -> None:
 def on_a_terminal(folder: Path, *arguments: str, **variables: str) -> str:
     """What a terminal of its own is sent by a command."""
     ours, its = pty.openpty()
+    root = Path(archdsl.__file__).parent.parent
+    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "ARCHDSL_FORMAT")}
     process = subprocess.Popen(
         [sys.executable, "-m", "archdsl", *arguments],
         cwd=folder,
-        env=environment(**variables),
+        env={**kept, "PYTHONPATH": str(root), "TERM": "xterm", **variables},
         stdin=subprocess.DEVNULL,
         stdout=its,
         stderr=its,
@@ -180,13 +185,13 @@ def on_a_terminal(folder: Path, *arguments: str, **variables: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["check", "estimate"])
-def test_color_on_a_terminal_only(name: str, folder: Path) -> None:
+def test_color_on_a_terminal_only(name: str, folder: Path, command: Command) -> None:
     shown = on_a_terminal(folder, name, "wrong.arch")
     assert "\x1b[1;31merror[E0401]\x1b[0m" in shown
     assert re.sub(r"\x1b\[[0-9;]*m", "", shown) == TEXT
     assert on_a_terminal(folder, name, "wrong.arch", NO_COLOR="1") == TEXT
     assert on_a_terminal(folder, name, "wrong.arch", TERM="dumb") == TEXT
-    assert "\x1b" not in "".join(command(folder, name, "wrong.arch")[1:])
+    assert "\x1b" not in "".join(command(name, "wrong.arch")[1:])
 
 
 @pytest.mark.parametrize(("form", "said"), [("concise", CONCISE), ("github", GITHUB)])
@@ -247,10 +252,10 @@ def test_bytes_that_are_no_text(content: bytes, message: str, help_: str, tmp_pa
     assert message in found.message
 
 
-def test_a_file_that_is_not_there(folder: Path) -> None:
+def test_a_file_that_is_not_there(folder: Path, command: Command) -> None:
     (found,) = check(folder / "wrogn.arch")
     assert (found.code, found.help) == ("E0108", "did you mean `wrong.arch`?")
-    assert command(folder, "check", "wrogn.arch")[0] == 2
+    assert command("check", "wrogn.arch")[0] == 2
     (found,) = check(folder / "else" / "fine.arch")
     assert (found.code, found.help) == ("E0108", "")
 

@@ -253,6 +253,7 @@ def test_an_output_through_a_link_and_to_a_device(run: Run) -> None:
 # --- init and run -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_init_writes_what_the_module_loads(run: Run) -> None:
     from safetensors.torch import load_file
 
@@ -266,6 +267,7 @@ def test_init_writes_what_the_module_loads(run: Run) -> None:
     assert {str(t.dtype) for t in load_file("w.safetensors").values()} == {"torch.bfloat16"}
 
 
+@pytest.mark.slow
 def test_run_reports_times_and_shapes(run: Run) -> None:
     run("init", "tiny.arch", "-o", "w.safetensors")
     done = run("run", "tiny.arch", "--weights", "w.safetensors", "--batch", "2", "--seq", "5", "--json")
@@ -277,11 +279,13 @@ def test_run_reports_times_and_shapes(run: Run) -> None:
     assert "gradients" in run("run", "tiny.arch", "--dtype", "bfloat16").out
 
 
+@pytest.mark.slow
 def test_run_is_deterministic(run: Run) -> None:
     found = {json.loads(run("run", "tiny.arch", "--seed", "1", "--json").out)["mean_square"] for _ in range(2)}
     assert len(found) == 1
 
 
+@pytest.mark.slow
 def test_run_refuses_weights_of_another_model(run: Run) -> None:
     run("init", "tiny.arch", "-o", "w.safetensors")
     done = run("run", "tiny.arch", "--set", "layers=3", "--weights", "w.safetensors")
@@ -293,6 +297,7 @@ def test_run_refuses_weights_of_another_model(run: Run) -> None:
     assert run("run", "tiny.arch", "--weights", "none.safetensors").status == 2
 
 
+@pytest.mark.slow
 def test_run_with_several_inputs_and_results(run: Run) -> None:
     small = ("--set", "layers=1", "--set", "width=24", "--set", "heads=2", "--seq", "6", "--json")
     report = json.loads(run("run", "bert", *small).out)
@@ -388,26 +393,6 @@ def test_every_block_and_primitive_can_be_explained() -> None:
 
     for topic in (*resources.library_index(), *registry.names()):
         assert explain(topic).startswith(f"# `{topic}`")
-
-
-@pytest.mark.slow
-def test_list(run: Run) -> None:
-    lines = run("list").out.splitlines()
-    assert any(re.match(r"gpt2_xl +gpt2\.arch", line) for line in lines)
-    families = json.loads(run("list", "--json").out)["families"]
-    models = {m["name"]: m for f in families if f["file"] == "gpt2.arch" for m in f["models"]}
-    assert {"declared": "variant", "kind": "decoder"}.items() <= models["gpt2_xl"].items()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [(["qwenn"], "'qwenn'"), (["gpt2", "--year", "1999"], "'gpt2' '1999'"), (["zzz", "--kind", "decoder"], "'zzz'")],
-)
-def test_list_without_a_match(run: Run, options: list[str], said: str) -> None:
-    done = run("list", *options)
-    assert (done.status, done.out) == (1, "")
-    assert done.err.startswith(f"archdsl: no zoo model matches {said}")
-    assert json.loads(run("list", *options, "--json").out) == {"families": []}
 
 
 def test_every_model_of_the_zoo_is_described() -> None:
@@ -612,6 +597,7 @@ def _pages() -> Iterator[tuple[str, str]]:
             yield code, resources.error_page(code) or ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "page"), [*_pages()])
 def test_pages_of_the_back_ends(run: Run, code: str, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = PAGE.fullmatch(page)

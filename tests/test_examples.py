@@ -1,9 +1,7 @@
 """The scripts of `examples/`: training goes on from a checkpoint as if it had never stopped, and the tour runs."""
 
 import itertools
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from cli_tools import Run
+from cli_tools import run as here
 from safetensors.torch import load_file
+from torch_emit import parallel_tools
 
 import archdsl
 
@@ -94,6 +94,8 @@ def test_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     monkeypatch.setattr(demo, "EMITTED", str(tmp_path / "tiny_llama.py"))
     monkeypatch.setattr(demo, "WEIGHTS", str(tmp_path / "tiny_llama.safetensors"))
     monkeypatch.setattr(demo, "PLAN", demo.Plan(steps=2, batch=2, seq=32))
+    monkeypatch.setattr(demo, "archdsl", lambda *arguments: print(here(*arguments)[1]))
+    monkeypatch.chdir(demo.ROOT)
     demo.main()
     said = capfd.readouterr().out
     for promised in ("no errors", "671,026,404,352", "class Decoder", "backward", "step    1", "norm"):
@@ -115,12 +117,8 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def script(name: str, *arguments: str) -> str:
-    """Run a script of `examples/` and return what it says."""
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    """Run a script of `examples/` here and return what it says."""
+    return parallel_tools.script(name, *arguments, folder=Path.cwd())
 
 
 @pytest.mark.slow
@@ -165,13 +163,10 @@ def test_the_trainer_of_transformers(run: Run) -> None:
 
 
 def losses(folder: Path, script: str, processes: int, *arguments: str) -> list[str]:
-    """The loss of each step, as a script prints it under torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command += [str(EXAMPLES / script), "model.py", "tokens.bin", *arguments, "--seq", "16"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return re.findall(r"loss ([\d.]+)", done.stdout)
+    """The loss of each step, as a script prints it in several processes."""
+    given = ("model.py", "tokens.bin", *arguments, "--seq", "16")
+    said = parallel_tools.script(script, *given, folder=folder, world=processes, ACCELERATE_USE_CPU="1")
+    return re.findall(r"loss ([\d.]+)", said)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from cli_tools import run
 
 import archdsl
 from archdsl.estimates.fit import Workload, fit, period
-from archdsl.estimates.hardware import device
 from archdsl.estimates.memory import estimate as count
 from archdsl.estimates.mesh import parse_mesh
 from archdsl.estimates.needs import needs
@@ -60,11 +59,10 @@ def total(text: str, **settings: int) -> int | None:
         return None
 
 
-@pytest.mark.parametrize("budget", [12_000, 50_000])
-@pytest.mark.parametrize("text", [TINY, THREES], ids=["tiny", "threes"])
+@pytest.mark.parametrize(("text", "budget"), [(TINY, 12_000), (THREES, 50_000)], ids=["tiny", "threes"])
 def test_one_size_is_the_largest(text: str, budget: int) -> None:
     report = fit(text=text, vary=["layers"], params=budget)
-    counts = {n: total(text, layers=n) for n in range(1, 40)}
+    counts = {n: total(text, layers=n) for n in range(1, 30)}
     fitting = {n: count for n, count in counts.items() if count is not None and count <= budget}
     assert report.varied == {"layers": max(fitting)}
     assert report.parameters == fitting[max(fitting)]
@@ -73,9 +71,8 @@ def test_one_size_is_the_largest(text: str, budget: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", [TINY, THREES], ids=["tiny", "threes"])
-@pytest.mark.parametrize("budget", [50_000])
-def test_two_sizes_are_the_largest_of_all(text: str, budget: int) -> None:
+def test_two_sizes_are_the_largest_of_all() -> None:
+    text, budget = THREES, 50_000
     aspect = archdsl.estimate(text=text).config["width"] / archdsl.estimate(text=text).config["layers"]
     found = {}
     for width in range(8, 65, 8):
@@ -97,7 +94,7 @@ def test_two_sizes_are_the_largest_of_all(text: str, budget: int) -> None:
         assert abs(log(near.aspect / aspect)) <= abs(log(best.aspect / aspect))
 
 
-@pytest.mark.parametrize("params", [10**9, 3 * 10**9, 8_170_000_000, 30 * 10**9])
+@pytest.mark.parametrize("params", [10**9, 8_170_000_000])
 def test_groups_keep_their_size(params: int) -> None:
     """Heads of 128 channels, four of queries to one of keys, that as many ranks can share as anything fits with."""
     found = fit("llama3_8b", vary=["layers", "width"], params=params)
@@ -143,14 +140,13 @@ def test_any_number_of_names() -> None:
     assert max(scales) < 2 * min(scales)
 
 
-@pytest.mark.parametrize("mesh", ["tp=8", "tp=8,pp=4"])
-def test_a_mesh_takes_what_is_found(mesh: str) -> None:
-    workload = Workload(4, 2048, "bfloat16", mesh=parse_mesh(mesh), micro_batches=4)
-    found = fit("llama3_8b", vary=["layers", "width"], memory=device("h100_sxm").usable, run=workload)
+def test_a_mesh_takes_what_is_found() -> None:
+    workload = Workload(4, 2048, "bfloat16", mesh=parse_mesh("tp=8,pp=4"), micro_batches=4)
+    found = fit("llama3_8b", vary=["layers", "width"], memory=8 * 2**30, run=workload)
     settings = dict(item.split("=") for item in found.set[1::2])
     made = Step(archdsl.load("llama3_8b", set=settings), workload.plan, 4, 2048)
     assert found.memory is not None
-    assert made.sharding.memory.total == found.memory.bytes <= device("h100_sxm").usable
+    assert 7 * 2**30 < made.sharding.memory.total == found.memory.bytes <= 8 * 2**30
 
 
 def test_the_set_line_makes_the_model() -> None:
@@ -222,7 +218,6 @@ def test_it_is_deterministic_and_counts_few() -> None:
         ({"vary": ["batch"], "memory": 0}, "needs a budget"),
         ({"vary": ["batch"], "memory": 1000}, "nothing fits: the smallest run, batch = 1, has"),
         ({"vary": ["layers"], "memory": 1000}, "bytes of memory"),
-        ({"vary": ["heads"], "memory": 10**6, "run": Workload(decode=True)}, "does not grow with `heads`"),
     ],
 )
 def test_questions_without_an_answer(question: dict[str, object], said: str) -> None:

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from flops_tools import counted, predicted, sizes_of
 from torch import Tensor
 from torch_versions import measured
-from zoo.tiny import families, graph
+from zoo.sizes import families
+from zoo.tiny import graph
 
 import archdsl
 from archdsl import api

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from archdsl.cli import app
 
+pytestmark = pytest.mark.slow
+
 SPEC = str(Path(__file__).resolve().parents[1] / "examples" / "tiny_llama.arch")
 SMALL = ["--set", "layers=1", "--set", "width=32", "--set", "hidden=64"]
 

@@ -10,12 +10,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from zoo.sizes import distinct
 
 import archdsl
-from archdsl.frontend.load import ZooEntry, list_zoo
 
 GOLDENS = Path(__file__).parent / "goldens" / "torch"
-ZOO = [pytest.param(entry, id=entry.name) for entry in list_zoo()]
+ZOO = [name.partition(":")[2] for name in distinct()]
+"""Of the models of a family whose code differs in numbers alone, one."""
 
 # What is kept: one model of each way of writing code. All others are compiled, checked below and run by tests/zoo.
 KEPT = (
@@ -72,11 +73,11 @@ def test_no_golden_is_left_over() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", ZOO)
-def test_code_is_clean(entry: ZooEntry) -> None:
+@pytest.mark.parametrize("name", ZOO)
+def test_code_is_clean(name: str) -> None:
     """It needs PyTorch alone, fits into lines, has no module that does nothing, and asks in no `forward` how the model
     is configured."""
-    source = emitted(entry.name)
+    source = emitted(name)
     assert [i for i, line in enumerate(source.splitlines(), 1) if len(line) > 120] == []
     assert not re.search(r"Identity|Dropout\(0(\.0)?\)", source)
     for node in ast.walk(ast.parse(source)):
@@ -91,8 +92,8 @@ def test_code_is_clean(entry: ZooEntry) -> None:
 
 @pytest.mark.slow
 def test_ruff_has_nothing_to_say(tmp_path: Path) -> None:
-    for entry in list_zoo():
-        (tmp_path / f"{entry.name}.py").write_text(emitted(entry.name), encoding="utf-8")
+    for name in ZOO:
+        (tmp_path / f"{name}.py").write_text(emitted(name), encoding="utf-8")
     for arguments in (["check", "--select", ",".join(RULES)], ["format", "--check", "--config", "line-length = 120"]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *arguments, "--isolated", "--no-cache", "."],

@@ -71,6 +71,7 @@ model m {
 """
 
 
+@pytest.mark.slow
 def test_both_back_ends_take_it_as_the_formatter_writes_it() -> None:
     text = api.format_text(text=EVERYWHERE)
     assert api.format_text(text=text) == text

@@ -10,7 +10,8 @@ import torch
 from cli_tools import run
 from decode_tools import decoder, inputs_for, module_of
 from torch_versions import since
-from zoo.tiny import families, graph, inputs, module, tables
+from zoo.sizes import families, tables
+from zoo.tiny import graph, inputs, module
 
 import archdsl
 from archdsl.api import to_torch

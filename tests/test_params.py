@@ -1,17 +1,15 @@
 """Counts and paths from the IR: equal to what the emitted modules hold, and to what was published."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from zoo.sizes import distinct, place
 
 import archdsl
 from archdsl import api
 from archdsl.estimates.params import Params, layer_count
 from archdsl.estimates.params import estimate as count
-from archdsl.frontend.load import find_spec, module_of
-from archdsl.frontend.modules import models
 from archdsl.ir.graph import Model
 from archdsl.ir.weights import weights
 
@@ -46,17 +44,6 @@ RATIOS = {
     "deepseek_v3": 17.7923,
 }
 
-
-def _specs() -> Iterator[tuple[Path, str]]:
-    """Every model of the repository's specs, each name once: the examples are models of the zoo, written out."""
-    seen: set[str] = set()
-    for path in (*sorted((ROOT / "specs").glob("*.arch")), *sorted((ROOT / "examples").glob("*.arch"))):
-        new = [name for name in models(module_of(find_spec(path))) if name not in seen]
-        seen |= {*new}
-        yield from ((path, name) for name in new)
-
-
-SPECS = [pytest.param(path, name, id=name) for path, name in _specs()]
 
 # What is rare in the zoo: loops of every kind, shared blocks, raw weights, experts, recurrences, two graphs of one
 # set of weights.
@@ -182,10 +169,11 @@ def _agree(model: Model) -> None:
     assert trained == sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize(("path", "name"), SPECS)
-def test_every_spec_counts_what_it_emits(path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", distinct())
+def test_the_zoo_counts_what_it_emits(name: str) -> None:
     """At its full size, but for the layers of DeepNet, which are a thousand."""
-    model = archdsl.load(path, model=name, set={"layers": 12} if path.stem == "deepnet" else None)
+    path, model_name = place(name)
+    model = archdsl.load(path, model=model_name, set={"layers": 12} if path.stem == "deepnet" else None)
     _agree(model)
     params = count(model).params
     assert params.total == sum(w.size for w in weights(model) if w.weight.trained)

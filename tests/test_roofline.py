@@ -170,12 +170,18 @@ def test_megatron_is_slower_and_no_other_than_bound(name: str) -> None:
     assert 100 * flops / theirs / (tp * pp * 312e12) == pytest.approx(mfu, rel=0.01)
 
 
+@pytest.mark.slow
 def test_no_published_run_is_faster_than_the_bound() -> None:
-    """`benchmarks/training_runs.json`: 105 of them, on up to 64 machines, each of which was in its devices' memory."""
+    """`benchmarks/training_runs.json`: 105 of them, on up to 64 machines, each of which was in its devices' memory. Of
+    those of a model on one card, laid out alike, the fastest is asked; the script asks all."""
     script = Path(__file__).resolve().parent.parent / "benchmarks" / "training_runs.py"
     found = runpy.run_path(str(script))
-    reached = []
-    for row in sorted(found["runs"](), key=lambda row: (row["model"], row["seq"])):
+    rows = sorted(found["runs"](), key=lambda row: row["mfu"])
+    assert len(rows) == 105
+    reached = rows[-1]["mfu"], rows[0]["mfu"]
+    assert (100 * PUBLISHED_MFU[0], 100 * PUBLISHED_MFU[1]) == pytest.approx(reached, abs=0.01)
+    fastest = {tuple(row[name] for name in ("model", "device", "sharding", "checkpointing")): row for row in rows}
+    for row in fastest.values():
         ours = found["predicted"](row)
         model = found["model"](row["seq"], **row["sizes"])
         assert archdsl.estimate(model).params.total == row["params"]
@@ -184,20 +190,14 @@ def test_no_published_run_is_faster_than_the_bound() -> None:
         flops = count(model, batch=row["global_batch"], seq=row["seq"]).flops.conventions["dense"].training
         mfu = flops / row["step_seconds"] / (ours.peak * row["devices"])
         assert 100 * mfu == pytest.approx(row["mfu"], rel=0.04)
-        reached.append(row["mfu"])
-    assert len(reached) == 105
-    assert (100 * PUBLISHED_MFU[0], 100 * PUBLISHED_MFU[1]) == pytest.approx((max(reached), min(reached)), abs=0.01)
 
 
-# Tokens, devices' hours, and the layout as far as it is published: LLaMA and Llama 2 (Touvron et al., 2023), Llama 3
-# (Dubey et al., 2024), BLOOM (Le Scao et al., 2022), GLM-130B (Zeng et al., 2022), DeepSeek-V3 (2024).
+# Tokens, devices' hours, and the layout as far as it is published, of a family that was trained alike the least and the
+# largest: LLaMA and Llama 2 (Touvron et al., 2023), Llama 3 (Dubey et al., 2024), BLOOM (Le Scao et al., 2022),
+# GLM-130B (Zeng et al., 2022), DeepSeek-V3 (2024).
 RUNS: dict[str, tuple[str, str, float, int, int, dict[str, Any]]] = {
     "llama_7b": ("a100_sxm_80gb", "dp=2048", 1e12, 82_432, 2048, {"zero": 3}),
-    "llama_13b": ("a100_sxm_80gb", "dp=2048", 1e12, 135_168, 2048, {"zero": 3}),
-    "llama_33b": ("a100_sxm_80gb", "dp=2048", 1.4e12, 530_432, 2048, {"zero": 3}),
     "llama_65b": ("a100_sxm_80gb", "dp=2048", 1.4e12, 1_022_362, 2048, {"zero": 3}),
-    "llama2_7b": ("a100_sxm_80gb", "dp=512", 2e12, 184_320, 4096, {"batch": 1024, "zero": 3}),
-    "llama2_13b": ("a100_sxm_80gb", "dp=512", 2e12, 368_640, 4096, {"batch": 1024, "zero": 3}),
     "llama2_70b": ("a100_sxm_80gb", "dp=512", 2e12, 1_720_320, 4096, {"batch": 1024, "zero": 3}),
     "llama3_8b": ("h100_sxm", "dp=512", 15e12, 1_460_000, 8192, {"zero": 2}),
     "llama3_70b": ("h100_sxm", "dp=64,tp=8", 15e12, 7_000_000, 8192, {"batch": 512, "zero": 2}),
@@ -236,6 +236,7 @@ RUNS: dict[str, tuple[str, str, float, int, int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_published_hours_are_more_than_the_bound(name: str) -> None:
     device_, mesh, tokens, hours, seq, how = RUNS[name]
@@ -259,6 +260,7 @@ SERVED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mesh"), FIRST_TOKENS)
 def test_published_first_tokens_come_later_than_the_bound(name: str, mesh: str) -> None:
     for seq, milliseconds in FIRST_TOKENS[name, mesh]:
@@ -267,6 +269,7 @@ def test_published_first_tokens_come_later_than_the_bound(name: str, mesh: str) 
         assert 1.4 < milliseconds / 1e3 / found.prefill.seconds < 2.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "batch", "read", "written", "tokens"), SERVED)
 def test_published_servers_are_slower_than_the_bound(
     name: str, batch: int, read: int, written: int, tokens: float
@@ -281,6 +284,7 @@ def test_published_servers_are_slower_than_the_bound(
     assert 1.2 < bound / tokens < 1.35
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("devices", "compute", "tokens"), [(8, None, 6667), (128, None, 6514), (8, "float8", 8532)])
 def test_published_training_is_slower_than_the_bound(devices: int, compute: Any, tokens: float) -> None:
     """Llama 3.1 8B with FSDP, tokens per second of an H100 with HBM2e (torchtitan), which recompute less than all."""

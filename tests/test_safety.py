@@ -125,9 +125,10 @@ def test_a_name_of_pythons_stays_a_name(word: str, tmp_path: Path, twin: Counter
     made = 0
     for name in NAMES:
         path = spec(tmp_path, **{word: name})
-        if any(d.is_error for d in api.check(path)):
+        try:
+            found = statements(api.torch_source(path))
+        except ArchError:
             continue  # a word of the language, or one that the spec means otherwise
-        found = statements(api.torch_source(path))
         assert {n: found[n] for n in ("Import", "ImportFrom", "ClassDef", "FunctionDef")} == {
             n: twin[n] for n in ("Import", "ImportFrom", "ClassDef", "FunctionDef")
         }, name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -40,9 +39,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.static import ElementRef, JoinedPattern, RepeatedPattern
 from archdsl.ir.verify.rules import same_type
-from archdsl.ir.walk import operations
 from archdsl.passes import flatten
-from archdsl.passes.decode import plan
 from archdsl.passes.flatten import FlatGraph, FlatOp, FlatScan, unroll, walk
 
 MODELS = (
@@ -600,18 +597,6 @@ def test_a_mutation_of_an_unrolled_graph_is_found(name: str) -> None:
 def test_what_was_mutated_is_as_it_was() -> None:
     for name in MODELS:
         assert verify.violations(parts_of(name).model) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", list(dict.fromkeys(e.file for e in api.list_zoo())))
-def test_the_zoo_is_well_formed(file: str) -> None:
-    """Every model of a file, and what the passes make of the smallest."""
-    models = [api.load(e.name, allow_noncausal=True) for e in api.list_zoo() if e.file == file]
-    assert [verify.violations(m) for m in models] == [[]] * len(models)
-    smallest = min(models, key=lambda m: operations(m.block.graph))
-    assert list(flatten.violations(unroll(smallest)[0])) == []
-    with contextlib.suppress(ArchError):  # not all can be decoded
-        plan(smallest)
 
 
 TEMPLATES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -63,7 +63,9 @@ class CheckpointFile:
     """By `model_type`, what the names of its classes begin with, where the family knows them by the first type's."""
     base: str = ""
     """A prefix that files without a head leave out."""
-    rope: str = ""
+    rope: str | None = ""
+    """Which channels rotary embeddings turn together, `halves` or `pairs`; "" where there are none, None where they are
+    the spec's own."""
     fields: list[MappedField] = field(default_factory=list)
     quotients: list[tuple[str, str, str]] = field(default_factory=list)
     """Two fields, and the name in the spec for what the first is by the second, where both are there."""
@@ -81,16 +83,23 @@ def read(path: Path) -> CheckpointFile:
     return found
 
 
-def unchanged(names: Iterable[str]) -> CheckpointFile:
-    """The mapping of a checkpoint whose tensors have the spec's own names."""
-    span = Span(Source("names of the spec", ""), 0, 0)
-    tops = dict.fromkeys(name.partition(".")[0] for name in names)
+def renamed(names: Mapping[str, str]) -> CheckpointFile:
+    """The mapping of a checkpoint that holds the spec's own weights: `names` are theirs by those of the spec."""
     nowhere = Path("names of the spec")
-    return CheckpointFile(nowhere, nowhere, rules=[TensorRule(top, (top,), None, span) for top in tops])
+    span = Span(Source(nowhere.name, ""), 0, 0)
+    templates = {(template(theirs), template(ours)): None for ours, theirs in names.items()}
+    rules = [TensorRule(theirs, (ours,), None, span) for theirs, ours in templates]
+    return CheckpointFile(nowhere, nowhere, rope=None, rules=rules)
 
 
+def template(name: str) -> str:
+    """A name with `*` for its indices."""
+    return re.sub(r"\b\d+\b", "*", name)
+
+
+@functools.cache
 def shipped() -> dict[str, CheckpointFile]:
-    """The mappings that ship with the compiler, by `model_type`."""
+    """The mappings that ship with the compiler, by `model_type`: for reading."""
     return {kind: found for path in mapping_files() for found in [read(path)] for kind in found.types}
 
 

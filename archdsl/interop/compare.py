@@ -52,7 +52,7 @@ def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] 
     config = transformers.AutoConfig.from_pretrained(folder, **where)
     cls = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
     try:
-        loaded: Any = cls.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **where)
+        loaded: Any = cls.from_pretrained(folder, config=config, dtype=torch.float32, output_loading_info=True, **where)
     except (ImportError, ValueError) as problem:  # a package that they need
         raise error("E0502", f"transformers cannot read `{source}`: {shortened(str(problem), 200)}") from None
     theirs, read = loaded

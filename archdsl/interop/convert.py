@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 from archdsl.diagnostics import did_you_mean, error
 from archdsl.files import write_text, written_beside
 from archdsl.frontend.load import load
-from archdsl.interop.checkpoint_file import CheckpointFile, read, shipped, unchanged
+from archdsl.interop.checkpoint_file import CheckpointFile, read, renamed, shipped
 from archdsl.interop.doubts import doubts
 from archdsl.interop.gguf import GgufFile
 from archdsl.interop.huggingface import (
@@ -29,6 +30,7 @@ from archdsl.interop.huggingface import (
 )
 from archdsl.interop.importing import written
 from archdsl.interop.mapping import Mapper
+from archdsl.passes.outline import HEAD, OWN_TYPE, outline
 from archdsl.resources import mapping_files
 from archdsl.syntax.parse import read_source
 from archdsl.syntax.parser_tables import tables
@@ -81,7 +83,7 @@ def import_folder(
     name = re.sub(r"\W", "_", output.stem).strip("_") or "model"
     name = f"model_{name}" if name[0].isdigit() or name in tables().keywords else name
     folder, found = opened(source, mapping, weights and source.is_dir())
-    found.ignored += ignore
+    found = replace(found, ignored=[*found.ignored, *ignore])
     settings = settings_of(found, folder.config)
     kind = str(folder.config.get("model_type"))
     text = written(
@@ -123,6 +125,11 @@ def opened(source: Path, mapping: str | None, weights: bool = True) -> tuple[Fol
     return folder, named_mapping(mapping) if mapping is not None else mapping_of(folder.config)
 
 
+def is_own(source: Path) -> bool:
+    """Whether a folder is one that `compile --to hf` wrote, or was saved as such."""
+    return source.is_dir() and str(Folder(source, weights=False).config.get("model_type")).startswith(OWN_TYPE)
+
+
 def named_mapping(name: str) -> CheckpointFile:
     """A mapping by the path of its file, by the name of one that ships, or by a `model_type`. Raises ArchError E0531
     where there is none."""
@@ -152,14 +159,20 @@ def convert_from(
 ) -> int:
     """Write the weights of a checkpoint in the names of a spec; how many tensors of theirs there are.
 
-    `source` may be a safetensors file, too, whose tensors have the spec's own names unless a `mapping` is given. Before
+    `source` may be a safetensors file, too, whose tensors have the spec's own names unless a `mapping` is given, or a
+    folder that `compile --to hf` wrote of the spec. Before
     the mapping, prefixes of names are replaced: `renames` are pairs of an old and a new one. `doubted` is told what the
     mapping has most likely wrong. Errors as for `import_folder`, and E0532 for prefixes that fit nothing."""
     if mapping is None and source.suffix == ".safetensors":
-        tensors, found = Renamed(Folder(source), renames), unchanged(info.path for info in saved(model))
+        folder: Folder | GgufFile = Folder(source)
+        found = renamed({info.path: info.path for info in saved(model)})
+    elif mapping is None and is_own(source):
+        folder, outlined = Folder(source), outline(model)
+        found = renamed(outlined.paths)
+        found.ties += [(f"{HEAD}.weight", outlined.tie)] * bool(outlined.tie)
     else:
         folder, found = opened(source, mapping)
-        tensors = Renamed(folder, renames)
+    tensors = Renamed(folder, renames)
     mapper = Mapper(found, model, tensors.shapes)
     weights_from(tensors, mapper, output, progress)
     for text in doubts(mapper):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import combinations
 
-from archdsl.interop.checkpoint_file import INDEX, atoms
+from archdsl.interop.checkpoint_file import INDEX, atoms, template
 from archdsl.interop.mapping import Mapper, Transfer
 from archdsl.weights.safetensors import saved
 
@@ -18,7 +18,7 @@ NEAR, SURE = 0.5, 0.7
 def doubts(mapper: Mapper) -> list[str]:
     """Sentences, one for each group of tensors that differ in their indices alone."""
     found = [*_pieces(mapper), *_turned(mapper), *_exchanged(mapper)]
-    return [*dict.fromkeys(re.sub(r"\b\d+\b", "*", text) for text in found)]
+    return [*dict.fromkeys(map(template, found))]
 
 
 def _pieces(mapper: Mapper) -> Iterator[str]:
@@ -57,7 +57,7 @@ def _exchanged(mapper: Mapper) -> Iterator[str]:
     seen: dict[str, Transfer] = {}
     for t in mapper.transfers:
         if len(t.ours) == 1:
-            seen.setdefault(re.sub(r"\b\d+\b", "*", t.theirs[0]), t)
+            seen.setdefault(template(t.theirs[0]), t)
     for a, b in combinations(seen.values(), 2):
         if a.shapes != b.shapes or a.axes != b.axes or len(a.theirs) != len(b.theirs):
             continue

@@ -20,6 +20,7 @@ from archdsl.files import write_text, written_beside
 from archdsl.interop.checkpoint_file import CheckpointFile, MappedField, shipped
 from archdsl.interop.importing import CONSTANTS, Layers, numbers_of, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
+from archdsl.passes.outline import OWN_TYPE
 from archdsl.syntax.parse import parse_expression
 from archdsl.weights.carried import CARRIED
 from archdsl.weights.safetensors import READABLE, Checkpoint, Progress, saved, write_raw
@@ -152,6 +153,9 @@ def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
         raise error("E0533", "config.json has no `model_type`", help=f"there are {', '.join(sorted(known))}")
     if kind in known:
         return known[kind]
+    if kind.startswith(OWN_TYPE):
+        text = "`archdsl weights SPEC --from hf FOLDER` reads its weights"
+        raise error("E0533", "this folder is one that `compile --to hf` wrote: its spec is not in it", help=text)
     near, placed = _nearest(config, known.values())
     left = [n for n, _ in config_fields(config) if n not in placed and not _neutral(n)]
     raise error(

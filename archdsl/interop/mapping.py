@@ -13,7 +13,16 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Diagnostic
-from archdsl.interop.checkpoint_file import INDEX, PIECES, Axes, CheckpointFile, TensorRule, atoms, without_input
+from archdsl.interop.checkpoint_file import (
+    INDEX,
+    PIECES,
+    Axes,
+    CheckpointFile,
+    TensorRule,
+    atoms,
+    template,
+    without_input,
+)
 from archdsl.ir.dims import Num
 from archdsl.ir.walk import ops_below
 from archdsl.ir.weights import WeightInfo
@@ -122,7 +131,7 @@ class Mapper:
     def _demand_rotation(self) -> None:
         """Note where a rotary embedding of the spec turns other channels together than that of the checkpoint."""
         found = {kind for n in ops_below(self.model.block.graph) if (kind := n.op.rotated_pairs(n))}
-        if found - {self.mapping.rope}:
+        if self.mapping.rope is not None and found - {self.mapping.rope}:
             theirs = f"`{self.mapping.rope}` of channels" if self.mapping.rope else "none"
             self.misfits.add(
                 f"the spec's rope turns `{found.pop()}` of channels together, and the checkpoint's {theirs}",
@@ -132,20 +141,20 @@ class Mapper:
     def _transfers(self, present: list[str]) -> list[Transfer]:
         """One for each weight of ours, or group of pieces. Notes weights that no rule gives, or several do."""
         own = {w.path: w for w in saved(self.model)}
-        patterns = [[pattern(template) for template in rule.ours] for rule in self.mapping.rules]
+        patterns = [[pattern(ours) for ours in rule.ours] for rule in self.mapping.rules]
         base = self.mapping.base
-        there = {_template(name) for n in present for name in (n, base + n)}
+        there = {template(name) for n in present for name in (n, base + n)}
         groups: dict[tuple[int, tuple[str, ...], str], dict[int, str]] = {}
         unknown = []
         for path in own:
             met = [
                 (i, k, m)
                 for i, row in enumerate(patterns)
-                for k, template in enumerate(row)
-                if (m := template.fullmatch(path)) is not None
+                for k, regex in enumerate(row)
+                if (m := regex.fullmatch(path)) is not None
             ]
             if any(self.mapping.rules[i].otherwise for i, _, _ in met):
-                names = [_template(self.mapping.rules[i].theirs + (m.groups()[-1] or "")) for i, _, m in met]
+                names = [template(self.mapping.rules[i].theirs + (m.groups()[-1] or "")) for i, _, m in met]
                 met = ([m for m, name in zip(met, names, strict=True) if name in there] or met)[:1]
             if not met:
                 unknown.append(path)
@@ -279,11 +288,6 @@ def _text(axes: Axes) -> str:
 def pattern(template: str) -> re.Pattern[str]:
     """Matches a name and everything below it; its groups are the indices, and the ending."""
     return re.compile(re.escape(template).replace(r"\*", r"(\d+)") + r"(\..+)?")
-
-
-def _template(name: str) -> str:
-    """A name with `*` for its indices."""
-    return re.sub(r"\b\d+\b", "*", name)
 
 
 def _filled(template: str, indices: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import is_
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir import verify
@@ -18,6 +19,7 @@ from archdsl.ir.graph import (
     CausalNode,
     CheckNode,
     Graph,
+    LoopNode,
     Model,
     Node,
     OpNode,
@@ -30,6 +32,8 @@ from archdsl.ir.weights import weights
 
 BASE, HEAD = "model", "lm_head"
 """What the library calls the two parts."""
+OWN_TYPE = "archdsl_"
+"""How a `model_type` of ours begins."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +52,42 @@ class Outlined:
 
 def outline(model: Model) -> Outlined:
     """Put all before the LM head into a block `model`. Raises ArchError E0534 where there is no such head."""
+    renamed = replace(model, block=_renamed(model.block, {}))
+    found = _outlined(renamed)
+    paths = {w.path: found.paths[new.path] for w, new in zip(weights(model), weights(renamed), strict=True)}
+    return replace(found, paths=paths)
+
+
+def _renamed(block: Block, known: dict[Block, Block]) -> Block:
+    """The block with `q_norm` beside a layer `q` called `norm_q`, here and below: vLLM renames whatever begins with the
+    path of a layer that it puts together with others."""
+
+    def graph(graph: Graph) -> Graph:
+        names = {n.name for n in graph.nodes if isinstance(n, OpNode) and n.weights}
+        nodes = tuple(node(n, names) for n in graph.nodes)
+        return graph if all(map(is_, nodes, graph.nodes)) else replace(graph, nodes=nodes)
+
+    def node(n: Node, names: set[str]) -> Node:
+        if isinstance(n, OpNode):
+            first, _, rest = n.name.partition("_")
+            other = f"{rest}_{first}"
+            apart = rest and first in names and other not in names and n.instance is None
+            return replace(n, name=other) if apart else n
+        if isinstance(n, CallNode):
+            below = _renamed(n.block, known)
+            return n if below is n.block else replace(n, block=below)
+        if isinstance(n, LoopNode):
+            bodies = tuple(map(graph, n.bodies))
+            return n if all(map(is_, bodies, n.bodies)) else replace(n, bodies=bodies)
+        return n
+
+    if block not in known:
+        made = graph(block.graph)
+        known[block] = block if made is block.graph else replace(block, graph=made)
+    return known[block]
+
+
+def _outlined(model: Model) -> Outlined:
     graph = model.block.graph
     makers = {v: node for node in graph.nodes for v in node_outputs(node)}
     tail: list[OpNode | CallNode] = []

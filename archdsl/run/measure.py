@@ -7,7 +7,6 @@ the cross-entropy, in float32, of every output of several axes over its last, an
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -54,7 +53,6 @@ def measure(model: Model, sizes: Mapping[str, int], *, dtype: str, checkpoint: C
                 behind = [t.grad_fn for t in outputs_of(module(*given.values()))]
                 saved = alive.bytes
             del behind
-            gc.collect()
             with Storages(held) as alive:
                 losses = [loss_of(outputs_of(module(*given.values())))]
                 forward, alive.peak = alive.peak, alive.bytes

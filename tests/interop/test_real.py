@@ -46,9 +46,9 @@ def test_smollm2_answers(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPat
         *("--prompt", PROMPT, "--max-new-tokens", "12", "--stop", "2"),
     )
     assert "The capital of France is Paris." in said.out
-    for options in ((), ("--target", "ort-cpu", "--quantize", "int8")):
-        verified = run("verify", "smollm2.arch", *weights, "--batch", "1", "--seq", "8", "--no-decode", *options)
-        assert verified.status == 0, verified.out + verified.err
+    options = ("--batch", "1", "--seq", "8", "--no-decode", "--target", "ort-cpu", "--quantize", "int8")
+    verified = run("verify", "smollm2.arch", *weights, *options)
+    assert verified.status == 0, verified.out + verified.err
 
 
 @pytest.mark.slow

@@ -36,10 +36,8 @@ EXPORTED = (
     *("t5:t5_base", "mamba2", "clip", "swin", "conformer"),
 )
 """One of each way of attending and of carrying a state: an export takes seconds."""
-COMPILED = (
-    *EXPORTED,
-    *("mixtral:mixtral_8x7b", "switch:switch_base_8", "gpt_oss", "qwen3_next", "recurrent_gemma", "rwkv"),
-)
+COMPILED = ("t5:t5_base", "switch:switch_base_8", "gpt_oss", "qwen3_next", "recurrent_gemma", "rwkv")
+"""What is like none that is exported, whose tracing fails at the same, and like no decoder of test_compile.py."""
 FLOAT32 = {name: case for name, case in CASES.items() if not case.double}
 each_in_float32 = pytest.mark.parametrize("case", FLOAT32.values(), ids=FLOAT32)
 

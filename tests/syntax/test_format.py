@@ -153,13 +153,13 @@ LEAVES = (
 EXPRESSIONS = st.recursive(LEAVES, _larger, max_leaves=12)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(expr=EXPRESSIONS)
 def test_expressions_survive_being_written(expr: ast.Expr) -> None:
     assert parse_expression(Source("e", format_expr(expr))) == expr
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(expr=EXPRESSIONS)
 def test_expressions_survive_being_broken_into_lines(expr: ast.Expr) -> None:
     text = f"block long_name {{ some_rather_long_slot_name_that_leaves_no_room_for_what_follows: {format_expr(expr)} }}"

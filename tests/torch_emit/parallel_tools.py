@@ -1,13 +1,15 @@
-"""What the processes of a test of the section `parallel` run. Each starts anew, so that little is imported here."""
+"""Processes of tests of training. Each is forked from one that has imported PyTorch and done nothing."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import runpy
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,17 +42,48 @@ def free_port() -> int:
 
 def results(world: int, folder: Path, jobs: Sequence[Mapping[str, Any]]) -> list[Any]:
     """What each job gives on the first of `world` processes, which do one after the other together."""
-    mp.start_processes(work, args=(world, free_port(), str(folder), list(jobs)), nprocs=world, start_method="spawn")
+    together(world, folder, work, list(jobs))
     return list(json.loads((folder / "results.json").read_text()))
 
 
-def work(rank: int, world: int, port: int, folder: str, jobs: Sequence[Mapping[str, Any]]) -> None:
-    torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(world)}
+def script(name: str, *arguments: str, folder: Path, world: int = 1, **environment: str) -> str:
+    """What a script of `examples/` says, run in a folder by processes as torchrun starts them."""
+    together(world, folder, *script_of(name, *arguments, **environment))
+    return "".join((folder / f"said_{rank}.txt").read_text() for rank in range(world))
+
+
+def script_of(name: str, *arguments: str, **environment: str) -> tuple[Any, ...]:
+    """A script of `examples/`, as `together` takes it."""
+    return run_script, str(EXAMPLES / name), arguments, environment
+
+
+def together(world: int, folder: Path, function: Callable[..., None], *given: Any, join: bool = True) -> Any:
+    """Run a function in several processes that find each other, each of which is told its rank and the folder."""
+    mp.set_forkserver_preload(["torch.distributed.checkpoint.state_dict", "torch.distributed.tensor"])
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+    told = (function, shared, folder, given)
+    return mp.start_processes(begun, args=told, nprocs=world, join=join, start_method="forkserver")
+
+
+def begun(rank: int, function: Callable[..., None], shared: dict[str, str], folder: Path, given: Any) -> None:
+    os.environ |= shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    function(rank, folder, *given)
+
+
+def run_script(rank: int, folder: Path, path: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
+    os.chdir(folder)
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"} | environment
+    sys.argv = [path, *arguments]
+    sys.path.insert(0, str(EXAMPLES))
+    with Path(f"said_{rank}.txt").open("w") as said, redirect_stdout(said):
+        runpy.run_path(path, run_name="__main__")
+
+
+def work(rank: int, folder: Path, jobs: Sequence[Mapping[str, Any]]) -> None:
     dist.init_process_group("gloo")
     found = [one(job) for job in jobs]
     if rank == 0:
-        (Path(folder) / "results.json").write_text(json.dumps(found))
+        (folder / "results.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from zoo.tiny_decoders import TINY
 
 import archdsl
 from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
+from archdsl.interop.convert import convert_from, import_folder
 from archdsl.run.load import load_source
 
 WRITTEN_FOR = (5, 19)
@@ -154,6 +155,7 @@ def test_hidden_states_are_handed_out_where_asked_for(folders: Any, name: str) -
 
 LLAMA = "llama3.arch:llama3_8b"
 KINDS = "gpt3.arch:gpt3_small"
+MIXTRAL, DEEPSEEK, QWEN = "mixtral.arch:mixtral_8x7b", "deepseek_v3.arch:deepseek_v3", "hf/qwen3_moe.arch:qwen3_moe"
 
 
 @pytest.mark.parametrize("name", [LLAMA, KINDS, "bloom.arch:bloom_560m"])
@@ -179,13 +181,24 @@ def test_beams_are_those_of_whole_sequences(folders: Any) -> None:
     assert model.generate(prompt, **options).equal(model.generate(prompt, **options, use_cache=False))
 
 
-@pytest.mark.parametrize("name", [LLAMA, KINDS, "mixtral.arch:mixtral_8x7b", "deepseek_v3.arch:deepseek_v3"])
+@pytest.mark.parametrize(
+    "name", [LLAMA, KINDS, "mixtral.arch:mixtral_8x7b", "deepseek_v3.arch:deepseek_v3", "hf/qwen3_moe.arch:qwen3_moe"]
+)
 def test_what_is_saved_is_loaded(folders: Any, name: str, tmp_path: Path) -> None:
     folder, plain, tokens = folders(name)
     loaded(folder).save_pretrained(tmp_path / "again")
     again = loaded(tmp_path / "again")
     with torch.no_grad():
         assert difference(again(tokens).logits, plain(tokens)) < TOLERANCE
+    spec = archdsl.load(f"{SPECS}/{name}", set=settings_of(f"{SPECS}/{name}", FAMILIES[name]))
+    convert_from(spec, tmp_path / "again", tmp_path / "back.safetensors")
+    back, state = load_file(tmp_path / "back.safetensors"), plain.state_dict()
+    assert back.keys() == state.keys()
+    modules = {n.rpartition(".")[0] for n in load_file(folder / "model.safetensors")}
+    assert not [m for m in modules if any(other.startswith(f"{m}_") for other in modules)]  # vLLM takes it for a part
+    assert all(back[n].equal(t) for n, t in state.items())
+    with pytest.raises(ArchError, match="its spec is not in it"):
+        import_folder(tmp_path / "again", tmp_path / "spec.arch")
     own = json.loads((folder / "config.json").read_text())
     saved = json.loads((tmp_path / "again" / "config.json").read_text())
     assert {k: saved[k] for k in own if k not in ("auto_map", "dtype")} == {
@@ -248,8 +261,6 @@ def test_lora_learns_on_top_of_it(folders: Any) -> None:
 
 
 def test_weights_that_a_checkpoint_lacks_are_drawn_and_the_rest_are_kept(folders: Any, tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
     folder, _, _ = folders(LLAMA)
     for file in folder.iterdir():
         if file.is_file():
@@ -265,8 +276,6 @@ def test_weights_that_a_checkpoint_lacks_are_drawn_and_the_rest_are_kept(folders
 
 
 def test_random_weights_are_those_of_init(tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
     name = "gpt2.arch:gpt2"
     model = archdsl.load(f"{SPECS}/{name}", set=FAMILIES[name])
     archdsl.init_weights(model, tmp_path / "own.safetensors", seed=3)

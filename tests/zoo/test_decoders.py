@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 import archdsl
 from zoo import tiny as zoo
+from zoo.sizes import SPECS
 from zoo.tiny import close
 
 pytestmark = pytest.mark.slow
@@ -160,7 +161,7 @@ LINES = {"gpt2": 20, "llama3": 18, "mixtral": 20, "deepseek_v3": 30}
 
 @pytest.mark.parametrize("stem", LINES)
 def test_a_spec_is_short(stem: str) -> None:
-    text = (zoo.SPECS / f"{stem}.arch").read_text(encoding="utf-8")
+    text = (SPECS / f"{stem}.arch").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     ends = [i for i, line in enumerate(lines) if line == "}"]
     first = next(i for i, line in enumerate(lines) if line.startswith("model "))

@@ -10,7 +10,8 @@ from decode_tools import differences, module_of
 from onnx_tools import distance, onnx_bytes, run
 
 from archdsl.diagnostics import ArchError
-from zoo.tiny import distinct, graph, inputs
+from zoo.sizes import distinct
+from zoo.tiny import graph, inputs
 
 TOLERANCE = 1e-4
 

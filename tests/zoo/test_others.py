@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import archdsl
 from archdsl.dependence.causality import prove
 from zoo import tiny
+from zoo.sizes import SPECS
 from zoo.tiny import close
 
 pytestmark = pytest.mark.slow
@@ -743,6 +744,6 @@ def test_a_pixel_sees_what_was_written_before_it() -> None:
 def test_rows_of_pixels_are_proved() -> None:
     """The convolution between the rows reaches further to the right with each row; of rows that proves nothing."""
     assert prove(tiny.graph("pixel_rnn:pixel_rnn_cifar")) == []
-    wrong = (tiny.SPECS / "pixel_rnn.arch").read_text(encoding="utf-8").replace("x -> shift(1), x", "x -> shift(-1), x")
+    wrong = (SPECS / "pixel_rnn.arch").read_text(encoding="utf-8").replace("x -> shift(1), x", "x -> shift(-1), x")
     found = archdsl.check(text=wrong, model="pixel_rnn_cifar")
     assert "E0406" in {d.code for d in found}

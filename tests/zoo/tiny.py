@@ -1,13 +1,8 @@
-"""Tiny copies of the zoo's models: the specs as they are, with hyper-parameters so small that a model runs at once.
-
-Each `tiny_<part>.py` beside this file holds a table, `TINY`: a model's name, `file:model`, and its settings.
-"""
+"""Tiny copies of the zoo's models: the specs as they are, in the sizes of `sizes.py`."""
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
-from importlib import import_module
-from pathlib import Path
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +13,8 @@ from archdsl.estimates.params import vocabulary
 from archdsl.ir.dims import Poly, evaluate
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.weights import weights
+from zoo.sizes import place, tables
 
-SPECS = Path(__file__).resolve().parents[2] / "specs"
 BATCH, TIME, OTHER = 2, 16, 12
 """Rows, places of the sequence, and places of any other sequence."""
 TOLERANCE = 1e-5
@@ -30,35 +25,6 @@ def close(found: Tensor, wanted: Tensor) -> None:
     """Equal but for rounding."""
     assert found.shape == wanted.shape
     assert float((found - wanted).detach().abs().max() / wanted.detach().abs().max()) < TOLERANCE
-
-
-@cache
-def tables() -> dict[str, dict[str, int]]:
-    """All tables as one."""
-    found: dict[str, dict[str, int]] = {}
-    for path in sorted(Path(__file__).parent.glob("tiny_*.py")):
-        found |= import_module(f"zoo.{path.stem}").TINY
-    return found
-
-
-def families() -> list[str]:
-    """The first model of each file."""
-    first = {name.partition(":")[0]: name for name in reversed(tables())}
-    return sorted(first.values())
-
-
-def distinct() -> list[str]:
-    """One model of those of a file whose tiny copies are the same."""
-    found: dict[str, str] = {}
-    for name, settings in tables().items():
-        found.setdefault(f"{name.partition(':')[0]} {sorted(settings.items())}", name)
-    return [*found.values()]
-
-
-def place(name: str) -> tuple[Path, str]:
-    """The file of a model, and its name there."""
-    stem, _, model = name.partition(":")
-    return SPECS / f"{stem}.arch", model
 
 
 @lru_cache(maxsize=8)

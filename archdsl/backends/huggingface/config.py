@@ -19,7 +19,7 @@ from archdsl.ir.dims import Expr, Lit, Num, Var, free_names, substitute
 from archdsl.ir.graph import LoopNode, OpNode, Value
 from archdsl.ir.op import Tree
 from archdsl.ir.weights import weights
-from archdsl.passes.outline import BASE, HEAD
+from archdsl.passes.outline import BASE, HEAD, OWN_TYPE
 
 STYLES = {"ColwiseParallel()": "colwise", "RowwiseParallel()": "rowwise"}
 """What the library calls styles of tensor parallelism."""
@@ -41,7 +41,7 @@ class LibraryConfig:
     @property
     def kind(self) -> str:
         """The `model_type`."""
-        return f"archdsl_{self.stem}"
+        return f"{OWN_TYPE}{self.stem}"
 
     # --- what the library asks for ---
 

@@ -1,0 +1,41 @@
+"""Hyper-parameters of the zoo's models, so small that a model runs at once.
+
+Each `tiny_<part>.py` beside this file holds a table, `TINY`: a model's name, `file:model`, and its settings.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+SPECS = Path(__file__).resolve().parents[2] / "specs"
+
+
+@cache
+def tables() -> dict[str, dict[str, int]]:
+    """All tables as one."""
+    found: dict[str, dict[str, int]] = {}
+    for path in sorted(Path(__file__).parent.glob("tiny_*.py")):
+        found |= import_module(f"zoo.{path.stem}").TINY
+    return found
+
+
+def families() -> list[str]:
+    """The first model of each file."""
+    first = {name.partition(":")[0]: name for name in reversed(tables())}
+    return sorted(first.values())
+
+
+def distinct() -> list[str]:
+    """One model of those of a file whose tiny copies are the same."""
+    found: dict[str, str] = {}
+    for name, settings in tables().items():
+        found.setdefault(f"{name.partition(':')[0]} {sorted(settings.items())}", name)
+    return [*found.values()]
+
+
+def place(name: str) -> tuple[Path, str]:
+    """The file of a model, and its name there."""
+    stem, _, model = name.partition(":")
+    return SPECS / f"{stem}.arch", model
