@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error, shortened
 from archdsl.diagnostics.source import Source, Span
+from archdsl.interop.values import FUNCTIONS, ValueMap
 from archdsl.resources import grammar_text, mapping_files
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class TensorRule:
     """One template, or those of the pieces of theirs."""
     axes: tuple[Axes, Axes] | None
     span: Span
+    value: ValueMap | None = None
+    """What becomes of the numbers themselves."""
     otherwise: bool = False
     """Whether it stands for rules before it, where the checkpoint has nothing of theirs."""
 
@@ -201,13 +204,14 @@ def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str) -> Iterato
     paths = [str(c) for c in tree.children if isinstance(c, str)]
     inner = _trees(tree)
     axes = [_axes(c) for c in inner if c.data == "equation"]
+    value = next((_value(c, span) for c in inner if c.data == "value"), None)
     block = next((c for c in inner if c.data == "block"), None)
     theirs += paths[0]
     before = ours
     ours += paths[1] if len(paths) > 1 else ""
     if block is not None:
-        if axes or "{" in theirs + ours:
-            raise error("E0531", "a prefix of rules has neither axes nor alternatives", span)
+        if axes or value or "{" in theirs + ours:
+            raise error("E0531", "a prefix of rules has neither axes, nor alternatives, nor a function", span)
         for inside in _trees(block):
             yield from _rules(inside, source, f"{theirs}.", f"{ours}." if len(paths) > 1 else before)
         return
@@ -218,16 +222,26 @@ def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str) -> Iterato
         if len(left) != len(right):
             raise error("E0531", f"{len(left)} tensors of theirs and {len(right)} of ours", span)
         both = (axes[0], axes[1]) if axes else None
-        yield from (TensorRule(a, (b,), both, span) for a, b in zip(left, right, strict=True))
+        yield from (TensorRule(a, (b,), both, span, value) for a, b in zip(left, right, strict=True))
         return
     if "{" in theirs:
         raise error("E0531", "pieces lie in one tensor of theirs", span, help="write a rule for each of them")
-    rule = TensorRule(theirs, tuple(_alternatives(ours)), (axes[0], axes[1]), span)
+    rule = TensorRule(theirs, tuple(_alternatives(ours)), (axes[0], axes[1]), span, value)
     if sorted(atoms(axes[0])) != sorted(a for a in atoms(axes[1]) if a != INDEX):
         names = set(atoms(axes[0])) ^ set(atoms(axes[1])) - {INDEX}
         if not all(n == "1" for n in names):
             raise error("E0531", f"only one side has the axis `{sorted(names)[0]}`", span)
     yield rule
+
+
+def _value(tree: Tree[Token], span: Span) -> ValueMap:
+    name, *given = map(str, tree.children)
+    if name not in FUNCTIONS:
+        raise error("E0531", f"there is no function `{name}`", span, help=f"there are {', '.join(FUNCTIONS)}")
+    number = float(given[0].replace("_", "")) if given else 0.0
+    if bool(given) is (name == "neg_exp") or (name == "times" and number == 0):
+        raise error("E0531", f"`{name}` is not written so", span, help="`add(1)`, `times(0.5)` or `neg_exp`")
+    return ValueMap(name, number)
 
 
 def _alternatives(template: str) -> list[str]:

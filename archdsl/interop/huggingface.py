@@ -387,6 +387,8 @@ def weights_from(folder: TensorSource, mapper: Mapper, output: Path, progress: P
         for t in mapper.transfers:
             tensors = [folder.tensor(named[n]) for n in t.theirs]
             for path, weight in zip(t.ours, t.to_ours(tensors), strict=True):
+                if t.value is not None:
+                    weight = t.value.to_ours(weight, folder.type_of(named[t.theirs[0]]), path)
                 writing(weight)
                 if progress is not None:
                     progress(path, weight.size)
@@ -445,6 +447,8 @@ def weights_to(
                     if len(kinds) > 1:
                         raise error("E0532", f"`{t.ours[0]}` and `{t.ours[1]}` are one tensor there, of one type")
                     for theirs, tensor in zip(t.theirs, t.to_theirs([checkpoint.bits(n) for n in t.ours]), strict=True):
+                        if t.value is not None:
+                            tensor = t.value.to_theirs(tensor, *kinds, theirs)
                         writing(tensor)
                         if progress is not None:
                             progress(theirs, tensor.size)

@@ -23,6 +23,7 @@ from archdsl.interop.checkpoint_file import (
     template,
     without_input,
 )
+from archdsl.interop.values import ValueMap
 from archdsl.ir.dims import Num
 from archdsl.ir.walk import ops_below
 from archdsl.ir.weights import WeightInfo
@@ -53,6 +54,8 @@ class Transfer:
     """Of each axis by its name."""
     pieces: tuple[int, ...]
     """How much of the axis `{}` each of ours has."""
+    value: ValueMap | None = None
+    """What becomes of the numbers themselves."""
 
     def to_ours(self, tensors: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Weights of ours from `theirs`, in order."""
@@ -201,7 +204,8 @@ class Mapper:
             self.misfits.add(f"`{rule.theirs}` and `{rule.ours[0]}` have other numbers of `*`", span=rule.span)
             return None
         if rule.axes is None:
-            return Transfer((_filled(rule.theirs, indices) + ending,), shapes[0], (*ours,), (*shapes,), None, {}, ())
+            name = _filled(rule.theirs, indices) + ending
+            return Transfer((name,), shapes[0], (*ours,), (*shapes,), None, {}, (), rule.value)
         left, right = rule.axes
         sizes: dict[str, int] = {}
         pieces = []
@@ -216,7 +220,7 @@ class Mapper:
         every = [(*indices, str(k)) for k in range(sizes[INDEX])] if indexed else [indices]
         names = tuple(_filled(rule.theirs, filling) + ending for filling in every)
         split = tuple(pieces) if PIECES in atoms(left) else ()
-        return Transfer(names, whole, (*ours,), (*shapes,), rule.axes, sizes, split)
+        return Transfer(names, whole, (*ours,), (*shapes,), rule.axes, sizes, split, rule.value)
 
     def _sizes(self, axes: Axes, shape: Shape, sizes: dict[str, int]) -> int | None:
         """Find the size of every axis of one weight of ours; the size of its piece (0 without one), or None where the

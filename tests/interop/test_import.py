@@ -23,7 +23,7 @@ import archdsl
 from archdsl.diagnostics import ArchError
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import read
-from archdsl.interop.convert import convert_to, import_folder, named_mapping
+from archdsl.interop.convert import convert_from, convert_to, import_folder, named_mapping
 from archdsl.interop.doubts import doubts
 from archdsl.interop.huggingface import config_fields, config_of
 from archdsl.interop.mapping import Mapper, pattern
@@ -249,19 +249,79 @@ def test_one_file_and_other_prefixes(kind: str, folders: Any, tmp_path: Path, ru
 
 def test_what_is_in_doubt_is_said(folders: Any, tmp_path: Path, run: Run) -> None:
     """A mapping of one's own whose sizes agree, gate and up exchanged."""
-    files = {path.stem: path.read_text() for path in mapping_files()}
-    wrong = files["llama"]
-    for name in ("llama_tensors", "llama_config"):
-        wrong = wrong.replace(f'include "{name}.checkpoint"', files[name])
-    assert wrong.count("mlp.{gate,up,down}_proj") == 1
-    (tmp_path / "own.checkpoint").write_text(wrong.replace("mlp.{gate,up,down}_proj", "mlp.{up,gate,down}_proj"))
+    own = own_mapping(tmp_path, ("mlp.{gate,up,down}_proj", "mlp.{up,gate,down}_proj"))
     import_folder(folders("llama"), tmp_path / "m.arch")
-    spec, own, out = (str(tmp_path / n) for n in ("m.arch", "own.checkpoint", "out.safetensors"))
+    spec, out = str(tmp_path / "m.arch"), str(tmp_path / "out.safetensors")
     code, _, said = run("weights", spec, "--from", "hf", str(folders("llama")), "-o", out, "--map", own)
     assert code == 0
     assert "in doubt: `model.layers.*.mlp.up_proj.weight` is given to `blocks.*.ffn.gate.weight`" in " ".join(
         said.split()
     )
+
+
+def own_mapping(folder: Path, *changes: tuple[str, str]) -> str:
+    """The path of Llama's mapping with some texts in place of others."""
+    files = {path.stem: path.read_text() for path in mapping_files()}
+    text = files["llama"]
+    for name in ("llama_tensors", "llama_config"):
+        text = text.replace(f'include "{name}.checkpoint"', files[name])
+    for old, new in changes:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    family = next(path for path in mapping_files() if path.stem == "llama").with_suffix(".arch")
+    (folder / "own.checkpoint").write_text(f'spec "{family}"\n{text}')
+    return str(folder / "own.checkpoint")
+
+
+NORM = "input_layernorm = attention_norm"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [("add(1)", lambda x: x + 1), ("times(-0.5)", lambda x: -0.5 * x), ("neg_exp", lambda x: -x.exp())],
+)
+def test_numbers_that_are_others_in_the_spec(
+    function: str, wanted: Any, dtype: torch.dtype, folders: Any, tmp_path: Path
+) -> None:
+    def typed(tensors: Any) -> Any:
+        return {n: t.to(dtype) for n, t in tensors.items()}
+
+    folder, out = changed(folders("llama"), tmp_path / "hf", typed), tmp_path / "out.safetensors"
+    import_folder(folders("llama"), tmp_path / "m.arch")
+    model = load(tmp_path / "m.arch")
+    own = own_mapping(tmp_path, (NORM, f"input_layernorm.weight -> {function} = attention_norm.weight"))
+    convert_from(model, folder, out, own)
+    theirs, ours = load_file(folder / "model.safetensors"), load_file(out)
+    for name, tensor in ours.items():
+        path = name.replace("blocks", "model.layers").replace("attention_norm", "input_layernorm")
+        if "attention_norm" in name:
+            torch.testing.assert_close(tensor, wanted(theirs[path].double()).to(dtype))
+        else:
+            assert any(tensor.equal(t) for t in theirs.values())
+    convert_to(model, out, tmp_path / "back", own)
+    back = load_file(tmp_path / "back" / "model.safetensors")
+    for name, tensor in theirs.items():
+        near = {"rtol": 0.02, "atol": 0.01} if dtype.itemsize == 2 else {"rtol": 1e-5, "atol": 1e-6}
+        torch.testing.assert_close(back[name], tensor, **near)
+        assert "input_layernorm" in name or back[name].equal(tensor)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [("half", "there is no function `half`"), ("add", "is not written so"), ("times(0)", "is not written so")],
+)
+def test_functions_that_are_none(function: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ArchError, match=message):
+        read(Path(own_mapping(tmp_path, (NORM, f"input_layernorm -> {function} = attention_norm"))))
+
+
+def test_numbers_that_a_function_does_not_come_to(folders: Any, tmp_path: Path) -> None:
+    import_folder(folders("llama"), tmp_path / "m.arch")  # gains about 1, which no -exp(x) is
+    own = own_mapping(tmp_path, (NORM, "input_layernorm -> neg_exp = attention_norm"))
+    with pytest.raises(ArchError, match="does not come to"):
+        convert_to(load(tmp_path / "m.arch"), tmp_path / "m.safetensors", tmp_path / "back", own)
+    assert not [*(tmp_path / "back").glob("*.safetensors")]
 
 
 def test_several_files_and_types(folders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
