@@ -58,8 +58,8 @@ model m(width = 8, layers = 2) {
         ("hidden=2 * config.width)", "hidden=16)", "config: with width"),
         ("range(config.layers)", "range(2)", "config: with layers"),
         ("device), self.config.width // 2,", "device), 4,", "config: with width"),
-        ("self.positions = self.past + ", "self.positions = 0 * self.past + ", r"decoding in torch \(steps"),
-        ("if int(lengths.min()) < last:", "if False:", r"decoding in torch \(left, "),
+        ("(0 if self.first else self.start) + torch", "0 + torch", r"decoding in torch \(steps"),
+        ("None if shortest == longest else lengths", "None", r"decoding in torch \(left, "),
         ("return checkpoint(", "return 0.9 * checkpoint(", "section --with generate --checkpoint selective"),
     ],
 )
