@@ -18,6 +18,7 @@ project's development dependencies, the others are not dependencies of it:
     pip install --target DIR litgpt x-transformers
     PYTHONPATH=DIR python benchmarks/torch_models.py
 
+`--no-cpu` takes files of ours as `--with generate` alone writes them: on processors of Intel they are the faster ones.
 `--memory` tells of each cell how far the memory of a process of its own grows beyond what it has with the model loaded
 (Linux). `--compiled` adds all of them compiled, decoding with a static cache; x-transformers has none, and decodes
 eagerly. `--compiled only` leaves out those that are not.
@@ -197,8 +198,8 @@ class XTransformers(Way):
         return found
 
 
-def ours(case: Case, dtype: torch.dtype) -> nn.Module:
-    source = archdsl.torch_source(case.spec, set=case.sizes, features=["generate", "cpu"])
+def ours(case: Case, dtype: torch.dtype, cpu: bool) -> nn.Module:
+    source = archdsl.torch_source(case.spec, set=case.sizes, features=["generate", "cpu"] if cpu else ["generate"])
     torch.manual_seed(0)
     module: nn.Module = load_source(source)()
     return module.to(dtype)
@@ -359,7 +360,7 @@ OTHERS: dict[str, tuple[str, Maker, type[Way]]] = {
 def made(name: str, dtype: str, options: argparse.Namespace, only: str | None = None) -> dict[str, Way]:
     """All ways of a model that there are, each checked against ours."""
     case, kind = CASES[name], DTYPES[dtype]
-    first = ours(case, kind).to(options.device)
+    first = ours(case, kind, not options.no_cpu).to(options.device)
     ways: dict[str, Way] = {OURS: Way(first)}
     modules: dict[str, tuple[nn.Module, type[Way]]] = {OURS: (first, Way)}
     tokens = torch.randint(first.config.vocab, (2, 48), device=options.device)  # type: ignore[union-attr,arg-type]
@@ -379,7 +380,7 @@ def made(name: str, dtype: str, options: argparse.Namespace, only: str | None = 
             distance = float((ways[other].logits(tokens).float() - expected).abs().mean() / expected.abs().mean())
         if not distance < TOLERANCE[dtype]:
             raise SystemExit(f"{name}, {dtype}: {other} differs from ours by {distance:.1e} of the logits")
-    if options.device == "cpu":
+    if options.device == "cpu" and not options.no_cpu:
         ways[PREPACKED] = Prepacked(first)
     if options.compiled:
         ways = {} if options.compiled == "only" else ways
@@ -538,6 +539,7 @@ def parsed() -> argparse.Namespace:
     compiled = "also compiled, which takes minutes; with `only`, nothing else"
     parser.add_argument("--compiled", nargs="?", choices=("also", "only"), const="also", help=compiled)
     parser.add_argument("--memory", action="store_true", help="also how the memory grows, in processes of their own")
+    parser.add_argument("--no-cpu", action="store_true", help="ours without the section `cpu`, which is for AMD's")
     parser.add_argument("--json", action="store_true", help="the numbers as JSON")
     parser.add_argument("--answer", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ def generate(
     sampling = sampling or Sampling()
     text = Text(tokenizer)
     where = device_called(torch, device)
-    source = emit(model, Extras(frozenset({"generate", "cpu"} if where.type == "cpu" else {"generate"})))
+    source = emit(model, Extras(frozenset({"generate", "cpu"} if where.type == "cpu" and of_amd() else {"generate"})))
     fits(torch, model, where, dtype, gradients=False)
     rows = [text.tokens(p) for p in prompts]
     torch.manual_seed(sampling.seed or 0)
@@ -175,6 +176,16 @@ def generate(
         first_token_ms=1e3 * (times[1] - times[0]) if len(times) > 1 else 0.0,
         tokens_per_second=sum(len(t) - 1 for t in found) / later if later else 0.0,
     )
+
+
+def of_amd() -> bool:
+    """Whether the processor is one of AMD, on which oneDNN multiplies few rows in half the time of MKL; on those of
+    Intel it is no faster (docs/performance.md)."""
+    try:
+        about = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        about = platform.processor()
+    return "AuthenticAMD" in about
 
 
 def _others(
