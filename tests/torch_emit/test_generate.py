@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.nn.functional as F
-from decode_tools import inputs_for
+from decode_tools import inputs_for, widen
 from parity.test_onnx import CASES
 from parity.test_onnx import NOT_STEPPED as TWINS_NOT_STEPPED
 from torch import Tensor, nn
@@ -362,6 +363,70 @@ def test_windows_of_rows_of_different_lengths(side: str) -> None:
     real[1, 7:] |= side == "left"
     real[1, :5] |= side == "right"
     assert torch.equal(module.generate(torch.cat((tokens[:1], torch.cat(parts, 1))), 8, attention_mask=real), alone)
+
+
+LAYERS = """
+block layer(mask: mask) {
+  attention: gqa(heads: 4, kv_heads: 2)
+  mask:      mask
+  position:  rope
+  ffn:       swiglu(hidden: 64)
+  norm:      rmsnorm
+}
+block sized(window) {
+  attention: gqa(heads: 4, kv_heads: 2)
+  mask:      causal & window(window)
+  position:  rope
+  ffn:       swiglu(hidden: 64)
+  norm:      rmsnorm
+}
+model layers(near = 4, wide = 6) {
+  let short = layer(mask: causal & window(near))
+  let long = layer(mask: causal & window(wide))
+  let full = layer(mask: causal)
+
+  vocab:   50
+  context: 64
+  width:   32
+  blocks:  BLOCKS
+  norm:    rmsnorm
+  head:    lm
+}
+"""
+BLOCKS = [
+    "2 * (short + full)",
+    "2 * (full + short)",
+    "full + short + long",
+    "long + full + 2 * short",
+    "2 * (layer(mask: causal & window(2 * near)) + layer(mask: causal & window(near + 1)))",
+    "2 * (layer(mask: causal & window(3)) + full)",
+    "[sized(window: near * (i + 1)) for i in 3]",
+    "[layer(mask: if i % 2 == 0 then causal & window(near) else causal) for i in 4]",
+    "sized(window: near) + full + short + sized(window: 5)",
+]
+
+
+@pytest.mark.parametrize("blocks", BLOCKS)
+def test_windows_are_those_of_another_config(blocks: str) -> None:
+    """One file steps through layers that see more, less or all: what they keep follows from its Config."""
+    text = LAYERS.replace("BLOCKS", blocks)
+    source = emit(archdsl.load(text=text), Extras(frozenset({"generate"})))
+    assert "def step" not in source
+    cls = load_source(source)
+    fields = {n: v for n, v in vars(vars(sys.modules[cls.__module__])["Config"]()).items() if n in ("near", "wide")}
+    for near, wide in ((4, 6), (3, 9), (7, 5)):
+        other = {"near": near, "wide": wide}
+        torch.manual_seed(0)
+        module = cls(vars(sys.modules[cls.__module__])["Config"](**{n: other[n] for n in fields})).eval()
+        widen(module)
+        twin = archdsl.to_torch(archdsl.load(text=text, set=other)).eval()
+        twin.load_state_dict(module.state_dict())
+        for time in (2, 11):
+            tokens = prompts(time=time)
+            expected = tokens
+            for _ in range(9):
+                expected = torch.cat((expected, whole(twin, {"tokens": expected})[:, -1:].argmax(-1)), 1)
+            assert torch.equal(module.generate(tokens, 9), expected[:, time:])
 
 
 SHARED = """

@@ -33,6 +33,7 @@ from archdsl.ir.dims import Expr, Num, Poly
 from archdsl.ir.graph import Block, CallNode, Model, OpNode, Value
 from archdsl.ir.op import Tree
 from archdsl.ir.ranges import NUMBERS
+from archdsl.ir.walk import calls_of, every_node
 from archdsl.syntax import ast
 
 
@@ -51,6 +52,8 @@ class ClassGroup:
     """The first of the blocks, while it was not known which blocks are one class."""
     reads: frozenset[str] = frozenset()
     """Names of the block that it reads, also for what it makes."""
+    absent: dict[str, Expr] = field(default_factory=dict)
+    """What callers give for names that only some of the blocks have: 0 for the window of a mask, where it has none."""
     members: list[Block] = field(default_factory=list)
     free: list[str] = field(default_factory=list)
     """Names that a caller must give."""
@@ -190,6 +193,7 @@ class Classes:
         """Lower every class for good; then, callers first, find what each of its names is. Sections add their methods
         between."""
         lower(self, self.model.block)
+        self._read_by(sections)
         self.kinds_known = True
         for group in self.groups:
             kinds = [group.kind(i) for i in range(len(group.block.contexts))]
@@ -207,6 +211,16 @@ class Classes:
         self.classes[None] = self._spelled([self.root], None)
         self._resolve()
         self._name_classes()
+
+    def _read_by(self, sections: Sequence[Section]) -> None:
+        """Add the names that sections read to those of the classes and, as they are given, of their callers."""
+        for group in self.groups:  # callees first
+            found = {name for s in sections for b in group.members for name in s.reads(b)}
+            for call in (c for b in group.members for n in every_node(b.graph) for c in calls_of(n)):
+                read = self.by_block[call.block].absent if call.block in self.by_block else {}
+                found |= {n for name in read if name in call.bind for n in dims.free_names(call.bind[name])}
+            group.absent = dict.fromkeys(found, dims.literal(0))
+            group.reads |= found
 
     def further(self, group: ClassGroup | None, method: Method, helpers: Mapping[str, bool]) -> None:
         """Add a method to a class (None: to the model's own)."""
@@ -339,23 +353,22 @@ class Classes:
         """What the free names of a class are where it is instantiated."""
         callee = self.classes[site.group]
         found: dict[str, Tree] = {}
+        k = next(i for i, s in enumerate(made.lowered.sites) if s is site)
+        same = [[*m.sites][k] for m in members]
         for name in site.group.free:
             if name in callee.more:
-                mine = [self._instance_of(site, made.lowered, m) for m in members]
-                row = [callee.more[name][site.group.members.index(b)] for b in mine]
+                row = [callee.more[name][site.group.members.index(s.block)] for s in same]
                 found[name] = self._more(made, None, row)
             elif name in site.bind:
-                expr = dims.shortest(site.bind[name], made.lowered.block.local)
+                binds = [s.bind[name] for s in same]
+                expr = next((b for b in binds if dims.free_names(b)), binds[0])
+                expr = dims.shortest(expr, made.lowered.block.local)
                 real = any(h.name == name and h.kind in NUMBERS for h in site.group.block.header.hypers or ())
-                row = [dims.expr_value(dims.substitute(expr, exact)) for exact in made.numbers.exact]
+                rows = zip(binds, made.numbers.exact, strict=True)
+                row = [dims.expr_value(dims.substitute(bind, exact)) for bind, exact in rows]
                 tree = made.numbers.spelled(NumberLeaf(expr, row[0], real), row, True)
                 found[name] = self._more(made, expr, row) if tree is None else tree
         return found
-
-    def _instance_of(self, site: ClassUse, first: Lowered, other: Lowered) -> Block:
-        """The block that another member of a class instantiates where the first has `site`."""
-        k = next(i for i, s in enumerate(first.sites) if s is site)
-        return list(other.sites)[k].block
 
     # --- names ---
 

@@ -744,7 +744,8 @@ class Modules:
 
     def made(self, block: Block, bind: Mapping[str, Expr], alias: str) -> Made:
         """The class of a block, instantiated here."""
-        return Made(ClassUse(self.lowering.classes.group(block), block, bind, alias))
+        group = self.lowering.classes.group(block)
+        return Made(ClassUse(group, block, {**group.absent, **bind}, alias))
 
     def lists(self, node: LoopNode, made: Sequence[Sequence[MadeModule]]) -> None:
         """The lists of all modules of one name, in the order of iterations."""

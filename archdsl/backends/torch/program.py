@@ -135,6 +135,19 @@ def bodies(step: Step) -> tuple[Suite, ...]:
     return (step.then, step.otherwise) if isinstance(step, Conditional) else ()
 
 
+def every(steps: Sequence[Step]) -> Iterator[Step]:
+    """Some statements, and those within them."""
+    for step in steps:
+        yield step
+        for body in bodies(step):
+            yield from every(body.steps)
+
+
+def absent(steps: Sequence[Step]) -> frozenset[Target]:
+    """Masks that need no tensor, where other iterations of a loop read one in their stead."""
+    return frozenset(v for s in every(steps) if isinstance(s, LayerLoop) for v in s.absent)
+
+
 def own_trees(step: Step) -> tuple[Tree, ...]:
     """The expressions of a statement, those of its bodies left out."""
     if isinstance(step, Bind | Do):

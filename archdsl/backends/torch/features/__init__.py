@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from archdsl.backends.torch.classes import Classes
     from archdsl.backends.torch.lower import Method
     from archdsl.backends.torch.text import Scheduled
+    from archdsl.ir.graph import Block
 
 Name = Literal["generate", "loss", "parallel", "cpu", "float8", "varlen"]
 NAMES: tuple[Name, ...] = get_args(Name)
@@ -41,6 +42,10 @@ class Section:
 
     reads_config = False
     """Whether it reads `model.config`."""
+
+    def reads(self, block: Block) -> Iterable[str]:
+        """Names of a block that its further methods read."""
+        return ()
 
     def settle(self) -> None:
         """Add methods to classes, when it is known which blocks are one class and before names have their meaning."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from archdsl.diagnostics import ArchError, error
-from archdsl.ir.dims import Num
+from archdsl.ir.dims import Num, expr_text
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -93,7 +93,7 @@ class Roles:
             tuple(self.kept_axes.values()),
             tuple(self.kept_values.values()),
             len(self.latent),
-            tuple(int(n) for n in self.window.values()),
+            tuple((i, expr_text(self.window[n].expr)) for i, n in enumerate(self.role) if n in self.window),
             len(self.carries),
             len(self.held),
             len(self.whole),
@@ -101,6 +101,12 @@ class Roles:
             tuple(self.at_positions.values()),
             tuple(c.signature() for c in self.callees.values()),
         )
+
+
+def windows(block: Block) -> list[tuple[OpNode, Num | None]]:
+    """The primitives of a block, each with how many positions it sees, where it has a window."""
+    found = ((n, n.op.window(n)) for n in nodes_within(block.graph) if isinstance(n, OpNode))
+    return [(n, seen[1] if seen is not None else None) for n, seen in found]
 
 
 def refuse(message: str) -> ArchError:

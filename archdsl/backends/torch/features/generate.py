@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Section
-from archdsl.backends.torch.features.decode_schedule import Assigner, Roles
+from archdsl.backends.torch.features.decode_schedule import Assigner, Roles, windows
 from archdsl.backends.torch.features.merge import merged
 from archdsl.backends.torch.features.steps import StepLowering
 from archdsl.backends.torch.helpers import members
@@ -15,7 +15,8 @@ from archdsl.backends.torch.lower import Lowered, cache_name
 from archdsl.backends.torch.program import trees
 from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.tree import nodes
-from archdsl.ir.graph import Value
+from archdsl.ir.dims import Num, free_names
+from archdsl.ir.graph import Block, Value
 from archdsl.passes.decode import plan
 
 
@@ -111,8 +112,23 @@ class Generate(Section):
         self.plan = plan(classes.model)
         self.written: dict[ClassGroup | None, dict[object, tuple[str, StepLowering]]] = {}
 
+    def reads(self, block: Block) -> Iterable[str]:
+        return [name for _, window in windows(block) if window is not None for name in free_names(window.expr)]
+
     def settle(self) -> None:
-        self._write(None, Assigner(self.plan).root())
+        roles = Assigner(self.plan).root()
+        self._alike(roles)
+        self._write(None, roles)
+
+    def _alike(self, roles: Roles) -> None:
+        """Give attention that sees all positions the window 0 where in other blocks of its class it has one."""
+        for callee in roles.callees.values():
+            self._alike(callee)
+        group = self.classes.by_block.get(roles.block)
+        for other in group.members if group is not None else ():
+            for (node, own), (_, window) in zip(windows(roles.block), windows(other), strict=True):
+                if own is None and window is not None and node in roles.kept and free_names(window.expr):
+                    roles.window[node] = Num(0, window.expr)
 
     def _write(self, group: ClassGroup | None, roles: Roles) -> str:
         """Lower the step of a class, once for every way in which it is taken; its name."""

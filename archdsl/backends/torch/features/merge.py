@@ -6,7 +6,7 @@ same in both; the validator judges the written method as each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any
@@ -21,11 +21,13 @@ from archdsl.backends.torch.program import (
     Step,
     Suite,
     Target,
+    absent,
     all_read,
     bodies,
     bound_by,
     bound_within,
     changed,
+    every,
     own_trees,
 )
 from archdsl.backends.torch.tree import PyNode, Read, Variable, leaves, lift, mapped, py
@@ -81,6 +83,7 @@ class _Merge:
         """What is bound so far."""
         self.ends: tuple[Sequence[Tree], Sequence[Tree]] = ((), ())
         """What is read at the end of the statements that are merged."""
+        self.absent = absent(plain.steps)
         self.optional = {p.target for p in (*plain.parameters, *step.parameters) if p.default}
 
     def run(self) -> Method:
@@ -261,6 +264,9 @@ class _Merge:
         results: list[tuple[Tree, Tree]] = []
         for target in outputs:
             value = self.source.get(target, target)
+            if value in self.absent:
+                results.append((lift(None), Read(target)))
+                continue
             if value not in ours and (value is target or value not in self.bound):
                 return None
             results.append((Read(value), Read(target)))
@@ -272,7 +278,7 @@ class _Merge:
         given = all_read([self.of_plain(s, ours) for s in plain], [p for p, _ in results])
         if not given <= {*self.bound, *ours, *(t for s in plain for b in bodies(s) for t in b.inputs)}:
             return None
-        self.apart += sum(1 for _ in _all(step))
+        self.apart += sum(1 for _ in every(step))
         then = Suite((), tuple(self.of_plain(s, ours) for s in plain), tuple(p for p, _ in results))
         otherwise = Suite((), tuple(step), tuple(q for _, q in results))
         if not plain:
@@ -297,14 +303,6 @@ class _Merge:
 
     def mapped(self, x: Any) -> Any:
         return mapped(x, lambda x: self.back.get(x.value, x) if isinstance(x, Read) else x)
-
-
-def _all(steps: Sequence[Step]) -> Iterator[Step]:
-    """Some statements, and those within them."""
-    for s in steps:
-        yield s
-        for body in bodies(s):
-            yield from _all(body.steps)
 
 
 def _but(xs: Iterable[Any], left: Sequence[Any]) -> list[Any]:

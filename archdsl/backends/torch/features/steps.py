@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within, refuse
+from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within, refuse, windows
 from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, cache_name, context_type
-from archdsl.backends.torch.program import Bind, Conditional, Do, Step, Suite, changed
+from archdsl.backends.torch.program import Bind, Conditional, Do, Step, Suite, absent, changed
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, lift, py
 from archdsl.ir import dims
-from archdsl.ir.dims import Expr, Num, Var
+from archdsl.ir.dims import Num, Var
 from archdsl.ir.graph import (
-    Block,
     CallNode,
     CheckNode,
     CondNode,
@@ -127,6 +126,7 @@ class StepLowering(Lowering):
         for node in nodes_within(graph):
             for inner in inner_graphs(node):  # what iterations emit, and nobody reads
                 self.aliases |= {v: lift(None) for v in inner.outputs if v in idle}
+        self.unmasked = absent(forward.method.steps)
         self.section = section
         self.plan: DecodePlan = section.plan
         self.roles = roles
@@ -371,7 +371,10 @@ class StepLowering(Lowering):
 
     def op(self, node: OpNode, graph: Graph) -> None:
         if not node.op.needs_tensor(node.options, node.inputs):
-            self.aliases[node.outputs[0]] = self.mask
+            if node.outputs[0] in self.unmasked:
+                self.put(Bind((node.outputs[0],), self.mask, nested=False))
+            else:
+                self.aliases[node.outputs[0]] = self.mask
         elif node in self.roles.carries:
             self.recurrence(node, graph)
         elif node in self.roles.latent:
@@ -402,7 +405,10 @@ class StepLowering(Lowering):
             inputs[i] = all_positions
             found.append(all_positions)
         if node in self.roles.window:
-            tree = py("{s}.update_window({*xs}, window={n})", s=self.state, xs=trees, n=self.window(node))
+            window = self.window(node)
+            tree = py("{s}.update_window({*xs}, window={n})", s=self.state, xs=trees, n=window)
+            if self.partly(node):
+                tree = py("{tree} if {n} else {s}.update({*xs})", tree=tree, n=window, s=self.state, xs=trees)
             self.put(taken(tuple(found), tree))
         else:
             for axis, rank in dict.fromkeys(axes):
@@ -414,13 +420,13 @@ class StepLowering(Lowering):
         return here
 
     def window(self, node: OpNode) -> Tree:
-        """How many positions a windowed attention sees; the number itself in a class of which others see more or less,
-        whose steps are other methods."""
-        number = self.roles.window[node]
-        if all(windows(b) == {(number.expr, int(number))} for b in self.members):
-            return self.numbers.short(number)
-        made: Tree = lift(int(number))
-        return made
+        """How many positions a windowed attention sees."""
+        return self.numbers.short(self.roles.window[node])
+
+    def partly(self, node: OpNode) -> bool:
+        """Whether in other blocks of the class it sees all positions."""
+        i = [n for n, _ in windows(self.roles.block)].index(node)
+        return any(windows(b)[i][1] is None for b in self.members)
 
     def keeping(self, trees: Sequence[Tree], axis: int, rank: int) -> Tree:
         where = {} if axis == rank - 2 else {"axis": axis}
@@ -540,9 +546,3 @@ class StepLowering(Lowering):
 def taken(targets: tuple[Value | Variable, ...], tree: Tree) -> Bind:
     """What a method of the cache gives, which is a tuple."""
     return Bind(targets, tree if len(targets) > 1 else py("{x}[0]", x=tree), nested=False)
-
-
-def windows(block: Block) -> set[tuple[Expr, int]]:
-    """The windows of a block's attention and masks."""
-    found = (n.op.window(n) for n in nodes_within(block.graph) if isinstance(n, OpNode))
-    return {(w[1].expr, int(w[1])) for w in found if w is not None}
