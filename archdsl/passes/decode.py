@@ -108,6 +108,11 @@ class DecodePlan:
         once = {*self.before.outputs}
         return [v for v in self.step.inputs if v.dtype != "padding" and v not in once]
 
+    @property
+    def ids(self) -> Value | None:
+        """The input of tokens that every step takes."""
+        return next((v for v in self.taken if v.dtype == "token"), None)
+
     def entries(self) -> list[CacheSpec | CarriedState]:
         """All that is kept, in the order of the layers."""
         found: list[CacheSpec | CarriedState] = [*self.caches.values(), *self.carries.values()]

@@ -36,8 +36,7 @@ class Decoder(Sequences):
         self.encoder = sessions.get("encoder")
         self.inputs = {i.name: i for i in self.step.get_inputs()}
         self.outputs = [o.name for o in self.step.get_outputs()]
-        known = {*self.inputs, *(i.name for i in (self.encoder.get_inputs() if self.encoder is not None else ()))}
-        self.ids = next((n for n, v in self.model.inputs if v.dtype == "token" and n not in known), None)
+        self.ids = next((n for n, v in self.model.inputs if v is steps.ids), None)
         """The input of the model that a step calls `input_ids`."""
         own = {n for n, v in self.model.inputs if v.dtype == "padding"}
         self.padded = "attention_mask" in self.inputs and not own & self.moving.keys()

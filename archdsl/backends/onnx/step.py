@@ -160,12 +160,11 @@ class StepWriter(FormsWriter):
         """The inputs of the model that a step takes, and what was computed before it."""
         plan = self.plan
         names = {v: n for n, v in self.model.inputs}
-        ids = next((v for v in plan.taken if v.dtype == "token"), None)
         for value in plan.step.inputs:
             if value in self.handed_names:
                 self.inputs.append(self.input(self.handed_names[value], value, value.dtype))
             elif value.dtype != "padding":
-                self.inputs.append(self.sequence("input_ids" if value is ids else names[value], value))
+                self.inputs.append(self.sequence("input_ids" if value is plan.ids else names[value], value))
 
     def leave_out(self, values: Sequence[Value]) -> None:
         """From here on each row has its last position alone, of these tensors [batch, new, …]."""
