@@ -63,12 +63,22 @@ def lines(statements: Sequence[Statement], name: Callable[[Any], str], leaf: Lea
             case IfStatement() if (alike := _chosen(s, name, leaf, indent)) is not None:
                 yield from alike
             case IfStatement():
-                yield f"{space}if {unparse(s.test, leaf)}:" + (f"  # {s.note}" if s.note else "")
-                yield from list(lines(s.then, name, leaf, indent + 1)) or [f"{space}    pass"]
-                otherwise = list(lines(s.otherwise, name, leaf, indent + 1))
-                if otherwise:
+                then, otherwise = (
+                    [[*lines([x], name, leaf, indent + 1)] for x in arm] for arm in (s.then, s.otherwise)
+                )
+                then, otherwise = [x for x in then if x], [x for x in otherwise if x]
+                after: list[str] = []
+                while then and then[-1:] == otherwise[-1:] and otherwise[1:]:
+                    after = [line[4:] for line in then.pop()] + after
+                    otherwise.pop()
+                test = s.test if then or not after else negated(s.test)
+                first, second = (then, otherwise) if then or not after else (otherwise, then)
+                yield f"{space}if {unparse(test, leaf)}:" + (f"  # {s.note}" if s.note else "")
+                yield from (line for x in first or [[f"{space}    pass"]] for line in x)
+                if second:
                     yield f"{space}else:"
-                    yield from otherwise
+                    yield from (line for x in second for line in x)
+                yield from after
             case ReturnStatement():
                 yield f"{space}return {unparse(s.exprs, leaf)}"
 
