@@ -217,7 +217,7 @@ class Generate(Section):
         others = [local_name(inputs[p.target]) for p in lowering.optional if p.target in inputs]
         own = words_of(stream("", "step", "cache", row_by_row(""), self.together, self.on_cpu))
         here = {n: f"{n}_" if n in own else n for n in others}
-        more = "".join(f"\n    {n}: Tensor | None = None," for n in here.values())
+        more = "".join(f"\n    {n}: Tensor," for n in here.values())
         given = "".join(f", {n}={m}" for n, m in here.items())
         prefill = row_by_row(given) if self.plan.carries else at_once(given, lowering.narrows)
         return [stream(more, step, cache, prefill, self.together, self.on_cpu)]
