@@ -18,6 +18,7 @@ MODELS = (
     "llama3_8b",
     "mistral_7b",
     "mixtral_8x7b",
+    "hf/gemma2",
     "deepseek_v2_lite",
     "transformer_base",
     "t5_small",
@@ -34,7 +35,7 @@ MUTANTS = 160
 @cache
 def written(name: str) -> tuple[str, FileWriter]:
     model = archdsl.load(name)
-    sections = {"generate"} if name in ("llama3_8b", "deepseek_v2_lite", "mamba_130m") else set()
+    sections = {"generate"} if name in ("llama3_8b", "hf/gemma2", "deepseek_v2_lite", "mamba_130m") else set()
     file = FileWriter(model, Extras(frozenset(sections)))  # type: ignore[arg-type]
     return file.write(), file
 

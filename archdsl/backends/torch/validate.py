@@ -741,13 +741,14 @@ class Validator:
         steps = [*lowered.init, *self.classes.classes[group].demands]
         fields, made = self.init(methods, instance, lowered, steps, config, terms)
         merged = self.classes.merged.get(group)
-        for method in self.classes.methods(group, block):
-            if merged is not None and (method is merged.step or method.name == "forward"):
-                written, given = methods["forward"], merged.given(method)
+        own = [(m, m) for m in self.classes.methods(group, block)]
+        for model, method in (*own, *self.classes.taken_over(group, block)):
+            if merged is not None and (model is merged.step or model.name == "forward"):
+                written, given = methods["forward"], merged.given(model)
                 names = parameter_names(merged.method)
             else:
-                written, given = methods[method.name], [p.target for p in method.parameters]
-                names = parameter_names(method)
+                written, given = methods[model.name], [p.target for p in model.parameters]
+                names = parameter_names(model)
             rest = [written.args.kwarg.arg] if written.args.kwarg is not None else []
             if [*(a.arg for a in written.args.args), *rest] != ["self", *names]:
                 raise InvalidError(f"{instance.name}.{written.name} has other parameters")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Section
-from archdsl.backends.torch.features.decode_schedule import Assigner, Roles, windows
+from archdsl.backends.torch.features.decode_schedule import Assigner, Role, Roles, windows
 from archdsl.backends.torch.features.merge import merged
 from archdsl.backends.torch.features.steps import StepLowering
 from archdsl.backends.torch.helpers import members
@@ -146,6 +146,11 @@ class Generate(Section):
             self.classes.further(group, lowered.method, lowered.helpers)
             if group is not None and self._merge(group, group.lowered[group.members.index(roles.block)], lowering):
                 known[signature] = "forward", lowering
+        elif group is not None and roles.block is not known[signature][1].roles.block:
+            group.alike.append((roles.block, known[signature][1].lowered.method))
+            for node, callee in roles.callees.items():
+                if roles.role[node] is Role.STEP and callee.special():
+                    self._write(self.classes.group(callee.block), callee)
         return known[signature][0]
 
     def _merge(self, group: ClassGroup | None, plain: Lowered, lowering: StepLowering) -> bool:
