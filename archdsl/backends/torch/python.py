@@ -52,7 +52,7 @@ TAKEN = {
 
 
 def class_name(name: str) -> str:
-    """`encoder_layer` is EncoderLayer, `gpt3_175b` GPT3_175B."""
+    """`encoder_layer` is EncoderLayer, `gpt3_175b` GPT3_175B, `mixtral_8x7b` Mixtral8x7B."""
     words = [w for w in re.split(r"[_.]+", name) if w]
     out = ""
     for word in words:
@@ -62,7 +62,7 @@ def class_name(name: str) -> str:
         elif stem and stem[1] in SPELLED and not SPELLED[stem[1]].endswith("Attention"):
             text = SPELLED[stem[1]] + stem[2].upper()
         elif word[:1].isdigit():
-            text = word.upper()
+            text = re.sub(r"(?<=\d)X(?=\d)", "x", word.upper())
         else:
             text = word[:1].upper() + word[1:]
         out += f"_{text}" if out[-1:].isdigit() and text[:1].isdigit() else text

@@ -154,7 +154,7 @@ class Decoder(nn.Module):
         return x + self.ffn(self.ffn_norm(x))
 
 
-class Mixtral8X7B(nn.Module):
+class Mixtral8x7B(nn.Module):
     """mixtral_8x7b (mixtral.arch:12)"""
 
     def __init__(self, config: Config = Config()) -> None:
