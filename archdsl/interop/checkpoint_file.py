@@ -66,6 +66,8 @@ class CheckpointFile:
     """By `model_type`, what the names of its classes begin with, where the family knows them by the first type's."""
     base: str = ""
     """A prefix that files without a head leave out."""
+    bases: dict[str, str] = field(default_factory=dict)
+    """By `model_type`, what stands in place of `base`."""
     rope: str | None = ""
     """Which channels rotary embeddings turn together, `halves` or `pairs`; "" where there are none, None where they are
     the spec's own."""
@@ -77,6 +79,21 @@ class CheckpointFile:
     rules: list[TensorRule] = field(default_factory=list)
     drops: list[str] = field(default_factory=list)
     ties: list[tuple[str, str]] = field(default_factory=list)
+
+    def of(self, kind: str) -> CheckpointFile:
+        """The mapping in the names that tensors of a `model_type` have."""
+        base = self.bases.get(kind, self.base)
+
+        def named(theirs: str) -> str:
+            return base + theirs.removeprefix(self.base) if theirs.startswith(self.base) else theirs
+
+        return replace(
+            self,
+            base=base,
+            rules=[replace(r, theirs=named(r.theirs)) for r in self.rules],
+            drops=[named(d) for d in self.drops],
+            ties=[(named(a), named(b)) for a, b in self.ties],
+        )
 
 
 def read(path: Path) -> CheckpointFile:
@@ -103,7 +120,7 @@ def template(name: str) -> str:
 @functools.cache
 def shipped() -> dict[str, CheckpointFile]:
     """The mappings that ship with the compiler, by `model_type`: for reading."""
-    return {kind: found for path in mapping_files() for found in [read(path)] for kind in found.types}
+    return {kind: found.of(kind) for path in mapping_files() for found in [read(path)] for kind in found.types}
 
 
 def _read(path: Path, into: CheckpointFile, chain: tuple[Path, ...]) -> None:
@@ -151,6 +168,7 @@ def _statement(tree: Tree[Token], source: Source, into: CheckpointFile, chain: t
         case "type":
             into.types[words[0]] = words[1]
             into.prefixes[words[0]] = words[2][1:-1] if len(words) > 2 else ""
+            into.bases |= {words[0]: f"{words[3][1:-1]}."} if len(words) > 3 else {}
         case "spec":
             into.spec = chain[-1].parent / words[0][1:-1]
         case "include":
@@ -170,11 +188,12 @@ def _statement(tree: Tree[Token], source: Source, into: CheckpointFile, chain: t
             into.drops += words
         case "tie":
             into.ties.append((words[0], words[1]))
-        case "config":
+        case "config":  # of a file that is included, what that which includes it has said counts
+            before = {f.names[0] for f in into.fields if f.span.source.name != source.name}
             for f in _trees(tree):
                 if f.data == "quotient":
                     into.quotients.append((str(f.children[0]), str(f.children[1]), str(f.children[2]).strip()))
-                else:
+                elif len(chain) == 1 or str(f.children[0]) not in before:
                     into.fields.append(_field(f, _span(f, source)))
         case "rule" | "otherwise":
             into.rules += _rules(tree, source, "", "")

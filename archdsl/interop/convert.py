@@ -122,7 +122,9 @@ def import_folder(
 def opened(source: Path, mapping: str | None, weights: bool = True) -> tuple[Folder | GgufFile, CheckpointFile]:
     """A checkpoint, and the mapping of that name or, without one, of its `model_type`."""
     folder = GgufFile(source) if source.suffix == ".gguf" else Folder(source, weights)
-    return folder, named_mapping(mapping) if mapping is not None else mapping_of(folder.config)
+    if mapping is None:
+        return folder, mapping_of(folder.config)
+    return folder, named_mapping(mapping).of(str(folder.config.get("model_type")))
 
 
 def is_own(source: Path) -> bool:

@@ -40,7 +40,7 @@ NEUTRAL = re.compile(
     r"gradient_checkpointing|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
     r"use_return_dict|torchscript|max_length|reorder_and_upcast_attn|"
     r"embd_init|cross_attention_hidden_size|tie_encoder_decoder|"
-    r"output_router_logits|router_aux_loss_coef|router_jitter_noise|type_vocab_size|use_bfloat16|"
+    r"output_router_logits|router_\w+_loss_coef|router_jitter_noise|type_vocab_size|use_bfloat16|"
     r"forced_.*|no_repeat_ngram_size|num_beams|early_stopping|length_penalty|min_length|.*layerdrop|.*suppress_tokens|"
     r"num_beam_groups|num_return_sequences|repetition_penalty|temperature|top_p|typical_p|\w+_config\.top_k|"
     r"cache_implementation|sbert_.*|sentence_transformers.*|is_llama_config|force_bos_token_to_be_generated|"
@@ -419,7 +419,7 @@ def weights_to(
 ) -> None:
     """Write a model's weights as a folder of safetensors in their names, in files of at most 5 GB with an index. A
     `kind` of model without a head leaves out the prefix of the mapping."""
-    bare = mapper.mapping.base if re.fullmatch(r".*(?<!LMHead)Model", kind) else ""
+    bare = mapper.mapping.base if re.fullmatch(r".*(?<!LMHead)(?<!MT)(Model|Encoder)", kind) else ""
     checkpoint = Checkpoint(weights)
     checkpoint.demand(saved(model))
     shards: list[list[Any]] = [[]]

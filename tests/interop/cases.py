@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import transformers
+
 ENDS = {"bos_token_id": 1, "eos_token_id": 2}
 LLAMA = {
     "vocab_size": 96,
@@ -142,6 +144,11 @@ class Tiny:
     @property
     def config(self) -> dict[str, Any]:
         return {**self.settings, **self.more}
+
+    @property
+    def kind(self) -> str:
+        """Its `model_type`."""
+        return str(getattr(transformers, self.model).config_class.model_type)
 
 
 CASES = {
@@ -281,12 +288,43 @@ CASES = {
     "roberta-classes": Tiny("RobertaForSequenceClassification", OF_HEADS, {"num_labels": 3, "pad_token_id": 1}),
     "roberta-tokens": Tiny("RobertaForTokenClassification", OF_HEADS, {"num_labels": 3, "pad_token_id": 1}),
     "roberta-model": Tiny("RobertaModel", OF_HEADS, {"type_vocab_size": 1, "pad_token_id": 1}),
+    "data2vec_text": Tiny("Data2VecTextForMaskedLM", OF_HEADS, {"pad_token_id": 1, "bos_token_id": 0}),
+    "data2vec_text-classes": Tiny("Data2VecTextForSequenceClassification", OF_HEADS, {"pad_token_id": 1}),
+    "roberta_prelayernorm": Tiny("RobertaPreLayerNormForMaskedLM", OF_HEADS, {"pad_token_id": 1, "bos_token_id": 0}),
+    "roberta_prelayernorm-model": Tiny("RobertaPreLayerNormModel", OF_HEADS, {"pad_token_id": 1, "bos_token_id": 0}),
+    "xlm_roberta_xl": Tiny("XLMRobertaXLForMaskedLM", OF_HEADS, {"pad_token_id": 1, "bos_token_id": 0}),
+    "mpnet": Tiny("MPNetForMaskedLM", OF_HEADS, {"pad_token_id": 1, "bos_token_id": 0}),
+    "mpnet-model": Tiny("MPNetModel", OF_HEADS, {"pad_token_id": 1}),
+    "megatron_bert": Tiny("MegatronBertForMaskedLM", OF_HEADS),
+    "megatron_bert-both": Tiny("MegatronBertForPreTraining", OF_HEADS),
+    "rembert": Tiny("RemBertForMaskedLM", OF_HEADS, {"input_embedding_size": 32, "output_embedding_size": 40}),
+    "roformer": Tiny("RoFormerForMaskedLM", OF_HEADS),
+    "roformer-narrow": Tiny("RoFormerForMaskedLM", OF_HEADS, {"embedding_size": 32}),
+    "ernie": Tiny("ErnieForMaskedLM", OF_HEADS),
+    "ernie-task": Tiny("ErnieModel", OF_HEADS, {"use_task_id": True, "task_type_vocab_size": 4}),
+    "bert_generation": Tiny("BertGenerationEncoder", OF_HEADS),
+    "bert_generation-decoder": Tiny("BertGenerationDecoder", OF_HEADS, {"is_decoder": True}),
     "mamba": Tiny("MambaForCausalLM", {"vocab_size": 96, "hidden_size": 48, "state_size": 8, "num_hidden_layers": 2}),
     "t5": Tiny("T5ForConditionalGeneration", T5, {"num_decoder_layers": 3}),
     "t5-gated": Tiny(
         "T5ForConditionalGeneration",
         T5,
         {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "relative_attention_num_buckets": 8},
+    ),
+    "mt5": Tiny("MT5ForConditionalGeneration", T5, {"relative_attention_num_buckets": 8}),
+    "umt5": Tiny("UMT5ForConditionalGeneration", T5, {"relative_attention_max_distance": 20}),
+    "longt5": Tiny("LongT5ForConditionalGeneration", T5, {"local_radius": 7}),
+    "switch_transformers": Tiny(
+        "SwitchTransformersForConditionalGeneration",
+        T5,
+        {
+            "num_layers": 4,
+            "num_decoder_layers": 2,
+            "num_sparse_encoder_layers": 2,
+            "num_sparse_decoder_layers": 2,
+            "num_experts": 4,
+            "expert_capacity": 6,
+        },
     ),
     "smollm3": Tiny("SmolLM3ForCausalLM", LLAMA, {"num_hidden_layers": 4, "vocab_size": 128_064}),
     "smollm3-order": Tiny("SmolLM3ForCausalLM", LLAMA, {"vocab_size": 128_064, "no_rope_layers": [0, 1]}),
@@ -337,6 +375,17 @@ CASES = {
     "dinov2": Tiny("Dinov2ForImageClassification", without(OF_IMAGES, "intermediate_size"), {"use_mask_token": False}),
     "dinov2-model": Tiny("Dinov2Model", without(OF_IMAGES, "intermediate_size"), {"use_mask_token": False}),
     "bart": Tiny("BartForConditionalGeneration", SEQ2SEQ, {"decoder_attention_heads": 2, "decoder_layers": 1}),
+    "mbart": Tiny("MBartForConditionalGeneration", SEQ2SEQ, {"activation_function": "relu", "scale_embedding": True}),
+    "plbart": Tiny("PLBartForConditionalGeneration", SEQ2SEQ),
+    "marian": Tiny(
+        "MarianMTModel",
+        SEQ2SEQ,
+        {"vocab_size": 58_112, "activation_function": "swish", "scale_embedding": True},  # its padding is token 58,100
+    ),
+    "pegasus": Tiny("PegasusForConditionalGeneration", SEQ2SEQ, {"activation_function": "relu"}),
+    "blenderbot": Tiny("BlenderbotForConditionalGeneration", SEQ2SEQ, {"decoder_layers": 3}),
+    "blenderbot_small": Tiny("BlenderbotSmallForConditionalGeneration", SEQ2SEQ),
+    "m2m_100": Tiny("M2M100ForConditionalGeneration", SEQ2SEQ, {"pad_token_id": 1}),
     "whisper": Tiny(
         "WhisperForConditionalGeneration",
         without(SEQ2SEQ, "max_position_embeddings"),
