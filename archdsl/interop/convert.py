@@ -133,21 +133,19 @@ def is_own(source: Path) -> bool:
 
 
 def named_mapping(name: str) -> CheckpointFile:
-    """A mapping by the path of its file, by the name of one that ships, or by a `model_type`. Raises ArchError E0531
+    """A mapping by the path of its file, by a `model_type`, or by the name of one that ships. Raises ArchError E0531
     where there is none."""
     if name.endswith(".checkpoint"):
         return read(Path(name))
-    files = {path.stem: path for path in mapping_files()}
-    if name in files:
-        return read(files[name])
     known = shipped()
-    if name not in known:
+    files = {path.stem: path for path in mapping_files()}
+    if name not in known and name not in files:
         raise error(
             "E0531",
             f"there is no mapping `{name}`",
             help=did_you_mean(name, known) or f"there are {', '.join(sorted(known))}; a file ends in `.checkpoint`",
         )
-    return known[name]
+    return known[name] if name in known else read(files[name])
 
 
 def convert_from(

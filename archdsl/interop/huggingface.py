@@ -245,10 +245,11 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
 
 
 def _class(mapping: CheckpointFile, kind: str, name: Any, back: bool = False) -> Any:
-    """The name of a class of this `model_type` as the family knows it, or the other way round."""
-    theirs, ours = mapping.prefixes.get(kind, ""), next(iter(mapping.prefixes.values()), "")
-    old, new = (ours, theirs) if back else (theirs, ours)
-    return new + name.removeprefix(old) if isinstance(name, str) and old and name.startswith(old) else name
+    """The name of a class without what those of this `model_type` begin with, or the other way round."""
+    prefix = mapping.prefixes.get(kind, "")
+    if not isinstance(name, str):
+        return name
+    return prefix + name if back else name.removeprefix(prefix)
 
 
 def _layers(f: MappedField, value: Any) -> Layers:
