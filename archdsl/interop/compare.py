@@ -22,7 +22,7 @@ NAMES = {
     "token": ("input_ids", "decoder_input_ids"),
     "int": ("token_type_ids",),
     "padding": ("attention_mask",),
-    "float": ("pixel_values", "input_features"),
+    "float": ("pixel_values", "input_features", "input_values"),
 }
 """What transformers calls inputs of each kind, of which a class has one or, of several inputs, these in order."""
 

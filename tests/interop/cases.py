@@ -379,6 +379,42 @@ CASES = {
     "vit": Tiny("ViTForImageClassification", OF_IMAGES, {"num_labels": 11}),
     "dinov2": Tiny("Dinov2ForImageClassification", without(OF_IMAGES, "intermediate_size"), {"use_mask_token": False}),
     "dinov2-model": Tiny("Dinov2Model", without(OF_IMAGES, "intermediate_size"), {"use_mask_token": False}),
+    "dinov2-gated": Tiny(
+        "Dinov2ForImageClassification", without(OF_IMAGES, "intermediate_size"), {"use_swiglu_ffn": True}
+    ),
+    "dinov2_with_registers": Tiny(
+        "Dinov2WithRegistersForImageClassification", without(OF_IMAGES, "intermediate_size"), {"num_register_tokens": 3}
+    ),
+    "dinov2_with_registers-model": Tiny("Dinov2WithRegistersModel", without(OF_IMAGES, "intermediate_size")),
+    "deit": Tiny("DeiTForImageClassification", OF_IMAGES),
+    "deit-taught": Tiny("DeiTForImageClassificationWithTeacher", OF_IMAGES, {"num_labels": 7}),
+    "ijepa": Tiny("IJepaForImageClassification", OF_IMAGES),
+    "vit_msn": Tiny("ViTMSNModel", OF_IMAGES),
+    "dinov3_vit": Tiny("DINOv3ViTModel", OF_IMAGES, {"num_register_tokens": 3}),
+    "dinov3_vit-gated": Tiny(
+        "DINOv3ViTModel",
+        OF_IMAGES,
+        {
+            "num_register_tokens": 2,
+            "use_gated_mlp": True,
+            "hidden_act": "silu",
+            "query_bias": False,
+            "value_bias": False,
+            "rope_theta": 50.0,
+        },
+    ),
+    "imagegpt": Tiny("ImageGPTForCausalImageModeling", GPT, {"n_inner": 80}),
+    "audio_spectrogram_transformer": Tiny(
+        "ASTForAudioClassification",
+        without(OF_IMAGES, "image_size"),
+        {"max_length": 36, "num_mel_bins": 24, "time_stride": 6, "frequency_stride": 5, "num_labels": 9},
+    ),
+    "beit": Tiny("BeitForImageClassification", OF_IMAGES),
+    "beit-biased": Tiny("BeitForImageClassification", OF_IMAGES, {"use_relative_position_bias": True}),
+    "convnext": Tiny(
+        "ConvNextForImageClassification",
+        {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 2, 1], "image_size": 64, "num_labels": 5},
+    ),
     "bart": Tiny("BartForConditionalGeneration", SEQ2SEQ, {"decoder_attention_heads": 2, "decoder_layers": 1}),
     "mbart": Tiny("MBartForConditionalGeneration", SEQ2SEQ, {"activation_function": "relu", "scale_embedding": True}),
     "plbart": Tiny("PLBartForConditionalGeneration", SEQ2SEQ),

@@ -127,7 +127,8 @@ def test_defaults_are_those_of_the_class(kind: str) -> None:
             assert theirs == own, f.names[0]
 
 
-CHOSEN = ("architectures", "text_config.eos_token_id", "eos_token_id")  # a class for a type; 2, which says what 49,407 says
+CHOSEN = ("architectures", "text_config.eos_token_id", "eos_token_id")
+"""A class for a type; 2 for CLIP's end of a text, as older files have it."""
 
 
 def test_the_page_lists_every_type() -> None:
