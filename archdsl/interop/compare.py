@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from archdsl.ir.graph import Model
 
 TOKENS = 32
+SAMPLES = 4_000
+"""Of raw sound."""
 
 NAMES = {
     "token": ("input_ids", "decoder_input_ids"),
@@ -78,7 +80,7 @@ def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] 
 
 def _inputs(model: Model, theirs: Any) -> dict[str, Tensor]:
     """Random inputs in the order of ours, by the names of theirs. Axes that are open have another size each where they
-    lead, and `TOKENS` places where they do not; the second row ends early where there is padding."""
+    lead, and `TOKENS` places (`SAMPLES` of sound) where they do not; the second row ends early where there is padding."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -97,7 +99,8 @@ def _inputs(model: Model, theirs: Any) -> dict[str, Tensor]:
             raise error("E0533", f"{type(theirs).__name__} has no input for `{name}`")
         if not value.shape[0].static and str(value.shape[0]) not in leading:
             leading.append(str(value.shape[0]))
-        sizes = [int(d) if d.static else places for d in value.shape]
+        open_ = SAMPLES if kind == "float" and len(value.shape) == 2 else places
+        sizes = [int(d) if d.static else open_ for d in value.shape]
         if not value.shape[0].static:
             sizes[0] = 2 + leading.index(str(value.shape[0]))
         if kind == "float":

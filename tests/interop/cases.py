@@ -375,6 +375,16 @@ CASES = {
     "nomic_bert-model": Tiny("NomicBertModel", OF_HEADS, {"pad_token_id": 0}),
     "eurobert": Tiny("EuroBertForMaskedLM", LLAMA, {"vocab_size": 128_064}),
     "eurobert-tied": Tiny("EuroBertForMaskedLM", LLAMA, {"vocab_size": 128_064, "tie_word_embeddings": True}),
+    "esm": Tiny(
+        "EsmForMaskedLM",
+        OF_HEADS,
+        {"pad_token_id": 0, "position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": 5},
+    ),
+    "esm-plain": Tiny(
+        "EsmForTokenClassification",
+        OF_HEADS,
+        {"pad_token_id": 0, "position_embedding_type": "rotary", "mask_token_id": 5, "num_labels": 3},
+    ),
     "vit-model": Tiny("ViTModel", OF_IMAGES),
     "vit": Tiny("ViTForImageClassification", OF_IMAGES, {"num_labels": 11}),
     "dinov2": Tiny("Dinov2ForImageClassification", without(OF_IMAGES, "intermediate_size"), {"use_mask_token": False}),
@@ -431,6 +441,23 @@ CASES = {
         "WhisperForConditionalGeneration",
         without(SEQ2SEQ, "max_position_embeddings"),
         {"vocab_size": 51_904, "num_mel_bins": 20, "max_source_positions": 24, "max_target_positions": 32},
+    ),
+    "moonshine": Tiny(
+        "MoonshineForConditionalGeneration",
+        {
+            "vocab_size": 96,
+            "hidden_size": 48,
+            "intermediate_size": 80,
+            "encoder_num_hidden_layers": 2,
+            "decoder_num_hidden_layers": 2,
+            "encoder_num_attention_heads": 4,
+            "decoder_num_attention_heads": 4,
+        },
+    ),
+    "speech_to_text": Tiny(
+        "Speech2TextForConditionalGeneration",
+        without(SEQ2SEQ, "max_position_embeddings"),
+        {"pad_token_id": 1, "max_target_positions": 64, "conv_channels": 32, "input_feat_per_channel": 20},
     ),
     "clip": Tiny(
         "CLIPModel",
