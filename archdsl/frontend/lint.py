@@ -3,7 +3,7 @@ only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from archdsl.dependence.causality import assumptions
 from archdsl.dependence.rows import mixing
@@ -102,6 +102,7 @@ def _dead(module: SpecModule) -> Iterator[Diagnostic]:
                 tensor.name not in read
                 and tensor.type.kind not in MASK_KINDS
                 and not _sizes_read(tensor, tensors, body)
+                and not _only_applied(tensors)
             ):
                 yield _nothing_reads(f"the tensor `{tensor.name}` is taken, and", tensor.span)
         for statement in _statements(body):
@@ -117,6 +118,11 @@ def _sizes_read(tensor: ast.TensorParam, tensors: Iterable[ast.TensorParam], bod
     """Whether a body reads the length of an axis that this tensor alone has: it may be there for that."""
     others = {d.id for t in tensors if t is not tensor for d in t.type.dims if isinstance(d, ast.Name)}
     return not ({d.id for d in tensor.type.dims if isinstance(d, ast.Name)} - others).isdisjoint(ast.names_in(body))
+
+
+def _only_applied(tensors: Sequence[ast.TensorParam]) -> bool:
+    """Whether the only tensor is `[...]`, of which nothing is asked: without one, a block cannot be applied."""
+    return len(tensors) == 1 and all(isinstance(d, ast.Ellipsis) for d in tensors[0].type.dims)
 
 
 def _nothing_reads(what: str, span: Span, one: bool = True) -> Diagnostic:

@@ -108,7 +108,7 @@ def _inputs(model: Model, theirs: Any) -> dict[str, Tensor]:
         elif kind == "padding":
             made = torch.arange(sizes[1]) < sizes[1] - 3 * torch.arange(sizes[0]).unsqueeze(1)
         else:
-            high = config.type_vocab_size if kind == "int" else config.vocab_size
+            high = getattr(config, "type_vocab_size", 2) if kind == "int" else config.vocab_size
             made = torch.randint(0, high, sizes, generator=generator)
             for i in special if kind == "token" else ():  # places, and ends of texts, are found by these
                 made = torch.where(made == i, (max(special) + 1) % high, made)

@@ -378,12 +378,19 @@ CASES = {
     "esm": Tiny(
         "EsmForMaskedLM",
         OF_HEADS,
-        {"pad_token_id": 0, "position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": 5},
+        {"pad_token_id": 1, "position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": 5},
     ),
     "esm-plain": Tiny(
         "EsmForTokenClassification",
         OF_HEADS,
-        {"pad_token_id": 0, "position_embedding_type": "rotary", "mask_token_id": 5, "num_labels": 3},
+        {"pad_token_id": 1, "position_embedding_type": "rotary", "mask_token_id": 5, "num_labels": 3},
+    ),
+    "xlnet": Tiny(
+        "XLNetLMHeadModel", {"vocab_size": 96, "d_model": 48, "n_layer": 2, "n_head": 4, "d_inner": 80, **ENDS}
+    ),
+    "fnet": Tiny("FNetForMaskedLM", without(OF_HEADS, "num_attention_heads"), {"pad_token_id": 3}),
+    "fnet-classes": Tiny(
+        "FNetForSequenceClassification", without(OF_HEADS, "num_attention_heads"), {"pad_token_id": 3}
     ),
     "vit-model": Tiny("ViTModel", OF_IMAGES),
     "vit": Tiny("ViTForImageClassification", OF_IMAGES, {"num_labels": 11}),
