@@ -126,9 +126,8 @@ def test_a_tensor_that_is_taken_and_not_read() -> None:
 
 
 def test_a_block_that_makes_its_result_of_sizes_alone() -> None:
-    text = "inline block steps(size)(x: {}) {{ return indices(size) }}\n"
-    text += "block layer(x: [batch, time, width]) -> [batch, time, width] {{ x += (x -> steps(width)) -> cast_like(x) }}\n"
-    text += "model m(width = 8)(x: [batch, time, width]) -> [batch, time, width] {{ return x -> layer }}"
+    text = "inline block steps(size)(x: {}) {{ return indices(size) -> cast(float) }}\n"
+    text += "model m(width = 8)(x: [batch, time, width]) -> [batch, time, width] {{ return x + (x -> steps(width)) }}"
     assert list(check(text=text.format("[...]"))) == []
     assert [d.code for d in check(text=text.format("[batch, time, 8]"))] == ["W0203"]
 

@@ -31,6 +31,8 @@ class Decisions:
         """A condition that holds and that the emitted class checks again for other numbers of its user."""
         if isinstance(left, dims.Bin) and left.op == "%" and right == Lit("0") and _always_divides(left):
             return
+        if left == right:  # and the same for all numbers
+            return
         entry = Condition(left, op, right, message)
         if (dims.free_names(left) or dims.free_names(right)) and entry not in self.asserts:
             self.asserts.append(entry)

@@ -22,7 +22,7 @@ SAMPLES = 4_000
 
 NAMES = {
     "token": ("input_ids", "decoder_input_ids"),
-    "int": ("token_type_ids",),
+    "int": ("token_type_ids", "bbox"),
     "padding": ("attention_mask",),
     "float": ("pixel_values", "input_features", "input_values"),
 }
@@ -80,7 +80,7 @@ def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] 
 
 def _inputs(model: Model, theirs: Any) -> dict[str, Tensor]:
     """Random inputs in the order of ours, by the names of theirs. Axes that are open have another size each where they
-    lead, and `TOKENS` places (`SAMPLES` of sound) where they do not; the second row ends early where there is padding."""
+    lead, and `TOKENS` places (`SAMPLES` of sound) where they do not; the second row ends early where padding tells."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -110,6 +110,7 @@ def _inputs(model: Model, theirs: Any) -> dict[str, Tensor]:
         else:
             high = getattr(config, "type_vocab_size", 2) if kind == "int" else config.vocab_size
             made = torch.randint(0, high, sizes, generator=generator)
+            made = made.sort(-1).values if len(sizes) > 2 else made  # edges of boxes are in order
             for i in special if kind == "token" else ():  # places, and ends of texts, are found by these
                 made = torch.where(made == i, (max(special) + 1) % high, made)
         found[names[kind].pop(0)] = made

@@ -38,7 +38,7 @@ class Layers:
     names: tuple[str, ...]
     like: Mapping[str, str]
 
-    def text(self, count: str = "layers") -> str:
+    def text(self, count: str) -> str:
         """A sum of the family's layers that repeats: `layers // 6 * (5 * near + far) + layers % 6 * near`."""
         names, n = [*self.names], len(self.names)
         period, rest = next(
@@ -101,8 +101,9 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
             used.add(slot.key)
             own = [value.like.get(n) for n in layers_of(slot.value, sizes) or ()]
             if own != [*value.names]:
-                _demand_layers(slot, value, sizes)
-                put(slot.value, value.text())
+                count = _count_of(slot, sizes)
+                _demand_layers(slot, value, sizes, count)
+                put(slot.value, value.text(count))
         elif slot.key in values and slot.key not in used and is_constant(slot.value):
             used.add(slot.key)
             put(slot.value, literal(value))
@@ -126,11 +127,16 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
     return format_file(parse(made), made)
 
 
-def _demand_layers(slot: ast.Slot, layers: Layers, sizes: Mapping[str, Any]) -> None:
+def _count_of(slot: ast.Slot, sizes: Mapping[str, Any]) -> str:
+    """The hyper-parameter that says how many layers a slot has."""
+    return next((n.id for n in ast.walk(slot.value) if isinstance(n, ast.Name) and n.id in sizes), "layers")
+
+
+def _demand_layers(slot: ast.Slot, layers: Layers, sizes: Mapping[str, Any], count: str) -> None:
     """Raise ArchError E0533 where a family cannot write its slot of layers anew, or there are more or fewer kinds."""
     names = [n.id for n in ast.walk(slot.value) if isinstance(n, ast.Name) and n.id not in sizes]
-    if len(layers.names) != sizes.get("layers") or len(layers.names) > MOST_LAYERS:
-        raise error("E0533", f"config.json has {len(layers.names)} kinds of layers for {sizes.get('layers')} layers")
+    if len(layers.names) != sizes.get(count) or len(layers.names) > MOST_LAYERS:
+        raise error("E0533", f"config.json has {len(layers.names)} kinds of layers for {sizes.get(count)} layers")
     if any(layers.like.get(n) != n for n in names):
         raise error("E0533", f"the order of the kinds of layers is not {slot.value.span.text}, as the family has it")
 

@@ -264,15 +264,25 @@ class _Root:
         return isinstance(value, int)
 
     def _at_least(self, value: Poly, bound: int) -> bool:
-        """Whether a sum of products of sizes is at least that much."""
+        """Whether a sum of products of sizes is at least that much. A quotient that is rounded down may be 0."""
         least = Fraction(0)
         for monomial, coefficient in value.terms:
-            if any(not isinstance(a, Symbol) or a.name not in self.sizes or power < 0 for a, power in monomial):
+            quotients = [a for a, power in monomial if power > 0 and self._is_quotient(a)]
+            if any(a not in quotients and (not self._is_size_of(a) or power < 0) for a, power in monomial):
                 return False
             if monomial and coefficient < 0:
                 return False
-            least += coefficient
+            least += 0 if quotients else coefficient
         return least >= bound
+
+    def _is_quotient(self, atom: Symbol | Opaque) -> bool:
+        """Whether it is a quotient of sums of products of sizes, rounded down."""
+        if not isinstance(atom, Opaque) or atom.function != "floor" or not isinstance(atom.args[0], Poly):
+            return False
+        return all(c > 0 and all(self._is_size_of(a) for a, _ in monomial) for monomial, c in atom.args[0].terms)
+
+    def _is_size_of(self, atom: Symbol | Opaque) -> bool:
+        return isinstance(atom, Symbol) and atom.name in self.sizes
 
     def _is_positive(self, expr: Expr) -> bool:
         if isinstance(expr, Lit):

@@ -67,14 +67,21 @@ class Window:
         return binary("*", self.dilation, minus(self.kernel, num(1)))
 
     def count(self, length: Num) -> Num:
-        """How many windows there are: `(length + before + after - reach - 1) // stride + 1`."""
-        slack = minus(plus(self.before, self.after), self.reach)
-        if equals(slack, 0):
-            slack = num(0)
+        """How many windows there are: `(length + before + after - span) // stride + 1`."""
+        room = plus(self.before, self.after)
+        if equals(room, 0) and equals(self.dilation, 1) and self.kernel.expr == self.stride.expr:
+            return binary("//", length, self.stride)  # side by side
+        span = self.kernel if equals(self.dilation, 1) else plus(self.reach, num(1))
+        if free_names(room.expr) or free_names(span.expr):
+            last = binary("-", length if equals(room, 0) else plus(length, room), span)
+        else:
+            last = plus(length, num(int(room) - int(span)))
+        if equals(self.stride, 1) and equals(minus(room, self.reach), 0):
+            return length
         if equals(self.stride, 1):
-            return plus(length, slack)
-        value = floordiv(sub(add(length.value, slack.value), sub(1, self.stride.value)), self.stride.value)
-        last = plus(length, minus(slack, num(1)))
+            return plus(last, num(1)) if free_names(span.expr) else plus(length, num(int(room) - int(span) + 1))
+        slack = sub(add(self.before.value, self.after.value), self.reach.value)
+        value = floordiv(sub(add(length.value, slack), sub(1, self.stride.value)), self.stride.value)
         return Num(value, plus(binary("//", last, self.stride), num(1)).expr, length.origin)
 
     def decided(self, call: Application, *, halves: bool) -> None:

@@ -45,6 +45,7 @@ def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 OF_HEADS = without(LLAMA, "num_key_value_heads")
+GEMMA = {**LLAMA, "pad_token_id": 0, "head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 24}
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 500.0,
@@ -326,6 +327,16 @@ CASES = {
             "expert_capacity": 6,
         },
     ),
+    "t5gemma": Tiny("T5GemmaForConditionalGeneration", {"vocab_size": 96, "encoder": GEMMA, "decoder": GEMMA}),
+    "t5gemma-order": Tiny(
+        "T5GemmaForConditionalGeneration",
+        {
+            "vocab_size": 96,
+            "tie_word_embeddings": False,
+            "encoder": {**GEMMA, "layer_types": ["full_attention", "sliding_attention"]},
+            "decoder": {**GEMMA, "num_hidden_layers": 3, "layer_types": 3 * ["sliding_attention"]},
+        },
+    ),
     "smollm3": Tiny("SmolLM3ForCausalLM", LLAMA, {"num_hidden_layers": 4, "vocab_size": 128_064}),
     "smollm3-order": Tiny("SmolLM3ForCausalLM", LLAMA, {"vocab_size": 128_064, "no_rope_layers": [0, 1]}),
     "olmo": Tiny("OlmoForCausalLM", LLAMA),
@@ -385,6 +396,8 @@ CASES = {
         OF_HEADS,
         {"pad_token_id": 1, "position_embedding_type": "rotary", "mask_token_id": 5, "num_labels": 3},
     ),
+    "layoutlm": Tiny("LayoutLMForMaskedLM", OF_HEADS, {"max_2d_position_embeddings": 40}),
+    "layoutlm-model": Tiny("LayoutLMModel", OF_HEADS, {"type_vocab_size": 3}),
     "xlnet": Tiny(
         "XLNetLMHeadModel", {"vocab_size": 96, "d_model": 48, "n_layer": 2, "n_head": 4, "d_inner": 80, **ENDS}
     ),

@@ -26,12 +26,9 @@ class Config:
             raise ValueError(
                 f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
             )
-        if (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1 + 2 * (
-            (self.kernel - 1) // 2
-        ) <= self.kernel - 1:
+        if self.image // self.patch + 2 * ((self.kernel - 1) // 2) <= self.kernel - 1:
             raise ValueError(f"the kernel must not be longer than its input: {self}")
-        if (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1 < 1:
-            raise ValueError(f"the kernel must not be longer than its input: {self}")
+        assert self.image // self.patch >= 1, f"the kernel must not be longer than its input: {self}"
 
 
 class ConvmixerLayer(nn.Module):

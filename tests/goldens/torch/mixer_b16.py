@@ -23,10 +23,8 @@ class Config:
         assert self.image > self.patch - 1, f"the kernel must not be longer than its input: {self}"
         assert self.image % self.patch == 0, f"the image size must be a multiple of the patch size: {self}"
         assert self.width % 2 == 0, f"width must be a multiple of 2: {self}"
-        if ((self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1) * (
-            (self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1
-        ) < 1:
-            raise ValueError(f"a size must be at least 1: {self}")
+        if self.image // self.patch * (self.image // self.patch) < 1:
+            raise ValueError(f"image // patch * (image // patch) must be at least 1: {self}")
 
 
 class MLP(nn.Module):
@@ -78,8 +76,7 @@ class MixerB16(nn.Module):
                 config,
                 token_hidden=config.width // 2,
                 channel_hidden=4 * config.width,
-                patches=((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1)
-                * ((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1),
+                patches=config.image // config.patch * (config.image // config.patch),
             )
             for _ in range(config.layers)
         )
@@ -94,7 +91,7 @@ class MixerB16(nn.Module):
                 reset()
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = self.patches(pixels).flatten(2).transpose(1, 2)
+        x = self.patches(pixels).flatten(2).transpose(1, 2)  # [batch, image // patch * (image // patch), width]
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

@@ -25,13 +25,6 @@ class Config:
         assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
         assert self.image > self.patch - 1, f"the kernel must not be longer than its input: {self}"
         assert self.image % self.patch == 0, f"the image size must be a multiple of the patch size: {self}"
-        if (
-            1
-            + ((self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1)
-            * ((self.image + (0 - (self.patch - 1) - 1)) // self.patch + 1)
-            < 1
-        ):
-            raise ValueError(f"a size must be at least 1: {self}")
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
 
 
@@ -98,19 +91,9 @@ class ViTB16(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.config = config
-        assert 1 + ((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1) * (
-            (config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1
-        ) <= 1 + ((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1) * (
-            (config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1
-        ), "there are `length` learned positions"
         self.patches = nn.Conv2d(3, config.width, config.patch, stride=config.patch)
         self.class_token = nn.Parameter(torch.empty(1, 1, config.width))
-        self.position = nn.Embedding(
-            1
-            + ((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1)
-            * ((config.image + (0 - (config.patch - 1) - 1)) // config.patch + 1),
-            config.width,
-        )
+        self.position = nn.Embedding(1 + config.image // config.patch * (config.image // config.patch), config.width)
         self.blocks = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=1e-12)
         self.head = Classifier(config)
@@ -125,14 +108,14 @@ class ViTB16(nn.Module):
         nn.init.normal_(self.position.weight, std=0.02)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = self.patches(pixels).flatten(2).transpose(1, 2)
-        positions = torch.arange(
-            1
-            + ((self.config.image + (0 - (self.config.patch - 1) - 1)) // self.config.patch + 1)
-            * ((self.config.image + (0 - (self.config.patch - 1) - 1)) // self.config.patch + 1),
-            device=pixels.device,
+        x = self.patches(pixels).flatten(2).transpose(1, 2)  # [batch, image // patch * (image // patch), width]
+        h = self.position(
+            torch.arange(
+                1 + self.config.image // self.config.patch * (self.config.image // self.config.patch),
+                device=pixels.device,
+            )
         )
-        x = torch.cat((self.class_token.expand(pixels.size(0), -1, -1), x), dim=1) + self.position(positions)
+        x = torch.cat((self.class_token.expand(pixels.size(0), -1, -1), x), dim=1) + h
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

@@ -150,7 +150,7 @@ class Layer(nn.Module):
 
 
 class WithBias(nn.Module):
-    """with_bias (std/models.arch:118)"""
+    """with_bias (std/models.arch:123)"""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
