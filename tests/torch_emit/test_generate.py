@@ -458,6 +458,29 @@ def test_keys_that_several_layers_read_are_kept_once() -> None:
     assert len(state.entries) == 2
 
 
+SUMMED_UP = """
+block read(tokens: token[batch, time]) -> (logits: [batch, time, 64], last: [batch, 16]) {
+  x = tokens -> embedding(64, 16) -> mha(heads: 2, mask: causal)
+  return x -> linear(64), x -> max(axis: 1)
+}
+model m(vocab = 64)(tokens: token[batch, time]) -> (logits: [batch, time, 64], last: [batch, 16]) {
+  logits, last = tokens -> read
+  return logits, last
+}
+"""
+
+
+def test_a_result_that_no_step_reads_is_not_computed() -> None:
+    text = emit(archdsl.load(text=SUMMED_UP), GENERATE)
+    assert "-> tuple[Tensor, None]:" in text
+    module, tokens = compiled(archdsl.load(text=SUMMED_UP)), prompts()
+    expected = tokens
+    with torch.no_grad():
+        for _ in range(5):
+            expected = torch.cat((expected, module(expected)[0][:, -1:].argmax(-1)), 1)
+    assert torch.equal(module.generate(tokens, 5), expected[:, 6:])
+
+
 def test_a_model_that_sees_later_places_is_refused() -> None:
     with pytest.raises(ArchError, match="E0504"):
         emit(graph("bert:bert_base"), GENERATE)

@@ -145,7 +145,8 @@ class Method:
     def returns(self) -> str:
         if self.gives:
             return self.gives
-        return "Tensor" if len(self.results) == 1 else f"tuple[{', '.join(['Tensor'] * len(self.results))}]"
+        kinds = ["None" if tree == lift(None) else "Tensor" for tree in self.results]
+        return "Tensor" if len(kinds) == 1 else f"tuple[{', '.join(kinds)}]"
 
 
 def parameter_names(method: Method) -> list[str]:

@@ -123,9 +123,9 @@ class StepLowering(Lowering):
         super().__init__(section.classes, replace(roles.block, graph=graph), kinds)
         self.lowered.method.name, self.lowered.method.block = name, roles.block
         idle = {v for n in nodes_within(graph) if roles.role[n] is Role.NOTHING for v in node_outputs(n)}
-        for node in nodes_within(graph):
-            for inner in inner_graphs(node):  # what iterations emit, and nobody reads
-                self.aliases |= {v: lift(None) for v in inner.outputs if v in idle}
+        inner = [g for node in nodes_within(graph) for g in inner_graphs(node)]
+        for each in (graph, *inner):  # results of a block, and what iterations emit, that nobody reads
+            self.aliases |= {v: lift(None) for v in each.outputs if v in idle}
         self.unmasked = absent(forward.method.steps)
         self.section = section
         self.plan: DecodePlan = section.plan
