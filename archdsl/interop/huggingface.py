@@ -297,6 +297,8 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
     E0531 for one that the spec does not say."""
     known = numbers_of(model, mapping.spec)
     found: dict[str, Any] = {"model_type": kind}
+    if not any(f.names[0] == "architectures" for f in mapping.fields):
+        found["pad_token_id"] = None  # a decoder needs none, and its class may have one beyond this vocabulary
     for f in mapping.fields:
         if f.default == "null" and f.ours.isidentifier() and f.ours not in {*known, *CONSTANTS}:
             continue  # of a branch that the spec does not take

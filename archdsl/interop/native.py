@@ -108,7 +108,7 @@ def save(
     if weights is not None:
         Checkpoint(weights).demand(saved(model))
     output.mkdir(parents=True, exist_ok=True)
-    config = {"architectures": [architecture(found.kind)], **found.config, **(tokens or {})}
+    config = {"architectures": [architecture(found.mapping, found.kind)], **found.config, **(tokens or {})}
     if weights is not None or seed is not None:
         with TemporaryDirectory(dir=output, prefix=".weights.") as folder:
             stored = Path(folder) / "model.safetensors"
@@ -122,22 +122,10 @@ def save(
     return [*sorted(output.glob("model*.safetensors*")), *dict.fromkeys(files), output / "config.json"]
 
 
-CLASSES = {
-    "gemma3_text": "Gemma3ForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
-    "gpt_neox": "GPTNeoXForCausalLM",
-    "gptj": "GPTJForCausalLM",
-    "llama4_text": "Llama4ForCausalLM",
-    "opt": "OPTForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
-    "stablelm": "StableLmForCausalLM",
-}
-"""Classes of types whose name is not made of the type's."""
-
-
-def architecture(kind: str) -> str:
+def architecture(mapping: CheckpointFile, kind: str) -> str:
     """The class of transformers of a type."""
-    return CLASSES.get(kind) or "".join(word.capitalize() for word in kind.split("_")) + "ForCausalLM"
+    begin = mapping.prefixes.get(kind) or "".join(word.capitalize() for word in kind.split("_"))
+    return begin if begin.endswith("Model") else f"{begin}ForCausalLM"
 
 
 def _likeness(names: set[str], mapping: CheckpointFile) -> float:

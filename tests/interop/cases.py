@@ -51,21 +51,24 @@ YARN = {
     "beta_fast": 32.0,
     "beta_slow": 1.0,
 }
-DEEPSEEK = {
-    **LLAMA,
-    "num_key_value_heads": 4,
+EXPERTS = {
     "moe_intermediate_size": 24,
     "n_routed_experts": 8,
     "n_shared_experts": 1,
     "num_experts_per_tok": 3,
     "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+}
+DEEPSEEK = {
+    **LLAMA,
+    **EXPERTS,
+    "num_key_value_heads": 4,
     "q_lora_rank": 28,
     "kv_lora_rank": 20,
     "qk_nope_head_dim": 12,
     "qk_rope_head_dim": 8,
     "v_head_dim": 16,
-    "n_group": 4,
-    "topk_group": 2,
 }
 
 DISTILBERT = {
@@ -146,6 +149,21 @@ class Tiny:
 
 CASES = {
     "gpt2": Tiny("GPT2LMHeadModel", GPT),
+    "gpt_bigcode": Tiny("GPTBigCodeForCausalLM", GPT),
+    "gpt_bigcode-heads": Tiny(
+        "GPTBigCodeForCausalLM", GPT, {"multi_query": False, "n_inner": 80, "tie_word_embeddings": False}
+    ),
+    "gpt_neo": Tiny(
+        "GPTNeoForCausalLM",
+        OF_HEADS,
+        {"num_hidden_layers": 4, "window_size": 8, "attention_types": [[["global", "local"], 2]]},
+    ),
+    "gpt_neo-order": Tiny(
+        "GPTNeoForCausalLM",
+        OF_HEADS,
+        {"num_hidden_layers": 3, "window_size": 8, "attention_types": [[["local"], 1], [["global"], 2]]},
+    ),
+    "mpt": Tiny("MptForCausalLM", {"vocab_size": 96, "d_model": 48, "n_layers": 2, "n_heads": 6, "max_seq_len": 64}),
     "llama": Tiny("LlamaForCausalLM", LLAMA),
     "llama-tied-scaled": Tiny(
         "LlamaForCausalLM", LLAMA, {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 16}
@@ -156,6 +174,10 @@ CASES = {
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 8.0}},
     ),
     "llama-biases": Tiny("LlamaForCausalLM", LLAMA, {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5}),
+    "seed_oss": Tiny("SeedOssForCausalLM", LLAMA, {"head_dim": 16}),
+    "seed_oss-biases": Tiny(
+        "SeedOssForCausalLM", LLAMA, {"attention_out_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
+    ),
     "llama-wide": Tiny("LlamaForCausalLM", LLAMA, {"hidden_size": 64, "intermediate_size": 96}),
     "mistral": Tiny("MistralForCausalLM", LLAMA, {"sliding_window": None}),
     "mistral-window": Tiny("MistralForCausalLM", LLAMA, {"sliding_window": 8}),
@@ -173,6 +195,31 @@ CASES = {
             "norm_topk_prob": True,
         },
     ),
+    "olmoe": Tiny("OlmoeForCausalLM", LLAMA, {"num_experts": 6, "num_experts_per_tok": 2}),
+    "qwen2_moe": Tiny(
+        "Qwen2MoeForCausalLM",
+        LLAMA,
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+            "norm_topk_prob": True,
+        },
+    ),
+    "cohere": Tiny("CohereForCausalLM", LLAMA, {"use_qk_norm": True, "logit_scale": 0.3, "pad_token_id": 0}),
+    "cohere-biases": Tiny(
+        "CohereForCausalLM", LLAMA, {"attention_bias": True, "tie_word_embeddings": False, "pad_token_id": 0}
+    ),
+    "cohere2": Tiny(
+        "Cohere2ForCausalLM",
+        LLAMA,
+        {"num_hidden_layers": 5, "sliding_window": 8, "logit_scale": 0.3, "pad_token_id": 0},
+    ),
+    "starcoder2": Tiny("Starcoder2ForCausalLM", LLAMA),
+    "starcoder2-window": Tiny(
+        "Starcoder2ForCausalLM", LLAMA, {"sliding_window": 8, "use_bias": False, "tie_word_embeddings": False}
+    ),
     "gpt_neox": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"hidden_size": 64}),
     "gpt_neox-serial": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"use_parallel_residual": False, "rotary_pct": 0.5}),
     "gpt_neox-fast": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"hidden_size": 64, "hidden_act": "gelu_fast"}),
@@ -180,6 +227,10 @@ CASES = {
     "opt": Tiny("OPTForCausalLM", without(OF_HEADS, "intermediate_size"), {"ffn_dim": 80, "word_embed_proj_dim": 48}),
     "phi": Tiny("PhiForCausalLM", LLAMA),
     "stablelm": Tiny("StableLmForCausalLM", LLAMA, {"use_qkv_bias": True, "hidden_size": 64}),
+    "glm": Tiny("GlmForCausalLM", LLAMA, {"head_dim": 16}),
+    "glm4": Tiny("Glm4ForCausalLM", LLAMA, {"head_dim": 16, "attention_bias": False}),
+    "nemotron": Tiny("NemotronForCausalLM", LLAMA, {"head_dim": 16}),
+    "nemotron-biases": Tiny("NemotronForCausalLM", LLAMA, {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),
     "granite": Tiny(
         "GraniteForCausalLM",
         LLAMA,
@@ -197,6 +248,9 @@ CASES = {
             "norm_topk_prob": False,
             "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
         },
+    ),
+    "glm4_moe": Tiny(
+        "Glm4MoeForCausalLM", LLAMA, {**EXPERTS, "head_dim": 16, "use_qk_norm": True, "attention_bias": True}
     ),
     "deepseek_v2": Tiny("DeepseekV2ForCausalLM", DEEPSEEK, {"n_group": 1, "topk_group": 1, "q_lora_rank": None}),
     "deepseek_v2-groups": Tiny(
@@ -240,12 +294,11 @@ CASES = {
         },
     ),
     "gemma": Tiny("GemmaForCausalLM", LLAMA, {"head_dim": 16}),
-    "phi3": Tiny("Phi3ForCausalLM", LLAMA, {"vocab_size": 32_064}),  # its padding is token 32,000
+    "phi3": Tiny("Phi3ForCausalLM", LLAMA),
     "phi3-part": Tiny(
         "Phi3ForCausalLM",
         LLAMA,
         {
-            "vocab_size": 32_064,
             "hidden_size": 64,
             "sliding_window": 8,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
@@ -257,7 +310,6 @@ CASES = {
         "Phi3ForCausalLM",
         LLAMA,
         {
-            "vocab_size": 32_064,
             "hidden_size": 64,
             "original_max_position_embeddings": 8,
             "rope_parameters": {
@@ -288,8 +340,8 @@ CASES = {
         T5,
         {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "relative_attention_num_buckets": 8},
     ),
-    "smollm3": Tiny("SmolLM3ForCausalLM", LLAMA, {"num_hidden_layers": 4, "vocab_size": 128_064}),
-    "smollm3-order": Tiny("SmolLM3ForCausalLM", LLAMA, {"vocab_size": 128_064, "no_rope_layers": [0, 1]}),
+    "smollm3": Tiny("SmolLM3ForCausalLM", LLAMA, {"num_hidden_layers": 4}),
+    "smollm3-order": Tiny("SmolLM3ForCausalLM", LLAMA, {"no_rope_layers": [0, 1]}),
     "olmo": Tiny("OlmoForCausalLM", LLAMA),
     "gemma3_text": Tiny(
         "Gemma3ForCausalLM",

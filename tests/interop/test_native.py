@@ -49,7 +49,7 @@ def test_transformers_own_class_computes_the_same(name: str, tmp_path: Path) -> 
     assert [f.name for f in files] == ["model.safetensors", "config.json"]
     assert sorted(f.name for f in (tmp_path / "hf").iterdir()) == ["config.json", "model.safetensors"]
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
-    assert (config["model_type"], config["architectures"]) == (FOUND[name], [architecture(FOUND[name])])
+    assert (config["model_type"], config["architectures"]) == (FOUND[name], [architecture(shipped()[FOUND[name]], FOUND[name])])
     plain = load_source(emit(model))().eval()
     plain.load_state_dict(load_file(tmp_path / "own.safetensors"))
     tokens = torch.randint(0, 97, (2, 13))
@@ -67,10 +67,9 @@ def test_a_model_that_is_like_a_type_and_computes_something_else_is_refused() ->
 def test_classes_have_the_names_that_transformers_gives_them() -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
 
-    known = {kind: NAMES[kind] for kind in shipped() if kind in NAMES and "ForCausalLM" in f"{NAMES[kind]}LMHead"}
-    ours = {kind: name for kind, name in known.items() if SPECS.joinpath("hf", f"{kind}.arch").is_file()}
-    decoders = {k: n for k, n in ours.items() if n.endswith("ForCausalLM") and k not in ("bart", "electra", "roberta")}
-    assert {k: architecture(k) for k in decoders} == decoders
+    named = {kind for kind, m in shipped().items() if any(f.names[0] == "architectures" for f in m.fields)}
+    decoders = {kind: m for kind, m in shipped().items() if kind in NAMES and kind not in named}
+    assert {k: architecture(m, k) for k, m in decoders.items()} == {k: NAMES[k] for k in decoders}
 
 
 QWEN = {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "hidden": 96, "vocab": 97, "context": 64}
