@@ -70,6 +70,7 @@ DEEPSEEK = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 16,
 }
+ERNIE = {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24}
 
 DISTILBERT = {
     "vocab_size": 96,
@@ -227,6 +228,21 @@ CASES = {
     "opt": Tiny("OPTForCausalLM", without(OF_HEADS, "intermediate_size"), {"ffn_dim": 80, "word_embed_proj_dim": 48}),
     "phi": Tiny("PhiForCausalLM", LLAMA),
     "stablelm": Tiny("StableLmForCausalLM", LLAMA, {"use_qkv_bias": True, "hidden_size": 64}),
+    "ernie4_5": Tiny("Ernie4_5ForCausalLM", LLAMA, {"head_dim": 16, "use_bias": True}),
+    "helium": Tiny("HeliumForCausalLM", LLAMA, {"head_dim": 12, "pad_token_id": 0}),
+    "arcee": Tiny("ArceeForCausalLM", LLAMA, {"rope_parameters": YARN, "mlp_bias": True}),
+    "hunyuan_v1_dense": Tiny("HunYuanDenseV1ForCausalLM", LLAMA, {"head_dim": 16}),
+    "hunyuan_v1_dense-scaled": Tiny(
+        "HunYuanDenseV1ForCausalLM",
+        LLAMA,
+        {
+            "head_dim": 16,
+            "attention_bias": True,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 1.0, "alpha": 50.0},
+        },
+    ),
+    "exaone4": Tiny("Exaone4ForCausalLM", LLAMA, {"num_hidden_layers": 5, "sliding_window": 8}),
+    "exaone4-full": Tiny("Exaone4ForCausalLM", LLAMA, {"sliding_window": None, "layer_types": 2 * ["full_attention"]}),
     "glm": Tiny("GlmForCausalLM", LLAMA, {"head_dim": 16}),
     "glm4": Tiny("Glm4ForCausalLM", LLAMA, {"head_dim": 16, "attention_bias": False}),
     "nemotron": Tiny("NemotronForCausalLM", LLAMA, {"head_dim": 16}),
@@ -235,6 +251,17 @@ CASES = {
         "GraniteForCausalLM",
         LLAMA,
         {"embedding_multiplier": 6.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 3.0},
+    ),
+    "granitemoe": Tiny(
+        "GraniteMoeForCausalLM",
+        LLAMA,
+        {
+            "num_local_experts": 4,
+            "embedding_multiplier": 6.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 3.0,
+        },
     ),
     "gemma2": Tiny("Gemma2ForCausalLM", LLAMA, {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 24}),
     "olmo2": Tiny("Olmo2ForCausalLM", LLAMA),
@@ -251,6 +278,10 @@ CASES = {
     ),
     "glm4_moe": Tiny(
         "Glm4MoeForCausalLM", LLAMA, {**EXPERTS, "head_dim": 16, "use_qk_norm": True, "attention_bias": True}
+    ),
+    "ernie4_5_moe": Tiny("Ernie4_5_MoeForCausalLM", LLAMA, ERNIE | {"num_hidden_layers": 3}),
+    "ernie4_5_moe-biases": Tiny(
+        "Ernie4_5_MoeForCausalLM", LLAMA, ERNIE | {"use_bias": True, "tie_word_embeddings": False}
     ),
     "deepseek_v2": Tiny("DeepseekV2ForCausalLM", DEEPSEEK, {"n_group": 1, "topk_group": 1, "q_lora_rank": None}),
     "deepseek_v2-groups": Tiny(

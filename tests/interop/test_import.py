@@ -78,14 +78,13 @@ def test_there_and_back(name: str, folders: Any, tmp_path: Path) -> None:
 
 
 def parameters(name: str, tensors: dict[str, torch.Tensor]) -> tuple[int, int]:
-    """How many numbers of a checkpoint are learned, without and with its buffers: a bias that chooses experts is one on
-    both sides, one of logits on theirs alone."""
+    """How many numbers of a model are learned, and how many there are in its checkpoint: a bias that chooses experts is
+    not learned on either side, one of logits on theirs alone."""
     case = CASES[name]
     cls = getattr(transformers, case.model)
     with torch.device("meta"):
-        buffers = {n for n, _ in cls(cls.config_class(**case.config)).named_buffers()}
-    every = sum(t.numel() for t in tensors.values())
-    return every - sum(t.numel() for n, t in tensors.items() if n in buffers), every
+        model = cls(cls.config_class(**case.config))
+    return sum(p.numel() for p in model.parameters() if p.requires_grad), sum(t.numel() for t in tensors.values())
 
 
 def body(path: Path) -> str:
