@@ -297,8 +297,6 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
     E0531 for one that the spec does not say."""
     known = numbers_of(model, mapping.spec)
     found: dict[str, Any] = {"model_type": kind}
-    if not any(f.names[0] == "architectures" for f in mapping.fields):
-        found["pad_token_id"] = None  # a decoder needs none, and its class may have one beyond this vocabulary
     for f in mapping.fields:
         if f.default == "null" and f.ours.isidentifier() and f.ours not in {*known, *CONSTANTS}:
             continue  # of a branch that the spec does not take
@@ -315,6 +313,8 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
         if isinstance(value, int) and isinstance(json.loads(f.default or "null"), float):
             value = float(value)  # transformers is strict about it
         into.setdefault(last, [_class(mapping, kind, value, back=True)] if last == "architectures" else value)
+    if not any(f.names[0] == "architectures" for f in mapping.fields):
+        found.setdefault("pad_token_id", None)  # decoders need none, and a class may have one beyond this vocabulary
     return {n: [*v.values()] if isinstance(v, dict) and all(map(str.isdigit, v)) else v for n, v in found.items()}
 
 

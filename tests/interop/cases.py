@@ -225,6 +225,28 @@ CASES = {
     "gpt_neox-serial": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"use_parallel_residual": False, "rotary_pct": 0.5}),
     "gpt_neox-fast": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"hidden_size": 64, "hidden_act": "gelu_fast"}),
     "gptj": Tiny("GPTJForCausalLM", GPT, {"rotary_dim": 8}),
+    "codegen": Tiny("CodeGenForCausalLM", GPT, {"rotary_dim": 8, "n_embd": 64}),
+    "gpt1": Tiny("OpenAIGPTLMHeadModel", GPT),
+    "ctrl": Tiny("CTRLLMHeadModel", GPT, {"dff": 80}),
+    "biogpt": Tiny("BioGptForCausalLM", OF_HEADS),
+    "xglm": Tiny(
+        "XGLMForCausalLM",
+        {"vocab_size": 96, "d_model": 48, "num_layers": 2, "attention_heads": 4, "ffn_dim": 80, "layerdrop": 0.0},
+    ),
+    "xglm-unscaled": Tiny(
+        "XGLMForCausalLM",
+        {
+            "vocab_size": 96,
+            "d_model": 48,
+            "num_layers": 2,
+            "attention_heads": 4,
+            "ffn_dim": 80,
+            "scale_embedding": False,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "persimmon": Tiny("PersimmonForCausalLM", OF_HEADS, {"hidden_size": 64}),
+    "persimmon-plain": Tiny("PersimmonForCausalLM", OF_HEADS, {"hidden_size": 64, "qk_layernorm": False}),
     "opt": Tiny("OPTForCausalLM", without(OF_HEADS, "intermediate_size"), {"ffn_dim": 80, "word_embed_proj_dim": 48}),
     "phi": Tiny("PhiForCausalLM", LLAMA),
     "stablelm": Tiny("StableLmForCausalLM", LLAMA, {"use_qkv_bias": True, "hidden_size": 64}),
@@ -365,6 +387,9 @@ CASES = {
     "roberta-tokens": Tiny("RobertaForTokenClassification", OF_HEADS, {"num_labels": 3, "pad_token_id": 1}),
     "roberta-model": Tiny("RobertaModel", OF_HEADS, {"type_vocab_size": 1, "pad_token_id": 1}),
     "mamba": Tiny("MambaForCausalLM", {"vocab_size": 96, "hidden_size": 48, "state_size": 8, "num_hidden_layers": 2}),
+    "falcon_mamba": Tiny(
+        "FalconMambaForCausalLM", {"vocab_size": 96, "hidden_size": 48, "state_size": 8, "num_hidden_layers": 2}
+    ),
     "t5": Tiny("T5ForConditionalGeneration", T5, {"num_decoder_layers": 3}),
     "t5-gated": Tiny(
         "T5ForConditionalGeneration",
