@@ -114,16 +114,30 @@ MAMBA2 = {
     "n_groups": 2,
 }
 
-QWEN3_NEXT = {
+DELTA = {
     "head_dim": 16,
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
+}
+QWEN3_NEXT = {
+    **DELTA,
     "num_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 32,
+}
+HYBRID = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "shared_intermediate_size": 40,
+    "mamba_n_heads": 6,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "embedding_multiplier": 6.0,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 3.0,
 }
 LLAMA4 = {
     "head_dim": 12,
@@ -305,6 +319,7 @@ CASES = {
     "ernie4_5_moe-biases": Tiny(
         "Ernie4_5_MoeForCausalLM", LLAMA, ERNIE | {"use_bias": True, "tie_word_embeddings": False}
     ),
+    "dots1": Tiny("Dots1ForCausalLM", LLAMA, EXPERTS | {"max_window_layers": 2, "norm_topk_prob": True}),
     "deepseek_v2": Tiny("DeepseekV2ForCausalLM", DEEPSEEK, {"n_group": 1, "topk_group": 1, "q_lora_rank": None}),
     "deepseek_v2-groups": Tiny(
         "DeepseekV2ForCausalLM",
@@ -483,6 +498,31 @@ CASES = {
         "Qwen3NextForCausalLM",
         LLAMA,
         QWEN3_NEXT | {"layer_types": ["full_attention", "linear_attention"], "norm_topk_prob": False},
+    ),
+    "qwen3_5_text": Tiny(
+        "Qwen3_5ForCausalLM",
+        LLAMA,
+        DELTA | {"num_hidden_layers": 4},
+    ),
+    "lfm2": Tiny(
+        "Lfm2ForCausalLM",
+        LLAMA,
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "conv", "full_attention", "conv"],
+            "block_multiple_of": 16,
+            "block_ffn_dim_multiplier": 1.3,
+            "conv_bias": True,
+        },
+    ),
+    "lfm2-plain": Tiny(
+        "Lfm2ForCausalLM", LLAMA, {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
+    ),
+    "granitemoehybrid": Tiny("GraniteMoeHybridForCausalLM", LLAMA, HYBRID | {"num_local_experts": 4}),
+    "granitemoehybrid-dense": Tiny(
+        "GraniteMoeHybridForCausalLM",
+        LLAMA,
+        HYBRID | {"num_local_experts": 0, "position_embedding_type": "rope", "layer_types": 2 * ["full_attention"]},
     ),
     "llama4_text": Tiny("Llama4ForCausalLM", LLAMA, LLAMA4 | {"num_hidden_layers": 4}),
     "llama4_text-scaled": Tiny(
