@@ -37,7 +37,7 @@ from archdsl.weights.safetensors import Checkpoint, Progress, saved
 
 NEAREST = 8
 """So many families are compared: first the one that the model's name begins with, then those whose weights have the
-most names in common with the model's."""
+most names in common with the model's, of which many families have all."""
 MOST_GUESSES = 32
 
 
@@ -58,7 +58,8 @@ def native_type(model: Model, prefix: str = "") -> NativeType:
     own = Form(flatten(model))
     names = {starred(w.path) for w in weights(model)}
     known = {kind: m for kind, m in shipped().items() if kind.startswith("gguf_") is bool(prefix)}
-    near = sorted(known, key=lambda kind: (not model.name.startswith(kind), -_likeness(names, known[kind])))[:NEAREST]
+    like = sorted(known, key=lambda kind: (not model.name.startswith(kind), -_likeness(names, known[kind])))[: 3 * NEAREST]
+    near = sorted(like, key=lambda kind: (not model.name.startswith(kind), _apart(names, known[kind], kind)))[:NEAREST]
     for kind in near:
         mapping = known[kind]
         for values in _guesses(model, mapping, mapping.types[kind]):
@@ -138,6 +139,12 @@ def _likeness(names: set[str], mapping: CheckpointFile) -> float:
     covered = sum(any(met(name, rule) for rule in rules) for name in names)
     used = sum(any(met(name, rule) for name in names) for rule in rules)
     return covered / max(len(names), 1) + used / max(len(rules), 1)
+
+
+def _apart(names: set[str], mapping: CheckpointFile, kind: str) -> tuple[int, int]:
+    """How many names of weights a family and a model do not share; of several that share all, plain renames first."""
+    own = {starred(w.path) for w in weights(load(mapping.spec, model=mapping.types[kind]))}
+    return len(names ^ own), sum(rule.axes is not None for rule in mapping.rules)
 
 
 # --- guesses ----------------------------------------------------------------------------------------------------------

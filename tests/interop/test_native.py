@@ -58,6 +58,13 @@ def test_transformers_own_class_computes_the_same(name: str, tmp_path: Path) -> 
         assert float((found - plain(tokens)).abs().max()) < 1e-5
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gptj", "mixtral", "granite", "cohere", "starcoder2"])
+def test_a_family_is_found_among_those_with_its_names(kind: str) -> None:
+    """Many families have Llama's weights, and some compute what others do: the plainest is named."""
+    text = (SPECS / "hf" / f"{kind}.arch").read_text().replace(f"model {kind}(", "model m(")
+    assert native_type(archdsl.load(text=text, set={"layers": 2})).kind == kind
+
+
 def test_a_model_that_is_like_a_type_and_computes_something_else_is_refused() -> None:
     text = (SPECS / "mistral.arch").read_text().replace("swiglu", "geglu")
     with pytest.raises(ArchError, match="is no type of transformers that is known; the nearest are"):
