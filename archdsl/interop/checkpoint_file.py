@@ -63,8 +63,8 @@ class CheckpointFile:
     types: dict[str, str] = field(default_factory=dict)
     """`model_type` to the model of the spec beside the file."""
     prefixes: dict[str, str] = field(default_factory=dict)
-    """By `model_type`, what the names of its classes begin with, if it is not the type's name, or a class as a whole. The
-    family knows them by the first type's."""
+    """By `model_type`, what the names of its classes begin with, if it is not the type's name, or a class as a whole.
+    The family knows them by the first type's."""
     base: str = ""
     """A prefix that files without a head leave out."""
     rope: str | None = ""

@@ -58,8 +58,9 @@ def native_type(model: Model, prefix: str = "") -> NativeType:
     own = Form(flatten(model))
     names = {starred(w.path) for w in weights(model)}
     known = {kind: m for kind, m in shipped().items() if kind.startswith("gguf_") is bool(prefix)}
-    like = sorted(known, key=lambda kind: (not model.name.startswith(kind), -_likeness(names, known[kind])))[: 3 * NEAREST]
-    near = sorted(like, key=lambda kind: (not model.name.startswith(kind), _apart(names, known[kind], kind)))[:NEAREST]
+    like = sorted(known, key=lambda kind: (not model.name.startswith(kind), -_likeness(names, known[kind])))
+    apart = {kind: _apart(names, known[kind], kind) for kind in like[: 3 * NEAREST]}
+    near = sorted(apart, key=lambda kind: (not model.name.startswith(kind), apart[kind]))[:NEAREST]
     for kind in near:
         mapping = known[kind]
         for values in _guesses(model, mapping, mapping.types[kind]):

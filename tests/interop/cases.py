@@ -524,6 +524,22 @@ CASES = {
         LLAMA,
         HYBRID | {"num_local_experts": 0, "position_embedding_type": "rope", "layer_types": 2 * ["full_attention"]},
     ),
+    "nemotron_h": Tiny(
+        "NemotronHForCausalLM",
+        without(LLAMA, "num_hidden_layers"),
+        {
+            "layer_types": ["linear_attention", "mlp", "full_attention", "moe", "linear_attention", "mlp"],
+            "head_dim": 16,
+            "ssm_state_size": 8,
+            "mamba_num_heads": 6,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+            "moe_intermediate_size": 24,
+            "moe_shared_expert_intermediate_size": 32,
+            "n_routed_experts": 4,
+            "pad_token_id": 0,
+        },
+    ),
     "llama4_text": Tiny("Llama4ForCausalLM", LLAMA, LLAMA4 | {"num_hidden_layers": 4}),
     "llama4_text-scaled": Tiny(
         "Llama4ForCausalLM",

@@ -49,7 +49,8 @@ def test_transformers_own_class_computes_the_same(name: str, tmp_path: Path) -> 
     assert [f.name for f in files] == ["model.safetensors", "config.json"]
     assert sorted(f.name for f in (tmp_path / "hf").iterdir()) == ["config.json", "model.safetensors"]
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
-    assert (config["model_type"], config["architectures"]) == (FOUND[name], [architecture(shipped()[FOUND[name]], FOUND[name])])
+    kind = FOUND[name]
+    assert (config["model_type"], config["architectures"]) == (kind, [architecture(shipped()[kind], kind)])
     plain = load_source(emit(model))().eval()
     plain.load_state_dict(load_file(tmp_path / "own.safetensors"))
     tokens = torch.randint(0, 97, (2, 13))
